@@ -1,0 +1,70 @@
+"""pfo-fs: pipeline frequency optimization through a shared directory, with no server.
+
+The public names are imported on first use, so that `import pfo_fs` stays light in a process that trains:
+the helper processes start from this package too and must not pay for what they do not use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pfo_fs.errors import PfoError
+    from pfo_fs.models import (
+        FrequencySchedule,
+        InstructionProfilingResult,
+        JobInfo,
+        OfflineProfilingResult,
+        ProfilingResult,
+        RankInfo,
+    )
+    from pfo_fs.optimizer import PFOFileOptimizer
+    from pfo_fs.scheduler import FrequencyScheduler, PointSolution, PointSolution3D, make_3d_parallel
+    from pfo_fs.settings import PFOSettings
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "PfoError": "pfo_fs.errors",
+    "FrequencySchedule": "pfo_fs.models",
+    "InstructionProfilingResult": "pfo_fs.models",
+    "JobInfo": "pfo_fs.models",
+    "OfflineProfilingResult": "pfo_fs.models",
+    "ProfilingResult": "pfo_fs.models",
+    "RankInfo": "pfo_fs.models",
+    "PFOFileOptimizer": "pfo_fs.optimizer",
+    "FrequencyScheduler": "pfo_fs.scheduler",
+    "PointSolution": "pfo_fs.scheduler",
+    "PointSolution3D": "pfo_fs.scheduler",
+    "make_3d_parallel": "pfo_fs.scheduler",
+    "PFOSettings": "pfo_fs.settings",
+}
+
+__all__ = [
+    "FrequencySchedule",
+    "FrequencyScheduler",
+    "InstructionProfilingResult",
+    "JobInfo",
+    "OfflineProfilingResult",
+    "PFOFileOptimizer",
+    "PFOSettings",
+    "PfoError",
+    "PointSolution",
+    "PointSolution3D",
+    "ProfilingResult",
+    "RankInfo",
+    "__version__",
+    "make_3d_parallel",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        from importlib import import_module
+
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'pfo_fs' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,269 @@
+"""The words that every part uses, with the names and fields of Zeus's `pipeline_frequency.common`.
+
+Unknown keys are ignored on reading, so that ranks and daemon of different releases understand each other.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator, model_validator
+
+from pfo_fs.errors import PlanError
+
+INSTRUCTIONS = (
+    "forward",
+    "backward",
+    "backward_input",
+    "backward_weight",
+    "forward_backward",
+    "recomputation",
+)
+"""Names of instructions that the schedulers know; a training loop may use others."""
+
+MAX_WORLD_SIZE = 1_000_000
+MAX_INSTRUCTIONS = 65_535
+"""Longest instruction list of one rank in one iteration (64 stages x 1,000 micro-batches need 2,000)."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
+_MAX_METADATA_CHARS = 80
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", validate_assignment=True)
+
+
+def safe_name(text: str) -> str:
+    """Returns `text` as something that is safe inside a file name on any file system.
+
+    Everything but ASCII letters, digits and `._=-` becomes `_`; leading dots go, and so does all beyond 80 characters.
+    """
+    return _UNSAFE.sub("_", text).lstrip(".")[:_MAX_METADATA_CHARS]
+
+
+class JobInfo(_Model):
+    """A training job.
+
+    Attributes:
+        job_id: Name of the job's folder, made by `set_job_id`; empty until then.
+        pp_degree: Pipeline-parallel degree.
+        dp_degree: Data-parallel degree.
+        tp_degree: Tensor-parallel degree.
+        world_size: Number of ranks, the product of the three degrees.
+        job_metadata: Free text that describes the job; a safe form of it ends the job id.
+    """
+
+    job_id: str = Field(default="", max_length=255)
+    pp_degree: int = Field(ge=1)
+    dp_degree: int = Field(ge=1)
+    tp_degree: int = Field(ge=1)
+    world_size: int = Field(ge=1, le=MAX_WORLD_SIZE)
+    job_metadata: str | None = Field(default=None, max_length=4096)
+
+    @field_validator("job_id")
+    @classmethod
+    def _job_id_is_a_plain_name(cls, job_id: str) -> str:
+        if job_id and not is_safe_job_id(job_id):
+            raise ValueError(f"job id {job_id!r} is not a plain folder name")
+        return job_id
+
+    @model_validator(mode="after")
+    def _world_size_is_the_product(self) -> JobInfo:
+        product = self.pp_degree * self.dp_degree * self.tp_degree
+        if product != self.world_size:
+            raise ValueError(
+                f"world_size {self.world_size} is not pp_degree {self.pp_degree} x dp_degree {self.dp_degree} "
+                f"x tp_degree {self.tp_degree} = {product}"
+            )
+        return self
+
+    def set_job_id(self, scheduler_name: str) -> None:
+        """Sets `job_id` to `YYYY-MM-DD-HH-MM-SS+dpN+ppN+tpN+Scheduler[+metadata]`.
+
+        The store appends `.2`, `.3`, ... when two jobs of one shape start in the same second.
+        """
+        parts = [
+            datetime.now().strftime("%Y-%m-%d-%H-%M-%S"),
+            f"dp{self.dp_degree}",
+            f"pp{self.pp_degree}",
+            f"tp{self.tp_degree}",
+            safe_name(scheduler_name) or "unnamed",
+        ]
+        metadata = safe_name(self.job_metadata or "")
+        if metadata:
+            parts.append(metadata)
+        self.job_id = "+".join(parts)
+
+
+def is_safe_job_id(job_id: str) -> bool:
+    """Says whether `job_id` is a plain folder name: no separators, no leading dot, at most 255 bytes."""
+    return bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,254}", job_id))
+
+
+class RankInfo(_Model):
+    """One rank of a job.
+
+    Attributes:
+        rank: Global rank.
+        dp_rank: Rank in the data-parallel group.
+        pp_rank: Rank in the pipeline-parallel group, which is the stage where a rank holds one stage.
+        tp_rank: Rank in the tensor-parallel group.
+        available_frequencies: Graphics clocks that the rank's GPU offers, in MHz; empty where clocks cannot be set.
+    """
+
+    rank: int = Field(ge=0)
+    dp_rank: int = Field(ge=0)
+    pp_rank: int = Field(ge=0)
+    tp_rank: int = Field(ge=0)
+    available_frequencies: list[int] = Field(max_length=4096)
+
+
+class FrequencySchedule(_Model):
+    """What one rank does in one iteration, in order.
+
+    Attributes:
+        rank: Global rank.
+        frequencies: One (instruction, MHz) for each instruction of the iteration; 0 MHz leaves the clock alone.
+        stages: For a rank that holds several stages: the stage of each instruction, as long as `frequencies`.
+    """
+
+    rank: int = Field(ge=0)
+    frequencies: list[tuple[str, int]] = Field(max_length=MAX_INSTRUCTIONS)
+    stages: list[int] | None = None
+
+    @field_validator("frequencies")
+    @classmethod
+    def _names_and_clocks_are_plausible(cls, frequencies: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        for position, (name, mhz) in enumerate(frequencies):
+            if not 0 < len(name) <= 64:
+                raise ValueError(f"instruction {position}: the name must have 1 to 64 characters")
+            if not 0 <= mhz <= 60_000:
+                raise ValueError(f"instruction {position} ({name}): {mhz} MHz is no clock; give 0 to leave it alone")
+        return frequencies
+
+    @model_validator(mode="after")
+    def _stages_match(self) -> FrequencySchedule:
+        if self.stages is not None and len(self.stages) != len(self.frequencies):
+            raise ValueError(f"rank {self.rank}: {len(self.stages)} stages for {len(self.frequencies)} instructions")
+        return self
+
+
+class ProfilingResult(_Model):
+    """What one rank measured while one schedule was in force.
+
+    Attributes:
+        rank: Global rank.
+        iter_time: Duration of each iteration in the window, in seconds.
+        iter_energy: Energy of the rank's GPU in each of these iterations, in joules.
+        time_breakdown: `time_breakdown["forward"][i]` lists the durations of iteration i's forwards, in seconds.
+        energy_breakdown: The same in joules.
+    """
+
+    rank: int = Field(ge=0)
+    iter_time: list[float]
+    iter_energy: list[float]
+    time_breakdown: dict[str, list[list[float]]] = {}
+    energy_breakdown: dict[str, list[list[float]]] = {}
+
+
+class OfflineProfilingResult(_Model):
+    """Average time and energy of one rank's instructions at each frequency (MHz -> s, MHz -> J)."""
+
+    rank: int = Field(ge=0)
+    dp_rank: int = Field(ge=0)
+    pp_rank: int = Field(ge=0)
+    tp_rank: int = Field(ge=0)
+    forward_time: dict[int, float]
+    forward_energy: dict[int, float]
+    backward_time: dict[int, float]
+    backward_energy: dict[int, float]
+
+
+CSV_COLUMNS = ("rank", "dp_rank", "pp_rank", "tp_rank", "stage", "instruction", "frequency", "time", "energy")
+
+
+class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
+    """Time (s) and energy (J) of each instruction on each rank, as Zeus's profile CSV holds them."""
+
+    def to_csv(self, filepath: str | Path) -> None:
+        """Writes one row per rank, instruction and frequency; the columns are `CSV_COLUMNS`, the stage is `pp_rank`.
+
+        Raises:
+            PlanError: `filepath` does not end in `.csv`.
+        """
+        if Path(filepath).suffix != ".csv":
+            raise PlanError(f"{filepath}: a profile is written as .csv")
+        import pandas as pd
+
+        rows = [
+            (r.rank, r.dp_rank, r.pp_rank, r.tp_rank, r.pp_rank, instruction, mhz, times[mhz], energies[mhz])
+            for r in self.root
+            for instruction, times, energies in (
+                ("forward", r.forward_time, r.forward_energy),
+                ("backward", r.backward_time, r.backward_energy),
+            )
+            for mhz in times
+        ]
+        pd.DataFrame.from_records(rows, columns=list(CSV_COLUMNS)).to_csv(filepath, index=False)
+
+    @classmethod
+    def from_csv(cls, filepath: str | Path) -> InstructionProfilingResult:
+        """Reads what `to_csv` writes, or the five-column form without ranks, where stage s becomes rank s.
+
+        Rows of the same rank, instruction and frequency are averaged.
+
+        Raises:
+            PlanError: A column is missing, or a row holds another instruction or something that is no number.
+        """
+        import pandas as pd
+
+        try:
+            frame = pd.read_csv(filepath)
+        except (OSError, ValueError) as error:
+            raise PlanError(f"{filepath}: cannot be read as a profile: {error}") from error
+        needed = set(CSV_COLUMNS[4:])
+        if missing := sorted(needed - set(frame.columns)):
+            raise PlanError(
+                f"{filepath}: column {', '.join(missing)} is missing; a profile has {', '.join(CSV_COLUMNS[4:])}"
+            )
+        for column, default in (
+            ("rank", "stage"),
+            ("pp_rank", "stage"),
+            ("dp_rank", None),
+            ("tp_rank", None),
+        ):
+            if column not in frame.columns:
+                frame[column] = frame[default] if default else 0
+        for column in ("frequency", "time", "energy", "rank", "dp_rank", "pp_rank", "tp_rank"):
+            numbers = pd.to_numeric(frame[column], errors="coerce")
+            bad = numbers.isna()
+            if bad.any():
+                row = int(bad.idxmax())
+                raise PlanError(
+                    f"{filepath}: row {row + 2}, column {column}: {frame[column][row]!r} is no number",
+                    line=row + 2,
+                )
+            frame[column] = numbers
+        known = frame["instruction"].isin(["forward", "backward"])
+        if not known.all():
+            row = int((~known).idxmax())
+            raise PlanError(
+                f"{filepath}: row {row + 2}: instruction {frame['instruction'][row]!r} is neither forward nor backward",
+                line=row + 2,
+            )
+        keys = ["rank", "dp_rank", "pp_rank", "tp_rank"]
+        results = []
+        for rank_key, rows in frame.groupby(keys, sort=True):
+            means = rows.groupby(["instruction", "frequency"], sort=False)[["time", "energy"]].mean()
+            tables: dict[str, dict[int, float]] = {
+                f"{instruction}_{column}": {
+                    int(mhz): float(value) for (name, mhz), value in means[column].items() if name == instruction
+                }
+                for instruction in ("forward", "backward")
+                for column in ("time", "energy")
+            }
+            ids = dict(zip(keys, (int(value) for value in rank_key), strict=True))
+            results.append(OfflineProfilingResult(**ids, **tables))  # type: ignore[arg-type]
+        return cls(results)

@@ -1,0 +1,68 @@
+"""Settings of the scheduling side: environment variables `PFO_FS_*`, overridden by arguments."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pfo_fs.errors import ConfigError
+
+
+class PFOSettings(BaseSettings):
+    """What a daemon, or rank 0 where no daemon runs, schedules with.
+
+    Attributes:
+        scheduler: Name of a built-in scheduler (`Manual`, `PointSolution`, `PointSolution3D`), or
+            `package.module:Class` for one's own. Its arguments are checked when the daemon or the optimizer starts.
+        scheduler_args: Extra arguments of the scheduler's constructor; as an environment variable, a JSON object.
+        log_level: `debug`, `info`, `warning` or `error`.
+        dump_data: Whether schedules and results are also written in Zeus's dump format.
+        dump_dir: Where to; each job gets a folder below it.
+        max_job_idle_time: Seconds without a sign of life after which a job is ended and its folder archived.
+        poll_interval: Seconds between two looks at the shared directory; None: 0.25 s where the file system is
+            local, 1 s elsewhere.
+        watch: `auto` uses file-system events as a hint on local file systems; `poll` never; `events` always.
+        profile_steps: Iterations measured for each schedule.
+        lease_timeout: Seconds of silence after which a standby daemon takes the leader for gone.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="PFO_FS_", extra="ignore", validate_default=True)
+
+    scheduler: str = "Manual"
+    scheduler_args: dict[str, Any] = {}
+    log_level: str = "INFO"
+    dump_data: bool = False
+    dump_dir: Path = Path("dump")
+    max_job_idle_time: float = Field(default=7 * 24 * 3600.0, gt=0)
+    poll_interval: float | None = Field(default=None, gt=0, le=60)
+    watch: str = Field(default="auto", pattern="^(auto|poll|events)$")
+    profile_steps: int = Field(default=5, ge=1, le=1000)
+    lease_timeout: float = Field(default=3.0, gt=0.1, le=600)
+
+    @field_validator("log_level")
+    @classmethod
+    def _log_level_exists(cls, value: str) -> str:
+        if not isinstance(logging.getLevelName(value.upper()), int):
+            raise ValueError(f"{value!r} is no log level; use debug, info, warning or error")
+        return value.upper()
+
+
+def load_settings(**overrides: Any) -> PFOSettings:
+    """Returns the settings from the environment, with `overrides` that are not None on top.
+
+    Raises:
+        ConfigError: A value is not valid; the message names the variable.
+    """
+    try:
+        return PFOSettings(**{key: value for key, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        problems = "; ".join(
+            f"PFO_FS_{str(e['loc'][0]).upper()}: {e['msg']} (got {e.get('input')!r})" for e in error.errors()
+        )
+        raise ConfigError(f"settings: {problems}") from error
+    except ValueError as error:  # an environment variable that is no JSON
+        raise ConfigError(f"settings: {error}") from error
