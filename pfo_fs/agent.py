@@ -1,0 +1,454 @@
+"""The helper process of a host: does all input and output on the shared directory for the ranks of this host.
+
+The training processes never touch the directory: a hung mount blocks whoever asks it, for as long as it likes, and
+that must be this process. It lives in its own session, ends when the last training process has gone, and is left
+behind when the mount does not let it go.
+
+Started as `python -m pfo_fs.agent`; everything it needs comes as one JSON object in `PFO_FS_AGENT`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from pfo_fs import wire
+from pfo_fs.coordination import Coordinator
+from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
+from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.settings import PFOSettings, load_settings
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
+
+log = logging.getLogger("pfo_fs.agent")
+
+FALLBACK_AFTER_S = 600.0
+"""After so long without an answer of the shared directory, ranks go back to default clocks until it answers."""
+_FIRST_CLIENT_WITHIN_S = 60.0
+_MAX_PENDING_WRITES = 1000
+
+
+class Client:
+    """One connection: a training process or a clock process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.rank = -1
+        self.role = ""
+
+    def send(self, message: wire.Message) -> None:
+        """Sends without waiting; a client that does not read misses it."""
+        with suppress(OSError):
+            self.connection.send(wire.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+class HostAgent:
+    """See the module's docstring.
+
+    Args:
+        shared: The shared directory.
+        token: What clients must say first.
+        settings: For scheduling in this process, where no daemon does.
+        local_mount: Whether the directory is on a local file system: then looking often costs nobody anything.
+    """
+
+    def __init__(self, shared: SharedDirectory, token: str, settings: PFOSettings, *, local_mount: bool) -> None:
+        self.shared = shared
+        self.folder: JobFolder | None = None
+        self.kind: Literal["daemon", "local", ""] = ""
+        self._token = token
+        self._settings = settings
+        self._local_mount = local_mount
+        self._interval_s = settings.poll_interval or (0.25 if local_mount else 2.0)
+        self._clients: dict[int, Client] = {}
+        self._ranks: dict[int, RankInfo] = {}
+        self._trainers: dict[int, Client] = {}
+        self._name: int | None = None
+        self._coordinator: Coordinator | None = None
+        self._known = (-1, -1)  # (generation, number) of the newest schedule that was handed out
+        self._progress: dict[int, bodies.RankProgress] = {}
+        self._progress_dirty = False
+        self._late: set[tuple[int, int]] = set()
+        self._pending: list[Callable[[], None]] = []
+        self._store_error = ""
+        self._store_lost_at: float | None = None
+        self._released = False
+        self._ended = False
+        self._started = time.monotonic()
+        self._next_poll = self._next_progress = self._started
+
+    # ---- the loop
+
+    def serve(self, server: socket.socket) -> None:
+        """Serves until the last client has gone."""
+        server.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(server, selectors.EVENT_READ)
+            while True:
+                now = time.monotonic()
+                wait_s = max(0.0, min(self._next_poll, self._next_progress) - now)
+                for key, _ in selector.select(min(wait_s, 5.0)):
+                    if key.fileobj is server:
+                        self._accept(server, selector)
+                    else:
+                        self._receive(key.data, selector)
+                now = time.monotonic()
+                if now >= self._next_poll:
+                    self._next_poll = time.monotonic() + self._poll(now)
+                if now >= self._next_progress:
+                    self._write_progress(now)
+                if not self._clients and (self._ranks or now - self._started > _FIRST_CLIENT_WITHIN_S):
+                    break
+        self._progress_dirty = bool(self._progress)
+        self._write_progress(time.monotonic())
+        self._flush()
+
+    def _accept(self, server: socket.socket, selector: selectors.BaseSelector) -> None:
+        try:
+            connection, _ = server.accept()
+            wire.check_peer(connection)
+        except OSError as error:
+            log.debug("a connection was refused: %s", error)
+            return
+        wire.enlarge(connection)
+        client = Client(connection)
+        self._clients[connection.fileno()] = client
+        selector.register(connection, selectors.EVENT_READ, client)
+
+    def _receive(self, client: Client, selector: selectors.BaseSelector) -> None:
+        try:
+            packet = client.connection.recv(wire.MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if packet:
+            try:
+                self._handle(client, wire.decode(packet))
+                return
+            except PermissionError as error:
+                log.warning("%s", error)
+            except PfoError as error:
+                client.send({"type": "error", "message": str(error), "taken": isinstance(error, AlreadyClaimed)})
+                return
+            except (ValueError, KeyError, TypeError, ValidationError) as error:
+                log.warning("a message of rank %d was not understood: %s", client.rank, error)
+                return
+        selector.unregister(client.connection)
+        self._clients.pop(client.connection.fileno(), None)
+        client.connection.close()
+        if client.role == "trainer":
+            self._trainers.pop(client.rank, None)
+            if client.rank == 0:
+                self._end("crashed", "the training process of rank 0 went away without closing the optimizer")
+
+    # ---- messages
+
+    def _handle(self, client: Client, message: wire.Message) -> None:
+        kind = message["type"]
+        if not client.role:
+            if kind not in ("hello", "clock") or message.get("token") != self._token:
+                raise PermissionError("a client did not give the job's token")
+            client.rank, client.role = int(message["rank"]), "trainer" if kind == "hello" else "clock"
+            if client.role == "trainer":
+                self._trainers[client.rank] = client
+                self._name = 0 if client.rank == 0 else (client.rank if self._name is None else self._name)
+            return
+        handler = getattr(self, f"_on_{kind}", None)
+        if handler is None:
+            raise ValueError(f"unknown message {kind!r}")
+        handler(client, message)
+
+    def _on_create(self, client: Client, message: wire.Message) -> None:
+        """Rank 0: make the job's folder."""
+        body = bodies.JobBody.model_validate(message["job"])
+        scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination) or self._settings.scheduler
+        body.job_info.set_job_id(scheduler.rpartition(":")[2])
+        self.folder = self.shared.create_job(body, str(message["attempt"]))
+        client.send({"type": "created", "job_id": self.folder.job_id})
+
+    def _scheduler_of_daemon(self, coordination: str) -> str:
+        if coordination == "local":
+            return ""
+        with suppress(PfoError):
+            daemon = self.shared.read_daemon()
+            if daemon is not None and not daemon.stopped:
+                return daemon.scheduler
+        return ""
+
+    def _on_coordinate(self, client: Client, message: wire.Message) -> None:
+        """Rank 0: settle who schedules the job; whoever claims it first does."""
+        assert self.folder is not None
+        mode = message["mode"]
+        self.kind = "daemon" if mode == "daemon" else "local"
+        if mode == "auto" and self._a_daemon_claims_it():
+            self.kind = "daemon"
+        elif mode != "daemon":
+            mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
+            self.kind = self.folder.claim_coordinator(mine).kind
+        if self.kind == "local":
+            self._coordinator = Coordinator(
+                self.folder, self._settings, kind="local", on_publish=self._hand_to_rank_0, lead_s=0.0
+            )
+        client.send({"type": "coordinated", "kind": self.kind})
+
+    def _a_daemon_claims_it(self) -> bool:
+        assert self.folder is not None
+        daemon = self.shared.read_daemon()
+        if daemon is None or daemon.stopped:
+            return False
+        deadline = time.monotonic() + max(1.5, 3 * daemon.interval_s)
+        while time.monotonic() < deadline:
+            if self.folder.read_coordinator() is not None:
+                return True
+            time.sleep(0.01 if self._local_mount else 0.1)
+        log.warning("the daemon on %s has not answered; rank 0 schedules this job itself", daemon.host)
+        return False
+
+    def _on_join(self, client: Client, message: wire.Message) -> None:
+        """Any rank: register."""
+        body = bodies.RankBody.model_validate(message["rank_body"])
+        if self.folder is None:
+            self.folder = self.shared.job(str(message["job_id"]))
+            self.folder.attempt = str(message["attempt"])
+        self.kind = message["kind"]
+        self._ranks[body.rank_info.rank] = body.rank_info
+        self._progress.setdefault(body.rank_info.rank, bodies.RankProgress(rank=body.rank_info.rank))
+        try:
+            self.folder.register_rank(body)
+        except AlreadyClaimed:
+            raise
+        except StoreError as error:
+            self._later(lambda folder=self.folder: folder.register_rank(body), error)  # type: ignore[misc]
+        client.send({"type": "joined"})
+        self._next_poll = 0.0
+
+    def _on_ranks(self, client: Client, message: wire.Message) -> None:
+        """Rank 0, where no daemon schedules: all ranks, gathered by torch.distributed."""
+        assert self.folder is not None
+        infos = [RankInfo.model_validate(info) for info in message["rank_infos"]]
+        self._coordinator = Coordinator(
+            self.folder,
+            self._settings,
+            kind="local",
+            rank_infos=infos,
+            on_publish=self._hand_to_rank_0,
+            lead_s=0.0,
+        )
+        self._next_poll = 0.0
+
+    def _on_order(self, client: Client, message: wire.Message) -> None:
+        assert self.folder is not None
+        info = self._ranks[client.rank]
+        if info.dp_rank or info.tp_rank:
+            return  # the first rank of the stage speaks for all
+        body = bodies.OrderBody(rank=client.rank, instructions=message["instructions"])
+        self._write(lambda folder=self.folder: folder.write_order(body))  # type: ignore[misc]
+
+    def _on_applied(self, client: Client, message: wire.Message) -> None:
+        if message["late"]:
+            self._late.add((client.rank, int(message["number"])))
+
+    def _on_problem(self, client: Client, message: wire.Message) -> None:
+        self._update_progress(client.rank, error=str(message["message"])[:4000])
+
+    def _on_progress(self, client: Client, message: wire.Message) -> None:
+        fields = {key: message.get(key) for key in ("step", "number", "iter_time", "iter_energy", "clock_mhz")}
+        if message.get("message"):
+            fields["error"] = str(message["message"])[:4000]
+        self._update_progress(client.rank, **fields)
+
+    def _update_progress(self, rank: int, **fields: Any) -> None:
+        known = self._progress.get(rank, bodies.RankProgress(rank=rank))
+        self._progress[rank] = bodies.RankProgress.model_validate({**known.model_dump(), **fields})
+        self._progress_dirty = True
+
+    def _on_measured(self, client: Client, message: wire.Message) -> None:
+        assert self.folder is not None
+        number = int(message["number"])
+        if number < 0:
+            return  # measured before any schedule: the progress says it
+        body = bodies.ResultBody(
+            result=message["result"],
+            first_step=message.get("first_step", 0),
+            late=(client.rank, number) in self._late,
+        )
+        self._write(lambda folder=self.folder: folder.write_result(number, body))  # type: ignore[misc]
+
+    def _on_bye(self, client: Client, message: wire.Message) -> None:
+        client.role = "gone"
+        self._trainers.pop(client.rank, None)
+        if client.rank == 0:
+            self._end(message.get("reason", "finished"), str(message.get("message", "")))
+
+    # ---- the shared directory
+
+    def _poll(self, now: float) -> float:
+        """Looks for news once; returns the seconds until the next look."""
+        if self.folder is None or not self._ranks:
+            return 0.1
+        self._flush()
+        if self._coordinator is not None:
+            delay = self._coordinator.poll()
+            return min(delay, self._interval_s) if self._coordinator.state != "waiting" else delay
+        if self.kind != "daemon":
+            return 1.0
+        try:
+            self._look_for_schedule()
+        except (StoreError, RecordError) as error:
+            self._store_failed(str(error.args[-1]), now)
+        else:
+            self._store_answers()
+        return self._pause(now)
+
+    def _pause(self, now: float) -> float:
+        """Often while the first schedule is awaited, later as seldom as the site's metadata server deserves."""
+        age = now - self._started
+        if self._known[1] < 0 and age < 30:
+            return 0.02 if self._local_mount and age < 5 else min(self._interval_s, 0.2 + age / 10)
+        return self._interval_s * random.uniform(0.8, 1.2)
+
+    def _look_for_schedule(self) -> None:
+        assert self.folder is not None
+        current = self.folder.read_current()
+        if current is None or current.number < 0 or (current.generation, current.number) <= self._known:
+            return
+        if current.number != self._known[1]:
+            index = self.folder.read_index(current.number)
+            if index is None:
+                return
+            schedules = {rank: self.folder.read_schedule(index, info) for rank, info in self._ranks.items()}
+            for rank, schedule in schedules.items():
+                trainer = self._trainers.get(rank)
+                if trainer is not None:
+                    trainer.send(schedule_message(index.number, index.start_step, schedule))
+        self._known = (current.generation, current.number)
+
+    def _hand_to_rank_0(self, number: int, schedules: list[FrequencySchedule]) -> None:
+        trainer = self._trainers.get(0)
+        if trainer is not None:
+            trainer.send(plan_message(number, schedules))
+
+    def _write_progress(self, now: float) -> None:
+        slow = 1.0 if self._local_mount else 5.0
+        self._next_progress = now + (slow if self._name == 0 else 12 * slow) * random.uniform(0.9, 1.1)
+        if self.folder is None or not self._progress_dirty or self._name is None:
+            return
+        body = bodies.ProgressBody(ranks=list(self._progress.values()), store_error=self._store_error[:4000])
+        try:
+            self.folder.write_progress(body, self._name)
+            self._progress_dirty = False
+        except StoreError as error:
+            self._store_failed(str(error.args[-1]), now)
+
+    def _end(self, reason: str, message: str) -> None:
+        if self.folder is None or self._ended:
+            return
+        self._ended = True
+        body = bodies.EndBody.model_validate({"reason": reason, "message": message})
+        self._write(lambda folder=self.folder: folder.write_end(body))  # type: ignore[misc]
+
+    def _write(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except StoreError as error:
+            self._later(write, error)
+
+    def _later(self, write: Callable[[], None], error: StoreError) -> None:
+        self._store_failed(str(error.args[-1]), time.monotonic())
+        if len(self._pending) < _MAX_PENDING_WRITES:
+            self._pending.append(write)
+
+    def _flush(self) -> None:
+        while self._pending:
+            try:
+                self._pending[0]()
+            except StoreError as error:
+                self._store_failed(str(error.args[-1]), time.monotonic())
+                return
+            self._pending.pop(0)
+
+    def _store_failed(self, text: str, now: float) -> None:
+        if self._store_lost_at is None:
+            self._store_lost_at = now
+            log.warning("the shared directory does not answer; training goes on with what it has: %s", text)
+        self._store_error = text
+        if not self._released and now - self._store_lost_at > FALLBACK_AFTER_S:
+            self._released = True
+            self._tell_trainers({"type": "release"})
+
+    def _store_answers(self) -> None:
+        if self._store_lost_at is None:
+            return
+        self._store_lost_at, self._store_error = None, ""
+        log.warning("the shared directory answers again")
+        if self._released:
+            self._released = False
+            self._tell_trainers({"type": "resume"})
+
+    def _tell_trainers(self, message: wire.Message) -> None:
+        for trainer in self._trainers.values():
+            trainer.send(message)
+
+
+def schedule_message(number: int, start_step: int, schedule: FrequencySchedule | None) -> wire.Message:
+    """What a rank is told of a new schedule; None: its clock is left alone."""
+    return {
+        "type": "schedule",
+        "number": number,
+        "start_step": start_step,
+        "frequencies": [] if schedule is None else schedule.frequencies,
+        "stages": None if schedule is None else schedule.stages,
+    }
+
+
+def plan_message(number: int, schedules: list[FrequencySchedule]) -> wire.Message:
+    """The schedules of all ranks, each different one once: what torch.distributed carries."""
+    plans: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
+    ranks: dict[str, int] = {}
+    for schedule in schedules:
+        key = schedule.model_dump_json(exclude={"rank"})
+        if key not in seen:
+            seen[key] = len(plans)
+            plans.append({"frequencies": schedule.frequencies, "stages": schedule.stages})
+        ranks[str(schedule.rank)] = seen[key]
+    return {"type": "plan", "number": number, "plans": plans, "ranks": ranks}
+
+
+def main() -> int:
+    """Runs the helper process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends when the training processes have gone, not before
+    given = json.loads(os.environ.pop("PFO_FS_AGENT"))
+    logging.basicConfig(
+        level=given.get("log_level", "WARNING"), format="pfo-fs: %(message)s", stream=sys.stderr, force=True
+    )
+    try:
+        server = wire.listen(given["address"])
+    except OSError:
+        return 0  # another process of this host was faster
+    settings = load_settings(**given.get("settings", {}))
+    root = given["shared_dir"]
+    try:
+        shared = SharedDirectory(Files(root), f"{socket.gethostname()}:{os.getpid()}")
+    except StoreError as error:
+        log.error("%s", error.args[-1])
+        return 1
+    HostAgent(shared, given["token"], settings, local_mount=is_local(root)).serve(server)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

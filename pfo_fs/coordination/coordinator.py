@@ -1,0 +1,401 @@
+"""Schedules one job: reads its folder, compares what is wanted with what is there, and writes the difference.
+
+All state is in the folder. A coordinator that is killed at any point and made anew, here or on another host, replays
+`observe` over the results that are there and carries on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pfo_fs.coordination.override import YamlOverride
+from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
+from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
+from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, check_schedules, is_builtin, load_scheduler
+from pfo_fs.scheduler.schedule_yaml import ScheduleDocument
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import JobFolder, bodies, dump
+
+log = logging.getLogger(__name__)
+
+MISSING_AFTER_S = 30.0
+"""After this long without them, ranks that have not registered are named."""
+
+State = Literal["waiting", "running", "broken", "ended"]
+Order = list[tuple[str, int | None]]
+
+
+class Coordinator:
+    """Schedules one job.
+
+    Args:
+        folder: The job.
+        settings: What to schedule with, where the job does not say.
+        kind: `daemon`, or `local` for rank 0 of the job itself.
+        generation: Which daemon leads; schedules of an older one are ignored by the ranks. 0 for `local`.
+        lead_s: How long all ranks surely need to learn of a new schedule; it starts no sooner.
+        rank_infos: All ranks, where they are known otherwise than through the folder.
+        on_publish: Called with (number, schedules) for each schedule: the carrier of `local` coordination.
+        monotonic: The clock.
+    """
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        settings: PFOSettings,
+        *,
+        kind: Literal["daemon", "local"],
+        generation: int = 0,
+        lead_s: float = 1.5,
+        rank_infos: Sequence[RankInfo] | None = None,
+        on_publish: Callable[[int, list[FrequencySchedule]], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder = folder
+        self.state: State = "waiting"
+        self.message = ""
+        self._settings = settings
+        self._kind = kind
+        self._generation = generation
+        self._lead_s = lead_s
+        self._on_publish = on_publish
+        self._monotonic = monotonic
+
+        self._job: bodies.JobBody | None = None
+        self._mine: bool | None = None
+        self._ranks: dict[int, RankInfo] = {info.rank: info for info in rank_infos or ()}
+        self._orders: dict[int, Order] = {}
+        self._scheduler: FrequencyScheduler | None = None
+        self._scheduler_failed = ""
+        self._index = 0  # how many results the scheduler has observed
+        self._numbers: dict[int, int] = {}  # scheduler index -> newest schedule number that carries it
+        self._source: bodies.Source | None = None  # of the newest committed schedule
+        self._number = -1
+        self._start_step = 0
+        self._override: YamlOverride | None = None
+        self._said: bodies.CurrentBody | None = None
+        self._progress: tuple[int, float, float | None] | None = None  # step, when seen, iteration time
+        self._progress_read = -math.inf
+        self._results_seen = -1
+        self.first_seen = self.last_alive = monotonic()
+
+    @property
+    def is_mine(self) -> bool:
+        """False once somebody else turned out to schedule this job."""
+        return self._mine is not False
+
+    def poll(self) -> float:
+        """Looks once and does what there is to do; never raises for what is wrong with this job.
+
+        Returns:
+            Seconds until another look is worth it even if nothing is heard; 0 if at once.
+        """
+        try:
+            delay = self._poll()
+        except RecordError as error:
+            self._report("broken", str(error))
+            delay = 2.0
+        except StoreError as error:
+            self._log_change(f"the shared directory does not answer: {error.args[-1]}")
+            delay = 1.0
+        except (PlanError, ConfigError) as error:
+            self._scheduler_failed = str(error)
+            self._report("broken", str(error))
+            delay = 5.0
+        except Exception as error:
+            # A user's scheduler may raise anything; it must not take the other jobs along.
+            log.exception("job %s: the scheduler failed", self.folder.job_id)
+            self._scheduler_failed = f"the scheduler failed: {type(error).__name__}: {error}"
+            self._report("broken", self._scheduler_failed)
+            delay = 5.0
+        return delay
+
+    def _poll(self) -> float:
+        now = self._monotonic()
+        if self._job is None:
+            self._job = self.folder.read_job()
+            if self._job is None:
+                return 0.2
+        if self._mine is None:
+            self._claim(self._job)
+        if not self._mine:
+            return 5.0
+        names = self.folder.names()
+        if "end.json" in names:
+            end = self.folder.read_end()
+            if end is not None:
+                self._report("ended", end.message or end.reason)
+                return 60.0
+        if not self._all_ranks_known(now):
+            return 0.02 if now - self.first_seen < 10 else 0.5
+        if self._scheduler is None and not self._scheduler_failed:
+            self._start_scheduler()
+        self._read_progress(now)
+        assert self._override is not None
+        self._override.look("schedule.yaml" in names, now, self._resolve)
+        self._observe()
+        self._publish_if_wanted(now)
+        if self._scheduler_failed and not self._override.active:
+            self._report("broken", self._scheduler_failed)
+        else:
+            self._report("running", "")
+        return 0.25 if self._override.unsettled else 1.0
+
+    # ---- who is there
+
+    def _claim(self, job: bodies.JobBody) -> None:
+        claim = self.folder.read_coordinator()
+        if claim is None:
+            allowed = job.coordination in ("auto", self._kind)
+            if not allowed:
+                self._mine = False
+                return
+            wanted = bodies.ClaimBody(kind=self._kind, nonce=secrets.token_hex(8))
+            claim = self.folder.claim_coordinator(wanted)
+        self._mine = claim.kind == self._kind
+
+    def _all_ranks_known(self, now: float) -> bool:
+        assert self._job is not None
+        info = self._job.job_info
+        if len(self._ranks) < info.world_size:
+            for rank in self.folder.registered_ranks():
+                if rank in self._ranks:
+                    continue
+                body = self.folder.read_rank(rank)
+                if body is None:
+                    continue
+                if body.rank_info.rank != rank or rank >= info.world_size:
+                    raise RecordError(
+                        f"ranks/{rank}.json says rank {body.rank_info.rank} of a job with {info.world_size} ranks"
+                    )
+                self._ranks[rank] = body.rank_info
+                self.last_alive = now
+            missing = [rank for rank in range(info.world_size) if rank not in self._ranks]
+            if missing:
+                text = ""
+                if now - self.first_seen >= MISSING_AFTER_S:
+                    text = f"{_list_ranks(missing)} of {info.world_size} have not registered; training goes on without"
+                self._report("waiting", text)
+                return False
+        _check_places(list(self._ranks.values()), self._job)
+        return True
+
+    def _read_progress(self, now: float) -> None:
+        if now - self._progress_read < min(1.0, self._lead_s):
+            return
+        self._progress_read = now
+        body = self.folder.read_progress(0)
+        mine = next((rank for rank in body.ranks if rank.rank == 0), None) if body else None
+        if mine is None or mine.step < 0:
+            return
+        if self._progress is None or mine.step != self._progress[0]:
+            self._progress = (mine.step, now, mine.iter_time)
+            self.last_alive = now
+
+    # ---- the scheduler
+
+    def _start_scheduler(self) -> None:
+        assert self._job is not None
+        job, name = self._job, self._job.scheduler or self._settings.scheduler
+        args = self._job.scheduler_args if self._job.scheduler else self._settings.scheduler_args
+        self._restore()
+        self._index = 0
+        try:
+            if self._kind == "daemon" and job.scheduler and not is_builtin(name):
+                raise ConfigError(
+                    f"the job asks for the scheduler {name!r}; a daemon runs only built-in ones on a job's word, "
+                    f"others are given to the daemon itself (--scheduler {name})"
+                )
+            cls = load_scheduler(name)
+            check_scheduler_args(cls, args)
+            infos = [self._ranks[rank] for rank in sorted(self._ranks)]
+            scheduler = cls(job.job_info, infos, self._settings, **args)
+            scheduler.next_schedule()
+            for index in sorted(self._numbers):
+                if index <= self._index:
+                    continue
+                scheduler.observe(self._results(self._numbers[self._index]))
+                self._index = index
+        except (ConfigError, PlanError) as error:
+            self._scheduler_failed = str(error)
+            log.error("job %s: %s", self.folder.job_id, error)
+            return
+        self._scheduler = scheduler
+        if self._settings.dump_data:
+            dump.save_ranks(infos, self._settings.dump_dir / self.folder.job_id)
+
+    def _restore(self) -> None:
+        """Reads which schedules an earlier coordinator committed."""
+        for number in self.folder.schedule_numbers():
+            index = self.folder.read_index(number)
+            if index is None:
+                continue
+            self._number, self._source, self._start_step = number, index.source, index.start_step
+            if index.source.kind == "scheduler":
+                self._numbers[index.source.index] = number
+        accepted = self._source.sha256 if self._source and self._source.kind == "yaml" else ""
+        self._override = YamlOverride(self.folder, accepted)
+
+    def _observe(self) -> None:
+        """Hands a complete set of results to the scheduler."""
+        number = self._numbers.get(self._index)
+        if self._scheduler is None or number is None or self._results_seen == number:
+            return
+        assert self._job is not None
+        if len(self.folder.ranks_with_result(number)) < self._job.job_info.world_size:
+            return
+        results = self._results(number)
+        self._results_seen = number
+        if self._settings.dump_data:
+            dump.save_prof(results, self._settings.dump_dir / self.folder.job_id, number)
+        if self._scheduler.done:
+            return
+        self._scheduler.observe(results)
+        if not self._scheduler.done:
+            self._index += 1
+
+    def _results(self, number: int) -> list[ProfilingResult]:
+        """What all ranks measured under `number`, without ranks that began late where their stage has others."""
+        found: list[bodies.ResultBody] = []
+        for rank in sorted(self._ranks):
+            body = self.folder.read_result(number, rank)
+            if body is None:
+                raise RecordError(f"prof/{number}/{rank}.json is missing, which schedule {number + 1} was made from")
+            found.append(body)
+        in_time = [body for body in found if not body.late]
+        stages = {info.pp_rank for info in self._ranks.values()}
+        if {self._ranks[body.result.rank].pp_rank for body in in_time} == stages:
+            found = in_time
+        return [body.result for body in found]
+
+    # ---- what is wanted, and its publication
+
+    def _wanted(self) -> tuple[bodies.Source, list[FrequencySchedule] | None]:
+        assert self._override is not None
+        if self._override.active:
+            return bodies.Source(kind="yaml", sha256=self._override.accepted_sha256), self._override.schedules
+        source = bodies.Source(kind="scheduler", index=self._index)
+        return source, self._scheduler.next_schedule() if self._scheduler else None
+
+    def _publish_if_wanted(self, now: float) -> None:
+        source, schedules = self._wanted()
+        if source == self._source or schedules is None or (not schedules and self._source is None):
+            return
+        assert self._job is not None
+        infos = list(self._ranks.values())
+        check_schedules(schedules, self._job.job_info, infos, self._known_orders())
+        number = self._number + 1
+        start_step = self._start_step_for(now)
+        try:
+            ours = self.folder.write_schedule(number, self._generation, start_step, source, schedules, infos)
+        except StoreError:
+            if self._on_publish is not None:  # the ranks can have it without the directory
+                self._on_publish(number, schedules)
+            raise
+        if not ours:
+            log.warning("job %s: somebody else wrote schedule %d; taking it over", self.folder.job_id, number)
+            self._restore()
+            return
+        self._number, self._source, self._start_step = number, source, start_step
+        if source.kind == "scheduler":
+            self._numbers[source.index] = number
+        self._say(force=True)
+        if self._on_publish is not None:
+            self._on_publish(number, schedules)
+        what = f"scheduler, number {source.index}" if source.kind == "scheduler" else "schedule.yaml"
+        log.info("job %s: schedule %d (%s) from step %d", self.folder.job_id, number, what, start_step)
+        if source.kind == "yaml" and self._override is not None:
+            self._override.say_in_force(number, start_step)
+        if self._settings.dump_data:
+            dump.save_sched(schedules, self._settings.dump_dir / self.folder.job_id, number)
+
+    def _start_step_for(self, now: float) -> int:
+        """The first step of a schedule written now: far enough ahead that every rank knows it by then."""
+        if self._progress is None:
+            return 0
+        step, seen, iter_time = self._progress
+        if not iter_time or iter_time <= 0:
+            return step + 2
+        return step + 1 + math.ceil((now - seen + self._lead_s) / iter_time)
+
+    def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
+        assert self._job is not None
+        infos = [self._ranks[rank] for rank in sorted(self._ranks)]
+        return document.resolve(self._job.job_info, infos, self._known_orders())
+
+    def _known_orders(self) -> dict[int, Order | None]:
+        """Each rank's instruction order: what it, or a rank of its stage, ran; else what its schedule says."""
+        for rank in self.folder.ranks_with_order():
+            if rank not in self._orders and rank in self._ranks:
+                body = self.folder.read_order(rank)
+                if body is not None:
+                    self._orders[rank] = body.instructions
+        by_stage = {self._ranks[rank].pp_rank: order for rank, order in self._orders.items()}
+        planned: dict[int, Order] = {}
+        if self._scheduler is not None:
+            for schedule in self._scheduler.next_schedule():
+                stages = schedule.stages or [None] * len(schedule.frequencies)
+                planned[schedule.rank] = [
+                    (name, stage) for (name, _), stage in zip(schedule.frequencies, stages, strict=True)
+                ]
+        return {
+            rank: self._orders.get(rank) or by_stage.get(info.pp_rank) or planned.get(rank)
+            for rank, info in self._ranks.items()
+        }
+
+    # ---- what is said
+
+    def _report(self, state: State, message: str) -> None:
+        changed = (state, message) != (self.state, self.message)
+        self.state, self.message = state, message
+        if changed and message:
+            log.log(logging.INFO if state == "ended" else logging.WARNING, "job %s: %s", self.folder.job_id, message)
+        if self._mine:
+            self._say()
+
+    def _say(self, force: bool = False) -> None:
+        body = bodies.CurrentBody(
+            generation=self._generation,
+            number=self._number,
+            start_step=self._start_step,
+            state=self.state,
+            message=self.message[:4000],
+            source=self._source,
+        )
+        if body == self._said and not force:
+            return
+        self.folder.write_current(body)
+        self._said = body
+
+    def _log_change(self, text: str) -> None:
+        if text != self.message:
+            self.message = text
+            log.warning("job %s: %s", self.folder.job_id, text)
+
+    def end(self, reason: Literal["finished", "crashed", "idle"], message: str = "") -> None:
+        """Writes the job's tombstone."""
+        self.folder.write_end(bodies.EndBody(reason=reason, message=message))
+
+
+def _check_places(infos: list[RankInfo], job: bodies.JobBody) -> None:
+    """Every place (dp, pp, tp) is taken once and lies within the degrees."""
+    info = job.job_info
+    taken: dict[tuple[int, int, int], int] = {}
+    for rank in infos:
+        place = (rank.dp_rank, rank.pp_rank, rank.tp_rank)
+        degrees = (info.dp_degree, info.pp_degree, info.tp_degree)
+        if any(at >= degree for at, degree in zip(place, degrees, strict=True)):
+            raise PlanError(f"rank {rank.rank} says (dp, pp, tp) rank {place}, but the degrees are {degrees}")
+        if place in taken:
+            raise PlanError(f"ranks {taken[place]} and {rank.rank} both say (dp, pp, tp) rank {place}")
+        taken[place] = rank.rank
+
+
+def _list_ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:16]))
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}" + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")

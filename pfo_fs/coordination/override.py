@@ -1,0 +1,146 @@
+"""A person's `schedule.yaml`: when to believe it, what to say about it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import yaml
+
+from pfo_fs.errors import PlanError, StoreError
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.scheduler.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
+from pfo_fs.store import JobFolder
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 1.0
+"""A file must read the same twice, this far apart, before it is acted on: editors write in pieces."""
+_REFUSED = (errno.EFBIG, errno.EINVAL, errno.EPERM, errno.ELOOP)  # too large, no plain file, foreign owner, link
+GONE_AFTER_LISTINGS = 3
+GONE_AFTER_S = 3.0
+"""A file is taken for removed after so many listings without it over so long: one listing may be stale."""
+
+Resolve = Callable[[ScheduleDocument], list[FrequencySchedule]]
+
+
+class YamlOverride:
+    """Follows one job's `schedule.yaml`.
+
+    Args:
+        folder: The job.
+        accepted_sha256: The YAML that is in force already, after a restart; empty if none is.
+    """
+
+    def __init__(self, folder: JobFolder, accepted_sha256: str = "") -> None:
+        self._folder = folder
+        self.accepted_sha256 = accepted_sha256
+        self.schedules: list[FrequencySchedule] | None = None
+        self._content: bytes | None = None
+        self._sha256 = ""
+        self._unchanged_since = 0.0
+        self._judged = ""
+        self._absent_since: float | None = None
+        self._absences = 0
+        self._status = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether a person's schedule is in force, or about to be."""
+        return bool(self.accepted_sha256)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something is still to be decided, so that it is worth looking again soon."""
+        return self._absent_since is not None or (self._content is not None and self._judged != self._sha256)
+
+    def look(self, present: bool, now: float, resolve: Resolve) -> None:
+        """Looks at the file.
+
+        Args:
+            present: Whether the last listing of the job's folder shows it.
+            now: Monotonic time in seconds.
+            resolve: Turns a well-formed document into schedules for this job's ranks, or raises `PlanError`.
+        """
+        content: bytes | None = None
+        if present:
+            try:
+                content = self._folder.read_yaml()
+            except StoreError as error:
+                if error.errno in _REFUSED:
+                    self._say("rejected", "", [(None, str(error.args[-1]))])
+                return
+        if content is None:
+            self._look_at_absence(now)
+            return
+        self._absent_since, self._absences = None, 0
+        if content != self._content:
+            self._content, self._unchanged_since = content, now
+            self._sha256 = hashlib.sha256(content).hexdigest()
+            return
+        if self._judged == self._sha256 or now - self._unchanged_since < SETTLE_S:
+            return
+        self._judge(content, resolve)
+
+    def _look_at_absence(self, now: float) -> None:
+        if not self.active and self._content is None:
+            return
+        self._absent_since = now if self._absent_since is None else self._absent_since
+        self._absences += 1
+        if self._absences >= GONE_AFTER_LISTINGS and now - self._absent_since >= GONE_AFTER_S:
+            log.info("job %s: schedule.yaml was removed; the scheduler has the wheel again", self._folder.job_id)
+            self.accepted_sha256, self.schedules = "", None
+            self._content, self._judged = None, ""
+            self._absent_since, self._absences = None, 0
+            self._say("removed", "", [])
+
+    def _judge(self, content: bytes, resolve: Resolve) -> None:
+        try:
+            schedules = resolve(parse_schedule_yaml(content))
+        except OrderUnknown as error:
+            self._say("waiting", self._sha256, [(error.line, str(error))])
+            return  # judged again at the next look
+        except ScheduleProblems as error:
+            problems = [(problem.line, problem.reason) for problem in error.problems]
+        except PlanError as error:
+            problems = [(error.line, str(error))]
+        else:
+            self._judged = self.accepted_sha256 = self._sha256
+            self.schedules = schedules
+            self._say("accepted", self._sha256, [])
+            return
+        self._judged = self._sha256
+        for line, reason in problems:
+            log.warning("job %s: schedule.yaml%s: %s", self._folder.job_id, f" line {line}" if line else "", reason)
+        self._say("rejected", self._sha256, problems)
+
+    def say_in_force(self, number: int, start_step: int) -> None:
+        """Completes the status once the accepted YAML has become schedule `number`."""
+        self._say("in force", self.accepted_sha256, [], {"schedule_number": number, "from_step": start_step})
+
+    def _say(
+        self, state: str, sha256: str, problems: list[tuple[int | None, str]], more: dict[str, int] | None = None
+    ) -> None:
+        document: dict[str, object] = {"state": state}
+        if sha256:
+            document["sha256_of_schedule_yaml"] = sha256
+        document.update(more or {})
+        if problems:
+            document["problems"] = [
+                {"line": line, "reason": reason} if line else {"reason": reason} for line, reason in problems
+            ]
+            if state == "rejected":
+                document["in_force_meanwhile"] = "the last good schedule"
+        text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
+        if text == self._status:
+            return
+        stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        head = f"# Written by pfo-fs at {stamp}: what became of schedule.yaml. Edits here have no effect.\n"
+        try:
+            self._folder.write_yaml_status(head + text)
+            self._status = text
+        except StoreError as error:
+            log.warning("job %s: schedule.status.yaml cannot be written: %s", self._folder.job_id, error)

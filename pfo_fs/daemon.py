@@ -1,0 +1,258 @@
+"""The daemon: one leader schedules all jobs of a shared directory; others stand by.
+
+Leading is a hint, fenced by data: a leader claims a generation by exclusive creation, every `current.json` carries it,
+and ranks ignore older ones, so that two daemons that both think they lead do no harm. Whether the leader lives is told
+by a counter that moves, timed by the watcher's own clock; a lock only makes the takeover quicker where locks work.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from filelock import BaseFileLock
+
+import pfo_fs
+from pfo_fs.coordination import Coordinator
+from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.scheduler import check_scheduler_args, load_scheduler
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import Files, SharedDirectory, Watcher, bodies, is_local
+from pfo_fs.store.locks import try_lock
+
+log = logging.getLogger("pfo_fs.daemon")
+
+_SILENT_LOCK_HOLDER = 3
+"""How many lease timeouts a silent leader gets while its lock is still held."""
+_LISTING_EVERY_S = 1.0
+
+
+class Daemon:
+    """Schedules every job of a shared directory while it leads.
+
+    Args:
+        files: The shared directory.
+        settings: What to schedule with.
+
+    Raises:
+        ConfigError: The scheduler of the settings cannot be had, or its arguments do not fit.
+    """
+
+    def __init__(self, files: Files, settings: PFOSettings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        check_scheduler_args(load_scheduler(settings.scheduler), settings.scheduler_args)
+        self._settings = settings
+        self._monotonic = monotonic
+        self._host = socket.gethostname()
+        self._shared = SharedDirectory(files, f"daemon@{self._host}:{os.getpid()}")
+        self._files = files
+        local = is_local(files.root)
+        self._interval_s = settings.poll_interval or (0.25 if local else 1.0)
+        # Until a helper surely looks again (2 s apart on network file systems), and a little for writing.
+        self._lead_s = 1.0 if local else 5.0
+        self._watcher = Watcher(files.root, "jobs", settings.watch)
+        self._stop = threading.Event()
+        self._lock: BaseFileLock | None = None
+        self.generation = 0
+        self._counter = 0
+        self._jobs: dict[str, Coordinator] = {}
+        self._due: dict[str, float] = {}
+        self._over: set[str] = set()
+        self._listed = -1e9
+        self._beat = -1e9
+        self._seen: tuple[tuple[int, int] | None, float] = (None, monotonic())
+
+    @property
+    def leads(self) -> bool:
+        """Whether this daemon is the leader, as far as it knows."""
+        return self.generation > 0
+
+    def stop(self) -> None:
+        """Ends `run` soon; may be called from a signal handler or another thread."""
+        self._stop.set()
+        self._watcher.wake()
+
+    def run(self) -> None:
+        """Leads, or stands by, until `stop`."""
+        while not self._stop.is_set():
+            try:
+                self._shared.make_folders()
+                break
+            except StoreError as error:
+                log.warning("%s", error.args[-1])
+                self._stop.wait(1.0)
+        log.info(
+            "watching %s (%s)", self._files.root, "events and polling" if is_local(self._files.root) else "polling"
+        )
+        try:
+            while not self._stop.is_set():
+                try:
+                    wait_s, hints = self._turn(), set[str]()
+                except (StoreError, RecordError) as error:
+                    log.warning("%s", error.args[-1])
+                    self._restart_timers()
+                    wait_s = 1.0
+                if wait_s > 0 and not self._stop.is_set():
+                    hints = self._watcher.wait(wait_s)
+                for job_id in hints:
+                    if job_id in self._jobs:
+                        self._due[job_id] = 0.0
+                    elif job_id not in self._over:
+                        self._listed = -1e9
+        finally:
+            self._resign()
+
+    def _turn(self) -> float:
+        """One look at everything that is due; returns the seconds until the next."""
+        now = self._monotonic()
+        if not self.leads:
+            if not self._take_over(now):
+                return min(0.5, self._settings.lease_timeout / 4)
+            self._watcher.start()
+        if now - self._beat >= min(1.0, self._settings.lease_timeout / 3):
+            if not self._heartbeat(now):
+                return 0.0
+        if now - self._listed >= _LISTING_EVERY_S:
+            self._listed = now
+            self._find_jobs()
+        for job_id, due in list(self._due.items()):
+            if now >= due and not self._stop.is_set():
+                self._serve(job_id)
+        soonest = min(self._due.values(), default=now + _LISTING_EVERY_S)
+        wait_s = min(soonest, self._listed + _LISTING_EVERY_S, self._beat + 1.0) - self._monotonic()
+        # A burst of registrations is looked at in lots, not one by one.
+        return max(0.005, min(wait_s, self._interval_s if self._due else 1.0))
+
+    # ---- leading
+
+    def _take_over(self, now: float) -> bool:
+        """Becomes the leader if there is none, or if the one there is has been silent for too long."""
+        newest = self._shared.last_generation()
+        told = self._shared.read_daemon()
+        if self._lock is None:
+            self._lock = try_lock(self._files, "daemon.lock")
+        state = None if told is None else (told.generation, told.counter)
+        key = (newest, state[1] if state else -1)
+        if key != self._seen[0]:
+            self._seen = (key, now)
+        resigned = told is not None and told.stopped and told.generation == newest
+        never_led = newest == 0 and told is None
+        if not (resigned or never_led):
+            patience_s = self._settings.lease_timeout * (1 if self._lock is not None else _SILENT_LOCK_HOLDER)
+            if now - self._seen[1] < patience_s:
+                return False
+            log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, now - self._seen[1])
+        claim = bodies.LeaderBody(generation=newest + 1, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
+        if not self._shared.claim_generation(claim):
+            return False
+        self.generation = newest + 1
+        self._jobs.clear()
+        self._due.clear()
+        self._over.clear()
+        self._listed = -1e9
+        log.info("leading, generation %d", self.generation)
+        self._say(stopped=False)
+        self._beat = now
+        return True
+
+    def _heartbeat(self, now: float) -> bool:
+        """Says that this daemon lives, unless another one has taken over; False then."""
+        newest = self._shared.last_generation()
+        if newest > self.generation:
+            log.warning("generation %d leads now; standing by", newest)
+            self._stand_by(now)
+            return False
+        self._say(stopped=False)
+        self._beat = now
+        return True
+
+    def _say(self, *, stopped: bool) -> None:
+        self._counter += 1
+        self._shared.write_daemon(
+            bodies.DaemonBody(
+                generation=self.generation,
+                counter=self._counter,
+                host=self._host,
+                pid=os.getpid(),
+                version=pfo_fs.__version__,
+                scheduler=self._settings.scheduler.rpartition(":")[2],
+                interval_s=self._interval_s,
+                stopped=stopped,
+            )
+        )
+
+    def _stand_by(self, now: float) -> None:
+        self.generation = 0
+        self._jobs.clear()
+        self._due.clear()
+        self._watcher.stop()
+        self._release_lock()
+        self._seen = (None, now)
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            try:
+                self._lock.release()
+            except OSError as error:
+                log.debug("the lock was lost: %s", error)
+            self._lock = None
+
+    def _resign(self) -> None:
+        self._watcher.stop()
+        if self.leads:
+            try:
+                if self._shared.last_generation() == self.generation:
+                    self._say(stopped=True)
+            except (StoreError, RecordError) as error:
+                log.warning("could not say goodbye: %s", error.args[-1])
+        self._release_lock()
+        log.info("stopped")
+
+    # ---- jobs
+
+    def _find_jobs(self) -> None:
+        present = set(self._shared.job_ids())
+        for job_id in sorted(present - self._jobs.keys() - self._over):
+            self._jobs[job_id] = Coordinator(
+                self._shared.job(job_id),
+                self._settings,
+                kind="daemon",
+                generation=self.generation,
+                lead_s=self._lead_s,
+                monotonic=self._monotonic,
+            )
+            self._due[job_id] = 0.0
+        for job_id in self._jobs.keys() - present:
+            # Not seen in this listing; its coordinator finds out by itself whether it is really gone.
+            log.debug("job %s is not listed", job_id)
+
+    def _serve(self, job_id: str) -> None:
+        coordinator = self._jobs[job_id]
+        delay_s = coordinator.poll()
+        now = self._monotonic()
+        if coordinator.state == "ended":
+            self._forget(job_id)
+            return
+        self._due[job_id] = now + min(delay_s, max(self._interval_s, 1.0) if coordinator.is_mine else delay_s)
+        idle_s = now - coordinator.last_alive
+        if idle_s > self._settings.max_job_idle_time:
+            log.warning("job %s: no sign of life for %.0f s; ended and archived", job_id, idle_s)
+            coordinator.end("idle", f"no sign of life for {idle_s:.0f} s")
+            self._shared.archive(job_id)
+            self._forget(job_id)
+
+    def _forget(self, job_id: str) -> None:
+        self._jobs.pop(job_id, None)
+        self._due.pop(job_id, None)
+        self._over.add(job_id)
+
+    def _restart_timers(self) -> None:
+        """After an outage of the file system nobody's silence means anything."""
+        now = self._monotonic()
+        self._seen = (None, now)
+        for coordinator in self._jobs.values():
+            coordinator.last_alive = now

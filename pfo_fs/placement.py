@@ -1,0 +1,157 @@
+"""Where this process stands in the job: rank, world size, degrees. What is not given is found out, never guessed.
+
+Sources, in this order: the argument, a `DeviceMesh`, `torch.distributed`, the launcher's environment variables.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pfo_fs.errors import ConfigError
+
+_PIPELINE = ("pp", "pipe", "pipeline", "pipeline_parallel")
+_TENSOR = ("tp", "tensor", "model", "tensor_parallel")
+
+# torchrun and DeepSpeed; SLURM; Open MPI
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One process of a job. `local_rank` counts processes on a host and is no GPU index; None: not known."""
+
+    rank: int
+    world_size: int
+    local_rank: int | None
+    dp_rank: int
+    pp_rank: int
+    tp_rank: int
+    dp_degree: int
+    pp_degree: int
+    tp_degree: int
+
+
+def find_placement(
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+    dp_rank: int | None = None,
+    pp_rank: int | None = None,
+    tp_rank: int | None = None,
+    dp_degree: int | None = None,
+    pp_degree: int | None = None,
+    tp_degree: int | None = None,
+    mesh: Any = None,
+    environ: Mapping[str, str] | None = None,
+) -> Placement:
+    """Returns where this process stands.
+
+    Args:
+        mesh: A `torch.distributed.DeviceMesh` whose dimension names say `pp` and `tp`; all others count as `dp`.
+        environ: The environment, for tests.
+
+    Raises:
+        ConfigError: Something is missing, or the numbers contradict each other; the message says what to pass.
+    """
+    environ = os.environ if environ is None else environ
+    dist = _torch_distributed()
+    if rank is None:
+        rank = int(dist.get_rank()) if dist else _from_environment(environ, _RANK)
+    if world_size is None:
+        world_size = int(dist.get_world_size()) if dist else _from_environment(environ, _WORLD_SIZE)
+    if rank is None and world_size in (None, 1):
+        rank, world_size = 0, 1
+    if rank is None or world_size is None:
+        missing = "rank" if rank is None else "world_size"
+        raise ConfigError(
+            f"{missing} is not known: call torch.distributed.init_process_group first, or pass {missing}="
+        )
+    if local_rank is None:
+        local_rank = _from_environment(environ, _LOCAL_RANK)
+    if mesh is not None:
+        (dp_r, dp_d), (pp_r, pp_d), (tp_r, tp_d) = _from_mesh(mesh)
+        dp_rank, pp_rank, tp_rank = _first(dp_rank, dp_r), _first(pp_rank, pp_r), _first(tp_rank, tp_r)
+        dp_degree, pp_degree, tp_degree = _first(dp_degree, dp_d), _first(pp_degree, pp_d), _first(tp_degree, tp_d)
+    if pp_degree is None:
+        raise ConfigError(
+            "pp_degree is not known, and is never guessed: pass mesh= (a DeviceMesh with a 'pp' dimension), "
+            "or pp_degree=, and pp_rank= where the pipeline does not span all ranks"
+        )
+    tp_degree = 1 if tp_degree is None else tp_degree
+    if dp_degree is None:
+        dp_degree = max(1, world_size // (pp_degree * tp_degree))
+    degrees = {"dp": dp_degree, "pp": pp_degree, "tp": tp_degree}
+    if dp_degree * pp_degree * tp_degree != world_size:
+        raise ConfigError(
+            f"world_size {world_size} is not pp_degree {pp_degree} x dp_degree {dp_degree} x tp_degree {tp_degree}"
+        )
+    ranks = {"dp": dp_rank, "pp": pp_rank, "tp": tp_rank}
+    for axis, degree in degrees.items():
+        if ranks[axis] is None and degree == 1:
+            ranks[axis] = 0
+        elif ranks[axis] is None and degree == world_size:
+            ranks[axis] = rank
+        found = ranks[axis]
+        if found is None:
+            raise ConfigError(f"{axis}_rank is not known: pass mesh= or {axis}_rank= ({axis}_degree is {degree})")
+        if not 0 <= found < degree:
+            raise ConfigError(f"{axis}_rank {found} does not exist where {axis}_degree is {degree}")
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"rank {rank} does not exist where world_size is {world_size}")
+    return Placement(
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        dp_rank=ranks["dp"] or 0,
+        pp_rank=ranks["pp"] or 0,
+        tp_rank=ranks["tp"] or 0,
+        dp_degree=dp_degree,
+        pp_degree=pp_degree,
+        tp_degree=tp_degree,
+    )
+
+
+def _torch_distributed() -> Any:
+    """`torch.distributed` if the program has set it up; torch is not imported for the question."""
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _first(given: int | None, found: int) -> int:
+    return found if given is None else given
+
+
+def _from_environment(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        text = environ.get(name, "")
+        if text:
+            try:
+                return int(text)
+            except ValueError:
+                raise ConfigError(f"the environment variable {name} is {text!r}, which is no number") from None
+    return None
+
+
+def _from_mesh(mesh: Any) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """(rank, degree) along dp, pp and tp; dimensions that are neither pp nor tp are replicas, outermost first."""
+    names = mesh.mesh_dim_names
+    if not names:
+        raise ConfigError("the mesh has no dimension names; make it with mesh_dim_names=('pp', 'dp', 'tp')")
+    dp, pp, tp = (0, 1), (0, 1), (0, 1)
+    for position, name in enumerate(names):
+        at, size = int(mesh.get_local_rank(position)), int(mesh.size(position))
+        if name in _PIPELINE:
+            pp = (at, size)
+        elif name in _TENSOR:
+            tp = (at, size)
+        else:
+            dp = (dp[0] * size + at, dp[1] * size)
+    return dp, pp, tp

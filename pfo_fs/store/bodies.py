@@ -1,0 +1,155 @@
+"""What the records of the shared directory hold, file by file (the layout is in `directory.py`)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+
+Short = Field(default="", max_length=4000)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class JobBody(_Body):
+    """`job.json`: rank 0, once.
+
+    `scheduler` and `scheduler_args` are what the job asks for; empty: whatever the coordinator's settings say.
+    """
+
+    job_info: JobInfo
+    coordination: Literal["auto", "daemon", "local"]
+    scheduler: str = Field(default="", max_length=200)
+    scheduler_args: dict[str, Any] = {}
+    profile_steps: int = Field(default=5, ge=1, le=1000)
+    host: str = Field(default="", max_length=255)
+    started: str = Field(default="", max_length=40, description="UTC, for people")
+    versions: dict[str, str] = {}
+
+
+class RankBody(_Body):
+    """`ranks/<rank>.json`: that rank, once. `nonce` tells two claimants of one rank apart."""
+
+    rank_info: RankInfo
+    nonce: str = Field(max_length=64)
+    host: str = Field(default="", max_length=255)
+    pid: int = 0
+    gpu_name: str = Field(default="", max_length=200)
+    gpu_uuid: str = Field(default="", max_length=100)
+    message: str = Short
+
+
+class OrderBody(_Body):
+    """`order/<rank>.json`: that rank, once: the instructions of its first complete step, as (name, stage or None)."""
+
+    rank: int = Field(ge=0)
+    instructions: list[tuple[str, int | None]] = Field(max_length=65_535)
+
+
+class ClaimBody(_Body):
+    """`coordinator.json`: whoever schedules this job, once: a daemon (any that leads), or rank 0 of the job itself."""
+
+    kind: Literal["daemon", "local"]
+    nonce: str = Field(max_length=64)
+
+
+class Source(_Body):
+    """Where a schedule came from: the scheduler's `index`-th, or a person's YAML with this hash."""
+
+    kind: Literal["scheduler", "yaml"]
+    index: int = Field(default=-1, ge=-1)
+    sha256: str = Field(default="", max_length=64)
+
+
+class IndexBody(_Body):
+    """`sched/<number>/index.json`: commits schedule `number`, once, after its plan files are in place.
+
+    `files` names the plan file of each group of ranks: of a stage where all its ranks do the same (`"stage:3"`),
+    else of one rank (`"rank:17"`). Equal plans share a file.
+    """
+
+    number: int = Field(ge=0)
+    generation: int = Field(ge=0)
+    start_step: int = Field(ge=0)
+    source: Source
+    files: dict[str, str] = Field(max_length=1_000_000)
+
+
+class PlanBody(_Body):
+    """`sched/<number>/<plan>.json`: one schedule; its `rank` is the first of those that follow it."""
+
+    schedule: FrequencySchedule
+
+
+class CurrentBody(_Body):
+    """`current.json`: the coordinator, replaced: the one file that every host polls.
+
+    `number` is -1 before the first schedule. `ended` is True once the coordinator will say nothing more.
+    """
+
+    generation: int = Field(ge=0)
+    number: int = Field(ge=-1)
+    start_step: int = Field(default=0, ge=0)
+    state: Literal["waiting", "running", "broken", "ended"]
+    message: str = Short
+    source: Source | None = None
+
+
+class ResultBody(_Body):
+    """`prof/<number>/<rank>.json`: that rank, once."""
+
+    result: ProfilingResult
+    first_step: int = Field(default=0, ge=0)
+    late: bool = False
+
+
+class RankProgress(_Body):
+    """Where one rank is; durations in s, energies in J, clocks in MHz."""
+
+    rank: int = Field(ge=0)
+    step: int = Field(default=-1, ge=-1)
+    number: int = -1
+    iter_time: float | None = None
+    iter_energy: float | None = None
+    clock_mhz: int | None = None
+    error: str = Short
+
+
+class ProgressBody(_Body):
+    """`progress/<rank>.json`: the helper process of one host, replaced; named after the first of its ranks."""
+
+    ranks: list[RankProgress] = Field(max_length=4096)
+    store_error: str = Short
+
+
+class EndBody(_Body):
+    """`end.json`: once: rank 0 at the end of training, or the daemon when the job is given up."""
+
+    reason: Literal["finished", "crashed", "idle"]
+    message: str = Short
+
+
+class DaemonBody(_Body):
+    """`daemon.json`: the leading daemon, replaced; `counter` moves as long as it lives."""
+
+    generation: int = Field(ge=0)
+    counter: int = Field(ge=0)
+    host: str = Field(max_length=255)
+    pid: int
+    version: str = Field(max_length=40)
+    scheduler: str = Field(max_length=200)
+    interval_s: float = Field(gt=0)
+    stopped: bool = False
+
+
+class LeaderBody(_Body):
+    """`leaders/<generation>.json`: the daemon that leads in this generation, once."""
+
+    generation: int = Field(ge=0)
+    nonce: str = Field(max_length=64)
+    host: str = Field(max_length=255)
+    pid: int

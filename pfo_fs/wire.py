@@ -1,0 +1,84 @@
+"""Messages between the processes of one host: a training process, its clock process, and the host's helper.
+
+One message is one packet of an AF_UNIX SOCK_SEQPACKET socket: a JSON object, compressed. Sockets live in Linux's
+abstract namespace, so they leave no file behind, and nobody has one name twice. Standard library only: the clock
+process starts from here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import zlib
+from typing import Any
+
+MAX_PACKET_BYTES = 200 * 1024
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+_BUFFER_BYTES = 4 * 1024 * 1024
+
+Message = dict[str, Any]
+
+
+def encode(message: Message) -> bytes:
+    """Returns the packet of a message."""
+    return zlib.compress(json.dumps(message, separators=(",", ":")).encode(), 1)
+
+
+def decode(packet: bytes) -> Message:
+    """Returns the message of a packet.
+
+    Raises:
+        ValueError: It is no packet of ours, or larger than `MAX_MESSAGE_BYTES`.
+    """
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(packet, MAX_MESSAGE_BYTES)
+        message = json.loads(text)
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise ValueError(f"no message: {error}") from None
+    if unpacker.unconsumed_tail or not isinstance(message, dict):
+        raise ValueError("no message: too large, or no object")
+    return message
+
+
+def listen(address: str) -> socket.socket:
+    """Listens at an abstract address.
+
+    Raises:
+        OSError: EADDRINUSE: another process has it.
+    """
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    server.bind("\0" + address)
+    server.listen(512)
+    return server
+
+
+def connect(address: str) -> socket.socket:
+    """Connects to a listener of the same user.
+
+    Raises:
+        OSError: Nobody listens, or somebody else's process does.
+    """
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        client.connect("\0" + address)
+        check_peer(client)
+    except OSError:
+        client.close()
+        raise
+    enlarge(client)
+    return client
+
+
+def enlarge(connection: socket.socket) -> None:
+    """Asks for large buffers; the kernel gives what it allows."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Raises PermissionError unless the other side runs as this user: abstract addresses have no file modes."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid != os.geteuid():
+        raise PermissionError(f"the process at the other end belongs to user {uid}")
