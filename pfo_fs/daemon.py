@@ -8,6 +8,7 @@ by a counter that moves, timed by the watcher's own clock; a lock only makes the
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import socket
@@ -61,7 +62,7 @@ class Daemon:
         self._counter = 0
         self._jobs: dict[str, Coordinator] = {}
         self._due: dict[str, float] = {}
-        self._over: set[str] = set()
+        self._over: dict[str, float] = {}  # jobs that have ended, and when that was seen
         self._listed = -1e9
         self._beat = -1e9
         self._seen: tuple[tuple[int, int] | None, float] = (None, monotonic())
@@ -113,9 +114,8 @@ class Daemon:
             if not self._take_over(now):
                 return min(0.5, self._settings.lease_timeout / 4)
             self._watcher.start()
-        if now - self._beat >= min(1.0, self._settings.lease_timeout / 3):
-            if not self._heartbeat(now):
-                return 0.0
+        if now - self._beat >= min(1.0, self._settings.lease_timeout / 3) and not self._heartbeat(now):
+            return 0.0
         if now - self._listed >= _LISTING_EVERY_S:
             self._listed = now
             self._find_jobs()
@@ -216,7 +216,7 @@ class Daemon:
 
     def _find_jobs(self) -> None:
         present = set(self._shared.job_ids())
-        for job_id in sorted(present - self._jobs.keys() - self._over):
+        for job_id in sorted(present - self._jobs.keys() - self._over.keys()):
             self._jobs[job_id] = Coordinator(
                 self._shared.job(job_id),
                 self._settings,
@@ -226,9 +226,11 @@ class Daemon:
                 monotonic=self._monotonic,
             )
             self._due[job_id] = 0.0
-        for job_id in self._jobs.keys() - present:
-            # Not seen in this listing; its coordinator finds out by itself whether it is really gone.
-            log.debug("job %s is not listed", job_id)
+        now = self._monotonic()
+        for job_id, since in list(self._over.items()):
+            if now - since > self._settings.max_job_idle_time:
+                del self._over[job_id]
+                self._shared.archive(job_id)
 
     def _serve(self, job_id: str) -> None:
         coordinator = self._jobs[job_id]
@@ -242,13 +244,13 @@ class Daemon:
         if idle_s > self._settings.max_job_idle_time:
             log.warning("job %s: no sign of life for %.0f s; ended and archived", job_id, idle_s)
             coordinator.end("idle", f"no sign of life for {idle_s:.0f} s")
-            self._shared.archive(job_id)
             self._forget(job_id)
+            self._over[job_id] = -math.inf  # archived with the next listing
 
     def _forget(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
         self._due.pop(job_id, None)
-        self._over.add(job_id)
+        self._over[job_id] = self._monotonic()
 
     def _restart_timers(self) -> None:
         """After an outage of the file system nobody's silence means anything."""

@@ -120,17 +120,18 @@ class Coordinator:
         if self._job is None:
             self._job = self.folder.read_job()
             if self._job is None:
-                return 0.2
-        if self._mine is None:
-            self._claim(self._job)
-        if not self._mine:
-            return 5.0
+                return 0.2 if now - self.first_seen < 10 else 5.0
         names = self.folder.names()
         if "end.json" in names:
             end = self.folder.read_end()
             if end is not None:
                 self._report("ended", end.message or end.reason)
                 return 60.0
+        if self._mine is None:
+            self._claim(self._job)
+        if not self._mine:
+            self._read_progress(now)
+            return 5.0
         if not self._all_ranks_known(now):
             return 0.02 if now - self.first_seen < 10 else 0.5
         if self._scheduler is None and not self._scheduler_failed:

@@ -1,0 +1,285 @@
+"""The four file primitives under faults: an error at any system call loses nothing and shows nothing half-done."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs.errors import AlreadyClaimed, StoreError, StoreUnavailable
+from pfo_fs.store.fs import TEMP_PREFIX, Files, SystemCalls
+
+NAMES = [name for name in vars(SystemCalls) if not name.startswith("_")]
+
+
+class Faulty(SystemCalls):
+    """Lets the n-th of all system calls fail with an error, before or after it was really made."""
+
+    def __init__(self, fail_at: int, error: int, *, times: int = 1, after: bool = False) -> None:
+        self.count = 0
+        self.failed: str | None = None
+        for name in NAMES:
+            setattr(self, name, self._wrap(name, getattr(SystemCalls, name), fail_at, error, times, after))
+
+    def _wrap(self, name: str, real: Any, fail_at: int, error: int, times: int, after: bool) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            if fail_at <= self.count < fail_at + times and not (name == "close" and not after):
+                self.failed = name
+                if after:
+                    real(*args, **kwargs)
+                raise OSError(error, os.strerror(error))
+            return real(*args, **kwargs)
+
+        return call
+
+
+def count_calls(root: Path, operation: Any) -> int:
+    calls = Faulty(-1, 0)
+    operation(Files(root, calls=calls))
+    return calls.count
+
+
+def leftovers(root: Path) -> list[str]:
+    return [name for _, _, names in os.walk(root) for name in names if name.startswith(TEMP_PREFIX)]
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO, errno.EBUSY, errno.ENOTCONN, errno.ETIMEDOUT, errno.EACCES])
+def test_a_passing_error_at_any_call_of_a_publication_is_tried_again(tmp_path: Path, error: int) -> None:
+    total = count_calls(tmp_path, lambda files: files.publish("a.json", b"old"))
+    for at in range(1, total + 1):
+        calls = Faulty(at, error)
+        Files(tmp_path, calls=calls).publish("a.json", b"new %d" % at)
+        assert (tmp_path / "a.json").read_bytes() == b"new %d" % at, calls.failed
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_full_file_system_at_any_call_keeps_the_old_content(tmp_path: Path, error: int) -> None:
+    Files(tmp_path).publish("a.json", b"old")
+    for at in range(1, count_calls(tmp_path, lambda files: files.publish("b.json", b"x")) + 1):
+        calls = Faulty(at, error)
+        try:
+            Files(tmp_path, calls=calls).publish("a.json", b"new")
+        except StoreError as problem:
+            assert not isinstance(problem, StoreUnavailable)
+            assert str(tmp_path / "a.json") in str(problem)
+            assert (tmp_path / "a.json").read_bytes() == b"old", calls.failed
+        else:
+            assert calls.failed is None or calls.failed == "unlink"
+            (tmp_path / "a.json").write_bytes(b"old")
+    assert leftovers(tmp_path) == []
+
+
+def test_an_error_of_close_is_an_error_of_the_publication(tmp_path: Path) -> None:
+    """Write-behind clients report a full disk at close; renaming after that leaves an empty file."""
+    Files(tmp_path).publish("a.json", b"old")
+
+    class Full(SystemCalls):
+        @staticmethod
+        def close(fd: int) -> None:
+            writable = os.readlink(f"/proc/self/fd/{fd}").endswith(".tmp")
+            os.close(fd)
+            if writable:
+                raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(StoreError, match="full"):
+        Files(tmp_path, calls=Full()).publish("a.json", b"new")
+    assert (tmp_path / "a.json").read_bytes() == b"old"
+
+
+def test_short_writes_are_continued(tmp_path: Path) -> None:
+    class Short(SystemCalls):
+        @staticmethod
+        def write(fd: int, data: Any) -> int:
+            return os.write(fd, data[:3])
+
+    Files(tmp_path, calls=Short()).publish("a.json", b"0123456789")
+    assert (tmp_path / "a.json").read_bytes() == b"0123456789"
+
+
+def test_a_passing_error_at_any_call_of_a_claim_still_gives_one_owner(tmp_path: Path) -> None:
+    total = count_calls(tmp_path, lambda files: files.claim("a.json", b"x"))
+    for at in range(1, total + 1):
+        for after in (False, True):  # "after": done on the server, reported as failed (a retransmitted request)
+            (tmp_path / "a.json").unlink(missing_ok=True)
+            calls = Faulty(at, errno.EIO, after=after)
+            assert Files(tmp_path, calls=calls).claim("a.json", b"mine"), (at, after, calls.failed)
+            assert not Files(tmp_path).claim("a.json", b"theirs")
+            assert (tmp_path / "a.json").read_bytes() == b"mine"
+
+
+def test_a_claim_works_where_hard_links_are_missing(tmp_path: Path) -> None:
+    class NoLinks(SystemCalls):
+        @staticmethod
+        def link(*args: Any, **kwargs: Any) -> None:
+            raise OSError(errno.EOPNOTSUPP, "no hard links here")
+
+    assert Files(tmp_path, calls=NoLinks()).claim("a.json", b"mine")
+    assert not Files(tmp_path, calls=NoLinks()).claim("a.json", b"theirs")
+    assert (tmp_path / "a.json").read_bytes() == b"mine"
+
+
+def test_of_many_processes_exactly_one_wins_each_name(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pfo_fs.store.fs import Files; f = Files(sys.argv[1]); me = sys.argv[2].encode()\n"
+        "print(sum(f.claim(f'{n}.json', me) for n in range(100)))"
+    )
+    racers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)], stdout=subprocess.PIPE) for n in range(4)
+    ]
+    won = [int(racer.communicate(timeout=60)[0]) for racer in racers]
+    assert sum(won) == 100
+
+
+def test_readers_never_see_a_replaced_file_empty_or_torn(tmp_path: Path) -> None:
+    files, stop = Files(tmp_path), threading.Event()
+    contents = [bytes([65 + n]) * (1000 + 3000 * n) for n in range(3)]
+    files.publish("a", contents[0])
+    seen: set[bytes | None] = set()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(Files(tmp_path).read("a", 1 << 20))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for n in range(300):
+        files.publish("a", contents[n % 3])
+    stop.set()
+    reader.join()
+    assert seen <= set(contents)
+
+
+def test_a_torn_read_is_tried_again(tmp_path: Path) -> None:
+    Files(tmp_path).publish("a", b"complete")
+    lies = [b"", b"compl"]
+
+    class Torn(SystemCalls):
+        @staticmethod
+        def read(fd: int, size: int) -> bytes:
+            return lies.pop() if lies else os.read(fd, size)
+
+    assert Files(tmp_path, calls=Torn()).read("a", 100) == b"complete"
+
+
+def test_what_is_not_there_is_none_and_not_an_error(tmp_path: Path) -> None:
+    assert Files(tmp_path).read("jobs/x/job.json", 10) is None
+    assert Files(tmp_path).names("jobs") == []
+
+
+def test_a_broken_mount_is_not_taken_for_an_empty_folder(tmp_path: Path) -> None:
+    calls = Faulty(1, errno.ENOTCONN, times=1000)
+    with pytest.raises(StoreUnavailable):
+        Files(tmp_path, calls=calls).names("jobs")
+    with pytest.raises(StoreUnavailable):
+        Files(tmp_path, calls=Faulty(1, errno.ESTALE, times=1000)).read("a", 10)
+
+
+def test_a_root_that_vanished_is_unavailable_and_comes_back(tmp_path: Path) -> None:
+    root = tmp_path / "pfo"
+    files = Files(root)
+    files.publish("a", b"1")
+    root.rename(tmp_path / "away")
+    with pytest.raises(StoreUnavailable, match="unmounted"):
+        files.names()
+    (tmp_path / "away").rename(root)
+    assert files.read("a", 10) == b"1"
+
+
+def test_too_large_a_file_is_refused_without_reading_it(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 100)
+    with pytest.raises(StoreError, match="at most 99"):
+        Files(tmp_path).read("a", 99)
+
+
+def test_symbolic_links_lead_nowhere(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    root = tmp_path / "pfo"
+    files = Files(root)
+    (root / "file").symlink_to(outside / "secret")
+    (root / "folder").symlink_to(outside)
+    with pytest.raises(StoreError, match="link"):
+        files.read("file", 100)
+    with pytest.raises(StoreError, match="link"):
+        files.read("folder/secret", 100)
+    with pytest.raises(StoreError, match="link"):
+        files.publish("folder/new", b"x")
+    files.publish("file", b"replaced")
+    assert (outside / "secret").read_text() == "secret"
+    assert not (outside / "new").exists()
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "a/..", ".."])
+def test_paths_cannot_lead_out(tmp_path: Path, path: str) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(StoreError):
+        Files(tmp_path).read(path, 10)
+
+
+def test_a_planted_fifo_does_not_hang_the_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a")
+    with pytest.raises(StoreError, match="no plain file"):
+        Files(tmp_path).read("a", 10)
+
+
+def test_a_directory_open_to_everybody_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(StoreError, match="chmod o-w"):
+        Files(tmp_path)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_modes_come_from_the_folder_and_not_from_the_umask(tmp_path: Path, umask: int) -> None:
+    private, group = tmp_path / "private", tmp_path / "group"
+    group.mkdir()
+    group.chmod(0o2770)
+    old = os.umask(umask)
+    try:
+        for root, file_mode, folder_mode in ((private, 0o600, 0o700), (group, 0o660, 0o2770)):
+            files = Files(root)
+            files.make_folder("sub")
+            files.publish("sub/a", b"x")
+            assert (root / "sub/a").stat().st_mode & 0o7777 == file_mode
+            assert (root / "sub").stat().st_mode & 0o7777 == folder_mode
+    finally:
+        os.umask(old)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make another user's file")
+def test_a_strangers_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("planted")
+    os.chown(tmp_path / "a", 12345, 12345)
+    with pytest.raises(StoreError, match="belongs to user 12345"):
+        Files(tmp_path).read("a", 100)
+
+
+def test_moving_onto_an_existing_folder_is_refused(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    for name in ("a", "b"):
+        files.make_folder(name)
+        files.publish(f"{name}/x", name.encode())
+    with pytest.raises(AlreadyClaimed):
+        files.move("a", "b")
+    assert (tmp_path / "b/x").read_bytes() == b"b"
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    files.make_folder("d")
+    for _ in range(20):
+        files.publish("d/a", b"1")
+        files.claim("d/b", b"1")
+        files.read("d/a", 10)
+        files.read("d/none/x", 10)
+        files.names("d")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,91 @@
+"""Records prove themselves: nothing but the exact bytes that were written is believed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfo_fs.errors import RecordError
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.store.bodies import EndBody, PlanBody
+from pfo_fs.store.records import Header, decode, encode
+
+names = st.text(min_size=1, max_size=20)
+schedules = st.builds(
+    FrequencySchedule,
+    rank=st.integers(0, 10_000),
+    frequencies=st.lists(st.tuples(names, st.integers(0, 3000)), max_size=20),
+)
+
+
+@given(schedules, st.text(max_size=50), st.text(max_size=50), st.integers(0, 2**40))
+def test_what_is_written_is_read(schedule: FrequencySchedule, attempt: str, writer: str, sequence: int) -> None:
+    header = Header("schedule", attempt, writer, sequence)
+    data = encode(header, PlanBody(schedule=schedule))
+    assert decode(data, "schedule", PlanBody, attempt=attempt) == (header, PlanBody(schedule=schedule))
+
+
+@given(schedules, st.data())
+def test_no_changed_byte_goes_unnoticed(schedule: FrequencySchedule, data: st.DataObject) -> None:
+    record = bytearray(encode(Header("schedule", "a", "w"), PlanBody(schedule=schedule)))
+    body = record.index(b',"body":') + 8
+    at = data.draw(st.integers(body, len(record) - 3))
+    record[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(RecordError):
+        decode(bytes(record), "schedule", PlanBody)
+
+
+@given(schedules, st.data())
+def test_torn_and_padded_records_are_refused(schedule: FrequencySchedule, data: st.DataObject) -> None:
+    record = encode(Header("schedule", "a", "w"), PlanBody(schedule=schedule))
+    cut = data.draw(st.integers(0, len(record) - 1))
+    with pytest.raises(RecordError):
+        decode(record[:cut], "schedule", PlanBody)
+    with pytest.raises(RecordError):
+        decode(record[:cut] + b"\0" * (len(record) - cut), "schedule", PlanBody)
+    with pytest.raises(RecordError):
+        decode(record + b"\0\0\0", "schedule", PlanBody)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_at_all_give_a_clear_error(data: bytes) -> None:
+    with pytest.raises(RecordError):
+        decode(data, "end", EndBody)
+
+
+def test_a_deeply_nested_body_is_an_error_and_not_a_crash() -> None:
+    payload = b"[" * 100_000
+    head = json.loads(encode(Header("end", "", ""), EndBody(reason="idle")))
+    del head["body"]
+    import hashlib
+
+    head.update(length=len(payload), sha256=hashlib.sha256(payload).hexdigest())
+    record = json.dumps(head, separators=(",", ":")).encode()[:-1] + b',"body":' + payload + b"}\n"
+    with pytest.raises(RecordError):
+        decode(record, "end", EndBody)
+
+
+def test_another_attempt_kind_or_release_is_refused() -> None:
+    record = encode(Header("end", "first", "w"), EndBody(reason="idle"))
+    with pytest.raises(RecordError, match="another training attempt"):
+        decode(record, "end", EndBody, attempt="second")
+    with pytest.raises(RecordError, match="kind"):
+        decode(record, "job", EndBody)
+    with pytest.raises(RecordError, match="this release reads"):
+        decode(record.replace(b"pfo-fs/1", b"pfo-fs/9"), "end", EndBody)
+
+
+def test_a_record_is_plain_json_for_other_tools() -> None:
+    record = json.loads(encode(Header("end", "a", 'w","body":{}'), EndBody(reason="idle", message="x")))
+    assert record["body"] == {"reason": "idle", "message": "x"}
+    assert record["schema"] == "pfo-fs/1"
+
+
+def test_unknown_keys_of_a_newer_release_are_ignored() -> None:
+    class Newer(EndBody):
+        added_later: int = 3
+
+    assert decode(encode(Header("end", "", ""), Newer(reason="idle")), "end", EndBody)[1] == EndBody(reason="idle")
