@@ -278,7 +278,7 @@ class HostAgent:
         assert self.folder is not None
         number = int(message["number"])
         if number < 0:
-            return  # measured before any schedule: the progress says it
+            return  # measured before the first schedule, which tells nobody anything
         body = bodies.ResultBody(
             result=message["result"],
             first_step=message.get("first_step", 0),

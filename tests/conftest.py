@@ -1,0 +1,160 @@
+"""Fixtures that several test modules use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "the condition") -> T:
+    """Returns the first true value of `condition`, looking often; fails after the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"{what} did not come true within {timeout_s} s")
+
+
+@pytest.fixture(name="wait_for")
+def wait_for_fixture() -> Callable[..., object]:
+    return wait_for
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """Real profiles and plans; they lie beside the checkout and are not part of the project."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("needs ../shared/data, which is not part of the project")
+    return SHARED_DATA
+
+
+class Processes:
+    """Starts processes for a test and ends all that are left, by pid."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **options,  # type: ignore[call-overload]
+        )
+        self.started.append(process)
+        return process
+
+    def python(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        return self.start(sys.executable, *arguments, **options)
+
+    def daemon(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **options)
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    started = Processes()
+    yield started
+    for process in started.started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        if process.stdout:
+            process.stdout.close()
+
+
+_SERVER = """
+volume posix
+  type storage/posix
+  option directory {root}/brick
+end-volume
+volume locks
+  type features/locks
+  subvolumes posix
+end-volume
+volume brick
+  type performance/io-threads
+  option thread-count 4
+  subvolumes locks
+end-volume
+volume server
+  type protocol/server
+  option transport-type tcp
+  option transport.socket.bind-address 127.0.0.1
+  option transport.socket.listen-port {port}
+  option auth.addr.brick.allow 127.0.0.1
+  subvolumes brick
+end-volume
+"""
+_CLIENT = """
+volume client
+  type protocol/client
+  option transport-type tcp
+  option remote-host 127.0.0.1
+  option remote-port {port}
+  option remote-subvolume brick
+end-volume
+"""
+
+
+@pytest.fixture
+def gluster_mounts(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """One GlusterFS volume, mounted twice by two client processes: what two hosts see of a shared directory."""
+    if os.geteuid() != 0 or not shutil.which("glusterfsd") or not Path("/dev/fuse").exists():
+        pytest.skip("needs root, glusterfs-server and FUSE")
+    root = tmp_path / "gluster"
+    for name in ("brick", "a", "b"):
+        (root / name).mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (root / "server.vol").write_text(_SERVER.format(root=root, port=port))
+    (root / "client.vol").write_text(_CLIENT.format(port=port))
+
+    def start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [program, "--no-daemon", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    server = start("glusterfsd", "-f", f"{root}/server.vol", "-l", f"{root}/server.log", "-p", f"{root}/server.pid")
+
+    def listening() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_for(listening, what="the GlusterFS server")
+    mounts = (root / "a", root / "b")
+    clients = [
+        start(
+            "glusterfs", "-f", f"{root}/client.vol", "-l", f"{mount}.log",
+            "--entry-timeout=1", "--attribute-timeout=1", str(mount),
+        )
+        for mount in mounts
+    ]  # fmt: skip
+    for mount in mounts:
+        wait_for(lambda mount=mount: os.path.ismount(mount), what=f"the mount {mount}")
+    try:
+        yield mounts
+    finally:
+        for mount in mounts:
+            subprocess.run(["umount", "-l", str(mount)], check=False)
+        for process in (*clients, server):
+            process.terminate()
+            process.wait(10)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from pfo_fs.coordination.orders import Order, known_orders
 from pfo_fs.coordination.override import YamlOverride
 from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
@@ -27,7 +28,6 @@ MISSING_AFTER_S = 30.0
 """After this long without them, ranks that have not registered are named."""
 
 State = Literal["waiting", "running", "broken", "ended"]
-Order = list[tuple[str, int | None]]
 
 
 class Coordinator:
@@ -285,7 +285,7 @@ class Coordinator:
 
     def _publish_if_wanted(self, now: float) -> None:
         source, schedules = self._wanted()
-        if source == self._source or schedules is None or (not schedules and self._source is None):
+        if source == self._source or schedules is None:
             return
         assert self._job is not None
         infos = list(self._ranks.values())
@@ -330,24 +330,8 @@ class Coordinator:
         return document.resolve(self._job.job_info, infos, self._known_orders())
 
     def _known_orders(self) -> dict[int, Order | None]:
-        """Each rank's instruction order: what it, or a rank of its stage, ran; else what its schedule says."""
-        for rank in self.folder.ranks_with_order():
-            if rank not in self._orders and rank in self._ranks:
-                body = self.folder.read_order(rank)
-                if body is not None:
-                    self._orders[rank] = body.instructions
-        by_stage = {self._ranks[rank].pp_rank: order for rank, order in self._orders.items()}
-        planned: dict[int, Order] = {}
-        if self._scheduler is not None:
-            for schedule in self._scheduler.next_schedule():
-                stages = schedule.stages or [None] * len(schedule.frequencies)
-                planned[schedule.rank] = [
-                    (name, stage) for (name, _), stage in zip(schedule.frequencies, stages, strict=True)
-                ]
-        return {
-            rank: self._orders.get(rank) or by_stage.get(info.pp_rank) or planned.get(rank)
-            for rank, info in self._ranks.items()
-        }
+        planned = self._scheduler.next_schedule() if self._scheduler else []
+        return known_orders(self.folder, list(self._ranks.values()), planned, self._orders)
 
     # ---- what is said
 

@@ -104,7 +104,7 @@ class YamlOverride:
             self._say("waiting", self._sha256, [(error.line, str(error))])
             return  # judged again at the next look
         except ScheduleProblems as error:
-            problems = [(problem.line, problem.reason) for problem in error.problems]
+            problems: list[tuple[int | None, str]] = [(problem.line, problem.reason) for problem in error.problems]
         except PlanError as error:
             problems = [(error.line, str(error))]
         else:

@@ -1,0 +1,45 @@
+"""The instruction order of each rank: what it was seen to run, else what a schedule says it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.store import JobFolder
+
+Order = list[tuple[str, int | None]]
+"""(instruction, stage or None) in the order of one iteration."""
+
+
+def known_orders(
+    folder: JobFolder,
+    rank_infos: Sequence[RankInfo],
+    planned: Iterable[FrequencySchedule] = (),
+    seen: dict[int, Order] | None = None,
+) -> dict[int, Order | None]:
+    """Returns each rank's order, None where nothing is known yet.
+
+    A rank that did not write its own is taken to do what another rank of its stage does.
+
+    Args:
+        folder: The job.
+        rank_infos: Its ranks.
+        planned: Schedules that say the order where no rank has yet.
+        seen: What was read before, to be completed: orders are written once.
+    """
+    seen = {} if seen is None else seen
+    for rank in folder.ranks_with_order():
+        if rank not in seen:
+            body = folder.read_order(rank)
+            if body is not None:
+                seen[rank] = body.instructions
+    by_stage = {info.pp_rank: seen[info.rank] for info in rank_infos if info.rank in seen}
+    by_plan = {schedule.rank: _order_of(schedule) for schedule in planned}
+    return {
+        info.rank: seen.get(info.rank) or by_stage.get(info.pp_rank) or by_plan.get(info.rank) for info in rank_infos
+    }
+
+
+def _order_of(schedule: FrequencySchedule) -> Order:
+    stages: Sequence[int | None] = schedule.stages or [None] * len(schedule.frequencies)
+    return [(name, stage) for (name, _), stage in zip(schedule.frequencies, stages, strict=True)]

@@ -1,0 +1,261 @@
+"""Where training is in its schedule: the code that runs at every instruction.
+
+One begin and one end cost about a microsecond: a list is walked, words in the page shared with the clock process are
+stored, and its doorbell is rung only if it sleeps. No lock, no import, no file, nothing that gives up the interpreter
+lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+from typing import Protocol
+
+from pfo_fs.device.page import (
+    BEGIN,
+    END,
+    HEAD,
+    MEASURED_NUMBER,
+    MEASURING,
+    NUMBER,
+    RING,
+    RING_MASK,
+    SLEEPING,
+    STEP_BEGIN,
+    STEP_END,
+    TARGET,
+)
+
+_MAX_ORDER = 65_535
+
+_Entry = tuple[str | None, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
+_STOP: _Entry = (None, None, 0, 0)
+_NOTHING: list[_Entry] = [_STOP]
+
+
+class Clocks(Protocol):
+    """What the cursor needs of a clock process."""
+
+    words: memoryview
+
+    def ring_doorbell(self) -> None:
+        """Wakes the clock process."""
+
+    def name_id(self, name: str) -> int:
+        """Returns the number of an instruction's name."""
+
+    def check(self) -> None:
+        """Warns if the clock process has died."""
+
+
+class InstructionCursor:
+    """Follows the schedule in force, instruction by instruction.
+
+    A step that does not run as scheduled (a list that runs out, another name or stage, instructions left over at its
+    end) gives the clocks back for the rest of the step; the next step begins at the top of the list again. Instructions
+    between two steps, as in an evaluation, are nobody's business. Without a schedule only marks are written, and the
+    order of the first complete step is kept in `observed_order`.
+
+    Args:
+        clocks: The clock process.
+        profile_steps: Complete steps that the clock process makes a result of. Marks of instructions are written until
+            it has one, but for no more than ten times as many steps.
+        on_mismatch: Told (position, expected, got), once per schedule and kind of mismatch; may raise.
+
+    Attributes:
+        observed_order: (name, stage) of each instruction of the first complete step; None until then.
+    """
+
+    def __init__(
+        self,
+        clocks: Clocks,
+        *,
+        profile_steps: int = 5,
+        on_mismatch: Callable[[int, str, str], None] | None = None,
+    ) -> None:
+        self.observed_order: list[tuple[str, int | None]] | None = None
+        self._words = clocks.words
+        self._ring = clocks.ring_doorbell
+        self._check = clocks.check
+        self._name_id = clocks.name_id
+        self._on_mismatch = on_mismatch
+        self._begin_codes: dict[str, int] = {}
+        self._end_codes: dict[str, int] = {}
+        self._schedule: list[_Entry] | None = None
+        self._told: set[str] = set()
+        self._plan = _NOTHING  # the schedule within a step; nothing where each call takes the slow way
+        self._position = 0
+        self._target_mhz = 0
+        self._measuring = False
+        self._measured_number: int | None = None
+        self._most_measured_steps = 10 * (profile_steps + 1)
+        self._measured_steps = 0
+        self._head = clocks.words[HEAD]
+        self._in_step = False
+        self._strayed = False
+        self._order: list[tuple[str, int | None]] | None = None
+
+    def set_schedule(self, frequencies: Sequence[tuple[str, int]] | None, stages: Sequence[int] | None = None) -> None:
+        """Makes a schedule the one that the next step follows; None: no schedule, clocks at their default.
+
+        Args:
+            frequencies: (instruction, MHz) of each instruction of a step; 0 MHz leaves the clock as it is.
+            stages: The stage of each instruction, where this rank holds several.
+        """
+        self._told.clear()
+        if frequencies is None:
+            self._schedule = None
+            return
+        plan: list[_Entry] = []
+        in_force_mhz = 0
+        for position, (name, mhz) in enumerate(frequencies):
+            in_force_mhz = mhz or in_force_mhz
+            plan.append((name, None if stages is None else stages[position], in_force_mhz, self._codes(name)))
+        plan.append(_STOP)
+        self._schedule = plan
+
+    # ---- training calls these
+
+    def step_begin(self, step: int, number: int) -> None:
+        """Begins a step.
+
+        Args:
+            step: The step.
+            number: Of the schedule in force; what is measured is reported under it.
+        """
+        words = self._words
+        self._position = 0
+        self._in_step = True
+        self._strayed = False
+        self._plan = _NOTHING if self._schedule is None else self._schedule
+        if number != self._measured_number:
+            self._measured_number, self._measured_steps = number, 0
+        self._measured_steps += 1
+        self._measuring = measuring = (
+            words[MEASURED_NUMBER] != number and self._measured_steps <= self._most_measured_steps
+        )
+        if words[MEASURING] != measuring:
+            words[MEASURING] = measuring
+            if words[SLEEPING]:
+                self._ring()  # from now on it looks more often
+        self._order = [] if self._schedule is None and self.observed_order is None else None
+        self._mark(STEP_BEGIN | step << 8)
+        self._mark(NUMBER, number)
+
+    def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
+        """Begins an instruction: takes the next entry of the schedule and asks for its clock.
+
+        Args:
+            name: `forward`, `backward`, or whatever the schedule calls it.
+            stage: The stage it belongs to, where this rank holds several.
+            microbatch: For people; the order is what counts.
+        """
+        position = self._position
+        expected, its_stage, mhz, code = self._plan[position]
+        if name != expected or (stage != its_stage and stage is not None and its_stage is not None):
+            self._begin_slowly(name, stage)
+            return
+        self._position = position + 1
+        if mhz != self._target_mhz:
+            words = self._words
+            self._target_mhz = words[TARGET] = mhz
+            if words[SLEEPING]:
+                self._ring()
+        if self._measuring:
+            words = self._words
+            head = self._head
+            slot = RING + 2 * (head & RING_MASK)
+            words[slot] = monotonic_ns()
+            words[slot + 1] = code
+            self._head = words[HEAD] = head + 1
+
+    def end(self, name: str) -> None:
+        """Ends an instruction."""
+        if self._measuring:
+            code = self._end_codes.get(name)
+            if code is None:
+                return  # it never began
+            words = self._words
+            head = self._head
+            slot = RING + 2 * (head & RING_MASK)
+            words[slot] = monotonic_ns()
+            words[slot + 1] = code
+            self._head = words[HEAD] = head + 1
+
+    def step_end(self) -> None:
+        """Ends a step: the clocks go back to the top for what comes between steps.
+
+        Raises:
+            Exception: What `on_mismatch` raises, where instructions are left over.
+        """
+        if not self._in_step:
+            return
+        expected, stage, _, _ = self._plan[self._position]
+        left_over = expected is not None and not self._strayed
+        strayed = self._strayed or left_over
+        self._in_step = False
+        self._plan = _NOTHING
+        self._release()
+        self._mark(STEP_END | strayed << 8)
+        self._measuring = False
+        self._check()
+        if left_over:
+            assert expected is not None
+            self._tell("left over", self._position, _shown(expected, stage), "the end of the step")
+        elif self.observed_order is None and not strayed:
+            if self._schedule is not None:
+                self.observed_order = [(entry[0] or "", entry[1]) for entry in self._schedule[:-1]]
+            elif self._order:
+                self.observed_order = self._order
+            self._order = None
+
+    # ---- the rest
+
+    def _begin_slowly(self, name: str, stage: int | None) -> None:
+        """An instruction that the plan does not have next: there is no plan, or it is not followed."""
+        if not self._in_step:
+            return
+        if self._order is not None and len(self._order) < _MAX_ORDER:
+            self._order.append((name, stage))
+        if self._measuring:
+            self._mark(self._begin_codes.get(name) or self._codes(name))
+        if self._schedule is None or self._strayed:
+            return
+        expected, its_stage, _, _ = self._plan[self._position]
+        self._strayed = True
+        self._plan = _NOTHING
+        position, self._position = self._position, 0
+        self._release()
+        if expected is None:
+            self._tell("ran out", position, "the end of the step", _shown(name, stage))
+        else:
+            self._tell("another", position, _shown(expected, its_stage), _shown(name, stage))
+
+    def _release(self) -> None:
+        if self._target_mhz != 0:
+            words = self._words
+            self._target_mhz = words[TARGET] = 0
+            if words[SLEEPING]:
+                self._ring()
+
+    def _tell(self, kind: str, position: int, expected: str, got: str) -> None:
+        if kind not in self._told and self._on_mismatch is not None:
+            self._told.add(kind)
+            self._on_mismatch(position, expected, got)
+
+    def _codes(self, name: str) -> int:
+        number = self._name_id(name)
+        self._end_codes[name] = END | number << 8
+        code = self._begin_codes[name] = BEGIN | number << 8
+        return code
+
+    def _mark(self, code: int, first: int | None = None) -> None:
+        words = self._words
+        slot = RING + 2 * (self._head & RING_MASK)
+        words[slot] = monotonic_ns() if first is None else first
+        words[slot + 1] = code
+        self._head = words[HEAD] = self._head + 1
+
+
+def _shown(name: str, stage: int | None) -> str:
+    return repr(name) if stage is None else f"{name!r} of stage {stage}"

@@ -1,0 +1,33 @@
+"""The device column: GPUs, the clock process that sets their clocks and measures, and the page shared with it.
+
+Names load on first use: the clock process starts from this package, and must start fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pfo_fs.device.clocks import ClockProcess
+    from pfo_fs.device.find import find_gpu_spec
+    from pfo_fs.device.gpu import Gpu, open_gpu
+    from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
+
+_HOME = {
+    "ClockProcess": "pfo_fs.device.clocks",
+    "Gpu": "pfo_fs.device.gpu",
+    "SimulatedGpu": "pfo_fs.device.simulated",
+    "SimulatedKernels": "pfo_fs.device.simulated",
+    "find_gpu_spec": "pfo_fs.device.find",
+    "open_gpu": "pfo_fs.device.gpu",
+}
+
+__all__ = ["ClockProcess", "Gpu", "SimulatedGpu", "SimulatedKernels", "find_gpu_spec", "open_gpu"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        from importlib import import_module
+
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'pfo_fs.device' has no attribute {name!r}")

@@ -1,0 +1,260 @@
+"""The training process's side of its clock process: starts it, holds the page shared with it, rings its doorbell."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pfo_fs.device import page
+from pfo_fs.device.page import SharedPage
+
+log = logging.getLogger("pfo_fs")
+
+# PyDLL keeps the interpreter lock: giving it up for a call of a microsecond can cost the training thread 5 ms when
+# other Python threads are busy.
+_libc = ctypes.PyDLL(None)
+_write = _libc.write
+_write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+_write.restype = ctypes.c_ssize_t
+_recv = _libc.recv
+_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_recv.restype = ctypes.c_ssize_t
+_PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
+_ONE = (1).to_bytes(8, sys.byteorder)
+
+_open_processes: weakref.WeakSet[ClockProcess] = weakref.WeakSet()
+
+
+def _forget_in_forked_child() -> None:
+    """A forked data loader must not keep the socket open: its end is how the clock process learns of our death."""
+    for process in list(_open_processes):
+        process._forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_forked_child)
+
+
+class ClockInfo(NamedTuple):
+    """What a clock process says of itself when it is ready."""
+
+    gpu_name: str
+    gpu_uuid: str
+    clocks_mhz: list[int]
+    """Graphics clocks that can be set, highest first; empty if none can."""
+    message: str
+    """Why clocks cannot be set, for people; empty if they can."""
+
+
+class ClockProcess:
+    """The clock process of this rank.
+
+    It is started at once and gets ready by itself; the first question about it waits for that. Whatever goes wrong with
+    it, training goes on: `message` says why clocks are left alone, and a later death is one warning.
+
+    Args:
+        spec: The GPU, as `find_gpu_spec` names it.
+        rank: Global rank, for the reports.
+        report_to: Abstract socket address of the host's helper, without the leading NUL; None to report to nobody.
+        token: What the helper knows its clients by.
+        profile_steps: Complete steps that make one result.
+        min_dwell_ms: Least time between two changes of the clock; `PFO_FS_MIN_DWELL_MS`, or 0, if None.
+        start_timeout_s: How long it may take until the process is ready.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        rank: int = 0,
+        report_to: str | None = None,
+        token: str = "",
+        profile_steps: int = 5,
+        min_dwell_ms: float | None = None,
+        start_timeout_s: float = 30.0,
+    ) -> None:
+        self.spec = spec
+        self._page = SharedPage.create()
+        self.words = self._page.words
+        self._deadline_s = time.monotonic() + start_timeout_s
+        self._info: ClockInfo | None = None
+        self._lost = False
+        self._closed = False
+        self._peek = ctypes.create_string_buffer(1)
+        self._doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._socket, theirs = socket.socketpair()
+        self._fd = self._socket.fileno()
+        if min_dwell_ms is None:
+            min_dwell_ms = _number("PFO_FS_MIN_DWELL_MS")
+        given = {
+            "rank": rank,
+            "report_to": report_to,
+            "token": token,
+            "profile_steps": profile_steps,
+            "min_dwell_ms": min_dwell_ms,
+            "trainer_pid": os.getpid(),
+            "page_fd": self._page.fd,
+            "doorbell_fd": self._doorbell,
+            "socket_fd": theirs.fileno(),
+        }
+        fds = (self._page.fd, self._doorbell, theirs.fileno())
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = _start(spec, given, fds)
+        except OSError as error:
+            self._fail(f"the clock process could not be started ({error}); clocks are left alone")
+        theirs.close()
+        self._page.close_fd()
+        _open_processes.add(self)
+
+    # ---- the hot path's side
+
+    def name_id(self, name: str) -> int:
+        """Returns the number of an instruction's name in marks."""
+        return self._page.name_id(name)
+
+    def ring_doorbell(self) -> None:
+        """Wakes the clock process, whose `SLEEPING` word was seen set. Keeps the interpreter lock; about 5 us."""
+        self.words[page.SLEEPING] = 0
+        if self._doorbell >= 0:
+            _write(self._doorbell, _ONE, 8)
+
+    def check(self) -> None:
+        """Warns, once, if the clock process has died, and has the clocks reset. About 1 us; keeps the lock."""
+        if not self._lost and not self._closed and _recv(self._fd, self._peek, 1, _PEEK) == 0:
+            self._died()
+
+    # ---- what it is
+
+    @property
+    def info(self) -> ClockInfo:
+        """What the clock process says of itself; waits until it is ready, or given up."""
+        if self._info is None:
+            self._info = self._wait_for_hello()
+        return self._info
+
+    @property
+    def gpu_name(self) -> str:
+        """The GPU's product name."""
+        return self.info.gpu_name
+
+    @property
+    def gpu_uuid(self) -> str:
+        """The GPU's UUID; empty if there is none."""
+        return self.info.gpu_uuid
+
+    @property
+    def available_clocks_mhz(self) -> list[int]:
+        """Clocks that can be set, in MHz, highest first; empty if none can."""
+        return self.info.clocks_mhz
+
+    @property
+    def message(self) -> str:
+        """Why clocks are left alone; empty if they are not."""
+        return self.info.message
+
+    @property
+    def pid(self) -> int | None:
+        """The clock process's id; None if it could not be started."""
+        return None if self._process is None else self._process.pid
+
+    def alive(self) -> bool:
+        """Says whether the clock process runs."""
+        return not self._lost and not self._closed and self._process is not None and self._process.poll() is None
+
+    # ---- the end
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Has the clocks reset and the process leave; waits for that, but no longer than `timeout_s`."""
+        if self._closed:
+            return
+        self._closed = True
+        self.words[page.TARGET] = 0
+        self._socket.close()
+        os.close(self._doorbell)
+        self._doorbell = -1
+        self.words[page.SLEEPING] = 0
+        if self._process is not None:
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                log.warning("the clock process has not left %.0f s after the end of training", timeout_s)
+
+    def _forget(self) -> None:
+        """In a forked child: this clock process belongs to the parent."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._socket.detach())
+            os.close(self._doorbell)
+            self._doorbell = -1
+
+    def _wait_for_hello(self) -> ClockInfo:
+        text = b""
+        poller = select.poll()
+        if self._lost or self._closed:
+            return ClockInfo("none", "", [], "the clock process is gone")
+        poller.register(self._fd, select.POLLIN)
+        while not text.endswith(b"\n"):
+            if not poller.poll(max(0.0, self._deadline_s - time.monotonic()) * 1000):
+                return self._fail("the clock process did not get ready in time; clocks are left alone")
+            with suppress(ConnectionError):
+                piece = self._socket.recv(65536)
+                text += piece
+                if piece:
+                    continue
+            return self._fail("the clock process ended while it started; clocks are left alone")
+        hello = json.loads(text)
+        message = str(hello["message"])
+        return ClockInfo(hello["name"], hello["uuid"], [] if message else hello["clocks_mhz"], message)
+
+    def _fail(self, message: str) -> ClockInfo:
+        self._lost = True
+        self._info = ClockInfo("none", "", [], message)
+        return self._info
+
+    def _died(self) -> None:
+        """Whoever killed it may have left a clock locked, so another process resets the clocks."""
+        self._lost = True
+        self.words[page.SLEEPING] = 0
+        log.warning("the clock process has died; clocks go back to their default and stay there")
+        if not self.spec.startswith("none"):
+            with suppress(OSError):
+                self._process = _start(self.spec, {"reset_only": True}, ())
+
+
+def _number(variable: str) -> float:
+    text = os.environ.get(variable) or "0"
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        log.warning("%s=%r is no number; 0 is used", variable, text)
+        return 0.0
+
+
+def _start(spec: str, given: dict[str, Any], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """Starts the process by exec: forking a process that uses CUDA is not allowed."""
+    package = str(Path(__file__).resolve().parent.parent.parent)
+    path = os.environ.get("PYTHONPATH", "")
+    return subprocess.Popen(
+        [sys.executable, "-m", "pfo_fs.device.clock_process"],
+        env={
+            **os.environ,
+            "PFO_FS_CLOCKS": json.dumps({"spec": spec, **given}),
+            "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
+        },
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=fds,
+        start_new_session=True,  # a launcher's signals to the training processes are not for it
+    )

@@ -1,0 +1,210 @@
+"""NVIDIA GPUs through NVML (nvidia-ml-py). The only module that knows NVML; `pynvml` is imported when first needed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pfo_fs.errors import DeviceError, DevicePermissionError
+
+_PERMISSION = (
+    "this user may not lock GPU clocks. Run training as root, or give its container CAP_SYS_ADMIN "
+    "(docker run --cap-add SYS_ADMIN), or let a privileged daemon such as zeusd set them. `nvidia-smi -acp 0` does not "
+    "help: it is about application clocks, which are something else. Training goes on at default clocks"
+)
+
+# NVML's error code -> (our error, what it means). What is not here is a DeviceError with NVML's own words.
+_ERRORS: dict[int, tuple[type[DeviceError], str]] = {
+    1: (DeviceError, "NVML is not initialized"),
+    2: (DeviceError, "NVML takes the value for invalid"),
+    3: (DeviceError, "this GPU does not support it"),
+    4: (DevicePermissionError, _PERMISSION),
+    6: (DeviceError, "no such GPU is visible here"),
+    8: (DeviceError, "the GPU's external power cables are not attached"),
+    9: (DeviceError, "the NVIDIA driver is not loaded"),
+    10: (DeviceError, "the driver did not answer in time"),
+    12: (DeviceError, "libnvidia-ml.so was not found; is the driver mounted into this container?"),
+    13: (DeviceError, "the driver is too old for this"),
+    15: (DeviceError, "the GPU has fallen off the bus or is otherwise inaccessible"),
+    16: (DeviceError, "the GPU needs a reset"),
+    17: (DeviceError, "the operating system blocks access to the GPU"),
+    18: (DeviceError, "library and driver are of different versions; reboot, or reload the driver"),
+    19: (DeviceError, "the GPU is in use by something that forbids this"),
+}
+_NOT_SUPPORTED = 3
+
+
+def _pynvml() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        raise DeviceError("the package nvidia-ml-py is not installed") from None
+    return pynvml
+
+
+def _call(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Calls NVML and puts its error into our words, with NVML's code as attribute `nvml_code`."""
+    try:
+        return function(*args)
+    except _pynvml().NVMLError as error:
+        code = int(getattr(error, "value", -1))
+        kind, meaning = _ERRORS.get(code, (DeviceError, str(error)))
+        ours = kind(f"{what}: {meaning} (NVML error {code})")
+        ours.nvml_code = code  # type: ignore[attr-defined]
+        raise ours from None
+
+
+def _not_supported(error: DeviceError) -> bool:
+    return getattr(error, "nvml_code", None) == _NOT_SUPPORTED
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class NvmlGpu:
+    """A whole NVIDIA GPU.
+
+    Args:
+        uuid: As `nvidia-smi -L` prints it, `GPU-...`.
+
+    Raises:
+        DeviceError: There is no such GPU here, NVML does not work, or it is a MIG slice.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        if uuid.startswith("MIG-"):
+            raise DeviceError(f"{uuid} is a MIG slice: its clocks are those of the whole GPU; pfo-fs leaves it alone")
+        self._nvml = nvml = _pynvml()
+        _call("starting NVML", nvml.nvmlInit)
+        self.uuid = uuid
+        self._handle = _call(f"finding GPU {uuid}", nvml.nvmlDeviceGetHandleByUUID, uuid)
+        self.name = _text(_call("reading the GPU's name", nvml.nvmlDeviceGetName, self._handle))
+        self._refuse_mig()
+        self._has_counter = True
+        self._integrated_j = 0.0
+        self._last: tuple[float, float] | None = None  # monotonic s, W
+        try:
+            self._counter_j()
+        except DeviceError as error:
+            if not _not_supported(error):
+                raise
+            self._has_counter = False
+
+    def _refuse_mig(self) -> None:
+        try:
+            current, _ = _call("reading the MIG mode", self._nvml.nvmlDeviceGetMigMode, self._handle)
+        except DeviceError:
+            return  # a GPU that does not know MIG
+        if current:
+            raise DeviceError(
+                f"{self.name} {self.uuid} is in MIG mode: its slices share one clock; pfo-fs leaves it alone"
+            )
+
+    def supported_clocks_mhz(self) -> list[int]:
+        """Returns the graphics clocks at the highest memory clock, in MHz, highest first."""
+        nvml = self._nvml
+        memory = _call("reading the memory clocks", nvml.nvmlDeviceGetSupportedMemoryClocks, self._handle)
+        clocks = _call(
+            "reading the graphics clocks", nvml.nvmlDeviceGetSupportedGraphicsClocks, self._handle, max(memory)
+        )
+        return sorted((int(mhz) for mhz in clocks), reverse=True)
+
+    def why_clocks_stay(self) -> str:
+        """Resets the clocks, which takes the same permission as locking them; returns why that failed, or ''."""
+        try:
+            self.reset_clocks()
+        except DeviceError as error:
+            return str(error)
+        return ""
+
+    def lock_clock_mhz(self, mhz: int) -> None:
+        """Locks the graphics clock at `mhz`.
+
+        Raises:
+            DevicePermissionError: This user may not.
+            DeviceError: The driver refuses.
+        """
+        _call(f"locking {self.uuid} at {mhz} MHz", self._nvml.nvmlDeviceSetGpuLockedClocks, self._handle, mhz, mhz)
+
+    def reset_clocks(self) -> None:
+        """Unlocks the graphics clock."""
+        _call(f"unlocking the clocks of {self.uuid}", self._nvml.nvmlDeviceResetGpuLockedClocks, self._handle)
+
+    def energy_j(self) -> float:
+        """Returns the GPU's energy counter in joules; without one, its power integrated over the calls of this."""
+        if self._has_counter:
+            return self._counter_j()
+        power_w = _call("reading the power", self._nvml.nvmlDeviceGetPowerUsage, self._handle) / 1000
+        now_s = time.monotonic()
+        if self._last is not None:
+            self._integrated_j += (now_s - self._last[0]) * (power_w + self._last[1]) / 2
+        self._last = (now_s, power_w)
+        return self._integrated_j
+
+    def _counter_j(self) -> float:
+        energy_mj = _call("reading the energy counter", self._nvml.nvmlDeviceGetTotalEnergyConsumption, self._handle)
+        return float(energy_mj) / 1000
+
+    def close(self) -> None:
+        """Ends the use of NVML; locked clocks stay locked."""
+        _call("ending NVML", self._nvml.nvmlShutdown)
+
+
+def uuid_of_visible_device(index: int) -> str:
+    """Returns the UUID of CUDA device `index` of this process, found without CUDA.
+
+    Follows CUDA_VISIBLE_DEVICES as CUDA does: a list of ordinals and UUIDs (the start of one is enough), cut off at the
+    first entry that names nothing.
+
+    Raises:
+        DeviceError: No such device is visible, it is a MIG slice, or CUDA's ordinals cannot be told (GPUs of different
+            kinds without CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA then puts the fastest first).
+    """
+    nvml = _pynvml()
+    _call("starting NVML", nvml.nvmlInit)
+    try:
+        handles = [
+            _call("finding GPUs", nvml.nvmlDeviceGetHandleByIndex, i)
+            for i in range(_call("counting GPUs", nvml.nvmlDeviceGetCount))
+        ]
+        uuids = [_text(_call("reading a UUID", nvml.nvmlDeviceGetUUID, handle)) for handle in handles]
+        names = {_text(_call("reading a name", nvml.nvmlDeviceGetName, handle)) for handle in handles}
+    finally:
+        nvml.nvmlShutdown()
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = _visible(variable, uuids)
+    if not 0 <= index < len(visible):
+        raise DeviceError(
+            f"CUDA device {index} is not visible: CUDA_VISIBLE_DEVICES={variable!r} leaves {len(visible)} of "
+            f"{len(uuids)} GPUs"
+        )
+    uuid, by_ordinal = visible[index]
+    if by_ordinal and len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        raise DeviceError(
+            f"GPUs of different kinds ({', '.join(sorted(names))}): set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by "
+            f"UUID in CUDA_VISIBLE_DEVICES, so that CUDA device {index} can be told"
+        )
+    return uuid
+
+
+def _visible(variable: str | None, uuids: list[str]) -> list[tuple[str, bool]]:
+    """Returns (UUID, whether it was named by its ordinal) of each visible device."""
+    if variable is None:
+        return [(uuid, True) for uuid in uuids]
+    visible: list[tuple[str, bool]] = []
+    for entry in (part.strip() for part in variable.split(",")):
+        if entry.startswith("MIG-"):
+            raise DeviceError(f"CUDA_VISIBLE_DEVICES names a MIG slice ({entry}); pfo-fs needs whole GPUs")
+        if entry.isdecimal() and int(entry) < len(uuids):
+            found = [(uuids[int(entry)], True)]
+        elif entry.startswith("GPU-"):
+            found = [(uuid, False) for uuid in uuids if uuid.startswith(entry)]
+        else:
+            found = []
+        if len(found) != 1:
+            break
+        visible += found
+    return visible

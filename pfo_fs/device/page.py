@@ -1,0 +1,165 @@
+"""The page that the training process and its clock process share: the clock wanted now, and marks of what ran when.
+
+Anonymous memory (memfd), mapped by both, seen as 64-bit words. A store of one aligned word is all that asking for a
+clock takes: no lock, no system call, nothing that gives up the interpreter lock. Each word has one writer, but for
+`SLEEPING`, which is a hint.
+
+Records through a pipe were the first idea. Measured on 2 cores: a write that wakes the sleeping reader costs the
+training thread 9 us, and any call that gives up the interpreter lock costs it up to 5 ms while other Python threads
+are busy (99th percentile 16 ms). So the pipe became a doorbell, rung only when the clock process sleeps.
+
+Marks are history, needed only for measuring, and read later, without waking anybody. The reader takes marks only up to
+a `HEAD` that it saw at its previous look: on processors that reorder stores (aarch64) the words of the newest marks may
+arrive after the head.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+# Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
+MAGIC = 0
+TARGET = 8
+"""MHz wanted now; 0 gives the clocks back to the driver. Written by training."""
+HEAD = 9
+"""Count of marks written so far. Written by training."""
+MEASURING = 10
+"""1 while training writes BEGIN and END marks. Written by training."""
+NAME_COUNT = 11
+"""Count of entries in the name table. Written by training."""
+SLEEPING = 16
+"""1 while the clock process waits for the doorbell; whoever rings sets it to 0 first."""
+CLOCK_MHZ = 24
+"""MHz in force, 0 if the driver's default. Written by the clock process."""
+MEASURED_NUMBER = 25
+"""The last schedule number whose measurement is complete. Written by the clock process."""
+
+_NAMES = 32
+_NAME_WORDS = 9  # length in bytes, then 64 bytes of UTF-8
+MAX_NAMES = 128
+RING = _NAMES + MAX_NAMES * _NAME_WORDS
+RING_MARKS = 32_768
+RING_MASK = RING_MARKS - 1
+WORDS = RING + 2 * RING_MARKS
+_VERSION = 0x70666F_0001
+
+NO_NUMBER = -(1 << 62)
+"""No schedule number: nothing measured yet."""
+
+# A mark is two words: time.monotonic_ns(), and kind | value << 8.
+STEP_BEGIN = 1
+"""The value is the step; the schedule number follows in a mark of kind `NUMBER`."""
+NUMBER = 2
+"""Continues STEP_BEGIN: the first word is the schedule number."""
+STEP_END = 3
+"""The step is complete; the value is 1 if it did not run as scheduled, 0 otherwise."""
+BEGIN = 4
+"""An instruction begins; the value is its name's place in the name table."""
+END = 5
+"""It ends."""
+
+
+class SharedPage:
+    """One mapping of the page.
+
+    Args:
+        fd: The memfd, which this object closes.
+
+    Raises:
+        ValueError: The memory is not such a page, or one of another release.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, WORDS * 8)
+        self.words = memoryview(self._map).cast("q")
+        if self.words[MAGIC] != _VERSION:
+            self.close()
+            raise ValueError("the shared page is not of this release of pfo-fs")
+        self._names: list[str] = []
+
+    @classmethod
+    def create(cls) -> SharedPage:
+        """Makes a new page, asking for nothing."""
+        fd = os.memfd_create("pfo-fs-page", os.MFD_CLOEXEC)
+        os.ftruncate(fd, WORDS * 8)
+        os.pwrite(fd, _VERSION.to_bytes(8, "little"), MAGIC * 8)
+        os.pwrite(fd, NO_NUMBER.to_bytes(8, "little", signed=True), MEASURED_NUMBER * 8)
+        return cls(fd)
+
+    def close_fd(self) -> None:
+        """Closes the file descriptor; the memory stays mapped."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def close(self) -> None:
+        """Unmaps the page, unless somebody still holds its words."""
+        self.close_fd()
+        self.words.release()
+        self._map.close()
+
+    # ---- the name table: appended to by training, read by the clock process
+
+    def name_id(self, name: str) -> int:
+        """Returns the place of `name` in the table, entering it if it is new; a full table's last entry is shared."""
+        if name in self._names:
+            return self._names.index(name)
+        if len(self._names) == MAX_NAMES:
+            return MAX_NAMES - 1
+        index = len(self._names)
+        text = ("other" if index == MAX_NAMES - 1 else name).encode("utf-8", "replace")[:64]
+        at = _NAMES + index * _NAME_WORDS
+        self.words[at] = len(text)
+        for i in range(8):
+            self.words[at + 1 + i] = int.from_bytes(text[8 * i : 8 * i + 8].ljust(8, b"\0"), "little", signed=True)
+        self._names.append(name)
+        self.words[NAME_COUNT] = len(self._names)
+        return index
+
+    def name(self, index: int) -> str:
+        """Returns the name at a place of the table."""
+        if not 0 <= index < min(self.words[NAME_COUNT], MAX_NAMES):
+            return "unknown"
+        at = _NAMES + index * _NAME_WORDS
+        text = b"".join(word.to_bytes(8, "little", signed=True) for word in self.words[at + 1 : at + 9])
+        return text[: max(0, min(self.words[at], 64))].decode("utf-8", "replace")
+
+
+class MarkReader:
+    """The clock process's side of the ring of marks."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+        self._tail = 0
+        self._seen_head = 0
+
+    def read(self, *, everything: bool = False) -> list[tuple[int, int]] | None:
+        """Returns the marks that were there at the previous look, as (first word, code).
+
+        Args:
+            everything: All marks; only when training has stopped writing.
+
+        Returns:
+            None if training was faster than the reader and marks are lost.
+        """
+        words = self._words
+        head = words[HEAD]
+        upto = head if everything else self._seen_head
+        self._seen_head = head
+        tail, self._tail = self._tail, upto
+        if upto == tail:
+            return []
+        if head - tail > RING_MARKS:
+            self._tail = head
+            return None
+        start, end = tail & RING_MASK, upto & RING_MASK
+        pieces = [(start, end)] if start < end else [(start, RING_MARKS), (0, end)]
+        flat: list[int] = []
+        for first, last in pieces:
+            flat += words[RING + 2 * first : RING + 2 * last].tolist()
+        if words[HEAD] - tail > RING_MARKS:  # overtaken while copying
+            self._tail = self._seen_head = words[HEAD]
+            return None
+        return list(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,138 @@
+"""What a clock process tells the host's helper: never waits, never fails, forgets the oldest when nobody listens."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from pfo_fs import wire
+from pfo_fs.device.meter import Measured, Step
+
+_RETRY_S = 1.0
+_PROGRESS_EVERY_S = 1.0
+_MAX_WAITING = 64
+
+
+class Reporter:
+    """Sends results and progress of one rank.
+
+    Args:
+        address: The helper's abstract socket address; None to tell nobody.
+        rank: Global rank.
+        token: What the helper knows its clients by.
+    """
+
+    def __init__(self, address: str | None, rank: int, token: str) -> None:
+        self._address = address
+        self._rank = rank
+        self._token = token
+        self._socket: socket.socket | None = None
+        self._retry_at_s = 0.0
+        self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self._progress: bytes | None = None
+        self._progress_at_s = 0.0
+        self._told: tuple[int, str | None] = (-1, None)
+
+    def measured(self, measured: Measured) -> None:
+        """Queues a result, with as many of its iterations as fit into one packet."""
+        steps = measured.steps
+        while steps:
+            packet = wire.encode(
+                {
+                    "type": "measured",
+                    "rank": self._rank,
+                    "number": measured.number,
+                    "first_step": measured.first_step,
+                    "result": measured._replace(steps=steps).result(self._rank),
+                }
+            )
+            if len(packet) <= wire.MAX_PACKET_BYTES:
+                self._results.append(packet)
+                return
+            steps = steps[: len(steps) // 2]
+
+    def progress(self, step: Step | None, clock_mhz: int, message: str | None, *, now: bool = False) -> None:
+        """Says where this rank is, at most once a second and only if there is news.
+
+        Args:
+            step: The last complete step.
+            clock_mhz: MHz in force, 0 for the default.
+            message: What is wrong, if anything.
+            now: Do not wait for the second to pass.
+        """
+        news = (-1 if step is None else step.step, message)
+        now_s = time.monotonic()
+        if self._address is None or news == self._told or (now_s < self._progress_at_s and not now):
+            return
+        self._told, self._progress_at_s = news, now_s + _PROGRESS_EVERY_S
+        text: dict[str, Any] = {
+            "type": "progress",
+            "rank": self._rank,
+            "step": -1,
+            "number": -1,
+            "iter_time": None,
+            "iter_energy": None,
+            "clock_mhz": clock_mhz or None,
+            "message": message,
+        }
+        if step is not None:
+            text.update(
+                step=step.step,
+                number=step.number,
+                iter_time=round(step.time_s, 6),
+                iter_energy=round(step.energy_j, 4),
+            )
+        self._progress = wire.encode(text)
+
+    def pump(self) -> bool:
+        """Sends what it can right now; returns whether everything is sent."""
+        if self._address is None:
+            return True
+        if not self._results and self._progress is None:
+            return True
+        try:
+            if self._socket is None and not self._connect():
+                return False
+            assert self._socket is not None
+            while self._results:
+                self._socket.send(self._results[0], socket.MSG_NOSIGNAL)
+                self._results.popleft()
+            if self._progress is not None:
+                self._socket.send(self._progress, socket.MSG_NOSIGNAL)
+                self._progress = None
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._disconnect()
+            return False
+
+    def finish(self, deadline_s: float) -> None:
+        """Sends what is left, within `deadline_s` seconds."""
+        until = time.monotonic() + deadline_s
+        self._retry_at_s = 0.0
+        while not self.pump() and time.monotonic() < until:
+            time.sleep(0.01)
+        self._disconnect()
+
+    def _connect(self) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._retry_at_s:
+            return False
+        self._retry_at_s = now_s + _RETRY_S
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = socket.socket(socket.AF_UNIX, kind)
+        self._socket.connect(f"\0{self._address}")
+        wire.check_peer(self._socket)
+        wire.enlarge(self._socket)
+        self._socket.send(wire.encode({"type": "clock", "rank": self._rank, "token": self._token}), socket.MSG_NOSIGNAL)
+        return True
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+            self._socket = None

@@ -1,0 +1,117 @@
+"""The interface of a scheduling policy, written as a generator: schedules out, results in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from typing import Any, TypeAlias
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.settings import PFOSettings
+
+ScheduleGenerator: TypeAlias = Generator[list[FrequencySchedule], list[ProfilingResult], None]
+
+
+class FrequencyScheduler(ABC):
+    """A policy: says what clocks the ranks run at, and learns from what they measured.
+
+    **Deterministic by contract.** The only state that survives a daemon is what is in the shared directory: after a
+    restart, or on another host, a scheduler is made anew from the same arguments and `observe` is replayed over the
+    recorded results. Given the same results it must yield the same schedules: no clock, no unseeded randomness, no
+    files that change, no iteration over unordered sets.
+
+    Args:
+        job_info: The job.
+        rank_infos: All its ranks, in any order.
+        pfo_settings: Settings of the scheduling side.
+
+    Attributes:
+        job_info: As given.
+        rank_infos: Sorted by rank.
+        world_size: Number of ranks.
+        pfo_settings: As given.
+    """
+
+    def __init__(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings) -> None:
+        self.job_info = job_info
+        self.rank_infos = sorted(rank_infos, key=lambda info: info.rank)
+        self.world_size = job_info.world_size
+        self.pfo_settings = pfo_settings
+        self._generator: ScheduleGenerator | None = None
+        self._schedules: list[FrequencySchedule] | None = None
+        self._done = False
+
+    @abstractmethod
+    def _run(self) -> ScheduleGenerator:
+        """Yields schedules, and gets from each `yield` the results that were measured under it, sorted by rank.
+
+            while not converged:
+                results = yield schedules
+
+        A rank that a yielded list leaves out keeps its default clocks. A generator that ends leaves the last list it
+        yielded in force for the rest of the training.
+        """
+
+    @property
+    def done(self) -> bool:
+        """Whether the generator has ended: the schedule in force is the last one, and no results are needed."""
+        return self._done
+
+    def next_schedule(self) -> list[FrequencySchedule]:
+        """Returns the schedules for the iterations to come; the same ones until `observe` is called.
+
+        Raises:
+            PlanError: The generator ended before its first `yield`, or yielded something else than schedules.
+        """
+        if self._schedules is None:
+            self._generator = self._run()
+            try:
+                self._schedules = self._checked(next(self._generator))
+            except StopIteration:
+                self._done = True
+                raise PlanError(
+                    f"{type(self).__name__}._run ended before its first `yield`, so there is no schedule; "
+                    "a scheduler that leaves the clocks alone yields an empty list"
+                ) from None
+        return self._schedules
+
+    def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
+        """Hands over what the ranks measured under the schedules that `next_schedule` returned last.
+
+        Does nothing once the scheduler is done.
+
+        Args:
+            profiling_results: One per rank, in any order. A rank whose measurement is unusable may be missing.
+
+        Raises:
+            PlanError: `next_schedule` was never called, so that there is nothing these results could belong to; or
+                the generator yielded something else than schedules.
+        """
+        if self._schedules is None or self._generator is None:
+            raise PlanError(
+                f"{type(self).__name__}: observe() before next_schedule(): there is no schedule yet that these "
+                f"{len(profiling_results)} results could belong to"
+            )
+        if self._done:
+            return
+        try:
+            yielded = self._generator.send(sorted(profiling_results, key=lambda result: result.rank))
+        except StopIteration:
+            self._done = True
+            return
+        self._schedules = self._checked(yielded)
+
+    def _checked(self, yielded: Any) -> list[FrequencySchedule]:
+        if not isinstance(yielded, (list, tuple)):
+            raise PlanError(
+                f"{type(self).__name__}._run yielded {type(yielded).__name__}; "
+                "it must yield a list of FrequencySchedule"
+            )
+        for item in yielded:
+            if not isinstance(item, FrequencySchedule):
+                raise PlanError(
+                    f"{type(self).__name__}._run yielded a list with {type(item).__name__} in it; "
+                    "it must yield a list of FrequencySchedule"
+                )
+        return list(yielded)

@@ -1,0 +1,103 @@
+"""Finds a scheduler class by name and checks its arguments before any job needs it."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.scheduler.base import FrequencyScheduler
+from pfo_fs.scheduler.point import Manual, PointSolution, PointSolution3D
+
+BUILTIN: dict[str, type[FrequencyScheduler]] = {
+    "Manual": Manual,
+    "PointSolution": PointSolution,
+    "PointSolution3D": PointSolution3D,
+}
+"""Schedulers that are known by a short name."""
+
+
+def is_builtin(name: str) -> bool:
+    """Says whether `name` is a built-in scheduler.
+
+    Only these may be named by a job's files: to import what a file in a shared directory names is to run it.
+    """
+    return name in BUILTIN
+
+
+def load_scheduler(name: str) -> type[FrequencyScheduler]:
+    """Returns the scheduler class called `name`: a built-in one, or `package.module:Class`.
+
+    Raises:
+        ConfigError: There is none; the message says which step failed, and how.
+    """
+    if name in BUILTIN:
+        return BUILTIN[name]
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        close = difflib.get_close_matches(name, BUILTIN, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ConfigError(
+            f"scheduler {name!r} is unknown; {hint}Built in are {', '.join(BUILTIN)}; "
+            "your own is named package.module:Class"
+        )
+    if not class_name or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"scheduler {name!r}: expected package.module:Class")
+    try:
+        module = import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"scheduler {name!r}: the module {module_name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        theirs = [
+            key
+            for key, value in vars(module).items()
+            if isinstance(value, type) and issubclass(value, FrequencyScheduler) and value is not FrequencyScheduler
+        ]
+        hint = f"; its schedulers are {', '.join(sorted(theirs))}" if theirs else "; it has no schedulers"
+        raise ConfigError(f"scheduler {name!r}: {module_name} has no attribute {class_name!r}{hint}")
+    if not (isinstance(found, type) and issubclass(found, FrequencyScheduler)):
+        what = "a class, but" if isinstance(found, type) else f"a {type(found).__name__},"
+        raise ConfigError(f"scheduler {name!r}: {class_name} is {what} not a subclass of pfo_fs.FrequencyScheduler")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ConfigError(f"scheduler {name!r}: {class_name} does not define {missing}")
+    return found
+
+
+def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any]) -> None:
+    """Checks that `cls(job_info, rank_infos, pfo_settings, **args)` is a possible call.
+
+    Raises:
+        ConfigError: It is not; the message names all missing and unexpected arguments and gives the signature.
+    """
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(None, None, None, **args)
+        return
+    except TypeError as error:
+        reason = str(error)
+    all_of_them = list(signature.parameters.values())
+    ours = next((i for i, p in enumerate(all_of_them[:3]) if p.kind is not p.POSITIONAL_OR_KEYWORD), 3)
+    own = all_of_them[ours:]
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [parameter.name for parameter in own if parameter.kind in by_name]
+    missing = [p.name for p in own if p.kind in by_name and p.default is p.empty and p.name not in args]
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own)
+    unexpected = [] if takes_any else [name for name in args if name not in known]
+    parts = []
+    if missing:
+        parts.append(f"missing {', '.join(missing)}")
+    for name in unexpected:
+        close = difflib.get_close_matches(name, known, n=1)
+        parts.append(f"unexpected {name}" + (f" (did you mean {close[0]}?)" if close else ""))
+    shown = ", ".join(str(parameter) for parameter in own)
+    raise ConfigError(
+        f"arguments of the scheduler {cls.__name__}: {'; '.join(parts) or reason}. "
+        f"It takes {cls.__name__}({shown}), given as scheduler_args"
+    )

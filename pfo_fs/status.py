@@ -1,0 +1,166 @@
+"""What `pfo-fs status` shows: everything that the shared directory says, on one screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.store import JobFolder, SharedDirectory, bodies
+
+_STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
+
+
+def collect(shared: SharedDirectory, *, ended: int = 5, heartbeat_wait_s: float = 1.5) -> dict[str, Any]:
+    """Reads the state of daemon and jobs.
+
+    Args:
+        shared: The shared directory.
+        ended: How many of the jobs that are over to include, the latest first.
+        heartbeat_wait_s: How long to watch the daemon's counter for a move; clocks of two hosts are not compared.
+    """
+    told, since = _daemon(shared), time.monotonic()
+    live: list[dict[str, Any]] = []
+    over: list[dict[str, Any]] = []
+    for job_id in reversed(shared.job_ids()):
+        folder = shared.job(job_id)
+        is_over = _quietly(lambda folder=folder: "end.json" in folder.names()) or False  # type: ignore[misc]
+        if is_over and len(over) >= ended:
+            continue
+        (over if is_over else live).append(describe_job(folder))
+    alive: bool | None = None
+    if told is not None:
+        alive = False
+        while not told.stopped and time.monotonic() - since < heartbeat_wait_s:
+            newer = _daemon(shared)
+            if newer is not None and (newer.generation, newer.counter) != (told.generation, told.counter):
+                alive, told = not newer.stopped, newer
+                break
+            time.sleep(0.1)
+    daemon = None if told is None else {**told.model_dump(), "alive": alive}
+    return {
+        "shared_dir": str(shared.files.root),
+        "daemon": daemon,
+        "jobs": live + over,
+        "archived_jobs": len(shared.archived_job_ids()),
+    }
+
+
+def describe_job(folder: JobFolder) -> dict[str, Any]:
+    """Everything known about one job, as plain data; what cannot be read is said in `problem`."""
+    row: dict[str, Any] = {"job_id": folder.job_id, "state": "waiting", "problem": ""}
+    try:
+        job = folder.read_job()
+        if job is None:
+            return {**row, "problem": "job.json is not there"}
+        row |= {
+            "world_size": job.job_info.world_size,
+            "pp_degree": job.job_info.pp_degree,
+            "dp_degree": job.job_info.dp_degree,
+            "tp_degree": job.job_info.tp_degree,
+            "started": job.started,
+            "ranks_registered": len(folder.registered_ranks()),
+        }
+        claim = folder.read_coordinator()
+        row["coordination"] = claim.kind if claim else None
+        current = folder.read_current()
+        if current is not None:
+            row |= {
+                "state": current.state,
+                "message": current.message,
+                "schedule": current.number if current.number >= 0 else None,
+                "schedule_source": current.source.kind if current.source else None,
+                "from_step": current.start_step,
+            }
+        ranks = [rank for name in folder.progress_names() for rank in _ranks_of(folder, name)]
+        row["ranks"] = [rank.model_dump() for rank in sorted(ranks, key=lambda rank: rank.rank)]
+        times = [rank.iter_time for rank in ranks if rank.iter_time is not None]
+        energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
+        row |= {
+            "step": max((rank.step for rank in ranks), default=-1),
+            "iter_time_s": max(times, default=None),
+            "iter_energy_j": sum(energies) if energies and len(energies) == job.job_info.world_size else None,
+            "last_error": next((rank.error for rank in ranks if rank.error), ""),
+        }
+        end = folder.read_end()
+        if end is not None:
+            row |= {"state": "ended", "end_reason": end.reason, "message": end.message}
+    except (RecordError, StoreError) as error:
+        row["problem"] = str(error.args[-1])
+    return row
+
+
+def render(state: dict[str, Any]) -> Group:
+    """The screen for people."""
+    daemon = state["daemon"]
+    line = Text()
+    line.append(state["shared_dir"], style="bold")
+    line.append("   daemon: ")
+    if daemon is None:
+        line.append("none has ever run here", style="yellow")
+    elif daemon["alive"]:
+        line.append(f"{daemon['host']}:{daemon['pid']}", style="green")
+        line.append(f", generation {daemon['generation']}, {daemon['scheduler']}, pfo-fs {daemon['version']}")
+    elif daemon["stopped"]:
+        line.append(f"stopped (was {daemon['host']}:{daemon['pid']})", style="yellow")
+    else:
+        line.append(f"silent (was {daemon['host']}:{daemon['pid']})", style="bold red")
+    if state["archived_jobs"]:
+        line.append(f"   {state['archived_jobs']} archived", style="dim")
+
+    table = Table(expand=False, header_style="bold", pad_edge=False)
+    for title, justify in (
+        ("job", "left"),
+        ("state", "left"),
+        ("by", "left"),
+        ("ranks", "right"),
+        ("schedule", "left"),
+        ("step", "right"),
+        ("s/iter", "right"),
+        ("J/iter", "right"),
+    ):
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=title != "job")  # type: ignore[arg-type]
+    notes: list[Text] = []
+    for job in state["jobs"]:
+        schedule = job.get("schedule")
+        table.add_row(
+            job["job_id"],
+            Text(job.get("end_reason") or job["state"], style=_STATE_STYLE.get(job["state"], "")),
+            job.get("coordination") or "-",
+            f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')}",
+            "-" if schedule is None else f"{schedule} ({job['schedule_source']}) from {job['from_step']}",
+            _number(job.get("step"), "d") if job.get("step", -1) >= 0 else "-",
+            _number(job.get("iter_time_s"), ".3f"),
+            _number(job.get("iter_energy_j"), ".1f"),
+        )
+        texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), job.get("last_error"))))
+        notes.extend(Text.assemble((f"{job['job_id']}: ", "bold"), text) for text in texts)
+    if not state["jobs"]:
+        return Group(line, Text("no jobs", style="dim"))
+    return Group(line, table, *notes)
+
+
+def _number(value: float | int | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _daemon(shared: SharedDirectory) -> bodies.DaemonBody | None:
+    found: bodies.DaemonBody | None = _quietly(shared.read_daemon)
+    return found
+
+
+def _ranks_of(folder: JobFolder, name: int) -> list[bodies.RankProgress]:
+    body = _quietly(lambda: folder.read_progress(name))
+    return body.ranks if body else []
+
+
+def _quietly(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (RecordError, StoreError):
+        return None

@@ -1,0 +1,424 @@
+"""One job is scheduled from what its folder holds, and from nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from jobs import make_job, one_f_one_b, plan_text, rank_infos, register, schedules_of, write_results, write_step
+
+from pfo_fs.coordination import Coordinator
+from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.scheduler import FrequencyScheduler
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import JobFolder, SharedDirectory, bodies, load_prof, load_ranks, load_sched
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Descending(FrequencyScheduler):
+    """Yields three schedules, each 15 MHz below the last; remembers in its clocks how slow the last one was."""
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        mhz = 1410
+        for _ in range(3):
+            results = yield [
+                FrequencySchedule(rank=info.rank, frequencies=[("forward", mhz), ("backward", mhz)])
+                for info in self.rank_infos
+            ]
+            mhz -= 15 * round(max(result.iter_time[0] for result in results))
+
+
+class Exploding(FrequencyScheduler):
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        raise ZeroDivisionError("no plan today")
+        yield []
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def coordinate(folder: JobFolder, clock: Clock, **settings: object) -> Coordinator:
+    """A fresh coordinator on a fresh view of the folder, as after a restart."""
+    fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
+    return Coordinator(fresh, PFOSettings(**settings), kind="daemon", generation=1, monotonic=clock)  # type: ignore[arg-type]
+
+
+def poll(coordinator: Coordinator, clock: Clock, seconds: float = 10.0) -> None:
+    """Polls for some seconds of the coordinator's clock."""
+    end = clock.now + seconds
+    while clock.now < end:
+        coordinator.poll()
+        clock.now += 0.5
+
+
+def use(scheduler: type[FrequencyScheduler]) -> dict[str, object]:
+    return {"scheduler": f"{scheduler.__module__}:{scheduler.__name__}"}
+
+
+def test_every_rank_gets_its_schedule_once_all_are_there(tmp_path: Path, clock: Clock) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(plan_text(2, 3, 1200))
+    folder, infos = make_job(tmp_path / "pfo", 2), rank_infos(2)
+    coordinator = coordinate(folder, clock, scheduler="PointSolution", scheduler_args={"solution_path": str(plan)})
+    register(folder, infos[:1])
+    poll(coordinator, clock, 5)
+    assert coordinator.state == "waiting"
+    assert folder.schedule_numbers() == []
+    register(folder, infos[1:])
+    poll(coordinator, clock, 2)
+    assert coordinator.state == "running"
+    for rank, schedule in schedules_of(folder, infos).items():
+        assert schedule is not None
+        assert schedule.frequencies == one_f_one_b(rank, 2, 3, 1200)
+
+
+def test_missing_ranks_are_named_after_thirty_seconds(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 4), rank_infos(4)
+    register(folder, [infos[0], infos[2]])
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 29)
+    assert coordinator.message == ""
+    poll(coordinator, clock, 3)
+    assert "ranks 1, 3 of 4 have not registered" in coordinator.message
+    current = folder.read_current()
+    assert current is not None
+    assert "ranks 1, 3" in current.message
+
+
+def test_all_ranks_of_a_stage_share_one_plan_file(tmp_path: Path, clock: Clock) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(plan_text(2, 3, 1200))
+    folder, infos = make_job(tmp_path / "pfo", 2, dp=8), rank_infos(2, dp=8)
+    register(folder, infos)
+    poll(coordinate(folder, clock, scheduler="PointSolution3D", scheduler_args={"solution_path": str(plan)}), clock, 2)
+    assert len(folder.files.names(f"{folder.path}/sched/0")) == 3  # two stages and the index
+    assert all(schedule is not None for schedule in schedules_of(folder, infos).values())
+
+
+def test_results_of_all_ranks_bring_the_next_schedule(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(Descending))
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, infos[:1])
+    poll(coordinator, clock, 2)
+    assert folder.schedule_numbers() == [0]
+    write_results(folder, 0, infos[1:], time_s=4.0)
+    poll(coordinator, clock, 2)
+    assert folder.schedule_numbers() == [0, 1]
+    schedule = schedules_of(folder, infos)[0]
+    assert schedule is not None
+    assert schedule.frequencies[0] == ("forward", 1410 - 4 * 15)
+
+
+def test_a_restarted_coordinator_replays_the_results_and_carries_on(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    for number in range(2):
+        poll(coordinate(folder, clock, **use(Descending)), clock, 2)
+        write_results(folder, number, infos, time_s=2.0)
+    poll(coordinate(folder, clock, **use(Descending)), clock, 2)
+    assert folder.schedule_numbers() == [0, 1, 2]
+    schedule = schedules_of(folder, infos)[1]
+    assert schedule is not None
+    assert schedule.frequencies[0] == ("forward", 1410 - 2 * 2 * 15)
+
+
+def test_the_last_schedule_stays_when_the_scheduler_is_done(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(Descending))
+    for number in range(3):
+        poll(coordinator, clock, 2)
+        write_results(folder, number, infos)
+    poll(coordinator, clock, 5)
+    assert folder.schedule_numbers() == [0, 1, 2]
+    assert coordinator.state == "running"
+
+
+def test_late_ranks_are_left_out_where_their_stage_has_others(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 1, dp=2), rank_infos(1, dp=2)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(Descending))
+    poll(coordinator, clock, 2)
+    for rank, (time_s, late) in enumerate([(1.0, False), (9.0, True)]):
+        result = ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0])
+        folder.write_result(0, bodies.ResultBody(result=result, late=late))
+    poll(coordinator, clock, 2)
+    schedule = schedules_of(folder, infos)[0]
+    assert schedule is not None
+    assert schedule.frequencies[0] == ("forward", 1395)
+
+
+def test_a_schedule_starts_far_enough_ahead_for_all_ranks(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    write_step(folder, 500, iter_time_s=0.1)
+    coordinator = coordinate(folder, clock, **use(Descending))
+    coordinator.poll()
+    current = folder.read_current()
+    assert current is not None
+    assert current.start_step >= 500 + 1.5 / 0.1
+
+
+def test_a_scheduler_that_raises_is_reported_in_the_folder(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    with caplog.at_level(logging.ERROR):
+        poll(coordinate(folder, clock, **use(Exploding)), clock, 2)
+    current = folder.read_current()
+    assert current is not None
+    assert current.state == "broken"
+    assert "ZeroDivisionError: no plan today" in current.message
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_person_can_take_over_from_a_broken_scheduler(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(Exploding))
+    poll(coordinator, clock, 2)
+    folder.files.publish(f"{folder.path}/schedule.yaml", b"stages: {0: [forward 1200, backward 1200]}")
+    poll(coordinator, clock, 4)
+    assert coordinator.state == "running"
+    assert schedules_of(folder, infos)[0] is not None
+
+
+def test_a_job_cannot_make_the_daemon_import_anything(tmp_path: Path, clock: Clock) -> None:
+    folder = make_job(tmp_path, 1, scheduler="this:d")
+    register(folder, rank_infos(1))
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    assert coordinator.state == "broken"
+    assert "built-in" in coordinator.message
+
+
+def test_a_torn_rank_record_is_reported_and_healed(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    path = tmp_path / folder.path / "ranks/1.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    assert coordinator.state == "broken"
+    assert "ranks/1.json" in coordinator.message
+    path.write_bytes(whole)
+    poll(coordinator, clock, 4)
+    assert coordinator.state == "running"
+
+
+def test_two_ranks_at_one_place_are_named(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 0})])
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    assert "ranks 0 and 1 both say" in coordinator.message
+
+
+def test_a_plan_for_another_number_of_stages_is_said_with_both_numbers(tmp_path: Path, clock: Clock) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(plan_text(8, 3, 1200))
+    folder = make_job(tmp_path / "pfo", 4)
+    register(folder, rank_infos(4))
+    coordinator = coordinate(folder, clock, scheduler="PointSolution", scheduler_args={"solution_path": str(plan)})
+    poll(coordinator, clock, 2)
+    assert coordinator.state == "broken"
+    assert "8" in coordinator.message
+    assert "4" in coordinator.message
+
+
+def test_a_clock_that_the_gpu_does_not_offer_breaks_the_plan_and_names_it(tmp_path: Path, clock: Clock) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(plan_text(1, 3, 1201))
+    folder = make_job(tmp_path / "pfo", 1)
+    register(folder, rank_infos(1))
+    coordinator = coordinate(folder, clock, scheduler="PointSolution", scheduler_args={"solution_path": str(plan)})
+    poll(coordinator, clock, 2)
+    assert coordinator.state == "broken"
+    assert "1201" in coordinator.message
+
+
+def test_a_job_of_its_own_rank_0_is_left_to_it(tmp_path: Path, clock: Clock) -> None:
+    folder = make_job(tmp_path, 1, coordination="local")
+    register(folder, rank_infos(1))
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    assert not coordinator.is_mine
+    assert folder.read_current() is None
+
+
+def test_leftovers_of_another_attempt_are_not_believed(tmp_path: Path, clock: Clock) -> None:
+    old = make_job(tmp_path, 1, attempt="old")
+    register(old, rank_infos(1))
+    folder = make_job(tmp_path, 1, attempt="new")
+    (tmp_path / folder.path / "ranks/0.json").write_bytes((tmp_path / old.path / "ranks/0.json").read_bytes())
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    assert "another training attempt" in coordinator.message
+
+
+def test_an_older_generation_is_fenced_by_what_is_written(tmp_path: Path, clock: Clock) -> None:
+    """Two coordinators at once: numbers are claimed once, and both end with the same schedule in force."""
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    one, two = (coordinate(folder, clock, **use(Descending)) for _ in range(2))
+    for number in range(3):
+        poll(one, clock, 1)
+        poll(two, clock, 1)
+        write_results(folder, number, infos)
+    assert folder.schedule_numbers() == [0, 1, 2]
+
+
+def test_dumps_are_in_zeus_format(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path / "pfo", 1), rank_infos(1)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(Descending), dump_data=True, dump_dir=tmp_path / "dump")
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, infos)
+    poll(coordinator, clock, 2)
+    dump = tmp_path / "dump" / folder.job_id
+    assert load_ranks(dump) == infos
+    assert load_sched(dump, 0)[0].frequencies[0] == ("forward", 1410)
+    assert load_prof(dump, 0)[0].iter_time == [1.0]
+
+
+# ---- a person's YAML
+
+
+def put_yaml(folder: JobFolder, text: str) -> None:
+    (folder.files.root / folder.path / "schedule.yaml").write_text(text)
+
+
+def status_of(folder: JobFolder) -> str:
+    return (folder.files.root / folder.path / "schedule.status.yaml").read_text()
+
+
+@pytest.fixture
+def running(tmp_path: Path, clock: Clock) -> tuple[JobFolder, Coordinator]:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(Descending))
+    poll(coordinator, clock, 2)
+    return folder, coordinator
+
+
+def test_an_edited_yaml_takes_the_schedulers_place(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
+    folder, coordinator = running
+    put_yaml(folder, "all: 1200  # slow\n")
+    poll(coordinator, clock, 3)
+    schedule = schedules_of(folder, rank_infos(2))[1]
+    assert schedule is not None
+    assert schedule.frequencies == [("forward", 1200), ("backward", 1200)]
+    assert "state: in force" in status_of(folder)
+
+
+def test_a_yaml_half_written_is_not_acted_on(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
+    folder, coordinator = running
+    put_yaml(folder, "all: 120")
+    coordinator.poll()
+    clock.now += 0.6
+    coordinator.poll()
+    put_yaml(folder, "all: 1200")
+    clock.now += 0.6
+    coordinator.poll()
+    assert folder.schedule_numbers() == [0]
+    assert not (folder.files.root / folder.path / "schedule.status.yaml").exists()
+    poll(coordinator, clock, 3)
+    assert folder.schedule_numbers() == [0, 1]
+
+
+def test_a_wrong_yaml_is_reported_with_its_line_and_the_last_good_one_stays(
+    running: tuple[JobFolder, Coordinator], clock: Clock
+) -> None:
+    folder, coordinator = running
+    put_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 3)
+    put_yaml(folder, "# comment\nall: 1200\nstagse:\n  0: 900\n")
+    poll(coordinator, clock, 3)
+    status = status_of(folder)
+    assert "state: rejected" in status
+    assert "line: 3" in status
+    assert "stages" in status
+    assert folder.schedule_numbers() == [0, 1]
+    current = folder.read_current()
+    assert current is not None
+    assert current.source is not None
+    assert current.source.kind == "yaml"
+
+
+def test_removing_the_yaml_gives_the_wheel_back(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
+    folder, coordinator = running
+    put_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 3)
+    (folder.files.root / folder.path / "schedule.yaml").unlink()
+    coordinator.poll()
+    assert folder.schedule_numbers() == [0, 1], "one listing without it proves nothing"
+    poll(coordinator, clock, 6)
+    schedule = schedules_of(folder, rank_infos(2))[0]
+    assert schedule is not None
+    assert schedule.frequencies[0] == ("forward", 1410)
+    assert "state: removed" in status_of(folder)
+
+
+def test_a_yaml_in_force_survives_a_restart_without_a_gap(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
+    folder, coordinator = running
+    put_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 3)
+    poll(coordinate(folder, clock, **use(Descending)), clock, 5)
+    assert folder.schedule_numbers() == [0, 1]
+
+
+def test_a_number_for_all_waits_for_the_first_step(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 1, dp=2), rank_infos(1, dp=2)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock)  # Manual: no scheduler knows the order
+    put_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 3)
+    assert "state: waiting" in status_of(folder)
+    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    poll(coordinator, clock, 3)
+    assert "state: in force" in status_of(folder)
+    schedule = schedules_of(folder, infos)[1]
+    assert schedule is not None
+    assert schedule.frequencies == [("forward", 1200), ("backward", 1200)]
+
+
+@pytest.mark.parametrize("name", ["schedule.yaml.swp", ".schedule.yaml.swx", "schedule.yaml~", "4913"])
+def test_editors_own_files_are_ignored(running: tuple[JobFolder, Coordinator], clock: Clock, name: str) -> None:
+    folder, coordinator = running
+    (folder.files.root / folder.path / name).write_text("all: 1200")
+    poll(coordinator, clock, 3)
+    assert folder.schedule_numbers() == [0]
+
+
+def test_a_huge_yaml_is_rejected_unread(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
+    folder, coordinator = running
+    put_yaml(folder, "#" * (10 << 20))
+    poll(coordinator, clock, 3)
+    assert "state: rejected" in status_of(folder)
+
+
+def test_a_yaml_that_is_a_link_out_of_the_directory_is_rejected(
+    running: tuple[JobFolder, Coordinator], clock: Clock, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, coordinator = running
+    outside = tmp_path_factory.mktemp("outside") / "x.yaml"
+    outside.write_text("all: 1200")
+    (folder.files.root / folder.path / "schedule.yaml").symlink_to(outside)
+    poll(coordinator, clock, 3)
+    assert "state: rejected" in status_of(folder)
+    assert folder.schedule_numbers() == [0]

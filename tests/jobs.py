@@ -1,0 +1,76 @@
+"""Jobs as ranks see them, without training: real records in a real directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+
+CLOCKS = list(range(1410, 195, -15))
+
+
+def rank_infos(pp: int, dp: int = 1, tp: int = 1, clocks: list[int] | None = None) -> list[RankInfo]:
+    """Ranks in the order of a (pp, dp, tp) mesh."""
+    return [
+        RankInfo(
+            rank=(p * dp + d) * tp + t,
+            dp_rank=d,
+            pp_rank=p,
+            tp_rank=t,
+            available_frequencies=CLOCKS if clocks is None else clocks,
+        )
+        for p in range(pp)
+        for d in range(dp)
+        for t in range(tp)
+    ]
+
+
+def make_job(
+    root: Path, pp: int, dp: int = 1, *, coordination: str = "auto", attempt: str = "attempt", **fields: object
+) -> JobFolder:
+    """A job's folder with `job.json`, as rank 0's helper makes it."""
+    info = JobInfo(pp_degree=pp, dp_degree=dp, tp_degree=1, world_size=pp * dp)
+    info.set_job_id("Test")
+    body = bodies.JobBody.model_validate({"job_info": info, "coordination": coordination, **fields})
+    return SharedDirectory(Files(root), "test").create_job(body, attempt)
+
+
+def register(folder: JobFolder, infos: list[RankInfo]) -> None:
+    for info in infos:
+        folder.register_rank(bodies.RankBody(rank_info=info, nonce=f"n{info.rank}"))
+
+
+def write_results(folder: JobFolder, number: int, infos: list[RankInfo], time_s: float = 1.0) -> None:
+    for info in infos:
+        result = ProfilingResult(rank=info.rank, iter_time=[time_s], iter_energy=[100.0])
+        folder.write_result(number, bodies.ResultBody(result=result))
+
+
+def write_step(folder: JobFolder, step: int, iter_time_s: float = 0.1) -> None:
+    """Progress of rank 0."""
+    progress = bodies.RankProgress(rank=0, step=step, iter_time=iter_time_s)
+    folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
+
+
+def one_f_one_b(stage: int, stages: int, microbatches: int, mhz: int) -> list[tuple[str, int]]:
+    """The instructions of a stage in a 1F1B schedule."""
+    warm_up = min(stages - stage - 1, microbatches)
+    steady = microbatches - warm_up
+    names = ["forward"] * warm_up + ["forward", "backward"] * steady + ["backward"] * warm_up
+    return [(name, mhz) for name in names]
+
+
+def plan_text(stages: int, microbatches: int, mhz: int) -> str:
+    """A plan as lowtime writes it."""
+    rows = ",\n".join(str(one_f_one_b(stage, stages, microbatches, mhz)) for stage in range(stages))
+    return f"[\n{rows},\n]\n# Iteration 0 time: 1.0\n"
+
+
+def schedules_of(folder: JobFolder, infos: list[RankInfo]) -> dict[int, FrequencySchedule | None]:
+    """What every rank would follow now."""
+    current = folder.read_current()
+    assert current is not None
+    index = folder.read_index(current.number)
+    assert index is not None
+    return {info.rank: folder.read_schedule(index, info) for info in infos}

@@ -1,0 +1,178 @@
+"""Real daemon processes, killed and restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Processes
+from jobs import make_job, plan_text, rank_infos, register, schedules_of, write_results
+
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+Wait = Callable[..., Any]
+
+
+def told(root: Path) -> bodies.DaemonBody | None:
+    return SharedDirectory(Files(root)).read_daemon()
+
+
+def number_of(folder: JobFolder) -> int:
+    current = folder.read_current()
+    return -1 if current is None else current.number
+
+
+def test_a_job_gets_its_schedules_from_a_daemon(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(plan_text(2, 4, 1200))
+    root = tmp_path / "pfo"
+    processes.daemon(root, "--scheduler", "PointSolution", "--scheduler-args", json.dumps({"solution_path": str(plan)}))
+    wait_for(lambda: told(root), what="a leader")
+    folder = make_job(root, 2)
+    register(folder, rank_infos(2))
+    wait_for(lambda: number_of(folder) == 0, what="a schedule")
+    schedule = schedules_of(folder, rank_infos(2))[1]
+    assert schedule is not None
+    assert schedule.frequencies[0] == ("forward", 1200)
+
+
+def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+    arguments = ("--scheduler", "schedulers:ThreeSteps", "--lease-timeout", "1")
+    first = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
+    wait_for(lambda: told(tmp_path), what="a leader")
+    second = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    wait_for(lambda: number_of(folder) == 0, what="schedule 0")
+    leader = told(tmp_path)
+    assert leader is not None
+    assert leader.pid == first.pid
+    first.send_signal(signal.SIGKILL)
+    write_results(folder, 0, infos)
+    began = time.monotonic()
+    wait_for(lambda: number_of(folder) == 1, timeout_s=10, what="schedule 1 from the standby")
+    assert time.monotonic() - began < 8
+    leader = told(tmp_path)
+    assert leader is not None
+    assert (leader.pid, leader.generation) == (second.pid, 2)
+
+
+def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+    """As after a partition: its lock is still held, so the standby goes by the silence of the counter."""
+    first = processes.daemon(tmp_path, "--lease-timeout", "0.4")
+    wait_for(lambda: told(tmp_path), what="a leader")
+    first.send_signal(signal.SIGSTOP)
+    second = processes.daemon(tmp_path, "--lease-timeout", "0.4")
+    wait_for(lambda: told(tmp_path).pid == second.pid, what="the takeover")  # type: ignore[union-attr]
+    first.send_signal(signal.SIGCONT)
+    time.sleep(0)  # let it run
+    folder = make_job(tmp_path, 1)
+    register(folder, rank_infos(1))
+    wait_for(lambda: number_of(folder) == 0, what="a schedule")
+    counter = told(tmp_path).counter  # type: ignore[union-attr]
+    wait_for(lambda: told(tmp_path).counter > counter + 2, what="heartbeats")  # type: ignore[union-attr]
+    assert told(tmp_path).pid == second.pid  # type: ignore[union-attr]
+    assert folder.read_current().generation == 2  # type: ignore[union-attr]
+
+
+def test_sigterm_stops_a_daemon_cleanly_and_hands_over_at_once(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    first = processes.daemon(tmp_path, "--lease-timeout", "60")
+    wait_for(lambda: told(tmp_path), what="a leader")
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(10) == 0
+    assert told(tmp_path).stopped  # type: ignore[union-attr]
+    second = processes.daemon(tmp_path, "--lease-timeout", "60")
+    wait_for(lambda: told(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
+
+
+def test_a_broken_job_does_not_touch_the_others(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+    processes.daemon(tmp_path, "--scheduler", "schedulers:Broken", env=ENVIRONMENT)
+    infos = rank_infos(1)
+    torn, raising, good = (make_job(tmp_path, 1, attempt=name) for name in ("torn", "raising", "good"))
+    job = raising.read_job()
+    assert job is not None
+    info = job.job_info.model_copy(update={"job_metadata": "break"})
+    (tmp_path / raising.path / "job.json").unlink()
+    raising.claim("job", job.model_copy(update={"job_info": info}), "job.json")
+    (tmp_path / torn.path / "ranks/0.json").write_bytes(b"\x00" * 50)
+    register(raising, infos)
+    register(good, infos)
+    wait_for(lambda: number_of(good) == 0, what="the good job's schedule")
+    for folder, text in ((torn, "ranks/0.json"), (raising, "ZeroDivisionError: as asked")):
+        current = wait_for(folder.read_current, what="a report")
+        assert current.state == "broken"
+        assert text in current.message
+
+
+def test_an_idle_job_is_ended_and_archived(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+    folder = make_job(tmp_path, 1)
+    register(folder, rank_infos(1))
+    processes.daemon(tmp_path, "--max-job-idle-time", "1")
+    shared = SharedDirectory(Files(tmp_path))
+    wait_for(lambda: shared.archived_job_ids() == [folder.job_id], what="the archive")
+    archived = shared.job(folder.job_id, archived=True)
+    assert archived.read_job() is not None
+    end = archived.read_end()
+    assert end is not None
+    assert end.reason == "idle"
+    assert archived.registered_ranks() == [0]
+
+
+def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+    processes.daemon(tmp_path, "--scheduler", "schedulers:ThreeSteps", env=ENVIRONMENT)
+    infos = rank_infos(2)
+    folders = [make_job(tmp_path, 2, attempt=str(n)) for n in range(2)]
+    assert folders[0].job_id != folders[1].job_id, "two jobs of one shape in the same second"
+    for folder in folders:
+        register(folder, infos)
+    for n, folder in enumerate(folders):
+        wait_for(lambda folder=folder: number_of(folder) == 0, what="schedule 0")
+        write_results(folder, 0, infos, time_s=1.0 + n)
+    for n, folder in enumerate(folders):
+        wait_for(lambda folder=folder: number_of(folder) == 1, what="schedule 1")
+        schedule = schedules_of(folder, infos)[0]
+        assert schedule is not None
+        assert schedule.frequencies[0] == ("forward", 1410 - 15 * (1 + n))
+
+
+def test_a_wrong_scheduler_argument_is_an_error_at_the_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), "--scheduler", "PointSolution"]
+    done = subprocess.run([*command, "--scheduler-args", '{"path": "x"}'], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "solution_path" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_daemon_killed_before_any_change_of_the_directory_leaves_a_job_that_ends_the_same(
+    tmp_path: Path, processes: Processes
+) -> None:
+    runners = [
+        processes.python(
+            str(HERE / "kill_at_every_call.py"), str(tmp_path / str(first)), str(first), "6", env=ENVIRONMENT
+        )
+        for first in range(1, 7)  # mostly waiting for leases, so more of them than cores
+    ]
+    runs = []
+    for runner in runners:
+        output, _ = runner.communicate(timeout=200)
+        assert runner.returncode == 0, output[-2000:]
+        runs += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    undisturbed = [run["content"] for run in runs if not run["died"]]
+    assert len(undisturbed) == 6
+    killed = [run for run in runs if run["died"]]
+    assert len(killed) > 50
+    for run in killed:
+        assert run["content"] == undisturbed[0], f"killed at call {run['n']}"

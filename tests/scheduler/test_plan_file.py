@@ -1,0 +1,181 @@
+"""lowtime's plan files are data: parsed, bounded, never run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_jobs import PLANS
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.scheduler import format_lowtime_plan, parse_plan, read_plan
+
+
+def failure_of(text: str | bytes) -> str:
+    with pytest.raises(PlanError) as caught:
+        parse_plan(text.encode() if isinstance(text, str) else text, "plan.py")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_real_plans_are_read(shared_data: Path, name: str) -> None:
+    plan = read_plan(shared_data / "plans" / name)
+    assert [len(row) for row in plan] == [24] * 8
+    assert plan[0][0][0] == "forward"
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_real_plans_are_written_as_they_were_but_for_comments(shared_data: Path, name: str) -> None:
+    path = shared_data / "plans" / name
+    plan = read_plan(path)
+    text = format_lowtime_plan([FrequencySchedule(rank=i, frequencies=row) for i, row in enumerate(plan)])
+    assert text.splitlines() == [line for line in path.read_text().splitlines() if not line.startswith("#")]
+
+
+def test_comments_at_the_end_are_normal() -> None:
+    text = "[[('forward', 885)]]\n# Iteration 704 cost: 5655.5 (it's 'fine')\n"
+    assert parse_plan(text.encode(), "plan.py") == [[("forward", 885)]]
+
+
+def test_0_mhz_is_a_clock() -> None:
+    assert parse_plan(b"[[('forward', 0)]]", "plan.py") == [[("forward", 0)]]
+
+
+def test_code_in_a_plan_is_refused_and_does_not_run(tmp_path: Path) -> None:
+    path, trace = tmp_path / "plan.py", tmp_path / "it_ran"
+    path.write_text(f"[[('forward', __import__('os').system('touch {trace}'))]]\n")
+    with pytest.raises(PlanError, match="code in plan files is never run"):
+        read_plan(path)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "exec('1')",
+        "x = [[('forward', 1)]]",
+        "import os",
+        "[[('forward', 1) for _ in range(3)]]",
+        "[[('forward', True)]]",
+        "[[('forward', 10**9)]]",
+        "[[(f'{1}', 1)]]",
+        "{}",
+        "[[('forward', 1)]][0]",
+        "(lambda: 0)()",
+    ],
+)
+def test_whatever_is_no_list_of_lists_is_refused(code: str) -> None:
+    assert "code in plan files is never run" in failure_of(code)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "[" * 100_000,
+        "(" * 100_000 + ")" * 100_000,
+        "-" * 100_000 + "1",
+        "1" + "+1" * 100_000,
+        "()" * 100_000,
+        "[1]" + "[1]" * 100_000,
+        "9" * 100_000,
+        "'" * 100_001,
+        "'a' " * 100_000,
+        "[" * 150 + "]" * 150,
+        "not " * 100_000 + "1",
+    ],
+    ids=lambda bomb: bomb[:6],
+)
+def test_bombs_are_refused(bomb: str) -> None:
+    failure_of(bomb)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "plan.py: has no stages"),
+        ("'abc'", "is str 'abc', not a list"),
+        ("[[], ('f', 1)]", "stage 1, position 0: found str 'f' where"),
+        ("[[('f', 1)], 7]", "stage 1 is int 7, not a list"),
+        ("[[('f', 1), ('f', 1, 2)]]", "stage 0, position 1: found a tuple of 3 where ('forward', 1200) was expected"),
+        ("[[('f', '885')]]", "stage 0, position 0: found str '885' where a clock in MHz was expected"),
+        ("[[('f', 885.5)]]", "stage 0, position 0: found float 885.5 where a clock in MHz"),
+        ("[[('f', -15)]]", "stage 0, position 0: found int -15 where a clock"),
+        ("[[('f', 99999)]]", "stage 0, position 0: found int 99999 where a clock"),
+        ("[[(885, 'f')]]", "stage 0, position 0: found int 885 where an instruction's name"),
+        ("[[('', 885)]]", "stage 0, position 0: found str '' where an instruction's name"),
+        ("", "is no list of lists"),
+        ("[[('f', 1)", "is no list of lists"),
+    ],
+)
+def test_a_wrong_shape_is_named_with_stage_and_position(text: str, message: str) -> None:
+    assert message in failure_of(text)
+
+
+def test_more_instructions_than_a_rank_can_have_are_refused() -> None:
+    assert "stage 0 has 65,536 instructions" in failure_of("[[" + "('f', 1)," * 65_536 + "]]")
+
+
+def test_more_instructions_than_a_plan_can_have_are_refused_before_parsing() -> None:
+    assert "more than 400,000 instructions" in failure_of("[" + "('f', 1)," * 600_001 + "]")
+
+
+def test_text_that_is_not_utf8_is_refused_with_its_line() -> None:
+    assert "plan.py, line 2: is not UTF-8" in failure_of(b"[\n\xff]")
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.py"
+    path.write_bytes(b" " * 101)
+    with pytest.raises(PlanError, match="larger than 100 bytes"):
+        read_plan(path, max_bytes=100)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"no\.py: cannot be read: No such file"):
+        read_plan(tmp_path / "no.py")
+
+
+def test_a_named_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.py")
+    with pytest.raises(PlanError, match="is no regular file"):
+        read_plan(tmp_path / "plan.py")
+
+
+def test_an_endless_device_is_refused() -> None:
+    with pytest.raises(PlanError, match="is no regular file"):
+        read_plan("/dev/zero")
+
+
+def test_a_path_with_nul_is_refused() -> None:
+    with pytest.raises(PlanError, match="cannot be read"):
+        read_plan("a\0b.py")
+
+
+def test_a_plan_with_a_gap_in_its_ranks_cannot_be_written() -> None:
+    with pytest.raises(PlanError, match=r"without gaps; these are for \[0, 2\]"):
+        format_lowtime_plan([FrequencySchedule(rank=rank, frequencies=[]) for rank in (2, 0)])
+
+
+def test_comments_are_written_behind_the_plan() -> None:
+    text = format_lowtime_plan([FrequencySchedule(rank=0, frequencies=[("f", 1)])], ["made by\nhand"])
+    assert text.endswith("]\n# made by\n# hand\n")
+
+
+steps = st.tuples(st.text(min_size=1, max_size=64), st.integers(0, 60_000))
+
+
+@given(st.lists(st.lists(steps, max_size=20), min_size=1, max_size=6))
+def test_every_plan_survives_writing_and_reading(plan: list[list[tuple[str, int]]]) -> None:
+    text = format_lowtime_plan([FrequencySchedule(rank=i, frequencies=row) for i, row in enumerate(plan)])
+    assert parse_plan(text.encode(), "plan.py") == plan
+
+
+@given(st.one_of(st.binary(max_size=200), st.text("[](),'\"0123456789 forward#\n\\-.", max_size=200).map(str.encode)))
+def test_no_bytes_raise_anything_but_plan_error(data: bytes) -> None:
+    with contextlib.suppress(PlanError):
+        parse_plan(data, "plan.py")

@@ -1,0 +1,140 @@
+"""Schedulers by name, and their arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.scheduler import (
+    FrequencyScheduler,
+    Manual,
+    PointSolution,
+    PointSolution3D,
+    ScheduleGenerator,
+    check_scheduler_args,
+    is_builtin,
+    load_scheduler,
+)
+
+MODULE = """
+from pfo_fs.scheduler import FrequencyScheduler, Manual
+
+class Mine(Manual):
+    pass
+
+class Half(FrequencyScheduler):
+    pass
+
+class Other:
+    pass
+
+number = 7
+"""
+
+
+@pytest.fixture
+def my_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_policies_of_test.py").write_text(MODULE)
+    (tmp_path / "my_broken_of_test.py").write_text("import no_such_module_of_ours\n")
+    (tmp_path / "my_exit_of_test.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "my_syntax_of_test.py").write_text("def :\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "my_policies_of_test"
+
+
+@pytest.mark.parametrize("cls", [Manual, PointSolution, PointSolution3D])
+def test_built_in_schedulers_have_short_names(cls: type[FrequencyScheduler]) -> None:
+    assert load_scheduler(cls.__name__) is cls
+
+
+def test_a_users_own_scheduler_is_found_by_module_and_class(my_module: str) -> None:
+    assert load_scheduler(f"{my_module}:Mine").__name__ == "Mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("PointSolutoin", "did you mean PointSolution"),
+        ("Pareto9", "Built in are Manual, PointSolution, PointSolution3D"),
+        ("no_such_module_of_ours:Mine", "ModuleNotFoundError: No module named 'no_such_module_of_ours'"),
+        ("my_broken_of_test:Mine", "No module named 'no_such_module_of_ours'"),
+        ("my_exit_of_test:Mine", "SystemExit: 3"),
+        ("my_syntax_of_test:Mine", "SyntaxError"),
+        ("my_policies_of_test:Yours", "no attribute 'Yours'; its schedulers are Half, Manual, Mine"),
+        ("my_policies_of_test:number", "number is a int, not a subclass"),
+        ("my_policies_of_test:Other", "Other is a class, but not a subclass"),
+        ("my_policies_of_test:Half", "Half does not define _run"),
+        ("my_policies_of_test:", "expected package.module:Class"),
+        (":Mine", "expected package.module:Class"),
+        ("../evil:Mine", "expected package.module:Class"),
+        ("", "is unknown"),
+    ],
+)
+def test_a_name_that_leads_nowhere_says_which_step_failed(my_module: str, name: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_scheduler(name)
+    assert message in str(caught.value)
+
+
+def test_only_short_names_are_built_in() -> None:
+    assert [is_builtin(name) for name in ("Manual", "PointSolution3D", "pfo_fs.scheduler:Manual", "os:system", "")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+class Choosy(FrequencyScheduler):
+    def __init__(self, job_info: Any, rank_infos: Any, pfo_settings: Any, path: str, *, step: int = 3) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+
+    def _run(self) -> ScheduleGenerator:
+        yield []
+
+
+class Open(FrequencyScheduler):
+    def __init__(self, *args: Any, path: str, **more: Any) -> None:
+        super().__init__(*args)
+
+    def _run(self) -> ScheduleGenerator:
+        yield []
+
+
+@pytest.mark.parametrize(
+    ("cls", "args"),
+    [
+        (Manual, {}),
+        (PointSolution, {"solution_path": "a.py"}),
+        (PointSolution3D, {"solution_path": "a.py"}),
+        (Choosy, {"path": "a"}),
+        (Choosy, {"path": "a", "step": 4}),
+        (Open, {"path": "a", "anything": 1}),
+    ],
+)
+def test_fitting_arguments_pass(cls: type[FrequencyScheduler], args: dict[str, Any]) -> None:
+    check_scheduler_args(cls, args)
+
+
+@pytest.mark.parametrize(
+    ("cls", "args", "message"),
+    [
+        (PointSolution, {}, "missing solution_path. It takes PointSolution(solution_path: "),
+        (PointSolution3D, {}, "missing solution_path. It takes PointSolution3D(solution_path: "),
+        (PointSolution, {"solution_pth": "a"}, "unexpected solution_pth (did you mean solution_path?)"),
+        (Manual, {"deadline": 3}, "unexpected deadline. It takes Manual()"),
+        (Choosy, {"stp": 3}, "missing path; unexpected stp (did you mean step?)"),
+        (Manual, {"job_info": 3}, "unexpected job_info"),
+        (Open, {"anything": 1}, "missing path. It takes Open(*args: Any, path: str, **more: Any)"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_all_named_with_the_signature(
+    cls: type[FrequencyScheduler], args: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_scheduler_args(cls, args)
+    assert message in str(caught.value)

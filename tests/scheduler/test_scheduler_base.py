@@ -1,0 +1,120 @@
+"""The generator that `observe` and `next_schedule` drive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scheduler_jobs import make_job, result_of, schedule_of
+
+from pfo_fs.errors import PlanError
+from pfo_fs.scheduler import FrequencyScheduler, Manual, ScheduleGenerator
+from pfo_fs.settings import PFOSettings
+
+
+class Descending(FrequencyScheduler):
+    """Two schedules, then the end; remembers what it was told."""
+
+    def _run(self) -> ScheduleGenerator:
+        self.heard = []
+        for mhz in (1200, 900):
+            results = yield [schedule_of(info.rank, ["forward"], lambda _, mhz=mhz: mhz) for info in self.rank_infos]
+            self.heard.append([result.rank for result in results])
+
+
+def make(cls: type[FrequencyScheduler], **args: Any) -> Any:
+    job, infos = make_job(pp=2)
+    return cls(job, list(reversed(infos)), PFOSettings(), **args)
+
+
+def clocks(scheduler: FrequencyScheduler) -> list[int]:
+    return [schedule.frequencies[0][1] for schedule in scheduler.next_schedule()]
+
+
+def test_next_schedule_says_the_same_until_results_are_observed() -> None:
+    scheduler = make(Descending)
+    assert clocks(scheduler) == clocks(scheduler) == [1200, 1200]
+    scheduler.observe([result_of(0), result_of(1)])
+    assert clocks(scheduler) == [900, 900]
+
+
+def test_a_generator_that_ends_leaves_its_last_schedule_in_force() -> None:
+    scheduler = make(Descending)
+    scheduler.next_schedule()
+    for _ in range(5):
+        scheduler.observe([result_of(0), result_of(1)])
+    assert clocks(scheduler) == [900, 900]
+
+
+def test_a_scheduler_is_done_once_its_generator_has_ended() -> None:
+    scheduler = make(Descending)
+    seen = [scheduler.done]
+    scheduler.next_schedule()
+    for _ in range(2):
+        seen.append(scheduler.done)
+        scheduler.observe([result_of(0)])
+    assert [*seen, scheduler.done] == [False, False, False, True]
+
+
+def test_results_that_arrive_after_the_end_are_not_looked_at() -> None:
+    scheduler = make(Descending)
+    scheduler.next_schedule()
+    for _ in range(4):
+        scheduler.observe([result_of(0)])
+    assert len(scheduler.heard) == 2
+
+
+def test_results_reach_the_generator_in_the_order_of_ranks() -> None:
+    scheduler = make(Descending)
+    scheduler.next_schedule()
+    scheduler.observe([result_of(1), result_of(0)])
+    assert scheduler.heard == [[0, 1]]
+
+
+def test_rank_infos_are_sorted() -> None:
+    assert [info.rank for info in make(Descending).rank_infos] == [0, 1]
+
+
+def test_observing_before_the_first_schedule_says_so() -> None:
+    with pytest.raises(PlanError, match=r"Descending: observe\(\) before next_schedule\(\).* 1 results"):
+        make(Descending).observe([result_of(0)])
+
+
+def test_a_generator_that_ends_before_its_first_yield_says_so() -> None:
+    class Silent(FrequencyScheduler):
+        def _run(self) -> ScheduleGenerator:
+            if self.world_size > 100:
+                yield []
+
+    with pytest.raises(PlanError, match=r"Silent\._run ended before its first `yield`"):
+        make(Silent).next_schedule()
+
+
+@pytest.mark.parametrize("wrong", [None, 7, "abc", [("forward", 1200)], {"rank": 0}])
+def test_yielding_something_else_than_schedules_says_what(wrong: Any) -> None:
+    class Wrong(FrequencyScheduler):
+        def _run(self) -> ScheduleGenerator:
+            yield wrong
+
+    with pytest.raises(PlanError, match=r"Wrong\._run yielded .* must yield a list of FrequencySchedule"):
+        make(Wrong).next_schedule()
+
+
+def test_a_replay_over_the_same_results_gives_the_same_schedules() -> None:
+    first, second = make(Descending), make(Descending)
+    for scheduler in (first, second):
+        scheduler.next_schedule()
+        scheduler.observe([result_of(1), result_of(0)])
+    assert first.next_schedule() == second.next_schedule()
+
+
+def test_manual_leaves_every_clock_alone() -> None:
+    assert make(Manual).next_schedule() == []
+
+
+def test_a_class_without_run_cannot_be_made() -> None:
+    class Nothing(FrequencyScheduler):
+        pass
+
+    with pytest.raises(TypeError, match="_run"):
+        make(Nothing)

@@ -1,0 +1,104 @@
+"""The check that every schedule passes, whoever made it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_jobs import make_job, order_of
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.scheduler import check_schedules, order_hash
+from pfo_fs.scheduler.validate import nearest_clocks
+
+JOB, INFOS = make_job(pp=2, dp=2)
+
+
+def schedule(rank: int, *steps: tuple[str, int], stages: list[int] | None = None) -> FrequencySchedule:
+    return FrequencySchedule(rank=rank, frequencies=list(steps), stages=stages)
+
+
+def test_schedules_that_fit_pass() -> None:
+    schedules = [schedule(rank, ("forward", 885), ("backward", 0)) for rank in range(4)]
+    check_schedules(schedules, JOB, INFOS, {rank: order_of(["forward", "backward"]) for rank in range(4)})
+
+
+def test_ranks_may_be_left_out() -> None:
+    check_schedules([schedule(3, ("forward", 885))], JOB, INFOS)
+
+
+def test_ranks_whose_order_is_not_known_are_not_compared() -> None:
+    check_schedules([schedule(3, ("forward", 885))], JOB, INFOS, {3: None})
+
+
+def test_ranks_that_offer_no_clocks_are_not_checked_for_them() -> None:
+    job, infos = make_job(pp=1, clocks=[])
+    check_schedules([schedule(0, ("forward", 123))], job, infos)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "message"),
+    [
+        ([schedule(4, ("forward", 885))], "a schedule for rank 4, but the job has ranks 0 to 3"),
+        ([schedule(1), schedule(1)], "two schedules for rank 1"),
+        (
+            [schedule(2, ("forward", 885), ("backward", 886))],
+            "position 1 (backward) of the schedule: the GPU of rank 2 does not offer 886 MHz; nearest: 885 and 900",
+        ),
+        ([schedule(0, ("forward", 5000))], "nearest: 1395 and 1410"),
+        ([schedule(0, ("forward", 1))], "nearest: 210 and 225"),
+    ],
+)
+def test_a_schedule_that_cannot_be_run_is_named(schedules: list[FrequencySchedule], message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        check_schedules(schedules, JOB, INFOS)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["forward"], "at position 1 (counted from 0) of rank 1: expected backward, the list ends; 2 instructions"),
+        (["backward", "forward"], "at position 0 (counted from 0) of rank 1: expected forward, got backward"),
+        (["forward", "backward", "x"], "position 2 (counted from 0) of rank 1: expected the end, got x; 2 instructio"),
+        ([], "2 instructions expected, got 0"),
+    ],
+)
+def test_another_order_is_named_with_position_and_counts(names: list[str], message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        check_schedules(
+            [schedule(1, *[(name, 885) for name in names])], JOB, INFOS, {1: order_of(["forward", "backward"])}
+        )
+    assert message in str(caught.value)
+
+
+def test_stages_are_compared_where_both_sides_give_them() -> None:
+    planned = schedule(0, ("forward", 885), ("forward", 885), stages=[0, 2])
+    check_schedules([planned], JOB, INFOS, {0: [("forward", 0), ("forward", None)]})
+    with pytest.raises(PlanError, match="expected forward@3, got forward@2"):
+        check_schedules([planned], JOB, INFOS, {0: [("forward", 0), ("forward", 3)]})
+
+
+def test_ranks_that_share_one_list_are_still_checked_for_their_own_gpu() -> None:
+    job, infos = make_job(pp=1, dp=2)
+    infos[1].available_frequencies = [1200]
+    first = schedule(0, ("forward", 885))
+    with pytest.raises(PlanError, match="rank 1 does not offer 885"):
+        check_schedules([first, first.model_copy(update={"rank": 1})], job, infos)
+
+
+def test_an_order_hash_stays_the_same_from_release_to_release() -> None:
+    assert order_hash(["forward", "backward"]) == "e10a0e3af4243e11"
+
+
+@given(st.lists(st.text(), max_size=5), st.lists(st.text(), max_size=5))
+def test_different_orders_have_different_hashes(one: list[str], other: list[str]) -> None:
+    assert (order_hash(one) == order_hash(other)) == (one == other)
+
+
+@given(st.integers(0, 3000), st.lists(st.integers(1, 2000), min_size=1))
+def test_the_nearest_clocks_are_offered_and_none_is_nearer(mhz: int, offered: list[int]) -> None:
+    nearest = nearest_clocks(mhz, offered)
+    assert set(nearest) <= set(offered)
+    assert min(abs(clock - mhz) for clock in nearest) == min(abs(clock - mhz) for clock in offered)

@@ -1,0 +1,30 @@
+"""Schedulers that daemons under test load by `schedulers:Name`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.scheduler import FrequencyScheduler
+
+
+class ThreeSteps(FrequencyScheduler):
+    """Yields three schedules; each depends on the results of all before."""
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        mhz = 1410
+        for _ in range(3):
+            results = yield [
+                FrequencySchedule(rank=info.rank, frequencies=[("forward", mhz), ("backward", mhz)])
+                for info in self.rank_infos
+            ]
+            mhz -= 15 * round(max(result.iter_time[0] for result in results))
+
+
+class Broken(FrequencyScheduler):
+    """Breaks for jobs that say so in their metadata."""
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        if self.job_info.job_metadata == "break":
+            raise ZeroDivisionError("as asked")
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
