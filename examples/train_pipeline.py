@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.nn import functional as F
+from torch.nn import functional
 
 from pfo_fs import PFOFileOptimizer  # pfo-fs
 
@@ -42,7 +42,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.mlp(self.norm2(x))
 
@@ -70,7 +70,7 @@ def make_stage(stage: int, stages: int, args: argparse.Namespace) -> nn.Module:
 
 
 def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
+    return functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
 
 
 def mark_instructions(stage: PipelineStage, opt: PFOFileOptimizer, run_simulated: object | None) -> None:
@@ -122,18 +122,7 @@ def main() -> None:
     mesh = init_device_mesh(device.type, (stages,), mesh_dim_names=("pp",))
 
     module = make_stage(rank, stages, args).to(device)
-    activation = torch.zeros(args.microbatch_size, args.length, args.width, device=device)
-    tokens = torch.zeros(args.microbatch_size, args.length, dtype=torch.long, device=device)
-    logits = torch.zeros(args.microbatch_size, args.length, VOCABULARY, device=device)
-    stage = PipelineStage(
-        module,
-        rank,
-        stages,
-        device,
-        input_args=(tokens,) if rank == 0 else (activation.requires_grad_(),),
-        output_args=(logits if rank == stages - 1 else activation,),
-        group=mesh.get_group("pp"),
-    )
+    stage = PipelineStage(module, rank, stages, device, group=mesh.get_group("pp"))
     pipeline = Schedule1F1B(stage, args.num_microbatches, loss_fn=loss_of)
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
 

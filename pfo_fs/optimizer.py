@@ -244,7 +244,7 @@ class PFOFileOptimizer:
         if error is None:
             self.close()
         else:
-            self.close("crashed", f"{kind.__name__ if kind else ''}: {error}"[:1000])
+            self.close("crashed", _in_one_line(error))
 
     # ---- setting up
 
@@ -466,4 +466,8 @@ def _close_at_exit(reference: weakref.ref[PFOFileOptimizer]) -> None:
         if error is None:
             optimizer.close()
         else:
-            optimizer.close("crashed", f"{type(error).__name__}: {error}"[:1000])
+            optimizer.close("crashed", _in_one_line(error))
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from pfo_fs.errors import RecordError, StoreError
@@ -113,40 +112,34 @@ def render(state: dict[str, Any]) -> Group:
     if state["archived_jobs"]:
         line.append(f"   {state['archived_jobs']} archived", style="dim")
 
-    table = Table(expand=False, header_style="bold", pad_edge=False)
-    for title, justify in (
-        ("job", "left"),
-        ("state", "left"),
-        ("by", "left"),
-        ("ranks", "right"),
-        ("schedule", "left"),
-        ("step", "right"),
-        ("s/iter", "right"),
-        ("J/iter", "right"),
-    ):
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=title != "job")  # type: ignore[arg-type]
-    notes: list[Text] = []
-    for job in state["jobs"]:
-        schedule = job.get("schedule")
-        table.add_row(
-            job["job_id"],
-            Text(job.get("end_reason") or job["state"], style=_STATE_STYLE.get(job["state"], "")),
-            job.get("coordination") or "-",
-            f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')}",
-            "-" if schedule is None else f"{schedule} ({job['schedule_source']}) from {job['from_step']}",
-            _number(job.get("step"), "d") if job.get("step", -1) >= 0 else "-",
-            _number(job.get("iter_time_s"), ".3f"),
-            _number(job.get("iter_energy_j"), ".1f"),
-        )
-        texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), job.get("last_error"))))
-        notes.extend(Text.assemble((f"{job['job_id']}: ", "bold"), text) for text in texts)
     if not state["jobs"]:
         return Group(line, Text("no jobs", style="dim"))
-    return Group(line, table, *notes)
+    return Group(line, *(part for job in state["jobs"] for part in _render_job(job)))
 
 
-def _number(value: float | int | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _render_job(job: dict[str, Any]) -> list[Text]:
+    """A line with the job's id, which is long; its figures below, within 80 columns; what went wrong below that."""
+    schedule = job.get("schedule")
+    row = Text("  ")
+    row.append(f"{job.get('end_reason') or job['state']:<9}", style=_STATE_STYLE.get(job["state"], ""))
+    row.append(f"{job.get('coordination') or '-':<7}")
+    row.append(f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks".ljust(13))
+    row.append(
+        ("no schedule" if schedule is None else f"#{schedule} {job['schedule_source']} from {job['from_step']}").ljust(
+            23
+        )
+    )
+    row.append((f"step {job['step']}" if job.get("step", -1) >= 0 else "").ljust(11))
+    row.append(_number(job.get("iter_time_s"), ".3f", " s"))
+    row.append(_number(job.get("iter_energy_j"), ".0f", " J"))
+    lines = [Text(job["job_id"], style="bold"), row]
+    texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), job.get("last_error"))))
+    lines.extend(Text(f"  {text}", style="red" if job["state"] == "broken" else "yellow") for text in texts)
+    return lines
+
+
+def _number(value: float | None, form: str, unit: str) -> str:
+    return "" if value is None else (format(value, form) + unit).ljust(9)
 
 
 def _daemon(shared: SharedDirectory) -> bodies.DaemonBody | None:

@@ -70,6 +70,16 @@ def load_scheduler(name: str) -> type[FrequencyScheduler]:
     return found
 
 
+class _Verbatim:
+    """An annotation as it was typed: inspect shows those of `from __future__ import annotations` in quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
 def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any]) -> None:
     """Checks that `cls(job_info, rank_infos, pfo_settings, **args)` is a possible call.
 
@@ -96,7 +106,9 @@ def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any])
     for name in unexpected:
         close = difflib.get_close_matches(name, known, n=1)
         parts.append(f"unexpected {name}" + (f" (did you mean {close[0]}?)" if close else ""))
-    shown = ", ".join(str(parameter) for parameter in own)
+    shown = ", ".join(
+        str(p.replace(annotation=_Verbatim(p.annotation)) if isinstance(p.annotation, str) else p) for p in own
+    )
     raise ConfigError(
         f"arguments of the scheduler {cls.__name__}: {'; '.join(parts) or reason}. "
         f"It takes {cls.__name__}({shown}), given as scheduler_args"

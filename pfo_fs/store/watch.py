@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,8 @@ class Watcher:
             def on_any_event(_, event: FileSystemEvent) -> None:  # noqa: N805 - `self` is the watcher
                 self._note(str(event.dest_path or event.src_path))
 
+        # A folder that is made and filled at once is noted twice by watchdog, which it warns of, and which is fine.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.")
         observer = Observer()
         try:
             # Our own reads make events too; only those of finished writes are asked for.

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import pytest
-from scheduler_jobs import make_job, result_of, schedule_of
+from scheduler_jobs import make_job, result_of
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -26,7 +26,8 @@ class PerStage(FrequencyScheduler):
         mhz = 900
         while True:
             schedules = [
-                schedule_of(info.rank, ["forward"], lambda _, r=info.rank: mhz + 100 * r) for info in self.rank_infos
+                FrequencySchedule(rank=info.rank, frequencies=[("forward", mhz + 100 * info.rank)])
+                for info in self.rank_infos
             ]
             self.heard.append((yield list(reversed(schedules))))
             mhz += self.step
