@@ -63,8 +63,8 @@ class Daemon:
         self._jobs: dict[str, Coordinator] = {}
         self._due: dict[str, float] = {}
         self._over: dict[str, float] = {}  # jobs that have ended, and when that was seen
-        self._listed = -1e9
-        self._beat = -1e9
+        self._listed = -math.inf
+        self._beat = -math.inf
         self._seen: tuple[tuple[int, int] | None, float] = (None, monotonic())
 
     @property
@@ -92,20 +92,23 @@ class Daemon:
         try:
             while not self._stop.is_set():
                 try:
-                    wait_s, hints = self._turn(), set[str]()
+                    wait_s = self._turn()
                 except (StoreError, RecordError) as error:
                     log.warning("%s", error.args[-1])
                     self._restart_timers()
                     wait_s = 1.0
-                if wait_s > 0 and not self._stop.is_set():
-                    hints = self._watcher.wait(wait_s)
-                for job_id in hints:
-                    if job_id in self._jobs:
-                        self._due[job_id] = 0.0
-                    elif job_id not in self._over:
-                        self._listed = -1e9
+                if not self._stop.is_set():
+                    self._heed(self._watcher.wait(wait_s))
         finally:
             self._resign()
+
+    def _heed(self, hints: set[str]) -> None:
+        """Makes the jobs due under whose folders something may have changed."""
+        for job_id in hints:
+            if job_id in self._jobs:
+                self._due[job_id] = -math.inf
+            elif job_id not in self._over:
+                self._listed = -math.inf
 
     def _turn(self) -> float:
         """One look at everything that is due; returns the seconds until the next."""
@@ -125,7 +128,7 @@ class Daemon:
         soonest = min(self._due.values(), default=now + _LISTING_EVERY_S)
         wait_s = min(soonest, self._listed + _LISTING_EVERY_S, self._beat + 1.0) - self._monotonic()
         # A burst of registrations is looked at in lots, not one by one.
-        return max(0.005, min(wait_s, self._interval_s if self._due else 1.0))
+        return max(0.005, wait_s)
 
     # ---- leading
 
@@ -153,7 +156,7 @@ class Daemon:
         self._jobs.clear()
         self._due.clear()
         self._over.clear()
-        self._listed = -1e9
+        self._listed = -math.inf
         log.info("leading, generation %d", self.generation)
         self._say(stopped=False)
         self._beat = now
@@ -166,6 +169,8 @@ class Daemon:
             log.warning("generation %d leads now; standing by", newest)
             self._stand_by(now)
             return False
+        if self._lock is None:  # its holder was silent when this daemon took over
+            self._lock = try_lock(self._files, "daemon.lock")
         self._say(stopped=False)
         self._beat = now
         return True
@@ -239,7 +244,9 @@ class Daemon:
         if coordinator.state == "ended":
             self._forget(job_id)
             return
-        self._due[job_id] = now + min(delay_s, max(self._interval_s, 1.0) if coordinator.is_mine else delay_s)
+        if coordinator.is_mine and not self._watcher.uses_events:
+            delay_s = min(delay_s, self._interval_s)
+        self._due[job_id] = now + delay_s
         idle_s = now - coordinator.last_alive
         if idle_s > self._settings.max_job_idle_time:
             log.warning("job %s: no sign of life for %.0f s; ended and archived", job_id, idle_s)
