@@ -228,6 +228,7 @@ class Daemon:
                 kind="daemon",
                 generation=self.generation,
                 lead_s=self._lead_s,
+                still_leads=lambda: self._shared.last_generation() == self.generation,
                 monotonic=self._monotonic,
             )
             self._due[job_id] = 0.0

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 MISSING_AFTER_S = 30.0
 """After this long without them, ranks that have not registered are named."""
 
+_CHECK_CURRENT_EVERY_S = 2.0
+
 State = Literal["waiting", "running", "broken", "ended"]
 
 
@@ -41,6 +43,7 @@ class Coordinator:
         lead_s: How long all ranks surely need to learn of a new schedule; it starts no sooner.
         rank_infos: All ranks, where they are known otherwise than through the folder.
         on_publish: Called with (number, schedules) for each schedule: the carrier of `local` coordination.
+        still_leads: Asked before anything is written; a daemon that slept may have been replaced.
         monotonic: The clock.
     """
 
@@ -54,6 +57,7 @@ class Coordinator:
         lead_s: float = 1.5,
         rank_infos: Sequence[RankInfo] | None = None,
         on_publish: Callable[[int, list[FrequencySchedule]], None] | None = None,
+        still_leads: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = folder
@@ -64,6 +68,7 @@ class Coordinator:
         self._generation = generation
         self._lead_s = lead_s
         self._on_publish = on_publish
+        self._still_leads = still_leads
         self._monotonic = monotonic
 
         self._job: bodies.JobBody | None = None
@@ -79,6 +84,7 @@ class Coordinator:
         self._start_step = 0
         self._override: YamlOverride | None = None
         self._said: bodies.CurrentBody | None = None
+        self._said_checked = -math.inf
         self._progress: tuple[int, float, float | None] | None = None  # step, when seen, iteration time
         self._progress_read = -math.inf
         self._results_seen = -1
@@ -291,6 +297,8 @@ class Coordinator:
         infos = list(self._ranks.values())
         check_schedules(schedules, self._job.job_info, infos, self._known_orders())
         number = self._number + 1
+        if not self._still_leads():
+            return
         start_step = self._start_step_for(now)
         try:
             ours = self.folder.write_schedule(number, self._generation, start_step, source, schedules, infos)
@@ -352,10 +360,19 @@ class Coordinator:
             message=self.message[:4000],
             source=self._source,
         )
-        if body == self._said and not force:
+        if (body == self._said and not force and self._still_said()) or not self._still_leads():
             return
         self.folder.write_current(body)
         self._said = body
+
+    def _still_said(self) -> bool:
+        """Looks, now and then, whether an older coordinator that woke up has written over what was said."""
+        now = self._monotonic()
+        if now - self._said_checked < _CHECK_CURRENT_EVERY_S:
+            return True
+        self._said_checked = now
+        current = self.folder.read_current()
+        return current == self._said or (current is not None and current.generation > self._generation)
 
     def _log_change(self, text: str) -> None:
         if text != self.message:

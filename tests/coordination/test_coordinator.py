@@ -422,3 +422,27 @@ def test_a_yaml_that_is_a_link_out_of_the_directory_is_rejected(
     poll(coordinator, clock, 3)
     assert "state: rejected" in status_of(folder)
     assert folder.schedule_numbers() == [0]
+
+
+def test_a_deposed_coordinator_writes_nothing(tmp_path: Path, clock: Clock) -> None:
+    folder = make_job(tmp_path, 1)
+    register(folder, rank_infos(1))
+    fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
+    coordinator = Coordinator(
+        fresh, PFOSettings(), kind="daemon", generation=1, still_leads=lambda: False, monotonic=clock
+    )
+    poll(coordinator, clock, 3)
+    assert folder.read_current() is None
+    assert folder.schedule_numbers() == []
+
+
+def test_what_an_older_coordinator_wrote_over_is_said_again(tmp_path: Path, clock: Clock) -> None:
+    folder = make_job(tmp_path, 1)
+    register(folder, rank_infos(1))
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 3)
+    folder.write_current(bodies.CurrentBody(generation=0, number=7, state="broken", message="from the past"))
+    poll(coordinator, clock, 5)
+    current = folder.read_current()
+    assert current is not None
+    assert (current.generation, current.number, current.state) == (1, 0, "running")

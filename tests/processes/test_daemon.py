@@ -81,7 +81,7 @@ def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Pr
     counter = told(tmp_path).counter  # type: ignore[union-attr]
     wait_for(lambda: told(tmp_path).counter > counter + 2, what="heartbeats")  # type: ignore[union-attr]
     assert told(tmp_path).pid == second.pid  # type: ignore[union-attr]
-    assert folder.read_current().generation == 2  # type: ignore[union-attr]
+    wait_for(lambda: folder.read_current().generation == 2, what="the new leader's word")  # type: ignore[union-attr]
 
 
 def test_sigterm_stops_a_daemon_cleanly_and_hands_over_at_once(
