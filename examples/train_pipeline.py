@@ -155,7 +155,11 @@ def main() -> None:
                 pipeline.step(target=batch[:, 1:], losses=losses)
             else:
                 pipeline.step()
+            planned = torch.tensor(opt.schedule_number > 0, dtype=torch.int32, device=device)
+            dist.all_reduce(planned, dist.ReduceOp.MIN)  # all ranks must stop at the same iteration
             opt.on_step_end()  # pfo-fs
+            if args.iterations_with_plan and planned.item() and last_iteration == args.iterations:
+                last_iteration = iteration + args.iterations_with_plan
             optimizer.step()
             optimizer.zero_grad()
             if rank == stages - 1:
@@ -165,8 +169,6 @@ def main() -> None:
                     f"iteration {iteration:4d}  loss {loss:.3f}  {took:.3f} s  schedule {opt.schedule_number}",
                     flush=True,
                 )
-            if args.iterations_with_plan and opt.schedule_number > 0 and last_iteration == args.iterations:
-                last_iteration = iteration + args.iterations_with_plan  # the same on all ranks: they switch together
             iteration += 1
     dist.destroy_process_group()
 

@@ -78,6 +78,7 @@ class HostAgent:
         self._coordinator: Coordinator | None = None
         self._known = (-1, -1)  # (generation, number) of the newest schedule that was handed out
         self._progress: dict[int, bodies.RankProgress] = {}
+        self._progress_at: dict[int, float] = {}
         self._progress_dirty = False
         self._late: set[tuple[int, int]] = set()
         self._pending: list[Callable[[], None]] = []
@@ -267,6 +268,7 @@ class HostAgent:
         fields = {key: message.get(key) for key in ("step", "number", "iter_time", "iter_energy", "clock_mhz")}
         if message.get("message"):
             fields["error"] = str(message["message"])[:4000]
+        self._progress_at[client.rank] = time.monotonic()
         self._update_progress(client.rank, **fields)
 
     def _update_progress(self, rank: int, **fields: Any) -> None:
@@ -345,7 +347,11 @@ class HostAgent:
         self._next_progress = now + (slow if self._name == 0 else 12 * slow) * random.uniform(0.9, 1.1)
         if self.folder is None or not self._progress_dirty or self._name is None:
             return
-        body = bodies.ProgressBody(ranks=list(self._progress.values()), store_error=self._store_error[:4000])
+        ranks = [
+            progress.model_copy(update={"step_age_s": now - self._progress_at.get(rank, now)})
+            for rank, progress in self._progress.items()
+        ]
+        body = bodies.ProgressBody(ranks=ranks, store_error=self._store_error[:4000])
         try:
             self.folder.write_progress(body, self._name)
             self._progress_dirty = False

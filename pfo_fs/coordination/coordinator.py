@@ -85,7 +85,7 @@ class Coordinator:
         self._override: YamlOverride | None = None
         self._said: bodies.CurrentBody | None = None
         self._said_checked = -math.inf
-        self._progress: tuple[int, float, float | None] | None = None  # step, when seen, iteration time
+        self._progress: tuple[int, float, float | None] | None = None  # step, since when at the earliest, s/iteration
         self._progress_read = -math.inf
         self._results_seen = -1
         self.first_seen = self.last_alive = monotonic()
@@ -195,13 +195,14 @@ class Coordinator:
     def _read_progress(self, now: float) -> None:
         if now - self._progress_read < min(1.0, self._lead_s):
             return
-        self._progress_read = now
+        not_yet_there, self._progress_read = max(self._progress_read, self.first_seen), now
         body = self.folder.read_progress(0)
         mine = next((rank for rank in body.ranks if rank.rank == 0), None) if body else None
         if mine is None or mine.step < 0:
             return
         if self._progress is None or mine.step != self._progress[0]:
-            self._progress = (mine.step, now, mine.iter_time)
+            # It was written between the last look and this one.
+            self._progress = (mine.step, not_yet_there - mine.step_age_s, mine.iter_time)
             self.last_alive = now
 
     # ---- the scheduler
@@ -327,10 +328,10 @@ class Coordinator:
         """The first step of a schedule written now: far enough ahead that every rank knows it by then."""
         if self._progress is None:
             return 0
-        step, seen, iter_time = self._progress
+        step, since, iter_time = self._progress
         if not iter_time or iter_time <= 0:
             return step + 2
-        return step + 1 + math.ceil((now - seen + self._lead_s) / iter_time)
+        return step + 1 + math.ceil((now - since + self._lead_s) / iter_time)
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         assert self._job is not None

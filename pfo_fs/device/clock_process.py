@@ -38,8 +38,8 @@ _READING_SHARE = 20
 """Readings that take t are at least 20 t apart: setting clocks must not queue behind a slow energy counter."""
 _SOON_NS = 5_000_000
 """After a change of the clock, energy is read if the last reading is older than this."""
-_GLANCES = 100
-"""Looks at the target, 4 us in all, before going to sleep: being woken costs training 10 us, and us more than this."""
+_GLANCES = 50
+"""Looks at the target, 2 us in all, before going to sleep: being woken costs training 10 us, and us more than this."""
 
 
 class ClockLoop:
@@ -239,11 +239,15 @@ class ClockLoop:
             self._meter.lost()
         elif marks:
             for measured in self._meter.take(marks):
-                self._reporter.measured(measured)
+                if measured is not None:
+                    self._reporter.measured(measured)
+                self._apply()  # clocks do not wait for the arithmetic
             self._words[page.MEASURED_NUMBER] = self._meter.done_number
         self._reporter.progress(self._meter.last_step, self._clock, self._message)
         self._reporter.pump()
         pause_ns = _MEASURE_EVERY_NS if self._words[page.MEASURING] else _LOOK_EVERY_NS
+        if self._marks.behind > 2048:
+            pause_ns //= 10
         self._next_look_ns = now_ns + max(pause_ns, _READING_SHARE * cost_ns)
 
 

@@ -8,11 +8,14 @@ better is known.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pfo_fs.device import page
 
 _MAX_READINGS = 4096
+_BREATH = 32
+"""Marks or instructions between two yields of `StepMeter.take`, some 50 us."""
 _MAX_INSTRUCTIONS_OF_A_STEP = 65_535
 
 
@@ -121,10 +124,15 @@ class StepMeter:
         self._open: list[tuple[int, int]] = []
         self._instructions: list[tuple[int, int, int]] = []  # name's place, begin, end
 
-    def take(self, marks: list[tuple[int, int]]) -> list[Measured]:
-        """Follows marks; the curve must hold a reading later than the last of them. Returns finished results."""
-        finished = []
-        for first, code in marks:
+    def take(self, marks: list[tuple[int, int]]) -> Iterator[Measured | None]:
+        """Follows marks; the curve must hold a reading later than the last of them.
+
+        Yields:
+            Finished results, and None every so often: the caller has more urgent things to do than arithmetic.
+        """
+        for position, (first, code) in enumerate(marks):
+            if position % _BREATH == 0:
+                yield None
             kind, value = code & 0xFF, code >> 8
             if kind == page.BEGIN:
                 if len(self._open) < _MAX_INSTRUCTIONS_OF_A_STEP:
@@ -140,10 +148,7 @@ class StepMeter:
                     self._number, self._skipped_first = first, False
                     self._collected.clear()
             elif kind == page.STEP_END and self._begin_ns:
-                measured = self._finish(first, as_scheduled=value == 0)
-                if measured is not None:
-                    finished.append(measured)
-        return finished
+                yield from self._finish(first, as_scheduled=value == 0)
 
     def lost(self) -> None:
         """Marks were lost: the step that is being followed cannot be complete."""
@@ -160,31 +165,26 @@ class StepMeter:
                     self._instructions.append((place, begin_ns, t_ns))
                 return
 
-    def _finish(self, end_ns: int, *, as_scheduled: bool) -> Measured | None:
+    def _finish(self, end_ns: int, *, as_scheduled: bool) -> Iterator[Measured | None]:
         begin_ns, self._begin_ns = self._begin_ns, 0
         wanted = self._number != self.done_number and as_scheduled
-        step = self._measure(begin_ns, end_ns)
-        self.last_step = step
-        self.curve.forget_before(end_ns)
-        if not wanted:
-            return None
-        if not self._skipped_first:
-            self._skipped_first = True
-            return None
-        self._collected.append(step)
-        if len(self._collected) < self._profile_steps:
-            return None
-        measured = Measured(self._number, self._collected[0].step, list(self._collected))
-        self._collected.clear()
-        self.done_number = self._number
-        return measured
-
-    def _measure(self, begin_ns: int, end_ns: int) -> Step:
         times: dict[str, list[float]] = {}
         energies: dict[str, list[float]] = {}
-        for place, t0, t1 in sorted(self._instructions, key=lambda instruction: instruction[1]):
+        self._instructions.sort(key=lambda instruction: instruction[1])
+        for position, (place, t0, t1) in enumerate(self._instructions):
+            if position % _BREATH == 0:
+                yield None
             name = self._names.name(place)
             times.setdefault(name, []).append((t1 - t0) / 1e9)
             energies.setdefault(name, []).append(self.curve.at(t1) - self.curve.at(t0))
         energy_j = self.curve.at(end_ns) - self.curve.at(begin_ns)
-        return Step(self._step, self._number, (end_ns - begin_ns) / 1e9, energy_j, times, energies)
+        step = Step(self._step, self._number, (end_ns - begin_ns) / 1e9, energy_j, times, energies)
+        self.last_step = step
+        self.curve.forget_before(end_ns)
+        if wanted and self._skipped_first:
+            self._collected.append(step)
+        self._skipped_first |= wanted
+        if len(self._collected) == self._profile_steps:
+            yield Measured(self._number, self._collected[0].step, list(self._collected))
+            self._collected.clear()
+            self.done_number = self._number

@@ -42,6 +42,7 @@ RING = _NAMES + MAX_NAMES * _NAME_WORDS
 RING_MARKS = 32_768
 RING_MASK = RING_MARKS - 1
 WORDS = RING + 2 * RING_MARKS
+_MOST_AT_ONCE = 2048
 _VERSION = 0x70666F_0001
 
 NO_NUMBER = -(1 << 62)
@@ -135,20 +136,28 @@ class MarkReader:
         self._tail = 0
         self._seen_head = 0
 
+    @property
+    def behind(self) -> int:
+        """How many marks the last look has seen and left."""
+        return self._seen_head - self._tail
+
     def read(self, *, everything: bool = False) -> list[tuple[int, int]] | None:
         """Returns the marks that were there at the previous look, as (first word, code).
 
         Args:
             everything: All marks; only when training has stopped writing.
 
+        At most 2,048 of them, so that it does not take long; the next look gets the rest.
+
         Returns:
             None if training was faster than the reader and marks are lost.
         """
         words = self._words
         head = words[HEAD]
-        upto = head if everything else self._seen_head
+        tail = self._tail
+        upto = head if everything else min(self._seen_head, tail + _MOST_AT_ONCE)
         self._seen_head = head
-        tail, self._tail = self._tail, upto
+        self._tail = upto
         if upto == tail:
             return []
         if head - tail > RING_MARKS:

@@ -108,10 +108,11 @@ class ResultBody(_Body):
 
 
 class RankProgress(_Body):
-    """Where one rank is; durations in s, energies in J, clocks in MHz."""
+    """Where one rank is; durations in s, energies in J, clocks in MHz. `step_age_s`: how long it has been there."""
 
     rank: int = Field(ge=0)
     step: int = Field(default=-1, ge=-1)
+    step_age_s: float = Field(default=0.0, ge=0)
     number: int = -1
     iter_time: float | None = None
     iter_energy: float | None = None

@@ -1,0 +1,279 @@
+"""`pfo-fs demo`: a small GPT over eight simulated GPUs, first without a plan, then with, in a minute or so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from pfo_fs.errors import ConfigError, CoordinationError
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.scheduler import format_schedule_yaml, read_plan
+from pfo_fs.store import Files, JobFolder, SharedDirectory
+
+STAGES, MICROBATCHES = 8, 12
+TIME_SCALE = 2
+"""The simulated GPUs run this many times faster than the A100s that they follow, so that the demo is short."""
+_START_WITHIN_S = 120.0
+_LINE = re.compile(r"iteration +(\d+) +loss ([\d.]+) +([\d.]+) s +schedule (-?\d+)")
+
+
+@dataclass
+class Outcome:
+    """What one phase of the demo measured, per stage: mean iteration time in s and energy in J."""
+
+    time_s: list[float]
+    energy_j: list[float]
+
+
+@dataclass
+class Training:
+    """The training process and what it has printed."""
+
+    process: subprocess.Popen[str]
+    iteration: int = -1
+    loss: float | None = None
+    first_loss: float | None = None
+    took_s: float | None = None
+    tail: list[str] = field(default_factory=list)
+
+    def follow(self, output: IO[str]) -> None:
+        """Reads the output to its end."""
+        for line in output:
+            self.tail = [*self.tail[-60:], line.rstrip()]
+            found = _LINE.search(line)
+            if found:
+                self.iteration, self.loss, self.took_s = int(found[1]), float(found[2]), float(found[3])
+                self.first_loss = self.loss if self.first_loss is None else self.first_loss
+
+
+def run_demo(*, iterations: int, plan: Path | None, shared_dir: Path | None, as_json: bool) -> int:
+    """Runs the demo.
+
+    Args:
+        iterations: Measured without, and again with, the plan.
+        plan: A plan for 8 stages x 12 micro-batches, lowtime's `.py` or YAML; None: the one that ships.
+        shared_dir: Kept after the demo; None: a temporary one.
+        as_json: Print the result as JSON instead of tables.
+
+    Raises:
+        ConfigError: torch is not installed, or the plan is not for this shape.
+        CoordinationError: The training ended before its time; the message has its last words.
+    """
+    if find_spec("torch") is None:
+        raise ConfigError("the demo trains with PyTorch, which is not installed: pip install torch")
+    console = Console(stderr=as_json)
+    yaml_text = _plan_as_yaml(plan or _example("plan_8x12.yaml"))
+    with ExitStack() as stack:
+        if shared_dir is None:
+            shared_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-demo-"))) / "pfo"
+        console.print(
+            f"A small GPT over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B, gloo), one process a "
+            f"stage, each with a simulated A100 ({TIME_SCALE} times as fast).\nShared directory: {shared_dir}",
+            highlight=False,
+        )
+        shared = SharedDirectory(Files(shared_dir))
+        shared.make_folders()
+        known = set(shared.job_ids())
+        stack.enter_context(_daemon(shared_dir))
+        training = stack.enter_context(_training(shared_dir, iterations))
+        try:
+            with Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description:<28}"),
+                BarColumn(bar_width=8),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[news]}"),
+                console=console,
+            ) as progress:
+                folder = _new_job(shared, known, training, progress)
+                before = _measure(folder, 0, "all at the top clock", iterations, training, progress)
+                folder.files.publish(f"{folder.path}/schedule.yaml", yaml_text.encode())
+                after = _measure(folder, 1, "schedule.yaml dropped in", iterations, training, progress)
+                task = progress.add_task("training ends", total=1, news="")
+                if training.process.wait(60) != 0:
+                    raise _ended_early(training)
+                progress.update(task, completed=1)
+        except KeyboardInterrupt:
+            console.print("stopped; the clocks are back at the top")
+            return 130
+    _report(console, before, after, training, as_json=as_json)
+    return 0
+
+
+def _report(console: Console, before: Outcome, after: Outcome, training: Training, *, as_json: bool) -> None:
+    slowdown = max(after.time_s) / max(before.time_s) - 1
+    saved = 1 - sum(after.energy_j) / sum(before.energy_j)
+    if as_json:
+        result = {
+            "iter_time_s": {"without": max(before.time_s), "with": max(after.time_s)},
+            "iter_energy_j": {"without": sum(before.energy_j), "with": sum(after.energy_j)},
+            "energy_saved": saved,
+            "slowdown": slowdown,
+            "stages": [
+                {"stage": stage, "energy_without_j": without, "energy_with_j": with_plan}
+                for stage, (without, with_plan) in enumerate(zip(before.energy_j, after.energy_j, strict=True))
+            ],
+            "loss": {"first": training.first_loss, "last": training.loss},
+        }
+        print(json.dumps(result, indent=2))  # noqa: T201
+        return
+    table = Table(title="One iteration", title_justify="left", header_style="bold")
+    for name in ("stage", "without plan", "with plan", "saved"):
+        table.add_column(name, justify="right")
+    for stage, (without, with_plan) in enumerate(zip(before.energy_j, after.energy_j, strict=True)):
+        table.add_row(str(stage), f"{without:.1f} J", f"{with_plan:.1f} J", f"{1 - with_plan / without:.1%}")
+    table.add_section()
+    table.add_row(
+        "energy",
+        f"{sum(before.energy_j):.1f} J",
+        f"{sum(after.energy_j):.1f} J",
+        f"[bold green]{saved:.1%}[/]",
+    )
+    table.add_row("time", f"{max(before.time_s):.3f} s", f"{max(after.time_s):.3f} s", f"{-slowdown:+.1%}")
+    console.print(table)
+    console.print(
+        f"loss {training.first_loss:.3f} -> {training.loss:.3f}. "
+        "The GPUs are simulated (coefficients fitted to a published A100 profile); all else is real: the training, "
+        "the daemon, the shared directory, the switch of all ranks at one step.",
+        highlight=False,
+    )
+
+
+def _plan_as_yaml(path: Path) -> str:
+    if path.suffix != ".py":
+        return path.read_text()
+    plan = read_plan(path)
+    if len(plan) != STAGES:
+        raise ConfigError(f"{path}: a plan for {len(plan)} stages; the demo has {STAGES}")
+    schedules = [FrequencySchedule(rank=stage, frequencies=list(steps)) for stage, steps in enumerate(plan)]
+    infos = [
+        RankInfo(rank=stage, dp_rank=0, pp_rank=stage, tp_rank=0, available_frequencies=[]) for stage in range(STAGES)
+    ]
+    job = JobInfo(pp_degree=STAGES, dp_degree=1, tp_degree=1, world_size=STAGES)
+    return format_schedule_yaml(schedules, infos, job, comment=f"from {path.name}")
+
+
+def _example(name: str) -> Path:
+    """An example, which lies in the wheel or beside the package in a checkout."""
+    here = Path(__file__).parent
+    return next(path for path in (here / "examples" / name, here.parent / "examples" / name) if path.exists())
+
+
+@contextmanager
+def _daemon(shared_dir: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "pfo_fs", "daemon", str(shared_dir), "--scheduler", "Manual"]
+    daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        daemon.terminate()
+        daemon.wait(10)
+
+
+@contextmanager
+def _training(shared_dir: Path, iterations: int) -> Iterator[Training]:
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={STAGES}", "--standalone"]
+    # One step more than is measured at each end: the first after a switch is left out, the last must be complete.
+    command += [str(_example("train_pipeline.py")), "--shared-dir", str(shared_dir), "--iterations", "1000"]
+    command += ["--iterations-with-plan", str(iterations + 2), "--profile-steps", str(iterations)]
+    environment = {
+        **os.environ,
+        "PFO_FS_GPU": "simulated",
+        "PFO_FS_SIM_TIME_SCALE": str(TIME_SCALE),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    process = subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    training = Training(process)
+    assert process.stdout is not None
+    reader = threading.Thread(target=training.follow, args=(process.stdout,), daemon=True)
+    reader.start()
+    try:
+        yield training
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        reader.join(5)
+
+
+def _new_job(shared: SharedDirectory, known: set[str], training: Training, progress: Progress) -> JobFolder:
+    task = progress.add_task("starting 8 training processes", total=STAGES, news="")
+    deadline = time.monotonic() + _START_WITHIN_S
+    while time.monotonic() < deadline:
+        fresh = [job_id for job_id in shared.job_ids() if job_id not in known]
+        if fresh:
+            folder = shared.job(fresh[0])
+            registered = len(folder.registered_ranks())
+            progress.update(task, completed=registered)
+            if registered == STAGES and folder.read_job() is not None:
+                return folder
+        _check_alive(training)
+        time.sleep(0.1)
+    raise CoordinationError(f"the training has not registered within {_START_WITHIN_S:.0f} s")
+
+
+def _measure(
+    folder: JobFolder, number: int, what: str, iterations: int, training: Training, progress: Progress
+) -> Outcome:
+    """Waits until all ranks have measured schedule `number`."""
+    task = progress.add_task(what, total=iterations, news="")
+    since: int | None = None
+    while len(folder.ranks_with_result(number)) < STAGES:
+        _check_alive(training)
+        current = folder.read_current()
+        in_force = current is not None and current.number == number and training.iteration >= current.start_step
+        if in_force and since is None:
+            since = training.iteration
+        done = 0 if since is None else training.iteration - since
+        progress.update(task, completed=min(done, iterations - 1), news=_news(training))
+        time.sleep(0.1)
+    progress.update(task, completed=iterations, news=_news(training))
+    results: list[ProfilingResult] = []
+    for rank in range(STAGES):
+        body = folder.read_result(number, rank)
+        assert body is not None
+        results.append(body.result)
+    return Outcome(
+        time_s=[statistics.fmean(result.iter_time) for result in results],
+        energy_j=[statistics.fmean(result.iter_energy) for result in results],
+    )
+
+
+def _news(training: Training) -> str:
+    return "" if training.loss is None else f"{training.took_s:.2f} s, loss {training.loss:.2f}"
+
+
+def _check_alive(training: Training) -> None:
+    if training.process.poll() is not None:
+        time.sleep(0.2)  # its last words may still be on the way
+        raise _ended_early(training)
+
+
+def _ended_early(training: Training) -> CoordinationError:
+    words: Any = "\n".join(training.tail[-25:])
+    return CoordinationError(f"the training ended early, with exit code {training.process.returncode}:\n{words}")
