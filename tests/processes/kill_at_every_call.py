@@ -6,6 +6,7 @@ end, then stops once n is beyond the last call. Forks from one warm process: eac
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -53,6 +54,7 @@ class Deadly(SystemCalls):
 def start_daemon(root: Path, kill_at: int) -> int:
     pid = os.fork()
     if pid == 0:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive a test that timed out
         daemon = Daemon(Files(root, calls=Deadly(kill_at)), PFOSettings(**SETTINGS))  # type: ignore[arg-type]
         signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
         daemon.run()

@@ -1,0 +1,318 @@
+"""Real training processes with real torch.distributed (gloo), coordinated by a daemon or by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Processes
+
+from pfo_fs.store import Files, JobFolder, SharedDirectory
+
+HERE = Path(__file__).parent
+Wait = Callable[..., Any]
+
+
+class Job:
+    """A torchrun job of `rank_program.py`, followed while it runs."""
+
+    def __init__(self, tmp_path: Path, ranks: int, given: dict[str, Any], **environment: str) -> None:
+        self.shared_dir = Path(given.setdefault("shared_dir", str(tmp_path / "pfo")))
+        self.stop_file = tmp_path / "stop"
+        if "steps" not in given:
+            given["stop_file"] = str(self.stop_file)
+        self.sim_dir = tmp_path / "sim"
+        self.lines: list[dict[str, Any]] = []
+        self.log: list[str] = []
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        self.process = subprocess.Popen(
+            [*command, str(HERE / "rank_program.py"), json.dumps(given)],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(HERE.parent),
+                "PFO_FS_GPU": "simulated",
+                "PFO_FS_SIM_DIR": str(self.sim_dir),
+                "OMP_NUM_THREADS": "1",
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.readers = [
+            threading.Thread(target=self._follow, args=(self.process.stdout, self._line), daemon=True),
+            threading.Thread(target=self._follow, args=(self.process.stderr, self.log.append), daemon=True),
+        ]
+        for reader in self.readers:
+            reader.start()
+
+    @staticmethod
+    def _follow(stream: Any, take: Callable[[str], None]) -> None:
+        for line in stream:
+            take(line.rstrip())
+
+    def _line(self, text: str) -> None:
+        if text.startswith("{"):
+            self.lines.append(json.loads(text))
+
+    def of(self, **fields: Any) -> list[dict[str, Any]]:
+        """The lines that have these fields."""
+        return [line for line in list(self.lines) if all(line.get(key) == value for key, value in fields.items())]
+
+    def having(self, key: str) -> list[dict[str, Any]]:
+        return [line for line in list(self.lines) if key in line]
+
+    def finish(self, timeout_s: float = 60.0) -> int:
+        self.stop_file.touch()
+        code = self.process.wait(timeout_s)
+        for reader in self.readers:
+            reader.join(10)
+        return code
+
+    def first_steps_of(self, number: int) -> dict[int, int]:
+        """rank -> the first step that it ran under schedule `number`."""
+        first: dict[int, int] = {}
+        for line in self.having("step"):
+            if line["number"] == number:
+                first.setdefault(line["rank"], line["step"])
+        return first
+
+    @property
+    def folder(self) -> JobFolder:
+        shared = SharedDirectory(Files(self.shared_dir))
+        folder = shared.job(self.having("job_id")[0]["job_id"])
+        folder.read_job()
+        return folder
+
+    def put_yaml(self, text: str) -> None:
+        (self.shared_dir / self.folder.path / "schedule.yaml").write_text(text)
+
+    def clock_logs(self) -> dict[str, list[dict[str, Any]]]:
+        """What each simulated GPU was told, in order."""
+        return {
+            path.name: [json.loads(line) for line in path.read_text().splitlines()]
+            for path in self.sim_dir.glob("*.log")
+        }
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.fixture
+def start_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+
+    def start(ranks: int, given: dict[str, Any], **environment: str) -> Job:
+        jobs.append(Job(tmp_path, ranks, given, **environment))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+@contextmanager
+def told_on_failure(job: Job) -> Iterator[None]:
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n" + "\n".join(job.log[-40:])) from error
+
+
+def all_made(job: Job, ranks: int) -> Callable[[], bool]:
+    return lambda: len(job.having("coordination")) == ranks
+
+
+def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
+    start_job: Callable[..., Job], wait_for: Wait
+) -> None:
+    job = start_job(2, {"mesh": {"pp": 2}})
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), 60, "both ranks")
+        assert [line["coordination"] for line in job.having("coordination")] == ["local", "local"]
+        wait_for(lambda: job.of(number=0, step=5), 20, "steps")
+        job.put_yaml("stages: {0: 1200, 1: 1110}  # typed while it runs\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, 20, "the switch")
+        assert job.finish() == 0
+        assert len(set(job.first_steps_of(1).values())) == 1
+    folder = job.folder
+    assert folder.read_coordinator().kind == "local"  # type: ignore[union-attr]
+    assert folder.read_end().reason == "finished"  # type: ignore[union-attr]
+    assert folder.registered_ranks() == [0, 1]
+    assert folder.schedule_numbers() == [0, 1]
+    wait_for(lambda: folder.ranks_with_result(0) == [0, 1], 10, "what was measured")
+    locked = [{line["mhz"] for line in log if line["action"] == "lock"} for log in job.clock_logs().values()]
+    assert sorted(map(sorted, locked)) == [[1110], [1200]]
+    assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
+
+
+def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
+    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
+) -> None:
+    shared = SharedDirectory(Files(tmp_path / "pfo"))
+    processes.daemon(tmp_path / "pfo")
+    wait_for(shared.read_daemon, 20, "the daemon")
+    job = start_job(4, {"mesh": {"pp": 2, "dp": 2}})
+    with told_on_failure(job):
+        wait_for(all_made(job, 4), 90, "all ranks")
+        assert {line["coordination"] for line in job.having("coordination")} == {"daemon"}
+        wait_for(lambda: job.of(number=0, step=30), 20, "steps")
+        assert set(job.first_steps_of(0).values()) == {0}, "the first schedule came before the first step"
+        job.put_yaml("all: 1200\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 4, 20, "the switch")
+        assert job.finish() == 0
+        assert len(set(job.first_steps_of(1).values())) == 1
+    assert len([1 for log in job.clock_logs().values() if {"lock"} <= {line["action"] for line in log}]) == 4
+
+
+def test_a_killed_trainer_gives_its_clocks_back_and_ends_its_job(start_job: Callable[..., Job], wait_for: Wait) -> None:
+    job = start_job(2, {"mesh": {"pp": 2}})
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), 60, "both ranks")
+        wait_for(lambda: job.of(step=3), 20, "steps")
+        job.put_yaml("all: 900\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, 20, "the switch")
+    folder = job.folder
+    for line in job.having("pid"):
+        os.kill(line["pid"], signal.SIGKILL)
+
+    def given_back() -> bool:
+        return all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
+
+    wait_for(given_back, 1.0, "the clocks")
+    end = wait_for(folder.read_end, 10, "the end")
+    assert end.reason == "crashed"
+
+
+def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable[..., Job], wait_for: Wait) -> None:
+    job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}})
+    with told_on_failure(job):
+        assert job.finish(90) != 0
+        end = wait_for(job.folder.read_end, 10, "the end")
+        assert (end.reason, end.message) == ("crashed", "RuntimeError: as asked")
+
+
+def test_a_short_last_batch_is_one_warning_and_the_next_step_is_back_in_step(
+    start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
+) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text("[[('forward', 1200), ('backward', 1200)], [('forward', 1110), ('backward', 1110)]]")
+    job = start_job(
+        2,
+        {
+            "mesh": {"pp": 2},
+            "scheduler": "PointSolution",
+            "scheduler_args": {"solution_path": str(plan)},
+            "short_step": 3,
+            "steps": 10,
+        },
+    )
+    with told_on_failure(job):
+        assert job.finish(90) == 0
+        warnings = [line for line in job.log if line.startswith("WARNING") and "instruction" in line]
+        assert len(warnings) == 2
+        assert any("rank 1, step 3, instruction 1: the schedule expects 'backward'" in line for line in warnings)
+        assert all(len(log) > 3 and log[-1]["action"] == "reset" for log in job.clock_logs().values())
+
+
+def test_strict_raises_where_the_schedule_is_not_followed(start_job: Callable[..., Job], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text("[[('forward', 1200)]]")
+    given = {"mesh": {"pp": 1}, "strict": True, "steps": 5}
+    job = start_job(1, {**given, "scheduler": "PointSolution", "scheduler_args": {"solution_path": str(plan)}})
+    assert job.finish(60) != 0
+    assert any("InstructionMismatch" in line and "got 'backward'" in line for line in job.log) or any(
+        "training ran 'backward'" in line for line in job.log
+    )
+
+
+def test_a_rank_without_the_directory_does_not_hold_up_training(
+    start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
+) -> None:
+    """As where one node lacks the mount."""
+    (tmp_path / "file").touch()
+    job = start_job(
+        2, {"mesh": {"pp": 2}, "steps": 10, "shared_dir_of_rank_1": str(tmp_path / "file/pfo")}, LOCAL_RANK="0"
+    )
+    with told_on_failure(job):
+        assert job.finish(90) == 0
+        assert len(job.of(done=True)) == 2
+
+
+def test_a_directory_that_cannot_be_used_leaves_training_alone(start_job: Callable[..., Job], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    job = start_job(2, {"mesh": {"pp": 2}, "steps": 5, "shared_dir": str(tmp_path / "file/pfo")})
+    with told_on_failure(job):
+        assert job.finish(90) == 0
+        assert len(job.of(done=True)) == 2
+        assert {line["coordination"] for line in job.having("coordination")} == {"off"}
+        assert any("training goes on without" in line for line in job.log)
+
+
+def test_degrees_that_do_not_match_the_world_size_are_an_error_that_says_so(start_job: Callable[..., Job]) -> None:
+    job = start_job(2, {"mesh": {"pp": 2}, "pp_degree": 3, "steps": 1})
+    job.finish(60)
+    errors = [line["error"] for line in job.having("error")]
+    assert len(errors) == 2
+    assert "world_size 2 is not pp_degree 3" in errors[0]
+
+
+def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., Job], wait_for: Wait) -> None:
+    jobs = [start_job(1, {"mesh": {"pp": 1}, "steps": 5}) for _ in range(2)]
+    for job in jobs:
+        assert job.finish(60) == 0
+    ids = [job.having("job_id")[0]["job_id"] for job in jobs]
+    assert len(set(ids)) == 2
+    for job in jobs:
+        assert wait_for(job.folder.read_end, 10, "the end").reason == "finished"
+
+
+def test_no_permission_to_set_clocks_is_one_message_and_training_goes_on(start_job: Callable[..., Job]) -> None:
+    job = start_job(1, {"mesh": {"pp": 1}, "steps": 5}, PFO_FS_SIM_FAULT="permission")
+    with told_on_failure(job):
+        assert job.finish(60) == 0
+        assert len([line for line in job.log if "may not lock GPU clocks" in line]) == 1
+        assert job.folder.read_rank(0).rank_info.available_frequencies == []  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_eight_stages_train_by_a_plan_of_lowtimes(
+    tmp_path: Path, shared_data: Path, processes: Processes, wait_for: Wait
+) -> None:
+    """The example, real text and a real plan: loss goes down, every clock of the plan is set."""
+    plan = shared_data / "plans/freqs_pipeline_gpt3-175b_a100_pp8_mb12_01408.py"
+    sim_dir = tmp_path / "sim"
+    example = HERE.parents[1] / "examples/train_pipeline.py"
+    run = processes.python(
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=8", str(example)),
+        *("--shared-dir", str(tmp_path / "pfo"), "--plan", str(plan), "--iterations", "6", "--profile-steps", "3"),
+        env={
+            **os.environ,
+            "PFO_FS_GPU": "simulated",
+            "PFO_FS_SIM_DIR": str(sim_dir),
+            "PFO_FS_SIM_TIME_SCALE": "4",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    output, _ = run.communicate(timeout=110)
+    assert run.returncode == 0, output[-3000:]
+    losses = [float(line.split("loss")[1].split()[0]) for line in output.splitlines() if "loss" in line]
+    assert losses[-1] < losses[0] - 1
+    assert "schedule 0" in output
+    shared = SharedDirectory(Files(tmp_path / "pfo"))
+    folder = shared.job(shared.job_ids()[0])
+    assert folder.read_job() is not None
+    wait_for(lambda: len(folder.ranks_with_result(0)) == 8, 10, "results of all stages")
+    assert len({path.name for path in sim_dir.glob("*.log")}) == 8

@@ -1,0 +1,118 @@
+"""Imports point downwards only, and what must start fast imports nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "pfo_fs"
+
+# What each part may import, itself and everything in `WORDS` aside.
+WORDS = {"pfo_fs", "errors", "models", "settings", "wire"}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "models": set(),
+    "settings": set(),
+    "wire": set(),
+    "store": set(),
+    "device": set(),
+    "scheduler": set(),
+    "coordination": {"store", "scheduler"},
+    "placement": set(),
+    "collective": set(),
+    "agent_client": set(),
+    "cursor": {"device"},
+    "agent": {"store", "coordination"},
+    "optimizer": {"placement", "collective", "agent_client", "cursor", "device", "scheduler"},
+    "daemon": {"store", "scheduler", "coordination"},
+    "status": {"store"},
+    "demo": {"store", "scheduler"},
+    "cli": {"store", "scheduler", "coordination", "daemon", "status", "demo"},
+    "__main__": {"cli"},
+    "__init__": {"optimizer", "scheduler"},
+}
+LOWEST = {"errors": set(), "models": {"errors"}, "settings": {"errors"}, "wire": set()}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """The parts of the package that a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module]
+            if node.module == "pfo_fs":
+                modules = [f"pfo_fs.{alias.name}" for alias in node.names]
+        found |= {module.split(".")[1] for module in modules if module.startswith("pfo_fs.")}
+    return found
+
+
+MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if "examples" not in path.parts]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
+    part = part_of(path)
+    assert part in ALLOWED, f"{part} is new: say in ALLOWED what it may import"
+    allowed = LOWEST[part] if part in LOWEST else ALLOWED[part] | WORDS | {part}
+    wrong = {name for name in imports_of(path) if (PACKAGE / f"{name}.py").exists() or (PACKAGE / name).is_dir()}
+    assert wrong <= allowed
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
+    heavy = {"torch", "pandas", "pynvml", "numpy", "scipy", "lowtime", "watchdog", "matplotlib"}
+    for node in ast.parse(path.read_text()).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert not heavy & {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import pfo_fs", {"torch", "pydantic", "pandas", "pynvml"}),
+        ("import pfo_fs.cli", {"torch", "pydantic", "pandas", "pynvml", "watchdog"}),
+        ("import pfo_fs.daemon", {"torch", "pandas", "pynvml", "numpy"}),
+        ("import pfo_fs.agent", {"torch", "pandas", "pynvml", "numpy", "rich", "watchdog"}),
+        ("import pfo_fs.optimizer", {"torch", "pandas", "pynvml", "numpy", "yaml", "rich", "watchdog", "filelock"}),
+        ("import pfo_fs.device.clock_process", {"torch", "pydantic", "pandas", "numpy", "rich"}),
+    ],
+)
+def test_starting_does_not_import(code: str, absent: set[str]) -> None:
+    names = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not absent & set(names)
+
+
+def test_the_public_names_are_these() -> None:
+    import pfo_fs
+
+    assert pfo_fs.__all__ == [
+        "FrequencySchedule",
+        "FrequencyScheduler",
+        "InstructionProfilingResult",
+        "JobInfo",
+        "OfflineProfilingResult",
+        "PFOFileOptimizer",
+        "PFOSettings",
+        "PfoError",
+        "PointSolution",
+        "PointSolution3D",
+        "ProfilingResult",
+        "RankInfo",
+        "__version__",
+        "make_3d_parallel",
+    ]
+    assert all(getattr(pfo_fs, name) is not None for name in pfo_fs.__all__)
