@@ -190,7 +190,8 @@ class InstructionCursor:
         """
         if not self._in_step:
             return
-        expected, stage, _, _ = self._plan[self._position]
+        position, self._position = self._position, 0
+        expected, stage, _, _ = self._plan[position]
         left_over = expected is not None and not self._strayed
         strayed = self._strayed or left_over
         self._in_step = False
@@ -201,7 +202,7 @@ class InstructionCursor:
         self._check()
         if left_over:
             assert expected is not None
-            self._tell("left over", self._position, _shown(expected, stage), "the end of the step")
+            self._tell("left over", position, _shown(expected, stage), "the end of the step")
         elif self.observed_order is None and not strayed:
             if self._schedule is not None:
                 self.observed_order = [(entry[0] or "", entry[1]) for entry in self._schedule[:-1]]

@@ -117,6 +117,7 @@ class ClockLoop:
         finally:
             self._words[page.SLEEPING] = 0
             self._release()
+            self._controls = False  # what a killed trainer last wished for still stands in the page
 
     def finish(self) -> None:
         """Measures what training has left behind, and sends it."""

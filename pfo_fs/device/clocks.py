@@ -179,8 +179,7 @@ class ClockProcess:
         if self._closed:
             return
         self._closed = True
-        self.words[page.TARGET] = 0
-        self._socket.close()
+        self._socket.close()  # all that the clock process needs to know
         os.close(self._doorbell)
         self._doorbell = -1
         self.words[page.SLEEPING] = 0

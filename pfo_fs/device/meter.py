@@ -120,7 +120,7 @@ class StepMeter:
         self._skipped_first = False
         self._collected: list[Step] = []
         self._step = -1
-        self._begin_ns = 0  # 0: between steps
+        self._begin_ns = -1  # -1: between steps
         self._open: list[tuple[int, int]] = []
         self._instructions: list[tuple[int, int, int]] = []  # name's place, begin, end
 
@@ -147,12 +147,12 @@ class StepMeter:
                 if first != self._number:
                     self._number, self._skipped_first = first, False
                     self._collected.clear()
-            elif kind == page.STEP_END and self._begin_ns:
+            elif kind == page.STEP_END and self._begin_ns >= 0:
                 yield from self._finish(first, as_scheduled=value == 0)
 
     def lost(self) -> None:
         """Marks were lost: the step that is being followed cannot be complete."""
-        self._begin_ns = 0
+        self._begin_ns = -1
         self._open.clear()
         self._instructions.clear()
 
@@ -166,7 +166,7 @@ class StepMeter:
                 return
 
     def _finish(self, end_ns: int, *, as_scheduled: bool) -> Iterator[Measured | None]:
-        begin_ns, self._begin_ns = self._begin_ns, 0
+        begin_ns, self._begin_ns = self._begin_ns, -1
         wanted = self._number != self.done_number and as_scheduled
         times: dict[str, list[float]] = {}
         energies: dict[str, list[float]] = {}

@@ -316,3 +316,27 @@ def test_eight_stages_train_by_a_plan_of_lowtimes(
     assert folder.read_job() is not None
     wait_for(lambda: len(folder.ranks_with_result(0)) == 8, 10, "results of all stages")
     assert len({path.name for path in sim_dir.glob("*.log")}) == 8
+
+
+@pytest.mark.gluster
+def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
+    start_job: Callable[..., Job], gluster_mounts: tuple[Path, Path], processes: Processes, wait_for: Wait
+) -> None:
+    """No event crosses the mounts: all is found by polling. The person types on the daemon's side."""
+    here, there = (mount / "pfo" for mount in gluster_mounts)
+    processes.daemon(here)
+    shared = SharedDirectory(Files(here))
+    wait_for(shared.read_daemon, 20, "the daemon")
+    job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(there), "work_s": 0.02})
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), 60, "both ranks")
+        assert {line["coordination"] for line in job.having("coordination")} == {"daemon"}
+        wait_for(lambda: len(job.first_steps_of(0)) == 2, 20, "the first schedule")
+        folder = shared.job(job.having("job_id")[0]["job_id"])
+        wait_for(lambda: 0 in folder.ranks_with_order(), 20, "the order")
+        (here / folder.path / "schedule.yaml").write_text("all: 1200\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, 40, "the switch")
+        assert len(set(job.first_steps_of(1).values())) == 1
+        assert job.finish() == 0
+    end = wait_for(folder.read_end, 20, "the end")
+    assert end.reason == "finished"

@@ -1,0 +1,439 @@
+"""The clock process, as a real process on a simulated GPU."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs import wire
+from pfo_fs.cursor import InstructionCursor
+from pfo_fs.device import ClockProcess, SimulatedKernels, page
+from pfo_fs.device.simulated import BLOCKING_POWER_W
+
+WaitFor = Callable[..., Any]
+Start = Callable[..., ClockProcess]
+
+
+@pytest.fixture(autouse=True)
+def sim_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path))
+    for variable in ("PFO_FS_SIM_FAULT", "PFO_FS_DRY_RUN", "PFO_FS_MIN_DWELL_MS"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[ClockProcess] = []
+
+    def start_one(spec: str = "simulated:a", **options: Any) -> ClockProcess:
+        started.append(ClockProcess(spec, **options))
+        return started[-1]
+
+    yield start_one
+    for clocks in started:
+        clocks.close(10)
+
+
+def actions(sim_dir: Path, name: str = "a") -> list[tuple[str, int]]:
+    path = sim_dir / f"{name}.log"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(line["action"], line["mhz"]) for line in map(json.loads, lines)]
+
+
+def last_time_ns(sim_dir: Path) -> int:
+    return int(json.loads((sim_dir / "a.log").read_text().splitlines()[-1])["t_ns"])
+
+
+def ask(clocks: ClockProcess, mhz: int) -> None:
+    clocks.words[page.TARGET] = mhz
+    if clocks.words[page.SLEEPING]:
+        clocks.ring_doorbell()
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "Z"  # dead, and whoever adopted it has not noticed
+
+
+# ---- clocks
+
+
+def test_it_says_what_gpu_it_drives_and_resets_what_a_crashed_job_left(start: Start, sim_dir: Path) -> None:
+    clocks = start()
+    assert (clocks.gpu_name, clocks.gpu_uuid, clocks.message) == ("simulated A100-SXM4", "SIM-a", "")
+    assert clocks.available_clocks_mhz[0] == 1410
+    assert actions(sim_dir) == [("reset", 0)]
+    assert clocks.alive()
+
+
+def test_clocks_are_set_in_order_and_given_back_at_the_close(start: Start, sim_dir: Path, wait_for: WaitFor) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    wanted = [("reset", 0)]
+    for mhz in (900, 1200, 0, 1410, 210):
+        ask(clocks, mhz)
+        wanted.append(("lock", mhz) if mhz else ("reset", 0))
+        wait_for(lambda: actions(sim_dir) == wanted, what=f"{wanted}")
+    assert clocks.words[page.CLOCK_MHZ] == 210
+    clocks.close()
+    assert actions(sim_dir) == [*wanted, ("reset", 0)]
+    assert not clocks.alive()
+    clocks.close()
+
+
+def test_calls_after_the_close_and_without_a_gpu_do_nothing(start: Start) -> None:
+    for spec in ("simulated:a", "none", "nvml:GPU-nowhere"):
+        clocks = start(spec)
+        assert bool(clocks.message) == (spec != "simulated:a")
+        cursor = InstructionCursor(clocks)
+        cursor.set_schedule([("forward", 900)])
+        clocks.close()
+        for step in range(3):
+            clocks.words[page.SLEEPING] = 1
+            cursor.step_begin(step, 0)
+            cursor.begin("forward")
+            cursor.end("forward")
+            cursor.step_end()
+        clocks.check()
+
+
+def test_a_sleeping_clock_process_is_woken_by_the_doorbell(start: Start, sim_dir: Path, wait_for: WaitFor) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    lags_ms = []
+    for i in range(30):
+        wait_for(lambda: clocks.words[page.SLEEPING], what="sleep")
+        asked_ns = time.monotonic_ns()
+        ask(clocks, 900 + 15 * (i % 2))
+        count = i + 2
+        wait_for(lambda count=count: len(actions(sim_dir)) == count)
+        lags_ms.append((last_time_ns(sim_dir) - asked_ns) / 1e6)
+    assert sorted(lags_ms)[len(lags_ms) // 2] < 20, lags_ms  # the back-stop alone would take 50 in the mean
+
+
+def test_a_clock_that_is_not_on_offer_becomes_the_next_higher_one(
+    start: Start, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    for asked, set_to in ((901, 915), (5, 210), (9999, 1410)):
+        ask(clocks, asked)
+        wait_for(lambda set_to=set_to: actions(sim_dir)[-1:] == [("lock", set_to)], what=f"{asked} as {set_to}")
+
+
+def test_changes_keep_the_minimum_dwell_time_and_the_last_wish_wins(
+    start: Start, sim_dir: Path, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_MIN_DWELL_MS", "60")
+    clocks = start()
+    assert clocks.message == ""
+    until = time.monotonic() + 0.4
+    mhz = 900
+    while time.monotonic() < until:
+        mhz = 1500 - mhz
+        ask(clocks, mhz)
+        time.sleep(0.002)
+    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", mhz)])
+    times_ms = [json.loads(line)["t_ns"] / 1e6 for line in (sim_dir / "a.log").read_text().splitlines()[1:]]
+    assert len(times_ms) <= 9
+    assert all(later - earlier > 55 for earlier, later in pairwise(times_ms))
+    asked_ns = time.monotonic_ns()
+    ask(clocks, 0)
+    wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], what="the release, at once")
+    assert (last_time_ns(sim_dir) - asked_ns) / 1e6 < 50
+
+
+def test_a_lock_that_fails_gives_the_clocks_back_and_ends_changes(
+    start: Start, sim_dir: Path, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", "lock:2")
+    clocks = start()
+    ask(clocks, 900)
+    wait_for(lambda: ("lock", 900) in actions(sim_dir))
+    ask(clocks, 1200)
+    wait_for(lambda: actions(sim_dir) == [("reset", 0), ("lock", 900), ("reset", 0)])
+    ask(clocks, 600)
+    clocks.close()
+    assert actions(sim_dir) == [("reset", 0), ("lock", 900), ("reset", 0)]
+
+
+def test_without_permission_there_is_a_reason_and_no_attempt(
+    start: Start, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
+    clocks = start()
+    assert "may not lock" in clocks.message
+    assert clocks.available_clocks_mhz == []
+    ask(clocks, 900)
+    clocks.close()
+    assert actions(sim_dir) == []
+
+
+# ---- deaths and signals
+
+TRAINER = textwrap.dedent("""
+    import os, sys, time
+    from pfo_fs.device import ClockProcess, page
+    clocks = ClockProcess("simulated:a")
+    assert clocks.message == ""
+    clocks.words[page.TARGET] = 900
+    clocks.ring_doorbell()
+    while clocks.words[page.CLOCK_MHZ] != 900:
+        time.sleep(0.001)
+    child = 0
+    if sys.argv[1] == "forked":
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    print(clocks.pid, child, flush=True)
+    time.sleep(60)
+""")
+
+
+@pytest.mark.parametrize("how", ["alone", "forked"])
+@pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_clocks_are_back_within_a_second_of_the_trainers_death(
+    sim_dir: Path, wait_for: WaitFor, processes: Any, how: str, killer: signal.Signals
+) -> None:
+    """Also while a child that the trainer forked, a data loader's worker, lives on."""
+    trainer = processes.python("-c", TRAINER, how)
+    clock_pid, child = map(int, trainer.stdout.readline().split())
+    try:
+        killed_ns = time.monotonic_ns()
+        trainer.send_signal(killer)
+        wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], 10)
+        assert last_time_ns(sim_dir) - killed_ns < 1e9
+        wait_for(lambda: gone(clock_pid), what="the end of the clock process")
+        trainer.wait(10)
+        if child:
+            assert not gone(child)
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_does_not_hold_the_socket_open(start: Start, wait_for: WaitFor) -> None:
+    """The end of the socket alone must do, where the kernel cannot tell of the end of a process."""
+    clocks = start()
+    assert clocks.alive()
+    fd = clocks._socket.fileno()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.fstat(fd)
+        except OSError:
+            clocks.close()  # must not reach the parent's clock process
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert clocks.alive()
+
+
+def test_the_signals_of_a_launcher_do_not_end_it(start: Start, sim_dir: Path, wait_for: WaitFor) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    assert clocks.pid is not None
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.killpg(clocks.pid, number)
+    ask(clocks, 900)
+    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
+    assert clocks.alive()
+
+
+def test_sigterm_gives_clocks_back_at_once_and_for_good_but_measuring_goes_on(
+    start: Start, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    with FakeHelper("pfo-fs-test-sigterm") as helper:
+        clocks = start(report_to=helper.address, token="t", profile_steps=1)
+        assert clocks.message == ""
+        ask(clocks, 900)
+        wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
+        assert clocks.pid is not None
+        os.killpg(clocks.pid, signal.SIGTERM)
+        wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)])
+        cursor = InstructionCursor(clocks, profile_steps=1)
+        cursor.set_schedule([("forward", 600)])
+        for step in range(2):
+            cursor.step_begin(step, 4)
+            cursor.begin("forward")
+            cursor.end("forward")
+            cursor.step_end()
+        assert helper.wait("measured")["number"] == 4
+        assert "SIGTERM" in helper.wait("progress", lambda m: m["message"])["message"]
+    assert actions(sim_dir)[-1] == ("reset", 0)
+
+
+def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
+    start: Start, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+) -> None:
+    clocks = start()
+    ask(clocks, 900)
+    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
+    assert clocks.pid is not None
+    os.kill(clocks.pid, signal.SIGKILL)
+    with caplog.at_level(logging.WARNING, "pfo_fs"):
+        wait_for(lambda: (clocks.check(), bool(caplog.records))[1])
+        clocks.check()
+    assert len(caplog.records) == 1
+    wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)])
+    assert not clocks.alive()
+    ask(clocks, 1200)
+    clocks.close()
+
+
+def test_a_clock_process_that_cannot_start_is_a_message(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    clocks = start()
+    assert "could not be started" in clocks.message
+    assert not clocks.alive()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    clocks = start()
+    assert "ended while it started" in clocks.message
+
+
+def test_one_that_hangs_at_the_start_is_not_waited_for_longer_than_said(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "hangs"
+    program.write_text("#!/bin/sh\nexec sleep 20\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    begin = time.monotonic()
+    clocks = start(start_timeout_s=0.2)
+    assert "in time" in clocks.message
+    clocks.close(0.1)
+    assert time.monotonic() - begin < 5
+    assert clocks._process is not None
+    clocks._process.kill()
+    clocks._process.wait()
+
+
+# ---- measuring
+
+
+class FakeHelper:
+    """Listens like the host's helper and keeps what it is told."""
+
+    def __init__(self, name: str) -> None:
+        self.address = f"{name}-{os.getpid()}"
+        self.messages: list[dict[str, Any]] = []
+        self._connection: Any = None
+
+    def __enter__(self) -> FakeHelper:
+        self._server = wire.listen(self.address)
+        self._server.settimeout(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def wait(self, kind: str, fits: Callable[[dict[str, Any]], object] = lambda m: True) -> dict[str, Any]:
+        if self._connection is None:
+            self._connection, _ = self._server.accept()
+            self._connection.settimeout(20)
+        while True:
+            packet = self._connection.recv(wire.MAX_MESSAGE_BYTES)
+            assert packet, f"no {kind} came: {self.messages}"
+            self.messages.append(wire.decode(packet))
+            if self.messages[-1]["type"] == kind and fits(self.messages[-1]):
+                return self.messages[-1]
+
+
+def test_what_is_measured_matches_the_power_model(start: Start) -> None:
+    with FakeHelper("pfo-fs-test-measured") as helper:
+        clocks = start(report_to=helper.address, rank=5, token="secret", profile_steps=2)
+        kernels = SimulatedKernels("a", stages=8, time_scale=1)
+        cursor = InstructionCursor(clocks, profile_steps=2)
+        plan = [("forward", 900), ("backward", 1200)]
+        cursor.set_schedule(plan)
+        assert clocks.message == ""
+        for step in range(10, 13):
+            cursor.step_begin(step, 2)
+            for name, _ in plan:
+                cursor.begin(name)
+                kernels.run(name, stage=0)
+                cursor.end(name)
+            cursor.step_end()
+        measured = helper.wait("measured")
+        clocks.close()
+        last = helper.wait("progress", lambda m: m["step"] == 12)
+    assert helper.messages[0] == {"type": "clock", "rank": 5, "token": "secret"}
+    assert (measured["rank"], measured["number"], measured["first_step"]) == (5, 2, 11)
+    result = measured["result"]
+    for i in range(2):
+        busy_j, busy_s = 0.0, 0.0
+        for name, mhz in plan:
+            model = kernels.model(name, 0)
+            (time_s,), (energy_j,) = result["time_breakdown"][name][i], result["energy_breakdown"][name][i]
+            assert time_s >= model.time_s(mhz) - 0.003
+            expected_j = model.time_s(mhz) * model.power_w(mhz) + BLOCKING_POWER_W * (time_s - model.time_s(mhz))
+            assert energy_j == pytest.approx(expected_j, rel=0.15)
+            busy_j += model.time_s(mhz) * model.power_w(mhz)
+            busy_s += model.time_s(mhz)
+        idle_j = BLOCKING_POWER_W * (result["iter_time"][i] - busy_s)
+        assert result["iter_energy"][i] == pytest.approx(busy_j + idle_j, rel=0.06)
+    assert (last["number"], last["message"], last["rank"]) == (2, None, 5)
+    assert last["iter_time"] == pytest.approx(result["iter_time"][1], abs=1e-5)
+
+
+def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitFor) -> None:
+    helper = FakeHelper("pfo-fs-test-late")
+    clocks = start(report_to=helper.address, profile_steps=1)
+    cursor = InstructionCursor(clocks)
+    for step in range(2):
+        cursor.step_begin(step, -1)
+        cursor.begin("forward")
+        cursor.end("forward")
+        cursor.step_end()
+    wait_for(lambda: clocks.words[page.MEASURED_NUMBER] == -1, what="the measurement")
+    with helper:
+        assert helper.wait("measured")["number"] == -1
+
+
+def test_no_gpu_still_measures_time(start: Start) -> None:
+    with FakeHelper("pfo-fs-test-none") as helper:
+        clocks = start("none", report_to=helper.address, profile_steps=1)
+        cursor = InstructionCursor(clocks)
+        for step in range(2):
+            cursor.step_begin(step, 0)
+            cursor.begin("forward")
+            time.sleep(0.01)
+            cursor.end("forward")
+            cursor.step_end()
+        result = helper.wait("measured")["result"]
+    assert result["time_breakdown"]["forward"][0][0] >= 0.01
+    assert result["iter_energy"] == [0.0]
+
+
+# ---- its weight
+
+
+def test_the_clock_process_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, pfo_fs.device.clock_process, pfo_fs.device.simulated, pfo_fs.device.nvml;"
+        "print(*sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "pfo_fs.device.clock_process" in loaded
+    heavy = {"torch", "pandas", "numpy", "pydantic", "pydantic_settings", "pynvml", "yaml", "asyncio", "subprocess"}
+    assert loaded & (heavy | {"logging", "dataclasses", "inspect", "pfo_fs.models", "pfo_fs.settings"}) == set()

@@ -1,0 +1,134 @@
+"""From marks and counter readings to time and energy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pfo_fs.device import page
+from pfo_fs.device.meter import EnergyCurve, Measured, StepMeter
+from pfo_fs.device.page import SharedPage
+
+MS = 1_000_000
+Mark = tuple[int, int]
+
+
+def step_marks(begin_ms: int, step: int, number: int, instructions: list[tuple[int, int, int]], end_ms: int,
+               strayed: bool = False) -> list[Mark]:  # fmt: skip
+    """Marks of one step; instructions are (name's place, begin ms, end ms)."""
+    marks = [(begin_ms * MS, page.STEP_BEGIN | step << 8), (number, page.NUMBER)]
+    for place, t0, t1 in instructions:
+        marks += [(t0 * MS, page.BEGIN | place << 8), (t1 * MS, page.END | place << 8)]
+    return [*marks, (end_ms * MS, page.STEP_END | strayed << 8)]
+
+
+def results(meter: StepMeter, marks: list[Mark]) -> list[Measured]:
+    return [item for item in meter.take(marks) if item is not None]
+
+
+def new_meter(profile_steps: int = 1) -> StepMeter:
+    names = SharedPage.create()
+    names.name_id("forward")
+    names.name_id("backward")
+    return StepMeter(profile_steps, names)
+
+
+def test_a_known_power_curve_is_interpolated_between_readings() -> None:
+    """Power 100 W + 50 W * sin(2 pi t), read every 20 ms: stretches of 7 ms come out within 1 %."""
+
+    def energy_j(t_s: float) -> float:
+        return 100 * t_s + 50 * (1 - math.cos(2 * math.pi * t_s)) / (2 * math.pi)
+
+    curve = EnergyCurve()
+    for i in range(101):
+        curve.add(i * 20 * MS, energy_j(i * 0.02))
+    for t_ms in range(13, 1900, 61):
+        true_j = energy_j((t_ms + 7) / 1000) - energy_j(t_ms / 1000)
+        assert curve.at((t_ms + 7) * MS) - curve.at(t_ms * MS) == pytest.approx(true_j, rel=0.04)
+    assert curve.at(2000 * MS) == pytest.approx(energy_j(2.0))
+
+
+def test_a_curve_without_readings_is_zero_and_time_does_not_go_back() -> None:
+    curve = EnergyCurve()
+    assert curve.at(5) == 0.0
+    curve.add(10, 1.0)
+    curve.add(10, 99.0)
+    assert curve.at(1000) == 1.0
+
+
+def test_the_curve_stays_small_and_still_right() -> None:
+    curve = EnergyCurve()
+    for i in range(100_000):
+        curve.add(i * MS, i * 0.1)
+    assert len(curve._times_ns) <= 4097
+    assert curve.at(777 * MS) == pytest.approx(77.7)
+    curve.forget_before(99_000 * MS)
+    assert curve.at(99_500 * MS) == pytest.approx(9950.0)
+
+
+def test_the_first_step_after_a_switch_is_left_out_and_the_next_ones_are_measured() -> None:
+    meter = new_meter(profile_steps=2)
+    for i in range(200):
+        meter.curve.add(i * 10 * MS, i * 2.0)  # 200 W
+    instructions = [(0, 10, 30), (1, 30, 70)]
+    found: list[Measured] = []
+    for step in range(4):
+        shifted = [(place, t0 + step * 100, t1 + step * 100) for place, t0, t1 in instructions]
+        found += results(meter, step_marks(step * 100, step, 7, shifted, step * 100 + 90))
+    assert [(one.number, one.first_step, len(one.steps)) for one in found] == [(7, 1, 2)]
+    result = found[0].result(rank=3)
+    assert result["rank"] == 3
+    assert result["iter_time"] == pytest.approx([0.09, 0.09])
+    assert result["iter_energy"] == pytest.approx([18.0, 18.0])
+    assert result["time_breakdown"]["forward"] == [pytest.approx([0.02]), pytest.approx([0.02])]
+    assert result["energy_breakdown"]["backward"] == [pytest.approx([8.0]), pytest.approx([8.0])]
+    assert meter.done_number == 7
+
+
+def test_a_new_number_starts_a_new_window_and_an_unfinished_one_is_dropped() -> None:
+    meter = new_meter(profile_steps=2)
+    meter.curve.add(0, 0.0)
+    meter.curve.add(10_000 * MS, 1000.0)
+    found: list[Measured] = []
+    for step, number in enumerate([0, 0, 1, 1, 1]):
+        found += results(meter, step_marks(step * 100, step, number, [], step * 100 + 50))
+    assert [(one.number, one.first_step) for one in found] == [(1, 3)]
+
+
+def test_a_step_that_did_not_run_as_scheduled_is_no_result_but_progress() -> None:
+    meter = new_meter()
+    meter.curve.add(0, 0.0)
+    found = results(meter, step_marks(0, 0, 1, [], 50))
+    found += results(meter, step_marks(100, 1, 1, [], 150, strayed=True))
+    assert found == []
+    assert meter.last_step is not None
+    assert meter.last_step.step == 1
+    assert len(results(meter, step_marks(200, 2, 1, [], 250))) == 1
+
+
+def test_a_step_without_an_end_and_lost_marks_are_dropped() -> None:
+    meter = new_meter()
+    meter.curve.add(0, 0.0)
+    results(meter, step_marks(0, 0, 1, [], 50))
+    assert results(meter, step_marks(100, 1, 1, [(0, 110, 120)], 150)[:-1]) == []
+    meter.lost()
+    assert results(meter, [(150 * MS, page.STEP_END)]) == []
+    found = results(meter, step_marks(200, 2, 1, [(0, 210, 220)], 250))
+    assert found[0].result(0)["time_breakdown"] == {"forward": [[0.01]]}
+
+
+def test_nested_instructions_end_the_innermost_of_their_name() -> None:
+    meter = new_meter()
+    meter.curve.add(0, 0.0)
+    results(meter, step_marks(0, 0, 1, [], 1))
+    marks = step_marks(100, 1, 1, [], 200)
+    marks[2:2] = [
+        (110 * MS, page.BEGIN | 0 << 8),
+        (120 * MS, page.BEGIN | 1 << 8),
+        (150 * MS, page.END | 1 << 8),
+        (160 * MS, page.END | 0 << 8),
+        (170 * MS, page.END | 0 << 8),  # never began
+    ]
+    times = results(meter, marks)[0].result(0)["time_breakdown"]
+    assert times == {"forward": [[0.05]], "backward": [[0.03]]}

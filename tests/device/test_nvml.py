@@ -1,0 +1,222 @@
+"""NVML behind our words, with a fake `pynvml` at the lowest seam."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pfo_fs.device import nvml
+from pfo_fs.device.nvml import NvmlGpu, uuid_of_visible_device
+from pfo_fs.errors import DeviceError, DevicePermissionError
+
+UUIDS = ["GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000"]
+
+
+class NVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"code {self.value}"
+
+
+class FakeNvml(ModuleType):
+    """As much of pynvml as we use; `fails` maps a function's name to the error code it gives."""
+
+    NVMLError = NVMLError
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.fails: dict[str, int] = {}
+        self.names = ["NVIDIA A100"] * 3
+        self.mig = False
+        self.energy_mj = 5_000
+        self.power_mw = 100_000
+        self.locked: list[Any] = []
+        self.open = 0
+
+    def _may(self, name: str) -> None:
+        if name in self.fails:
+            raise NVMLError(self.fails[name])
+
+    def nvmlInit(self) -> None:
+        self._may("nvmlInit")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(UUIDS)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid not in UUIDS:
+            raise NVMLError(6)
+        return UUIDS.index(uuid)
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+        return UUIDS[handle].encode()
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:
+        return self.names[handle].encode()
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> tuple[int, int]:
+        self._may("nvmlDeviceGetMigMode")
+        return (int(self.mig), 0)
+
+    def nvmlDeviceGetSupportedMemoryClocks(self, handle: int) -> list[int]:
+        return [405, 1593]
+
+    def nvmlDeviceGetSupportedGraphicsClocks(self, handle: int, memory_mhz: int) -> list[int]:
+        return {405: [420, 210], 1593: [210, 1410, 1395]}[memory_mhz]
+
+    def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
+        self._may("nvmlDeviceSetGpuLockedClocks")
+        self.locked.append((handle, low, high))
+
+    def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
+        self._may("nvmlDeviceResetGpuLockedClocks")
+        self.locked.append((handle, "reset"))
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        self._may("nvmlDeviceGetTotalEnergyConsumption")
+        return self.energy_mj
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return self.power_mw
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    module = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    return module
+
+
+def test_clocks_are_those_of_the_highest_memory_clock_and_are_locked_on_the_right_gpu(fake: FakeNvml) -> None:
+    gpu = NvmlGpu(UUIDS[1])
+    assert gpu.name == "NVIDIA A100"
+    assert gpu.supported_clocks_mhz() == [1410, 1395, 210]
+    gpu.lock_clock_mhz(1395)
+    gpu.reset_clocks()
+    assert fake.locked == [(1, 1395, 1395), (1, "reset")]
+    gpu.close()
+    assert fake.open == 0
+
+
+def test_without_permission_the_message_says_what_to_grant(fake: FakeNvml) -> None:
+    fake.fails = {"nvmlDeviceSetGpuLockedClocks": 4, "nvmlDeviceResetGpuLockedClocks": 4}
+    gpu = NvmlGpu(UUIDS[0])
+    for words in ("root", "CAP_SYS_ADMIN", "zeusd"):
+        assert words in gpu.why_clocks_stay()
+    with pytest.raises(DevicePermissionError, match="1395 MHz"):
+        gpu.lock_clock_mhz(1395)
+
+
+def test_the_energy_counter_is_in_joules(fake: FakeNvml) -> None:
+    gpu = NvmlGpu(UUIDS[0])
+    fake.energy_mj = 7_500
+    assert gpu.energy_j() == 7.5
+
+
+def test_without_a_counter_power_is_integrated(fake: FakeNvml) -> None:
+    fake.fails["nvmlDeviceGetTotalEnergyConsumption"] = 3
+    gpu = NvmlGpu(UUIDS[0])
+    assert gpu.energy_j() == 0.0
+    t0 = time.monotonic()
+    time.sleep(0.03)
+    fake.power_mw = 300_000
+    energy_j = gpu.energy_j()
+    assert energy_j == pytest.approx(200 * (time.monotonic() - t0), rel=0.1)
+
+
+def test_a_counter_that_fails_for_another_reason_is_an_error(fake: FakeNvml) -> None:
+    fake.fails["nvmlDeviceGetTotalEnergyConsumption"] = 15
+    with pytest.raises(DeviceError, match="fallen off the bus"):
+        NvmlGpu(UUIDS[0])
+
+
+def test_errors_are_in_our_words_with_the_code_and_unknown_ones_in_nvmls(fake: FakeNvml) -> None:
+    fake.fails["nvmlInit"] = 9
+    with pytest.raises(DeviceError, match=r"driver is not loaded \(NVML error 9\)"):
+        NvmlGpu(UUIDS[0])
+    fake.fails["nvmlInit"] = 999
+    with pytest.raises(DeviceError, match="code 999"):
+        NvmlGpu(UUIDS[0])
+
+
+def test_an_unknown_uuid_and_mig_are_refused(fake: FakeNvml) -> None:
+    with pytest.raises(DeviceError, match="no such GPU"):
+        NvmlGpu("GPU-nowhere")
+    with pytest.raises(DeviceError, match="MIG slice"):
+        NvmlGpu("MIG-1234")
+    fake.mig = True
+    with pytest.raises(DeviceError, match="MIG mode"):
+        NvmlGpu(UUIDS[0])
+
+
+def test_a_gpu_that_does_not_know_mig_is_fine(fake: FakeNvml) -> None:
+    fake.fails["nvmlDeviceGetMigMode"] = 3
+    assert NvmlGpu(UUIDS[0]).uuid == UUIDS[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "index", "expected"),
+    [
+        (None, 2, UUIDS[2]),
+        ("2,0", 0, UUIDS[2]),
+        ("2,0", 1, UUIDS[0]),
+        (" 1 , 2", 1, UUIDS[2]),
+        ("GPU-bbbb", 0, UUIDS[2]),
+        (f"{UUIDS[1]},0", 0, UUIDS[1]),
+    ],
+)
+def test_visible_devices_are_mapped_to_uuids(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str | None, index: int, expected: str
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert uuid_of_visible_device(index) == expected
+    assert fake.open == 0
+
+
+@pytest.mark.parametrize("variable", ["", "-1", "7", "GPU-aaaa", "0,-1,1", "no-dev"])
+def test_what_cuda_would_not_show_is_an_error(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """The list ends at the first entry that names no device, or more than one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    with pytest.raises(DeviceError, match="not visible"):
+        uuid_of_visible_device(1)
+
+
+def test_a_visible_mig_slice_is_refused(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-aaaa")
+    with pytest.raises(DeviceError, match="MIG slice"):
+        uuid_of_visible_device(0)
+
+
+def test_ordinals_among_different_gpus_need_the_bus_order(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA puts the fastest first, NVML goes by the bus: an ordinal could mean the neighbour's GPU."""
+    fake.names = ["NVIDIA A100", "NVIDIA A40", "NVIDIA A100"]
+    with pytest.raises(DeviceError, match="CUDA_DEVICE_ORDER"):
+        uuid_of_visible_device(0)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert uuid_of_visible_device(1) == UUIDS[1]
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[1])
+    assert uuid_of_visible_device(0) == UUIDS[1]
+
+
+def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(DeviceError, match="nvidia-ml-py"):
+        nvml.NvmlGpu(UUIDS[0])
