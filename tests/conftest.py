@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -114,8 +115,16 @@ end-volume
 """
 
 
+@dataclass
+class Gluster:
+    """A volume: its two mounts, and the process that serves it."""
+
+    mounts: tuple[Path, Path]
+    server: subprocess.Popen[bytes]
+
+
 @pytest.fixture
-def gluster_mounts(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+def gluster(tmp_path: Path) -> Iterator[Gluster]:
     """One GlusterFS volume, mounted twice by two client processes: what two hosts see of a shared directory."""
     if os.geteuid() != 0 or not shutil.which("glusterfsd") or not Path("/dev/fuse").exists():
         pytest.skip("needs root, glusterfs-server and FUSE")
@@ -151,8 +160,9 @@ def gluster_mounts(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     for mount in mounts:
         wait_for(lambda mount=mount: os.path.ismount(mount), what=f"the mount {mount}")
     try:
-        yield mounts
+        yield Gluster(mounts, server)
     finally:
+        server.send_signal(signal.SIGCONT)
         for mount in mounts:
             subprocess.run(["umount", "-l", str(mount)], check=False)
         for process in (*clients, server):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Processes
+from conftest import Gluster, Processes
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
@@ -320,10 +320,10 @@ def test_eight_stages_train_by_a_plan_of_lowtimes(
 
 @pytest.mark.gluster
 def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
-    start_job: Callable[..., Job], gluster_mounts: tuple[Path, Path], processes: Processes, wait_for: Wait
+    start_job: Callable[..., Job], gluster: Gluster, processes: Processes, wait_for: Wait
 ) -> None:
     """No event crosses the mounts: all is found by polling. The person types on the daemon's side."""
-    here, there = (mount / "pfo" for mount in gluster_mounts)
+    here, there = (mount / "pfo" for mount in gluster.mounts)
     processes.daemon(here)
     shared = SharedDirectory(Files(here))
     wait_for(shared.read_daemon, 20, "the daemon")
@@ -339,4 +339,25 @@ def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
         assert len(set(job.first_steps_of(1).values())) == 1
         assert job.finish() == 0
     end = wait_for(folder.read_end, 20, "the end")
+    assert end.reason == "finished"
+
+
+@pytest.mark.gluster
+def test_a_hung_file_system_neither_stops_training_nor_its_end(
+    start_job: Callable[..., Job], gluster: Gluster, wait_for: Wait
+) -> None:
+    """The server is stopped: every call on the mount blocks, without an error, for as long as it likes."""
+    job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(gluster.mounts[0] / "pfo"), "work_s": 0.02})
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), 60, "both ranks")
+        wait_for(lambda: len(job.first_steps_of(0)) == 2, 20, "the first schedule")
+        gluster.server.send_signal(signal.SIGSTOP)
+        at = max(line["step"] for line in job.having("step"))
+        wait_for(lambda: len(job.of(step=at + 60)) == 2, 20, "sixty more steps")
+        assert job.finish(20) == 0, "and the end of training waits for nobody"
+        assert len(job.of(done=True)) == 2
+    folder = gluster.mounts[1]
+    gluster.server.send_signal(signal.SIGCONT)
+    shared = SharedDirectory(Files(folder / "pfo"))
+    end = wait_for(shared.job(shared.job_ids()[0]).read_end, 20, "the end, once the file system answers")
     assert end.reason == "finished"
