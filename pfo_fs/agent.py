@@ -57,14 +57,16 @@ class HostAgent:
     """See the module's docstring.
 
     Args:
-        shared: The shared directory.
+        shared: The shared directory; or why it cannot be used, which is then the answer to all that is asked of it.
         token: What clients must say first.
         settings: For scheduling in this process, where no daemon does.
         local_mount: Whether the directory is on a local file system: then looking often costs nobody anything.
     """
 
-    def __init__(self, shared: SharedDirectory, token: str, settings: PFOSettings, *, local_mount: bool) -> None:
-        self.shared = shared
+    def __init__(
+        self, shared: SharedDirectory | StoreError, token: str, settings: PFOSettings, *, local_mount: bool
+    ) -> None:
+        self._shared = shared
         self.folder: JobFolder | None = None
         self.kind: Literal["daemon", "local", ""] = ""
         self._token = token
@@ -88,6 +90,17 @@ class HostAgent:
         self._ended = False
         self._started = time.monotonic()
         self._next_poll = self._next_progress = self._started
+
+    @property
+    def shared(self) -> SharedDirectory:
+        """The shared directory.
+
+        Raises:
+            StoreError: It cannot be used.
+        """
+        if isinstance(self._shared, StoreError):
+            raise self._shared
+        return self._shared
 
     # ---- the loop
 
@@ -403,6 +416,11 @@ class HostAgent:
             self._released = False
             self._tell_trainers({"type": "resume"})
 
+    def tell_one_trainer(self, message: wire.Message) -> None:
+        """Tells the training process with the lowest rank on this host, if one is left."""
+        if self._trainers:
+            self._trainers[min(self._trainers)].send(message)
+
     def _tell_trainers(self, message: wire.Message) -> None:
         for trainer in self._trainers.values():
             trainer.send(message)
@@ -438,22 +456,33 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when the training processes have gone, not before
     given = json.loads(os.environ.pop("PFO_FS_AGENT"))
-    logging.basicConfig(
-        level=given.get("log_level", "WARNING"), format="pfo-fs: %(message)s", stream=sys.stderr, force=True
-    )
     try:
         server = wire.listen(given["address"])
     except OSError:
         return 0  # another process of this host was faster
     settings = load_settings(**given.get("settings", {}))
     root = given["shared_dir"]
+    shared: SharedDirectory | StoreError
     try:
         shared = SharedDirectory(Files(root), f"{socket.gethostname()}:{os.getpid()}")
     except StoreError as error:
-        log.error("%s", error.args[-1])
-        return 1
-    HostAgent(shared, given["token"], settings, local_mount=is_local(root)).serve(server)
+        shared = error
+    agent = HostAgent(shared, given["token"], settings, local_mount=is_local(root))
+    # No output of its own: a helper that a hung mount holds must not keep a launcher's pipes open.
+    logging.basicConfig(level=logging.INFO, handlers=[_ToTrainer(agent)], force=True)
+    agent.serve(server)
     return 0
+
+
+class _ToTrainer(logging.Handler):
+    """Log records go to one training process of this host, which logs them as its own."""
+
+    def __init__(self, agent: HostAgent) -> None:
+        super().__init__()
+        self._agent = agent
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._agent.tell_one_trainer({"type": "log", "level": record.levelno, "message": record.getMessage()})
 
 
 if __name__ == "__main__":

@@ -182,6 +182,7 @@ def _start(address: str, shared_dir: str, token: str, settings: dict[str, Any]) 
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # what it has to say comes as messages
         start_new_session=True,  # a launcher's signals to the training processes are not for the helper
     )
     for earlier in _helpers:

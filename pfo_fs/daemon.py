@@ -220,8 +220,7 @@ class Daemon:
     # ---- jobs
 
     def _find_jobs(self) -> None:
-        present = set(self._shared.job_ids())
-        for job_id in sorted(present - self._jobs.keys() - self._over.keys()):
+        for job_id in self._shared.job_ids(known=self._jobs.keys() | self._over.keys()):
             self._jobs[job_id] = Coordinator(
                 self._shared.job(job_id),
                 self._settings,

@@ -414,6 +414,8 @@ class PFOFileOptimizer:
             self._cursor.set_schedule(None, None)
         elif kind == "resume" and self._in_force is not None:
             self._cursor.set_schedule(self._in_force.frequencies, self._in_force.stages)
+        elif kind == "log":
+            log.log(message["level"], "%s", message["message"])
         elif kind == "error":
             self._warn(message["message"], message["message"])
 

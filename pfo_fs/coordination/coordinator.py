@@ -74,6 +74,7 @@ class Coordinator:
         self._job: bodies.JobBody | None = None
         self._mine: bool | None = None
         self._ranks: dict[int, RankInfo] = {info.rank: info for info in rank_infos or ()}
+        self._places_checked = False
         self._orders: dict[int, Order] = {}
         self._scheduler: FrequencyScheduler | None = None
         self._scheduler_failed = ""
@@ -189,7 +190,9 @@ class Coordinator:
                     text = f"{_list_ranks(missing)} of {info.world_size} have not registered; training goes on without"
                 self._report("waiting", text)
                 return False
-        _check_places(list(self._ranks.values()), self._job)
+        if not self._places_checked:
+            _check_places(list(self._ranks.values()), self._job)
+            self._places_checked = True
         return True
 
     def _read_progress(self, now: float) -> None:

@@ -34,10 +34,18 @@ def known_orders(
             if body is not None:
                 seen[rank] = body.instructions
     by_stage = {info.pp_rank: seen[info.rank] for info in rank_infos if info.rank in seen}
-    by_plan = {schedule.rank: _order_of(schedule) for schedule in planned}
+    # The ranks of a stage share lists: one order for all of them, or checks and memory grow with the ranks.
+    planned = list(planned)
+    shared = {_lists_of(schedule): schedule for schedule in planned}
+    orders = {lists: _order_of(schedule) for lists, schedule in shared.items()}
+    by_plan = {schedule.rank: orders[_lists_of(schedule)] for schedule in planned}
     return {
         info.rank: seen.get(info.rank) or by_stage.get(info.pp_rank) or by_plan.get(info.rank) for info in rank_infos
     }
+
+
+def _lists_of(schedule: FrequencySchedule) -> tuple[int, int]:
+    return id(schedule.frequencies), id(schedule.stages)
 
 
 def _order_of(schedule: FrequencySchedule) -> Order:

@@ -131,8 +131,13 @@ class ClockProcess:
 
     def check(self) -> None:
         """Warns, once, if the clock process has died, and has the clocks reset. About 1 us; keeps the lock."""
-        if not self._lost and not self._closed and _recv(self._fd, self._peek, 1, _PEEK) == 0:
+        if self._lost or self._closed:
+            return
+        size = _recv(self._fd, self._peek, 1, _PEEK)
+        if size == 0:
             self._died()
+        elif size == 1 and self._info is None:
+            self._info = self._wait_for_hello()  # it is there; unread, it would hide the end of the socket
 
     # ---- what it is
 

@@ -25,7 +25,7 @@ import errno
 import hashlib
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel
@@ -69,9 +69,9 @@ class SharedDirectory:
 
     # ---- jobs
 
-    def job_ids(self) -> list[str]:
-        """Names of all jobs that are not archived, oldest first."""
-        return [name for name in self.files.names("jobs") if is_safe_job_id(name)]
+    def job_ids(self, known: Container[str] = ()) -> list[str]:
+        """Names of all jobs that are not archived, oldest first, but those that are `known`."""
+        return [name for name in self.files.names("jobs") if name not in known and is_safe_job_id(name)]
 
     def archived_job_ids(self) -> list[str]:
         """Names of all archived jobs, oldest first."""
@@ -147,6 +147,7 @@ class JobFolder:
     writer: str
     attempt: str | None = None
     _sequence: int = 0
+    _last_plan: tuple[str, FrequencySchedule] | None = None
 
     # ---- records of any kind
 
@@ -287,10 +288,13 @@ class JobFolder:
             return None
         if "/" in name:
             raise RecordError(f"{self.files.root / self.path}/sched/{index.number}: {name!r} is no plan file")
-        plan = self.read("schedule", b.PlanBody, f"sched/{index.number}/{name}", PLAN_LIMIT)
-        if plan is None:
-            raise RecordError(f"{self.files.root / self.path}/sched/{index.number}/{name} is missing")
-        return plan.schedule.model_copy(update={"rank": rank_info.rank})
+        path = f"sched/{index.number}/{name}"
+        if self._last_plan is None or self._last_plan[0] != path:  # the ranks of a host often share a stage
+            plan = self.read("schedule", b.PlanBody, path, PLAN_LIMIT)
+            if plan is None:
+                raise RecordError(f"{self.files.root / self.path}/{path} is missing")
+            self._last_plan = (path, plan.schedule)
+        return self._last_plan[1].model_copy(update={"rank": rank_info.rank})
 
     def write_current(self, body: b.CurrentBody) -> None:
         self.replace("current", body, "current.json")

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pfo_fs.errors import AlreadyClaimed, StoreError, StoreUnavailable
+from pfo_fs.store.mounts import is_local
 
 T = TypeVar("T")
 
@@ -103,6 +104,7 @@ class Files:
                 f"`chmod o-w {self.root}`, and `chmod 2770` to share it with a group",
             )
         self.shared_with_group = bool(found.st_mode & stat.S_IWGRP)
+        self._caches_may_be_old = not is_local(self.root)
         self._trusted_uids = {os.geteuid(), found.st_uid, 0}
         self._file_mode = 0o660 if self.shared_with_group else 0o600
         self._folder_mode = 0o2770 if self.shared_with_group else 0o700
@@ -137,8 +139,9 @@ class Files:
                     raise StoreError(
                         errno.EFBIG, f"{self.root / path}: {found.st_size} bytes, at most {limit} are read"
                     )
-                with suppress(OSError):  # drop what this client may have cached of an older content
-                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                if self._caches_may_be_old:
+                    with suppress(OSError):  # drop what this client may have cached of an older content
+                        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 chunks, size = [], 0
                 while chunk := self.calls.read(fd, min(limit + 1 - size, 1 << 20)):
                     chunks.append(chunk)

@@ -77,13 +77,13 @@ class Watcher:
         self._observer = observer
 
     def _note(self, path: str) -> None:
-        try:
-            parts = Path(path).relative_to(self._path).parts
-        except ValueError:
+        above = f"{self._path}/"
+        parts = path.removeprefix(above).split("/") if path.startswith(above) else [""]
+        # Progress is written all the time, and not read any sooner for that.
+        if parts[-1].startswith(".") or parts[1:2] == ["progress"] or not parts[0]:
             return
-        if parts and not parts[-1].startswith("."):
-            self._changed.add(parts[0])
-            self._event.set()
+        self._changed.add(parts[0])
+        self._event.set()
 
     def wait(self, timeout_s: float) -> set[str]:
         """Returns the names in the folder under which something may have changed; empty when the time was up."""

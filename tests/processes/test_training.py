@@ -258,7 +258,9 @@ def test_a_directory_that_cannot_be_used_leaves_training_alone(start_job: Callab
         assert job.finish(90) == 0
         assert len(job.of(done=True)) == 2
         assert {line["coordination"] for line in job.having("coordination")} == {"off"}
-        assert any("training goes on without" in line for line in job.log)
+        said = [line for line in job.log if "training goes on without" in line]
+        assert len(said) == 2, "once by each rank"
+        assert "Not a directory" in said[0]
 
 
 def test_degrees_that_do_not_match_the_world_size_are_an_error_that_says_so(start_job: Callable[..., Job]) -> None:
