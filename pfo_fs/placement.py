@@ -94,15 +94,16 @@ def find_placement(
         )
     ranks = {"dp": dp_rank, "pp": pp_rank, "tp": tp_rank}
     for axis, degree in degrees.items():
-        if ranks[axis] is None and degree == 1:
-            ranks[axis] = 0
-        elif ranks[axis] is None and degree == world_size:
-            ranks[axis] = rank
-        found = ranks[axis]
-        if found is None:
-            raise ConfigError(f"{axis}_rank is not known: pass mesh= or {axis}_rank= ({axis}_degree is {degree})")
-        if not 0 <= found < degree:
-            raise ConfigError(f"{axis}_rank {found} does not exist where {axis}_degree is {degree}")
+        if ranks[axis] is None and degree in (1, world_size):
+            ranks[axis] = 0 if degree == 1 else rank
+    if missing_ranks := [f"{axis}_rank" for axis in ("pp", "dp", "tp") if ranks[axis] is None]:
+        raise ConfigError(
+            f"{' and '.join(missing_ranks)} not known: pass mesh=, or {'= and '.join(missing_ranks)}= "
+            f"(degrees: pp {pp_degree}, dp {dp_degree}, tp {tp_degree})"
+        )
+    for axis, degree in degrees.items():
+        if not 0 <= (ranks[axis] or 0) < degree:
+            raise ConfigError(f"{axis}_rank {ranks[axis]} does not exist where {axis}_degree is {degree}")
     if not 0 <= rank < world_size:
         raise ConfigError(f"rank {rank} does not exist where world_size is {world_size}")
     return Placement(

@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("pfo-fs", deadline=None)  # these machines are noisy
+settings.load_profile("pfo-fs")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

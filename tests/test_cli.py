@@ -1,0 +1,127 @@
+"""The commands, as people and scripts use them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import make_job, one_f_one_b, rank_infos, register, write_step
+
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+
+
+def pfo_fs(*arguments: str | Path, columns: int = 80) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pfo_fs", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", "COLUMNS": str(columns)},
+    )
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> JobFolder:
+    """A job with two stages of three micro-batches, at 1,200 MHz."""
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    schedules = [FrequencySchedule(rank=rank, frequencies=one_f_one_b(rank, 2, 3, 1200)) for rank in range(2)]
+    for schedule in schedules:
+        order = [(name, None) for name, _ in schedule.frequencies]
+        folder.write_order(bodies.OrderBody(rank=schedule.rank, instructions=order))
+    source = bodies.Source(kind="scheduler", index=0)
+    folder.write_schedule(0, 1, 0, source, schedules, infos)
+    folder.write_current(bodies.CurrentBody(generation=1, number=0, state="running", source=source))
+    write_step(folder, 17, 0.25)
+    return folder
+
+
+def test_the_schedule_in_force_is_shown_as_yaml_that_can_be_set(running: JobFolder, tmp_path: Path) -> None:
+    shown = pfo_fs("schedule", "show", "latest", "-d", tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "forward 1200, backward 1200 x2" in shown.stdout
+    (tmp_path / "again.yaml").write_text(shown.stdout)
+    checked = pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_schedule_is_also_shown_as_json(running: JobFolder, tmp_path: Path) -> None:
+    shown = json.loads(pfo_fs("schedule", "show", "latest", "-d", tmp_path, "--json").stdout)
+    assert shown["number"] == 0
+    assert shown["schedules"][1]["frequencies"][0] == ["forward", 1200]
+
+
+def test_a_wrong_schedule_is_checked_with_line_and_reason_and_exit_code_1(running: JobFolder, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("# one wrong clock\nall: 1201\n")
+    checked = pfo_fs("schedule", "check", "latest", tmp_path / "bad.yaml", "-d", tmp_path, "--json")
+    assert checked.returncode == 1
+    problems = json.loads(checked.stdout)["problems"]
+    assert problems[0]["line"] == 2
+    assert "1200" in problems[0]["reason"], "the nearest clock"
+
+
+def test_a_good_schedule_is_set_and_a_wrong_one_is_not(running: JobFolder, tmp_path: Path) -> None:
+    target = tmp_path / running.path / "schedule.yaml"
+    (tmp_path / "bad.yaml").write_text("all: 1201\n")
+    assert pfo_fs("schedule", "set", "latest", tmp_path / "bad.yaml", "-d", tmp_path).returncode == 1
+    assert not target.exists()
+    (tmp_path / "good.yaml").write_text("all: 1110\n")
+    done = pfo_fs("schedule", "set", str(tmp_path / running.path), tmp_path / "good.yaml")
+    assert done.returncode == 0, done.stderr
+    assert target.read_text() == "all: 1110\n"
+
+
+def test_a_job_that_is_not_there_is_an_error_in_one_line(running: JobFolder, tmp_path: Path) -> None:
+    shown = pfo_fs("schedule", "show", "nonsense", "-d", tmp_path)
+    assert shown.returncode == 1
+    assert "no job" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_status_shows_jobs_on_one_screen_of_80_columns(running: JobFolder, tmp_path: Path) -> None:
+    shown = pfo_fs("status", tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert running.job_id in shown.stdout
+    assert "2/2 ranks" in shown.stdout
+    assert "step 17" in shown.stdout
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines()[1:])
+
+
+def test_status_for_programs_is_json(running: JobFolder, tmp_path: Path) -> None:
+    (tmp_path / "jobs/broken-one").mkdir()
+    (tmp_path / "jobs/broken-one/job.json").write_text("{}")
+    state = json.loads(pfo_fs("status", tmp_path, "--json").stdout)
+    by_id = {job["job_id"]: job for job in state["jobs"]}
+    assert by_id[running.job_id]["step"] == 17
+    assert by_id[running.job_id]["iter_time_s"] == 0.25
+    assert "no complete record" in by_id["broken-one"]["problem"]
+    assert state["daemon"] is None
+
+
+def test_a_silent_daemon_is_not_called_alive(tmp_path: Path) -> None:
+    shared = SharedDirectory(Files(tmp_path))
+    shared.make_folders()
+    shared.write_daemon(
+        bodies.DaemonBody(generation=1, counter=5, host="h", pid=1, version="0", scheduler="Manual", interval_s=1)
+    )
+    assert json.loads(pfo_fs("status", tmp_path, "--json").stdout)["daemon"]["alive"] is False
+
+
+def test_a_directory_that_is_not_there_is_an_error_in_one_line(tmp_path: Path) -> None:
+    shown = pfo_fs("status", tmp_path / "none")
+    assert shown.returncode == 1
+    assert "is the file system mounted here?" in " ".join(shown.stderr.split())
+
+
+def test_wrong_usage_is_exit_code_2() -> None:
+    assert pfo_fs("schedule", "show").returncode == 2
+
+
+def test_scheduler_arguments_that_are_no_json_are_said_so(tmp_path: Path) -> None:
+    done = pfo_fs("daemon", tmp_path, "--scheduler-args", "{")
+    assert done.returncode == 1
+    assert "no JSON" in done.stderr
