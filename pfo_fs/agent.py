@@ -9,6 +9,7 @@ Started as `python -m pfo_fs.agent`; everything it needs comes as one JSON objec
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -49,8 +50,14 @@ class Client:
 
     def send(self, message: wire.Message) -> None:
         """Sends without waiting; a client that does not read misses it."""
-        with suppress(OSError):
-            self.connection.send(wire.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        packet = wire.encode(message)
+        try:
+            self.connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE:
+                log.error(
+                    "a message of %d KiB (%s) is too large for a local socket", len(packet) >> 10, message["type"]
+                )
 
 
 class HostAgent:
@@ -67,13 +74,14 @@ class HostAgent:
         self, shared: SharedDirectory | StoreError, token: str, settings: PFOSettings, *, local_mount: bool
     ) -> None:
         self._shared = shared
-        self.folder: JobFolder | None = None
+        self._folder: JobFolder | None = None
         self.kind: Literal["daemon", "local", ""] = ""
         self._token = token
         self._settings = settings
         self._local_mount = local_mount
         self._interval_s = settings.poll_interval or (0.25 if local_mount else 2.0)
         self._clients: dict[int, Client] = {}
+        self._had_clients = False
         self._ranks: dict[int, RankInfo] = {}
         self._trainers: dict[int, Client] = {}
         self._name: int | None = None
@@ -102,6 +110,17 @@ class HostAgent:
             raise self._shared
         return self._shared
 
+    @property
+    def folder(self) -> JobFolder:
+        """The job's folder.
+
+        Raises:
+            ValueError: Nobody has created or joined a job yet.
+        """
+        if self._folder is None:
+            raise ValueError("there is no job yet")
+        return self._folder
+
     # ---- the loop
 
     def serve(self, server: socket.socket) -> None:
@@ -122,7 +141,7 @@ class HostAgent:
                     self._next_poll = time.monotonic() + self._poll(now)
                 if now >= self._next_progress:
                     self._write_progress(now)
-                if not self._clients and (self._ranks or now - self._started > _FIRST_CLIENT_WITHIN_S):
+                if not self._clients and (self._had_clients or now - self._started > _FIRST_CLIENT_WITHIN_S):
                     break
         self._progress_dirty = bool(self._progress)
         self._write_progress(time.monotonic())
@@ -138,11 +157,12 @@ class HostAgent:
         wire.enlarge(connection)
         client = Client(connection)
         self._clients[connection.fileno()] = client
+        self._had_clients = True
         selector.register(connection, selectors.EVENT_READ, client)
 
     def _receive(self, client: Client, selector: selectors.BaseSelector) -> None:
         try:
-            packet = client.connection.recv(wire.MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            packet = client.connection.recv(wire.RECEIVE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -189,7 +209,7 @@ class HostAgent:
         body = bodies.JobBody.model_validate(message["job"])
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination) or self._settings.scheduler
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
-        self.folder = self.shared.create_job(body, str(message["attempt"]))
+        self._folder = self.shared.create_job(body, str(message["attempt"]))
         client.send({"type": "created", "job_id": self.folder.job_id})
 
     def _scheduler_of_daemon(self, coordination: str) -> str:
@@ -203,7 +223,6 @@ class HostAgent:
 
     def _on_coordinate(self, client: Client, message: wire.Message) -> None:
         """Rank 0: settle who schedules the job; whoever claims it first does."""
-        assert self.folder is not None
         mode = message["mode"]
         self.kind = "daemon" if mode == "daemon" else "local"
         if mode == "auto" and self._a_daemon_claims_it():
@@ -218,7 +237,6 @@ class HostAgent:
         client.send({"type": "coordinated", "kind": self.kind})
 
     def _a_daemon_claims_it(self) -> bool:
-        assert self.folder is not None
         daemon = self.shared.read_daemon()
         if daemon is None or daemon.stopped:
             return False
@@ -233,9 +251,9 @@ class HostAgent:
     def _on_join(self, client: Client, message: wire.Message) -> None:
         """Any rank: register."""
         body = bodies.RankBody.model_validate(message["rank_body"])
-        if self.folder is None:
-            self.folder = self.shared.job(str(message["job_id"]))
-            self.folder.attempt = str(message["attempt"])
+        if self._folder is None:
+            self._folder = self.shared.job(str(message["job_id"]))
+            self._folder.attempt = str(message["attempt"])
         self.kind = message["kind"]
         self._ranks[body.rank_info.rank] = body.rank_info
         self._progress.setdefault(body.rank_info.rank, bodies.RankProgress(rank=body.rank_info.rank))
@@ -244,13 +262,12 @@ class HostAgent:
         except AlreadyClaimed:
             raise
         except StoreError as error:
-            self._later(lambda folder=self.folder: folder.register_rank(body), error)  # type: ignore[misc]
+            self._later(lambda: self.folder.register_rank(body), error)
         client.send({"type": "joined"})
         self._next_poll = 0.0
 
     def _on_ranks(self, client: Client, message: wire.Message) -> None:
         """Rank 0, where no daemon schedules: all ranks, gathered by torch.distributed."""
-        assert self.folder is not None
         infos = [RankInfo.model_validate(info) for info in message["rank_infos"]]
         self._coordinator = Coordinator(
             self.folder,
@@ -263,12 +280,11 @@ class HostAgent:
         self._next_poll = 0.0
 
     def _on_order(self, client: Client, message: wire.Message) -> None:
-        assert self.folder is not None
         info = self._ranks[client.rank]
         if info.dp_rank or info.tp_rank:
             return  # the first rank of the stage speaks for all
         body = bodies.OrderBody(rank=client.rank, instructions=message["instructions"])
-        self._write(lambda folder=self.folder: folder.write_order(body))  # type: ignore[misc]
+        self._write(lambda: self.folder.write_order(body))
 
     def _on_applied(self, client: Client, message: wire.Message) -> None:
         if message["late"]:
@@ -290,7 +306,6 @@ class HostAgent:
         self._progress_dirty = True
 
     def _on_measured(self, client: Client, message: wire.Message) -> None:
-        assert self.folder is not None
         number = int(message["number"])
         if number < 0:
             return  # measured before the first schedule, which tells nobody anything
@@ -299,7 +314,7 @@ class HostAgent:
             first_step=message.get("first_step", 0),
             late=(client.rank, number) in self._late,
         )
-        self._write(lambda folder=self.folder: folder.write_result(number, body))  # type: ignore[misc]
+        self._write(lambda: self.folder.write_result(number, body))
 
     def _on_bye(self, client: Client, message: wire.Message) -> None:
         client.role = "gone"
@@ -311,7 +326,7 @@ class HostAgent:
 
     def _poll(self, now: float) -> float:
         """Looks for news once; returns the seconds until the next look."""
-        if self.folder is None or not self._ranks:
+        if self._folder is None or not self._ranks:
             return 0.1
         self._flush()
         if self._coordinator is not None:
@@ -335,7 +350,6 @@ class HostAgent:
         return self._interval_s * random.uniform(0.8, 1.2)
 
     def _look_for_schedule(self) -> None:
-        assert self.folder is not None
         current = self.folder.read_current()
         if current is None or current.number < 0 or (current.generation, current.number) <= self._known:
             return
@@ -358,7 +372,7 @@ class HostAgent:
     def _write_progress(self, now: float) -> None:
         slow = 1.0 if self._local_mount else 5.0
         self._next_progress = now + (slow if self._name == 0 else 12 * slow) * random.uniform(0.9, 1.1)
-        if self.folder is None or not self._progress_dirty or self._name is None:
+        if self._folder is None or not self._progress_dirty or self._name is None:
             return
         ranks = [
             progress.model_copy(update={"step_age_s": now - self._progress_at.get(rank, now)})
@@ -372,11 +386,11 @@ class HostAgent:
             self._store_failed(str(error.args[-1]), now)
 
     def _end(self, reason: str, message: str) -> None:
-        if self.folder is None or self._ended:
+        if self._folder is None or self._ended:
             return
         self._ended = True
         body = bodies.EndBody.model_validate({"reason": reason, "message": message})
-        self._write(lambda folder=self.folder: folder.write_end(body))  # type: ignore[misc]
+        self._write(lambda: self.folder.write_end(body))
 
     def _write(self, write: Callable[[], None]) -> None:
         try:

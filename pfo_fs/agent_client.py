@@ -70,7 +70,7 @@ class AgentClient:
         self.process: subprocess.Popen[bytes] | None = None
         self.lost = False
         self._inbox: list[wire.Message] = []
-        self._buffer = ctypes.create_string_buffer(wire.MAX_PACKET_BYTES * 4)
+        self._buffer = ctypes.create_string_buffer(wire.RECEIVE_BYTES)
         begin = time.monotonic()
         while True:
             try:

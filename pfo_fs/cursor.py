@@ -23,7 +23,9 @@ from pfo_fs.device.page import (
     SLEEPING,
     STEP_BEGIN,
     STEP_END,
+    STRAYED,
     TARGET,
+    UNMARKED,
 )
 
 _MAX_ORDER = 65_535
@@ -197,7 +199,8 @@ class InstructionCursor:
         self._in_step = False
         self._plan = _NOTHING
         self._release()
-        self._mark(STEP_END | strayed << 8)
+        unusable = (STRAYED if strayed else 0) + (0 if self._measuring else UNMARKED)
+        self._mark(STEP_END | unusable << 8)
         self._measuring = False
         self._check()
         if left_over:

@@ -148,7 +148,7 @@ class StepMeter:
                     self._number, self._skipped_first = first, False
                     self._collected.clear()
             elif kind == page.STEP_END and self._begin_ns >= 0:
-                yield from self._finish(first, as_scheduled=value == 0)
+                yield from self._finish(first, usable=value == 0)
 
     def lost(self) -> None:
         """Marks were lost: the step that is being followed cannot be complete."""
@@ -165,9 +165,9 @@ class StepMeter:
                     self._instructions.append((place, begin_ns, t_ns))
                 return
 
-    def _finish(self, end_ns: int, *, as_scheduled: bool) -> Iterator[Measured | None]:
+    def _finish(self, end_ns: int, *, usable: bool) -> Iterator[Measured | None]:
         begin_ns, self._begin_ns = self._begin_ns, -1
-        wanted = self._number != self.done_number and as_scheduled
+        wanted = self._number != self.done_number and usable
         times: dict[str, list[float]] = {}
         energies: dict[str, list[float]] = {}
         self._instructions.sort(key=lambda instruction: instruction[1])

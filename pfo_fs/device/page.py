@@ -54,7 +54,11 @@ STEP_BEGIN = 1
 NUMBER = 2
 """Continues STEP_BEGIN: the first word is the schedule number."""
 STEP_END = 3
-"""The step is complete; the value is 1 if it did not run as scheduled, 0 otherwise."""
+"""The step is complete; the value is a sum of `STRAYED` and `UNMARKED`, 0 if it can be measured."""
+STRAYED = 1
+"""The step did not run as scheduled."""
+UNMARKED = 2
+"""Its instructions have no marks."""
 BEGIN = 4
 """An instruction begins; the value is its name's place in the name table."""
 END = 5

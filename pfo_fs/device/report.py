@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from collections import deque
@@ -14,6 +15,8 @@ from pfo_fs.device.meter import Measured, Step
 _RETRY_S = 1.0
 _PROGRESS_EVERY_S = 1.0
 _MAX_WAITING = 64
+_MAX_PACKET_BYTES = 190_000
+"""What the kernel lets through with its usual limit on socket buffers, net.core.wmem_max."""
 
 
 class Reporter:
@@ -49,7 +52,7 @@ class Reporter:
                     "result": measured._replace(steps=steps).result(self._rank),
                 }
             )
-            if len(packet) <= wire.MAX_PACKET_BYTES:
+            if len(packet) <= _MAX_PACKET_BYTES:
                 self._results.append(packet)
                 return
             steps = steps[: len(steps) // 2]
@@ -98,10 +101,10 @@ class Reporter:
                 return False
             assert self._socket is not None
             while self._results:
-                self._socket.send(self._results[0], socket.MSG_NOSIGNAL)
+                self._send(self._results[0])
                 self._results.popleft()
             if self._progress is not None:
-                self._socket.send(self._progress, socket.MSG_NOSIGNAL)
+                self._send(self._progress)
                 self._progress = None
             return True
         except BlockingIOError:
@@ -109,6 +112,14 @@ class Reporter:
         except OSError:
             self._disconnect()
             return False
+
+    def _send(self, packet: bytes) -> None:
+        assert self._socket is not None
+        try:
+            self._socket.send(packet, socket.MSG_NOSIGNAL)
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:  # too large here and now means too large for ever: dropped
+                raise
 
     def finish(self, deadline_s: float) -> None:
         """Sends what is left, within `deadline_s` seconds."""

@@ -68,7 +68,7 @@ class Watcher:
                 Handler(),
                 str(self._path),
                 recursive=True,
-                event_filter=[DirCreatedEvent, FileCreatedEvent, FileMovedEvent],
+                event_filter=[DirCreatedEvent, FileCreatedEvent, FileMovedEvent, FileClosedEvent],
             )
             observer.start()
         except OSError as error:

@@ -235,6 +235,9 @@ def test_instructions_are_marked_until_the_clock_process_has_its_result(
     run(cursor, F, B, number=3)
     assert clocks.kinds() == [page.STEP_BEGIN, page.NUMBER, page.STEP_END]
     assert clocks.words[page.MEASURING] == 0
+    cursor.step_begin(8, 3)
+    cursor.step_end()
+    assert (clocks.reader.read(everything=True) or [])[-1][1] >> 8 & page.UNMARKED
     run(cursor, F, B, number=4)
     assert clocks.kinds() == step
 
@@ -251,7 +254,7 @@ def test_a_step_that_strayed_is_marked_so(cursor: InstructionCursor, clocks: Fak
     cursor.set_schedule([(F, 900)])
     run(cursor, B)
     marks = clocks.reader.read(everything=True) or []
-    assert marks[-1][1] == page.STEP_END | 1 << 8
+    assert marks[-1][1] == page.STEP_END | page.STRAYED << 8
     assert marks[0][1] >> 8 == 0
     run(cursor, F, step=5, number=9)
     marks = clocks.reader.read(everything=True) or []

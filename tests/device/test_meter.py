@@ -20,7 +20,7 @@ def step_marks(begin_ms: int, step: int, number: int, instructions: list[tuple[i
     marks = [(begin_ms * MS, page.STEP_BEGIN | step << 8), (number, page.NUMBER)]
     for place, t0, t1 in instructions:
         marks += [(t0 * MS, page.BEGIN | place << 8), (t1 * MS, page.END | place << 8)]
-    return [*marks, (end_ms * MS, page.STEP_END | strayed << 8)]
+    return [*marks, (end_ms * MS, page.STEP_END | (page.STRAYED if strayed else 0) << 8)]
 
 
 def results(meter: StepMeter, marks: list[Mark]) -> list[Measured]:
