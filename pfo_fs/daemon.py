@@ -136,8 +136,6 @@ class Daemon:
         """Becomes the leader if there is none, or if the one there is has been silent for too long."""
         newest = self._shared.last_generation()
         told = self._shared.read_daemon()
-        if self._lock is None:
-            self._lock = try_lock(self._files, "daemon.lock")
         state = None if told is None else (told.generation, told.counter)
         key = (newest, state[1] if state else -1)
         if key != self._seen[0]:
@@ -145,14 +143,19 @@ class Daemon:
         resigned = told is not None and told.stopped and told.generation == newest
         never_led = newest == 0 and told is None
         if not (resigned or never_led):
-            patience_s = self._settings.lease_timeout * (1 if self._lock is not None else _SILENT_LOCK_HOLDER)
-            if now - self._seen[1] < patience_s:
+            silent_s = now - self._seen[1]
+            if silent_s < self._settings.lease_timeout:
                 return False
-            log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, now - self._seen[1])
+            self._lock = self._lock or try_lock(self._files, "daemon.lock")
+            if self._lock is None and silent_s < _SILENT_LOCK_HOLDER * self._settings.lease_timeout:
+                return False
+            log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
         claim = bodies.LeaderBody(generation=newest + 1, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
         if not self._shared.claim_generation(claim):
+            self._release_lock()
             return False
         self.generation = newest + 1
+        self._lock = self._lock or try_lock(self._files, "daemon.lock")
         self._jobs.clear()
         self._due.clear()
         self._over.clear()
@@ -169,8 +172,8 @@ class Daemon:
             log.warning("generation %d leads now; standing by", newest)
             self._stand_by(now)
             return False
-        if self._lock is None:  # its holder was silent when this daemon took over
-            self._lock = try_lock(self._files, "daemon.lock")
+        # Its holder may have been silent when this daemon took over, and have let go of it since.
+        self._lock = self._lock or try_lock(self._files, "daemon.lock")
         self._say(stopped=False)
         self._beat = now
         return True
@@ -247,6 +250,10 @@ class Daemon:
         if coordinator.is_mine and not self._watcher.uses_events:
             delay_s = min(delay_s, self._interval_s)
         self._due[job_id] = now + delay_s
+        if coordinator.is_quiet:
+            self._watcher.leave(job_id)
+        else:
+            self._watcher.follow(job_id)
         idle_s = now - coordinator.last_alive
         if idle_s > self._settings.max_job_idle_time:
             log.warning("job %s: no sign of life for %.0f s; ended and archived", job_id, idle_s)
@@ -257,6 +264,7 @@ class Daemon:
     def _forget(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
         self._due.pop(job_id, None)
+        self._watcher.leave(job_id)
         self._over[job_id] = self._monotonic()
 
     def _restart_timers(self) -> None:

@@ -82,7 +82,9 @@ class ClockLoop:
         self._not_before_ns = 0
         self._marks = MarkReader(shared.words)
         self._meter = StepMeter(profile_steps, shared)
+        self._measures = True
         self._energy_works = True
+        self._reading_ns = 0
         self._next_look_ns = 0
         self._terminated = False
         self._poll = select.epoll()
@@ -122,8 +124,9 @@ class ClockLoop:
     def finish(self) -> None:
         """Measures what training has left behind, and sends it."""
         self._look(time.monotonic_ns(), everything=True)
-        self._reporter.progress(self._meter.last_step, 0, self._message, now=True)
-        self._reporter.finish(0.5)
+        if self._measures:
+            self._reporter.progress(self._meter.last_step, 0, self._message, now=True)
+            self._reporter.finish(0.5)
 
     def _serve_once(self) -> bool:
         """Sets what is wanted, looks at marks if it is time, sleeps; returns False at the trainer's end."""
@@ -225,16 +228,29 @@ class ClockLoop:
     # ---- measuring
 
     def _look(self, now_ns: int, *, everything: bool = False) -> None:
+        """Measures and reports; should that ever fail, clocks are set all the same."""
+        try:
+            if self._measures:
+                self._measure(now_ns, everything)
+        except Exception as error:  # noqa: BLE001  the clocks are the first duty
+            self._measures = False
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"pfo-fs: measuring has failed and ends; clocks are still set: {error!r}\n")
+        pause_ns = _MEASURE_EVERY_NS if self._words[page.MEASURING] else _LOOK_EVERY_NS
+        if self._marks.behind > 2048:
+            pause_ns //= 10
+        self._next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns)
+
+    def _measure(self, now_ns: int, everything: bool) -> None:
         """Reads the energy counter and the marks, and passes on what comes of them."""
         if self._energy_works:
             try:
                 energy_j = self._gpu.energy_j()
-                after_ns = time.monotonic_ns()
-                self._meter.curve.add((now_ns + after_ns) // 2, energy_j)
+                self._reading_ns = time.monotonic_ns() - now_ns
+                self._meter.curve.add(now_ns + self._reading_ns // 2, energy_j)
             except Exception as error:  # noqa: BLE001  without energy, time is still measured
                 self._energy_works = False
                 self._message = self._message or f"no energy: {error}"
-        cost_ns = time.monotonic_ns() - now_ns
         marks = self._marks.read(everything=everything)
         if marks is None:
             self._meter.lost()
@@ -246,10 +262,6 @@ class ClockLoop:
             self._words[page.MEASURED_NUMBER] = self._meter.done_number
         self._reporter.progress(self._meter.last_step, self._clock, self._message)
         self._reporter.pump()
-        pause_ns = _MEASURE_EVERY_NS if self._words[page.MEASURING] else _LOOK_EVERY_NS
-        if self._marks.behind > 2048:
-            pause_ns //= 10
-        self._next_look_ns = now_ns + max(pause_ns, _READING_SHARE * cost_ns)
 
 
 def _open(spec: str) -> tuple[Gpu, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from jobs import make_job, one_f_one_b, plan_text, rank_infos, register, schedules_of, write_results, write_step
+from schedulers import ThreeSteps
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -22,19 +23,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Descending(FrequencyScheduler):
-    """Yields three schedules, each 15 MHz below the last; remembers in its clocks how slow the last one was."""
-
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
-        mhz = 1410
-        for _ in range(3):
-            results = yield [
-                FrequencySchedule(rank=info.rank, frequencies=[("forward", mhz), ("backward", mhz)])
-                for info in self.rank_infos
-            ]
-            mhz -= 15 * round(max(result.iter_time[0] for result in results))
 
 
 class Exploding(FrequencyScheduler):
@@ -109,7 +97,7 @@ def test_all_ranks_of_a_stage_share_one_plan_file(tmp_path: Path, clock: Clock) 
 def test_results_of_all_ranks_bring_the_next_schedule(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(Descending))
+    coordinator = coordinate(folder, clock, **use(ThreeSteps))
     poll(coordinator, clock, 2)
     write_results(folder, 0, infos[:1])
     poll(coordinator, clock, 2)
@@ -126,9 +114,9 @@ def test_a_restarted_coordinator_replays_the_results_and_carries_on(tmp_path: Pa
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, infos)
     for number in range(2):
-        poll(coordinate(folder, clock, **use(Descending)), clock, 2)
+        poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
         write_results(folder, number, infos, time_s=2.0)
-    poll(coordinate(folder, clock, **use(Descending)), clock, 2)
+    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
     assert folder.schedule_numbers() == [0, 1, 2]
     schedule = schedules_of(folder, infos)[1]
     assert schedule is not None
@@ -138,7 +126,7 @@ def test_a_restarted_coordinator_replays_the_results_and_carries_on(tmp_path: Pa
 def test_the_last_schedule_stays_when_the_scheduler_is_done(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(Descending))
+    coordinator = coordinate(folder, clock, **use(ThreeSteps))
     for number in range(3):
         poll(coordinator, clock, 2)
         write_results(folder, number, infos)
@@ -150,7 +138,7 @@ def test_the_last_schedule_stays_when_the_scheduler_is_done(tmp_path: Path, cloc
 def test_late_ranks_are_left_out_where_their_stage_has_others(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path, 1, dp=2), rank_infos(1, dp=2)
     register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(Descending))
+    coordinator = coordinate(folder, clock, **use(ThreeSteps))
     poll(coordinator, clock, 2)
     for rank, (time_s, late) in enumerate([(1.0, False), (9.0, True)]):
         result = ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0])
@@ -165,7 +153,7 @@ def test_a_schedule_starts_far_enough_ahead_for_all_ranks(tmp_path: Path, clock:
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
     write_step(folder, 500, iter_time_s=0.1)
-    coordinator = coordinate(folder, clock, **use(Descending))
+    coordinator = coordinate(folder, clock, **use(ThreeSteps))
     coordinator.poll()
     current = folder.read_current()
     assert current is not None
@@ -275,7 +263,7 @@ def test_an_older_generation_is_fenced_by_what_is_written(tmp_path: Path, clock:
     """Two coordinators at once: numbers are claimed once, and both end with the same schedule in force."""
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
-    one, two = (coordinate(folder, clock, **use(Descending)) for _ in range(2))
+    one, two = (coordinate(folder, clock, **use(ThreeSteps)) for _ in range(2))
     for number in range(3):
         poll(one, clock, 1)
         poll(two, clock, 1)
@@ -286,7 +274,7 @@ def test_an_older_generation_is_fenced_by_what_is_written(tmp_path: Path, clock:
 def test_dumps_are_in_zeus_format(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path / "pfo", 1), rank_infos(1)
     register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(Descending), dump_data=True, dump_dir=tmp_path / "dump")
+    coordinator = coordinate(folder, clock, **use(ThreeSteps), dump_data=True, dump_dir=tmp_path / "dump")
     poll(coordinator, clock, 2)
     write_results(folder, 0, infos)
     poll(coordinator, clock, 2)
@@ -311,7 +299,7 @@ def status_of(folder: JobFolder) -> str:
 def running(tmp_path: Path, clock: Clock) -> tuple[JobFolder, Coordinator]:
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, infos)
-    coordinator = coordinate(folder, clock, **use(Descending))
+    coordinator = coordinate(folder, clock, **use(ThreeSteps))
     poll(coordinator, clock, 2)
     return folder, coordinator
 
@@ -378,7 +366,7 @@ def test_a_yaml_in_force_survives_a_restart_without_a_gap(running: tuple[JobFold
     folder, coordinator = running
     put_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 3)
-    poll(coordinate(folder, clock, **use(Descending)), clock, 5)
+    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 5)
     assert folder.schedule_numbers() == [0, 1]
 
 

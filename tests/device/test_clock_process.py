@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -20,7 +21,9 @@ import pytest
 from pfo_fs import wire
 from pfo_fs.cursor import InstructionCursor
 from pfo_fs.device import ClockProcess, SimulatedKernels, page
-from pfo_fs.device.simulated import BLOCKING_POWER_W
+from pfo_fs.device.clock_process import ClockLoop
+from pfo_fs.device.page import SharedPage
+from pfo_fs.device.simulated import BLOCKING_POWER_W, SimulatedGpu
 
 WaitFor = Callable[..., Any]
 Start = Callable[..., ClockProcess]
@@ -422,6 +425,43 @@ def test_no_gpu_still_measures_time(start: Start) -> None:
         result = helper.wait("measured")["result"]
     assert result["time_breakdown"]["forward"][0][0] >= 0.01
     assert result["iter_energy"] == [0.0]
+
+
+def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
+    sim_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, with a reporter that breaks."""
+
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(f"broken {name}")
+
+    gpu = SimulatedGpu("a")
+    shared = SharedPage.create()
+    ours, theirs = socket.socketpair()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        loop = ClockLoop(
+            gpu,
+            shared,
+            os.eventfd(0),
+            theirs,
+            Broken(),
+            profile_steps=1,
+            min_dwell_ms=0,
+            why_clocks_stay="",  # type: ignore[arg-type]
+        )
+        shared.words[page.TARGET] = 900
+        for _ in range(3):
+            assert loop._serve_once()
+        ours.close()
+        loop.serve()
+        loop.finish()
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, before)
+    assert actions(sim_dir) == [("lock", 900), ("reset", 0)]
+    assert capsys.readouterr().err.count("measuring has failed") == 1
 
 
 # ---- its weight
