@@ -39,7 +39,10 @@ class LockstepCarrier:
         self._torch: Any = torch
         self._dist: Any = dist
         self._rank = rank
-        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(days=30))
+        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
+        # A broadcast may be under way for as long as training pauses, for a checkpoint, say.
+        self._options: Any = dist.distributed_c10d.BroadcastOptions()
+        self._options.rootRank, self._options.timeout = 0, timedelta(days=30)
         self._outbox: bytes | None = None
         self._phase = "announce"
         self._at_step = 1
@@ -113,7 +116,7 @@ class LockstepCarrier:
         return packet
 
     def _send(self, tensor: Any) -> None:
-        self._work = self._dist.broadcast(tensor, src=0, group=self._group, async_op=True)
+        self._work = self._group.broadcast([tensor], self._options)
 
     def _wait(self) -> None:
         if not self._work.wait(timedelta(seconds=_WAIT_S)):

@@ -274,8 +274,13 @@ class PFOFileOptimizer:
         return SimulatedKernels(name, stages=self.placement.pp_degree)
 
     def _start_clocks(self, job: dict[str, Any], device: int | None) -> ClockProcess:
+        try:
+            spec = find_gpu_spec(device)
+        except PfoError as error:
+            self._fail(str(error), error)
+            spec = "none"
         return ClockProcess(
-            find_gpu_spec(device),
+            spec,
             rank=self.placement.rank,
             report_to=job["address"],
             token=job["token"],
@@ -382,7 +387,7 @@ class PFOFileOptimizer:
             gathered: list[Any] | None = [None] * place.world_size if place.rank == 0 else None
             self._dist.gather_object(infos[0], gathered, dst=0)
             infos = gathered or []
-            self._carrier = LockstepCarrier(place.rank)
+            self._carrier = self._make_carrier()
         plan = None
         if place.rank == 0 and self._agent is not None:
             self._agent.send({"type": "ranks", "rank_infos": infos})
@@ -390,8 +395,23 @@ class PFOFileOptimizer:
         if self._carrier is not None:
             packet = self._carrier.first(wire.encode(plan) if plan else None)
             plan = wire.decode(packet) if packet else None
-        if plan is not None:
+        if plan is not None and (self._carrier is not None or self._dist is None):
             self._take_plan(plan, 0)
+
+    def _make_carrier(self) -> LockstepCarrier | None:
+        """All ranks have one, or none has: with one missing, the others would wait for it."""
+        carrier, problem = None, ""
+        try:
+            carrier = LockstepCarrier(self.placement.rank)
+        except (RuntimeError, ValueError) as error:
+            problem = f"rank {self.placement.rank}: {error}"
+        problems: list[Any] = [None] * self.placement.world_size
+        self._dist.all_gather_object(problems, problem)
+        problems = [text for text in problems if text]
+        if problems:
+            self._fail(f"torch.distributed cannot carry schedules, so clocks stay at their default: {problems[0]}")
+            return None
+        return carrier
 
     # ---- news
 
@@ -407,7 +427,7 @@ class PFOFileOptimizer:
         elif kind == "plan":
             if self._carrier is not None:
                 self._carrier.offer(wire.encode(message))
-            else:
+            elif self._dist is None:
                 self._take_plan(message, self.step)
         elif kind == "release":
             self._warn("the shared directory has not answered for long; default clocks until it does", "release")

@@ -96,13 +96,6 @@ class Coordinator:
         """False once somebody else turned out to schedule this job."""
         return self._mine is not False
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing is awaited from the ranks, so that the next look need not be any sooner for what they do."""
-        if self.state == "waiting":
-            return not self.is_mine
-        return self._scheduler is None or self._scheduler.done or self._results_seen == self._numbers.get(self._index)
-
     def poll(self) -> float:
         """Looks once and does what there is to do; never raises for what is wrong with this job.
 
@@ -134,8 +127,7 @@ class Coordinator:
         if self._job is None:
             self._job = self.folder.read_job()
             if self._job is None:
-                age = now - self.first_seen
-                return 0.02 if age < 1 else 0.2 if age < 10 else 5.0
+                return 0.2 if now - self.first_seen < 10 else 5.0
         names = self.folder.names()
         if "end.json" in names:
             end = self.folder.read_end()

@@ -27,6 +27,7 @@ from pfo_fs.device import page
 from pfo_fs.device.gpu import Gpu, NoGpu, open_gpu
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.device.page import MarkReader, SharedPage
+from pfo_fs.device.priority import be_prompt
 from pfo_fs.device.report import Reporter
 from pfo_fs.errors import DeviceError
 
@@ -300,6 +301,7 @@ def main() -> int:
     }
     with suppress(OSError):
         trainer.send(json.dumps(hello).encode() + b"\n", socket.MSG_NOSIGNAL)
+    be_prompt()
     loop.watch_process(given["trainer_pid"])
     try:
         loop.serve()
