@@ -242,7 +242,8 @@ class HostAgent:
             return False
         deadline = time.monotonic() + max(1.5, 3 * daemon.interval_s)
         while time.monotonic() < deadline:
-            if self.folder.read_coordinator() is not None:
+            # By listing: an NFS client remembers for half a minute that a name was not there.
+            if "coordinator.json" in self.folder.names():
                 return True
             time.sleep(0.01 if self._local_mount else 0.1)
         log.warning("the daemon on %s has not answered; rank 0 schedules this job itself", daemon.host)
@@ -350,6 +351,8 @@ class HostAgent:
         return self._interval_s * random.uniform(0.8, 1.2)
 
     def _look_for_schedule(self) -> None:
+        if self._known[1] < 0 and "current.json" not in self.folder.names():
+            return
         current = self.folder.read_current()
         if current is None or current.number < 0 or (current.generation, current.number) <= self._known:
             return

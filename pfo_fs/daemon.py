@@ -250,6 +250,10 @@ class Daemon:
         if coordinator.is_mine and not self._watcher.uses_events:
             delay_s = min(delay_s, self._interval_s)
         self._due[job_id] = now + delay_s
+        if coordinator.is_quiet:
+            self._watcher.leave(job_id)
+        else:
+            self._watcher.follow(job_id)
         idle_s = now - coordinator.last_alive
         if idle_s > self._settings.max_job_idle_time:
             log.warning("job %s: no sign of life for %.0f s; ended and archived", job_id, idle_s)
@@ -260,6 +264,7 @@ class Daemon:
     def _forget(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
         self._due.pop(job_id, None)
+        self._watcher.leave(job_id)
         self._over[job_id] = self._monotonic()
 
     def _restart_timers(self) -> None:

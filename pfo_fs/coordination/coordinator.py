@@ -96,6 +96,13 @@ class Coordinator:
         """False once somebody else turned out to schedule this job."""
         return self._mine is not False
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is awaited from the ranks, so that the next look need not be any sooner for what they do."""
+        if self.state == "waiting":
+            return not self.is_mine
+        return self._scheduler is None or self._scheduler.done or self._results_seen == self._numbers.get(self._index)
+
     def poll(self) -> float:
         """Looks once and does what there is to do; never raises for what is wrong with this job.
 
@@ -124,18 +131,20 @@ class Coordinator:
 
     def _poll(self) -> float:
         now = self._monotonic()
-        if self._job is None:
-            self._job = self.folder.read_job()
-            if self._job is None:
-                return 0.2 if now - self.first_seen < 10 else 5.0
         names = self.folder.names()
+        if self._job is None:
+            # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
+            self._job = self.folder.read_job() if "job.json" in names else None
+            if self._job is None:
+                age = now - self.first_seen
+                return 0.02 if age < 1 else 0.2 if age < 10 else 5.0
         if "end.json" in names:
             end = self.folder.read_end()
             if end is not None:
                 self._report("ended", end.message or end.reason)
                 return 60.0
         if self._mine is None:
-            self._claim(self._job)
+            self._claim(self._job, names)
         if not self._mine:
             self._read_progress(now)
             return 5.0
@@ -156,8 +165,8 @@ class Coordinator:
 
     # ---- who is there
 
-    def _claim(self, job: bodies.JobBody) -> None:
-        claim = self.folder.read_coordinator()
+    def _claim(self, job: bodies.JobBody, names: set[str]) -> None:
+        claim = self.folder.read_coordinator() if "coordinator.json" in names else None
         if claim is None:
             allowed = job.coordination in ("auto", self._kind)
             if not allowed:
@@ -199,6 +208,8 @@ class Coordinator:
         if now - self._progress_read < min(1.0, self._lead_s):
             return
         not_yet_there, self._progress_read = max(self._progress_read, self.first_seen), now
+        if self._progress is None and 0 not in self.folder.progress_names():
+            return
         body = self.folder.read_progress(0)
         mine = next((rank for rank in body.ranks if rank.rank == 0), None) if body else None
         if mine is None or mine.step < 0:

@@ -162,13 +162,20 @@ class Files:
         """
 
         def once() -> list[str]:
-            with self._folder(path) as folder:
+            above, _, name = path.rpartition("/")
+            with self._folder(above) as folder:
                 if folder is None:
                     return []
-                # The folder is opened O_PATH for the walk; listing needs a readable one.
-                fd = self.calls.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+                # Opened for reading by its name, which makes an NFS client ask the server what is in it now.
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 try:
-                    return sorted(name for name in self.calls.listdir(fd) if not name.startswith(TEMP_PREFIX))
+                    fd = self.calls.open(name or ".", flags, dir_fd=folder)
+                except FileNotFoundError:
+                    return []
+                except OSError as error:
+                    raise _not_a_folder(error, self.root / path, name) from error
+                try:
+                    return sorted(found for found in self.calls.listdir(fd) if not found.startswith(TEMP_PREFIX))
                 finally:
                     self.calls.close(fd)
 
@@ -310,9 +317,7 @@ class Files:
                     yield None
                     return
                 except OSError as error:
-                    if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                        raise StoreError(error.errno, f"{self.root / path}: {name} is no folder, or a link") from error
-                    raise
+                    raise _not_a_folder(error, self.root / path, name) from error
                 self.calls.close(fd)
                 fd = below
             yield fd
@@ -354,6 +359,13 @@ class Files:
             time.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s *= 3
         raise AssertionError("unreachable")
+
+
+def _not_a_folder(error: OSError, path: Path, name: str) -> OSError:
+    """The error to raise: `error`, or a clearer one where a link or a file is in the place of a folder."""
+    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+        return StoreError(error.errno, f"{path}: {name} is no folder, or a symbolic link")
+    return error
 
 
 _HOST = "".join(c if c.isalnum() or c in "-_" else "_" for c in socket.gethostname())[:40] or "host"

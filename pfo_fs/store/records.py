@@ -17,7 +17,7 @@ from pfo_fs.errors import RecordError
 
 SCHEMA = "pfo-fs/1"
 _BODY = b',"body":'
-_MAX_HEADER_BYTES = 1024
+_MAX_HEADER_BYTES = 8192
 
 Body = TypeVar("Body", bound=BaseModel)
 

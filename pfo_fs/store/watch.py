@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.store.mounts import is_local
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent
+    from watchdog.observers.api import ObservedWatch
 
 log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Waits for a change below a folder, or for the time to be up.
+    """Waits for a change in a folder, or below those of its folders that are followed, or for the time to be up.
+
+    Only what is followed costs watches and a thread: a thousand jobs that nothing is awaited from cost nothing.
 
     On a network file system another host's change makes no event here, and an observer looks alive all the same;
     so events are used on local file systems only (`watch="auto"`), and even there a missed one costs no more than
@@ -25,7 +29,7 @@ class Watcher:
 
     Args:
         root: The shared directory.
-        folder: The folder in it to watch, with all below.
+        folder: The folder in it to watch.
         watch: `auto`, `poll` or `events`.
     """
 
@@ -35,7 +39,8 @@ class Watcher:
         self._wanted = watch == "events" or (watch == "auto" and is_local(root))
         self._event = threading.Event()
         self._changed: set[str] = set()
-        self._observer: object | None = None
+        self._observer: Any = None
+        self._followed: dict[str, ObservedWatch] = {}
 
     @property
     def uses_events(self) -> bool:
@@ -46,6 +51,36 @@ class Watcher:
         """Starts listening where that makes sense; polling alone is enough if it cannot."""
         if not self._wanted or self._observer is not None:
             return
+        from watchdog.observers import Observer
+
+        # A folder that is made and filled at once is noted twice by watchdog, which it warns of, and which is fine.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.")
+        observer = Observer()
+        try:
+            self._schedule(observer, self._path, recursive=False)
+            observer.start()
+        except OSError as error:
+            log.info("no file-system events for %s (%s); polling alone", self._path, error)
+            return
+        self._observer = observer
+
+    def follow(self, name: str) -> None:
+        """Listens below a folder of the folder, too."""
+        if self._observer is None or name in self._followed:
+            return
+        try:
+            self._followed[name] = self._schedule(self._observer, self._path / name, recursive=True)
+        except OSError as error:
+            log.debug("no file-system events for %s: %s", name, error)
+
+    def leave(self, name: str) -> None:
+        """Listens there no more."""
+        watch = self._followed.pop(name, None)
+        if watch is not None and self._observer is not None:
+            with suppress(KeyError, OSError):
+                self._observer.unschedule(watch)
+
+    def _schedule(self, observer: Any, path: Path, *, recursive: bool) -> ObservedWatch:
         from watchdog.events import (
             DirCreatedEvent,
             FileClosedEvent,
@@ -53,28 +88,15 @@ class Watcher:
             FileMovedEvent,
             FileSystemEventHandler,
         )
-        from watchdog.observers import Observer
 
         class Handler(FileSystemEventHandler):
             def on_any_event(_, event: FileSystemEvent) -> None:  # noqa: N805 - `self` is the watcher
                 self._note(str(event.dest_path or event.src_path))
 
-        # A folder that is made and filled at once is noted twice by watchdog, which it warns of, and which is fine.
-        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.")
-        observer = Observer()
-        try:
-            # Our own reads make events too; only those of finished writes are asked for.
-            observer.schedule(
-                Handler(),
-                str(self._path),
-                recursive=True,
-                event_filter=[DirCreatedEvent, FileCreatedEvent, FileMovedEvent, FileClosedEvent],
-            )
-            observer.start()
-        except OSError as error:
-            log.info("no file-system events for %s (%s); polling alone", self._path, error)
-            return
-        self._observer = observer
+        # Our own reads make events too; only those of finished writes are asked for.
+        wanted = [DirCreatedEvent, FileCreatedEvent, FileMovedEvent, FileClosedEvent]
+        watch: ObservedWatch = observer.schedule(Handler(), str(path), recursive=recursive, event_filter=wanted)
+        return watch
 
     def _note(self, path: str) -> None:
         above = f"{self._path}/"
@@ -99,5 +121,6 @@ class Watcher:
     def stop(self) -> None:
         """Stops listening, without waiting for a file system that hangs."""
         if self._observer is not None:
-            self._observer.stop()  # type: ignore[attr-defined]
+            self._observer.stop()
             self._observer = None
+            self._followed.clear()

@@ -125,12 +125,29 @@ def test_events_shorten_the_wait_on_a_local_file_system(tmp_path: Path, wait_for
     watcher.start()
     try:
         assert watcher.uses_events
+        watcher.follow("a")
 
         def told() -> bool:
             files.publish("jobs/a/x.json", b"1")
             return "a" in watcher.wait(0.5)
 
         wait_for(told, 10, "an event")
+    finally:
+        watcher.stop()
+
+
+def test_what_is_not_followed_makes_no_events(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.make_folder("jobs")
+    files.make_folder("jobs/a")
+    watcher = Watcher(tmp_path, "jobs", "events")
+    watcher.start()
+    try:
+        watcher.follow("a")
+        watcher.leave("a")
+        watcher.wait(0.2)
+        files.publish("jobs/a/x.json", b"1")
+        assert watcher.wait(0.2) == set()
     finally:
         watcher.stop()
 
