@@ -2,10 +2,10 @@
 
     python benchmarks/hot_path.py [--json FILE] [--calls N] [--rounds N]
 
-Needs `pip install -e '.[benchmark]'`; no GPU: on both sides the device is a stand-in that writes down each call with its
-time. Zeus runs its own `PipelineFrequencyOptimizer.on_instruction_begin/end` and its own `FrequencyController`, thread and
-child process included; only `get_gpus` and `sync_execution` are replaced, and the HTTP server is left out. Ours is
-`InstructionCursor` with the real clock process; `PFOFileOptimizer.on_instruction_begin/end` are the cursor's methods.
+Needs `pip install -e '.[benchmark]'`; no GPU: on both sides the device is a stand-in that writes down each call with
+its time. Zeus runs its own `PipelineFrequencyOptimizer.on_instruction_begin/end` and its own `FrequencyController`,
+thread and child process included; only `get_gpus` and `sync_execution` are replaced, and the HTTP server is left out.
+Ours is `InstructionCursor` with the real clock process; `PFOFileOptimizer.on_instruction_begin/end` are the cursor's.
 
 Each measurement runs in a process of its own. Every instruction has another clock than the one before. The lag is from
 the call to the clock being set; a clock that is overtaken by a newer one counts as set when the newer one is. CPU per
@@ -24,8 +24,9 @@ import tempfile
 import threading
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -177,29 +178,43 @@ def pause(situation: Situation) -> None:
 def drive(side: Side, situation: Situation, steps: int) -> dict[str, Any]:
     """Runs the steps; returns costs per call and the times at which clocks were asked for."""
     order = [name for name, _ in schedule()]
-    begin, end, now = side.begin, side.end, time.monotonic_ns
+    begin, end, now, cpu = side.begin, side.end, time.monotonic_ns, time.thread_time_ns
     costs: list[int] = []
     calls: list[int] = []
+    cpu_ns = 0
     for step in range(steps):
         side.step_begin(step)
         for name in order:
             if situation.apart_s:
                 pause(situation)
+                cpu_ns -= cpu()
             t0 = now()
             begin(name)
             end(name)
             t1 = now()
+            if situation.apart_s:
+                cpu_ns += cpu()
             calls.append(t0)
             costs.append(t1 - t0)
         side.step_end()
-    return {"costs": costs, "calls": calls}
+    if situation.apart_s:
+        for _ in calls:  # what reading the clocks costs
+            cpu_ns += cpu()
+            now()
+            now()
+            cpu_ns -= cpu()
+    else:
+        cpu_ns = sum(costs)  # back to back, reading a thread's CPU clock would take longer than the call
+    return {"costs": costs, "calls": calls, "cpu_ns": max(0, cpu_ns)}
 
 
 def wait_until_quiet(path: Path, limit_s: float = 30.0) -> None:
     """Waits until a log has not grown for half a second."""
     until, size = time.monotonic() + limit_s, -1
-    while time.monotonic() < until and path.stat().st_size != size:
-        size = path.stat().st_size
+    while time.monotonic() < until:
+        before, size = size, path.stat().st_size if path.exists() else 0
+        if size == before > 0:
+            return
         time.sleep(0.5)
 
 
@@ -207,7 +222,7 @@ def measure(system: str, key: str, calls: int) -> dict[str, Any]:
     """One system in one situation."""
     situation = SITUATIONS[key]
     steps = max(3, round(calls * situation.share / STEP))
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         side = zeus_side(folder) if system == "zeus" else our_side(folder, measuring=system == "ours_measuring")
         drive(side, SITUATIONS["back_to_back"], 5)
@@ -231,7 +246,7 @@ def measure(system: str, key: str, calls: int) -> dict[str, Any]:
     set_ns = [entry["t_ns"] for entry in sets if entry["t_ns"] > begin_ns]
     lags = lags_ns(driven["calls"], set_ns, in_order=system == "zeus")
     count = len(driven["calls"])
-    own_ns = sum(driven["costs"])
+    own_ns = driven["cpu_ns"]
     return {
         "system": system,
         "situation": key,
@@ -257,8 +272,8 @@ def spin(stop: threading.Event) -> None:
 def lags_ns(calls: list[int], set_ns: list[int], *, in_order: bool) -> list[int]:
     """Returns the time from each call until its clock, or a newer one, was set.
 
-    Zeus sets every clock in order, so its k-th change answers the k-th call; we set the newest, so the first change after
-    a call answers it.
+    Zeus sets every clock in order, so its k-th change answers the k-th call; we set the newest, so the first change
+    after a call answers it.
     """
     if in_order:
         return [made - asked for asked, made in zip(calls, set_ns, strict=False)]

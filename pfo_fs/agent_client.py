@@ -69,27 +69,49 @@ class AgentClient:
     ) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.lost = False
+        self._address = address
+        self._starting = (address, shared_dir, token, settings)
+        self._hello = {"type": "hello", "rank": rank, "token": token}
+        self._may_start = start_at_once
         self._inbox: list[wire.Message] = []
         self._buffer = ctypes.create_string_buffer(wire.RECEIVE_BYTES)
         begin = time.monotonic()
-        while True:
-            try:
-                self._socket = wire.connect(address)
-                break
-            except OSError as error:
-                waited_s = time.monotonic() - begin
-                if self.process is None and (start_at_once or waited_s > 5.0):
-                    self.process = _start(address, shared_dir, token, settings)
-                elif self.process is not None and self.process.poll() not in (None, 0):
-                    raise CoordinationError(f"the helper process for {shared_dir} could not start") from error
-                if waited_s > deadline_s:
-                    raise CoordinationError(
-                        f"no helper process for {shared_dir} answers after {deadline_s:.0f} s; is the file system up?"
-                    ) from error
-                time.sleep(0.01)
-        _open_sockets.add(self._socket)
-        self._fd = self._socket.fileno()
-        self.send({"type": "hello", "rank": rank, "token": token})
+        while not self._connect():
+            waited_s = time.monotonic() - begin
+            if self.process is None and (start_at_once or waited_s > 5.0):
+                self.process = _start(*self._starting)
+            elif self.process is not None and self.process.poll() not in (None, 0):
+                raise CoordinationError(f"the helper process for {shared_dir} could not start")
+            if waited_s > deadline_s:
+                raise CoordinationError(
+                    f"no helper process for {shared_dir} answers after {deadline_s:.0f} s; is the file system up?"
+                )
+            time.sleep(0.01)
+
+    def _connect(self) -> bool:
+        try:
+            connection = wire.connect(self._address)
+        except OSError:
+            return False
+        self._socket = connection
+        self._fd = connection.fileno()
+        self.lost = False
+        _open_sockets.add(connection)
+        self.send(self._hello)
+        return True
+
+    def revive(self, messages: list[wire.Message]) -> bool:
+        """Tries once, without waiting, to reach a new helper in place of one that died, and tells it `messages`.
+
+        Whoever started the first one starts the new one; the others find it listening at a later try.
+        """
+        if self._connect():
+            for message in messages:
+                self.send(message)
+            return True
+        if self._may_start and (self.process is None or self.process.poll() is not None):
+            self.process = _start(*self._starting)
+        return False
 
     def request(self, message: wire.Message, reply: str, timeout_s: float) -> wire.Message:
         """Sends and waits for a reply of type `reply`; only while the optimizer is set up.

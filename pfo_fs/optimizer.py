@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("pfo_fs")
 
 _REQUEST_TIMEOUT_S = 20.0
+_REVIVE_EVERY_S = 2.0
+"""Between two tries to replace a helper that died."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class PFOFileOptimizer:
         self._coming: _Coming | None = None
         self._in_force: _Coming | None = None
         self._told_order = False
+        self._joining: list[wire.Message] = []  # what a new helper must be told
+        self._revive_at = 0.0
         self._warned: set[str] = set()
         self._step_began = 0.0
         self._iter_time_s: float | None = None
@@ -185,9 +189,8 @@ class PFOFileOptimizer:
         if agent is not None:
             while (message := agent.poll()) is not None:
                 self._handle(message)
-            if agent.lost:
-                self._agent = None
-                self._warn("the helper process for the shared directory is gone; the last schedule stays", "agent")
+            if agent.lost and now >= self._revive_at:
+                self._revive(agent, now)
         if self._carrier is not None:
             packet = self._carrier.step_begin(step, self._iter_time_s)
             if packet is not None:
@@ -364,6 +367,7 @@ class PFOFileOptimizer:
             "kind": job["kind"],
             "rank_body": body,
         }
+        self._joining = [join]
         try:
             if self._agent is None:
                 self._agent = self._connect(job, at_once=place.local_rank in (0, None))
@@ -390,7 +394,8 @@ class PFOFileOptimizer:
             self._carrier = self._make_carrier()
         plan = None
         if place.rank == 0 and self._agent is not None:
-            self._agent.send({"type": "ranks", "rank_infos": infos})
+            self._joining.append({"type": "ranks", "rank_infos": infos})
+            self._agent.send(self._joining[-1])
             plan = self._agent.wait_for("plan", wait_s)
         if self._carrier is not None:
             packet = self._carrier.first(wire.encode(plan) if plan else None)
@@ -418,6 +423,8 @@ class PFOFileOptimizer:
     def _handle(self, message: wire.Message) -> None:
         kind = message["type"]
         if kind == "schedule":
+            if message["number"] == self.schedule_number:
+                return  # told again by a new helper
             self._coming = _Coming(
                 number=message["number"],
                 start_step=message["start_step"],
@@ -463,6 +470,13 @@ class PFOFileOptimizer:
         if self._strict:
             raise InstructionMismatch(text)
         log.warning("%s", text)
+
+    def _revive(self, agent: AgentClient, now: float) -> None:
+        """The helper has died; another one takes its place without anybody waiting for it."""
+        self._revive_at = now + _REVIVE_EVERY_S
+        self._warn("the helper process for the shared directory has died; another one is started", "agent")
+        if agent.revive(self._joining):
+            self._warned.discard("agent")
 
     def _tell(self, message: wire.Message) -> None:
         if self._agent is not None:

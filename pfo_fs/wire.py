@@ -60,15 +60,17 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str) -> socket.socket:
-    """Connects to a listener of the same user.
+    """Connects to a listener of the same user, at once or not at all.
 
     Raises:
         OSError: Nobody listens, or somebody else's process does.
     """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
+        client.setblocking(False)
         client.connect("\0" + address)
         check_peer(client)
+        client.setblocking(True)
     except OSError:
         client.close()
         raise

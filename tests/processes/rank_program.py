@@ -50,6 +50,7 @@ def main() -> None:
         coordination=opt.coordination,
         number=opt.schedule_number,
         pid=os.getpid(),
+        helper_pid=opt._agent.process.pid if opt._agent and opt._agent.process else None,
     )
     with opt:
         for step in range(steps):

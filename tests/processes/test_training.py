@@ -196,6 +196,27 @@ def test_a_killed_trainer_gives_its_clocks_back_and_ends_its_job(start_job: Call
     assert end.reason == "crashed"
 
 
+@pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
+def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
+    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
+) -> None:
+    if with_daemon:
+        processes.daemon(tmp_path / "pfo")
+        wait_for(SharedDirectory(Files(tmp_path / "pfo")).read_daemon, 20, "the daemon")
+    job = start_job(2, {"mesh": {"pp": 2}})
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), 60, "both ranks")
+        wait_for(lambda: job.of(number=0, step=5), 20, "steps")
+        for line in job.having("helper_pid"):
+            if line["helper_pid"]:
+                os.kill(line["helper_pid"], signal.SIGKILL)
+        job.put_yaml("all: 1200\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, 30, "the switch")
+        assert job.finish() == 0
+        assert len(set(job.first_steps_of(1).values())) == 1
+        assert wait_for(job.folder.read_end, 10, "the end").reason == "finished"
+
+
 def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable[..., Job], wait_for: Wait) -> None:
     job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}})
     with told_on_failure(job):

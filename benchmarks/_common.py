@@ -1,0 +1,173 @@
+"""What the benchmarks share: processes and their cost, the machine, tables, JSON; and a daemon that counts its calls.
+
+Run as a script it is `pfo-fs-daemon` with one addition: it counts the calls that it makes on the shared directory and
+writes them to the file that `BENCH_COUNTS` names each time it gets SIGUSR1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from pfo_fs.store import fs  # noqa: E402
+
+# ---- processes
+
+
+def cpu_s(pid: int) -> float:
+    """Returns the CPU seconds of a process so far, ended threads included, to the nanosecond (Linux)."""
+    return time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) returns
+
+
+def peak_mib(pid: int) -> float:
+    """Returns the largest resident memory of a process so far, in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"/proc/{pid}/status has no VmHWM")
+
+
+def wait_for(ready: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
+    """Waits until `ready()`; RuntimeError after `limit_s` seconds."""
+    until = time.monotonic() + limit_s
+    while not ready():
+        if time.monotonic() > until:
+            raise RuntimeError(f"{what}: not within {limit_s:.0f} s")
+        time.sleep(0.02)
+
+
+@contextmanager
+def running(command: Sequence[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process while the block runs, its output in `log`; ended by SIGTERM, in the end by SIGKILL."""
+    with log.open("ab") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=sink, env={**os.environ, **environment})
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def running_daemon(root: Path, *options: str, counts: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A leading `pfo-fs-daemon` of its own; one that counts its calls where `counts` is given."""
+    started = [sys.executable, __file__] if counts else [sys.executable, "-m", "pfo_fs", "daemon"]
+    log = root.parent / "daemon.log"
+    path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
+    environment = {"PYTHONPATH": path, "BENCH_COUNTS": str(counts or "")}
+    with running([*started, str(root), *options], log, **environment) as process:
+
+        def leads() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"the daemon ended:\n{log.read_text()[-2000:]}")
+            return (root / "daemon.json").exists()
+
+        wait_for(leads, "a leading daemon")
+        time.sleep(0.5)  # until it watches
+        yield process
+
+
+def read_counts(process: subprocess.Popen[bytes], path: Path) -> Counter[str]:
+    """Returns the calls that a counting daemon has made so far."""
+    path.unlink(missing_ok=True)
+    process.send_signal(signal.SIGUSR1)
+    wait_for(path.exists, "the daemon's counts")
+    return Counter(json.loads(path.read_text()))
+
+
+# ---- counting
+
+
+class CountingCalls(fs.SystemCalls):
+    """The system calls of `Files`, counted by name; all instances count together."""
+
+    counts: ClassVar[Counter[str]] = Counter()
+
+
+def _counted(name: str, call: Callable[..., Any], counts: Counter[str]) -> Callable[..., Any]:
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        counts[name] += 1
+        return call(*args, **kwargs)
+
+    return counting
+
+
+for _name in [name for name in vars(fs.SystemCalls) if not name.startswith("_")]:
+    setattr(CountingCalls, _name, staticmethod(_counted(_name, getattr(fs.SystemCalls, _name), CountingCalls.counts)))
+
+
+def count_lock_calls() -> None:
+    """Counts the calls of `filelock`, too: those that go through module `os`, which `Files` has passed by."""
+    import fcntl
+
+    for name in ("open", "close", "unlink", "stat", "lstat", "fstat", "fchmod", "mkdir", "access"):
+        setattr(os, name, _counted(f"lock:{name}", getattr(os, name), CountingCalls.counts))
+    fcntl.flock = _counted("lock:flock", fcntl.flock, CountingCalls.counts)
+
+
+def counting_daemon() -> None:
+    """`pfo-fs-daemon`, counting."""
+    target = Path(os.environ["BENCH_COUNTS"])
+
+    def tell(*_: object) -> None:
+        temp = target.with_suffix(".part")
+        temp.write_text(json.dumps(CountingCalls.counts))
+        temp.replace(target)
+
+    signal.signal(signal.SIGUSR1, tell)
+    fs.SystemCalls = CountingCalls  # type: ignore[misc]
+    from pfo_fs.cli import daemon_main
+
+    daemon_main()
+
+
+# ---- what comes out
+
+
+def machine(**more: object) -> dict[str, object]:
+    """Returns what the figures were measured on."""
+    found = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    with Path("/proc/cpuinfo").open() as lines:
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return {**found, "cpu": model, "load_before": round(os.getloadavg()[0], 2), **more}
+
+
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
+    """Prints a table; the first column is text, the others are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, caption=caption, caption_justify="left")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    (console if console.is_terminal else Console(width=120)).print(table)
+
+
+def write_json(path: Path | None, about: Mapping[str, object], results: Sequence[Mapping[str, object]]) -> None:
+    """Writes the figures, where a file is wanted."""
+    if path is not None:
+        path.write_text(json.dumps({"machine": about, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    counting_daemon()
