@@ -256,6 +256,7 @@ class HostAgent:
             self._folder = self.shared.job(str(message["job_id"]))
             self._folder.attempt = str(message["attempt"])
         self.kind = message["kind"]
+        self._known = (-1, -1)  # what was handed out before this rank came, it does not have
         self._ranks[body.rank_info.rank] = body.rank_info
         self._progress.setdefault(body.rank_info.rank, bodies.RankProgress(rank=body.rank_info.rank))
         try:

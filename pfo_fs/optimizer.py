@@ -423,8 +423,8 @@ class PFOFileOptimizer:
     def _handle(self, message: wire.Message) -> None:
         kind = message["type"]
         if kind == "schedule":
-            if message["number"] == self.schedule_number:
-                return  # told again by a new helper
+            if message["number"] <= max(self.schedule_number, self._coming.number if self._coming else -1):
+                return  # told again, by a new helper or for the sake of a sibling
             self._coming = _Coming(
                 number=message["number"],
                 start_step=message["start_step"],
