@@ -139,6 +139,8 @@ def main() -> None:
         job_metadata="gpt-example",
         **scheduler,
     ) as opt:
+        if rank == 0:
+            print(f"pfo-fs: job {opt.job_id} in {args.shared_dir}, scheduled by: {opt.coordination}", flush=True)
         simulated = opt.simulated_kernels()
         mark_instructions(stage, opt, simulated.run if simulated else None)  # pfo-fs
         last_iteration = args.iterations

@@ -96,6 +96,7 @@ class HostAgent:
         self._store_lost_at: float | None = None
         self._released = False
         self._ended = False
+        self._passed_on = ""
         self._started = time.monotonic()
         self._next_poll = self._next_progress = self._started
 
@@ -184,6 +185,7 @@ class HostAgent:
         client.connection.close()
         if client.role == "trainer":
             self._trainers.pop(client.rank, None)
+            self._update_progress(client.rank, error=f"the training process of rank {client.rank} died without a word")
             if client.rank == 0:
                 self._end("crashed", "the training process of rank 0 went away without closing the optimizer")
 
@@ -289,6 +291,8 @@ class HostAgent:
         self._write(lambda: self.folder.write_order(body))
 
     def _on_applied(self, client: Client, message: wire.Message) -> None:
+        if client.rank == 0 and self._coordinator is not None:
+            self._coordinator.applied(int(message["number"]), int(message["step"]))
         if message["late"]:
             self._late.add((client.rank, int(message["number"])))
 
@@ -355,6 +359,8 @@ class HostAgent:
         if self._known[1] < 0 and "current.json" not in self.folder.names():
             return
         current = self.folder.read_current()
+        if current is not None and self._name == 0 and current.state != "ended":
+            self._pass_on(current.message or (current.yaml_problem and f"schedule.yaml: {current.yaml_problem}"))
         if current is None or current.number < 0 or (current.generation, current.number) <= self._known:
             return
         if current.number != self._known[1]:
@@ -367,6 +373,12 @@ class HostAgent:
                 if trainer is not None:
                     trainer.send(schedule_message(index.number, index.start_step, schedule))
         self._known = (current.generation, current.number)
+
+    def _pass_on(self, message: str) -> None:
+        """What the daemon has to say about the job is also said in its own log."""
+        if message and message != self._passed_on:
+            log.warning("%s", message)
+        self._passed_on = message
 
     def _hand_to_rank_0(self, number: int, schedules: list[FrequencySchedule]) -> None:
         trainer = self._trainers.get(0)
@@ -478,6 +490,7 @@ def main() -> int:
         server = wire.listen(given["address"])
     except OSError:
         return 0  # another process of this host was faster
+    sys.path += [entry for entry in given.get("path", []) if entry not in sys.path]
     settings = load_settings(**given.get("settings", {}))
     root = given["shared_dir"]
     shared: SharedDirectory | StoreError

@@ -194,6 +194,7 @@ def _start(address: str, shared_dir: str, token: str, settings: dict[str, Any]) 
     package = str(Path(__file__).resolve().parent.parent)
     path = os.environ.get("PYTHONPATH", "")
     given = {"address": address, "shared_dir": shared_dir, "token": token, "settings": settings}
+    given["path"] = sys.path  # where a scheduler of the user's own may be found
     process = subprocess.Popen(
         [sys.executable, "-m", "pfo_fs.agent"],
         env={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import time
@@ -109,6 +110,7 @@ def daemon(
         log_level=log_level,
     )
     _log_to_stderr(settings.log_level)
+    sys.path.insert(0, os.getcwd())  # where a scheduler of one's own is looked for first, as by python -m
     serving = Daemon(Files(shared_dir), settings)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -130,11 +132,15 @@ def status(
     from pfo_fs.status import collect, render
 
     shared = _open(shared_dir)
+    if not {"jobs", "daemon.json"} & set(shared.files.names()):
+        _fail(f"{shared_dir} is no shared directory of pfo-fs: no job and no daemon has been there")
     if json_:
         print(json.dumps(collect(shared, ended=ended), indent=2))  # noqa: T201
     elif watch:
         from rich.live import Live
 
+        if not out.is_terminal:
+            _fail("--watch needs a terminal; leave it out, or use --json in a loop")
         with Live(render(collect(shared, ended=ended)), console=out, auto_refresh=False, screen=True) as live:
             while True:
                 time.sleep(2)
@@ -172,20 +178,20 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
         document = {
             "job_id": folder.job_id,
             "number": index.number,
-            "from_step": index.start_step,
+            "from_step": current.start_step,
             "source": index.source.model_dump(),
             "schedules": [schedule.model_dump() for schedule in schedules],
         }
         print(json.dumps(document))  # noqa: T201
         return
-    comment = f"job {folder.job_id}, schedule {index.number} ({index.source.kind}), from step {index.start_step}"
+    comment = f"job {folder.job_id}, schedule {index.number} ({index.source.kind}), from step {current.start_step}"
     print(format_schedule_yaml(schedules, infos, job_body.job_info, comment=comment), end="")  # noqa: T201
 
 
 @schedule_app.command("check")
 def schedule_check(
     job: Job,
-    file: Annotated[Path | None, typer.Argument(help="The YAML; default: the job's schedule.yaml.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="The YAML, - for standard input; default: the job's own.")] = None,
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
 ) -> None:
@@ -196,7 +202,7 @@ def schedule_check(
     if json_:
         print(json.dumps({"file": name, "ok": not problems, "problems": problems}))  # noqa: T201
     elif not problems:
-        out.print(f"[green]{name} is fine[/] for job {folder.job_id}")
+        out.print(f"[green]{name} is fine[/] for job {folder.job_id}", soft_wrap=True)
     else:
         for problem in problems:
             where = f":{problem['line']}" if problem["line"] else ""
@@ -207,7 +213,7 @@ def schedule_check(
 @schedule_app.command("set")
 def schedule_set(
     job: Job,
-    file: Annotated[Path, typer.Argument(help="The YAML to put in force.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="The YAML to put in force; - for standard input.")],
     shared_dir: SharedDirOption = None,
     force: Annotated[bool, typer.Option(help="Even if it would be refused.")] = False,
 ) -> None:
@@ -262,7 +268,10 @@ def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
 
 def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
     if file is not None:
-        return str(file), file.read_bytes()
+        try:
+            return str(file), sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        except OSError as error:
+            _fail(f"{file}: {error.strerror}")
     content = folder.read_yaml()
     if content is None:
         _fail(f"job {folder.job_id} has no schedule.yaml")

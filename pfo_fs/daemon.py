@@ -60,6 +60,7 @@ class Daemon:
         self._lock: BaseFileLock | None = None
         self.generation = 0
         self._counter = 0
+        self._stands_by_for = 0
         self._jobs: dict[str, Coordinator] = {}
         self._due: dict[str, float] = {}
         self._over: dict[str, float] = {}  # jobs that have ended, and when that was seen
@@ -140,6 +141,7 @@ class Daemon:
         key = (newest, state[1] if state else -1)
         if key != self._seen[0]:
             self._seen = (key, now)
+        self._note_leader(told)
         resigned = told is not None and told.stopped and told.generation == newest
         never_led = newest == 0 and told is None
         if not (resigned or never_led):
@@ -164,6 +166,16 @@ class Daemon:
         self._say(stopped=False)
         self._beat = now
         return True
+
+    def _note_leader(self, told: bodies.DaemonBody | None) -> None:
+        """Says once whom this daemon stands by for, and if that one schedules otherwise."""
+        if told is None or told.stopped or self._stands_by_for == told.generation:
+            return
+        self._stands_by_for = told.generation
+        log.info("standing by for the daemon on %s (process %d)", told.host, told.pid)
+        ours = self._settings.scheduler.rpartition(":")[2]
+        if told.scheduler != ours:
+            log.warning("it schedules with %s, this one would with %s: give both the same", told.scheduler, ours)
 
     def _heartbeat(self, now: float) -> bool:
         """Says that this daemon lives, unless another one has taken over; False then."""

@@ -147,7 +147,7 @@ def _report(console: Console, before: Outcome, after: Outcome, training: Trainin
         f"{sum(after.energy_j):.1f} J",
         f"[bold green]{saved:.1%}[/]",
     )
-    table.add_row("time", f"{max(before.time_s):.3f} s", f"{max(after.time_s):.3f} s", f"{-slowdown:+.1%}")
+    table.add_row("time", f"{max(before.time_s):.3f} s", f"{max(after.time_s):.3f} s", f"{slowdown:+.1%} time")
     console.print(table)
     console.print(
         f"loss {training.first_loss:.3f} -> {training.loss:.3f}. "

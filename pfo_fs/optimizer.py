@@ -244,10 +244,7 @@ class PFOFileOptimizer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.close("crashed", _in_one_line(error))
+        self.close(*_how_it_ended(error))
 
     # ---- setting up
 
@@ -498,12 +495,14 @@ class PFOFileOptimizer:
 def _close_at_exit(reference: weakref.ref[PFOFileOptimizer]) -> None:
     optimizer = reference()
     if optimizer is not None:
-        error = getattr(sys, "last_value", None)
-        if error is None:
-            optimizer.close()
-        else:
-            optimizer.close("crashed", _in_one_line(error))
+        optimizer.close(*_how_it_ended(getattr(sys, "last_value", None)))
 
 
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+def _how_it_ended(error: BaseException | None) -> tuple[str, str]:
+    """Reason and message of the end of training."""
+    if error is None:
+        return "finished", ""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", ""
+    text = " ".join(str(error).split())
+    return "crashed", f"{type(error).__name__}{': ' if text else ''}{text}"[:300]

@@ -72,6 +72,7 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
             row |= {
                 "state": current.state,
                 "message": current.message,
+                "yaml_problem": current.yaml_problem,
                 "schedule": current.number if current.number >= 0 else None,
                 "schedule_source": current.source.kind if current.source else None,
                 "from_step": current.start_step,
@@ -88,7 +89,7 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
         }
         end = folder.read_end()
         if end is not None:
-            row |= {"state": "ended", "end_reason": end.reason, "message": end.message}
+            row |= {"state": "ended", "end_reason": end.reason, "message": end.message or row.get("message", "")}
     except (RecordError, StoreError) as error:
         row["problem"] = str(error.args[-1])
     return row
@@ -106,7 +107,7 @@ def render(state: dict[str, Any]) -> Group:
         line.append(f"{daemon['host']}:{daemon['pid']}", style="green")
         line.append(f", generation {daemon['generation']}, {daemon['scheduler']}, pfo-fs {daemon['version']}")
     elif daemon["stopped"]:
-        line.append(f"stopped (was {daemon['host']}:{daemon['pid']})", style="yellow")
+        line.append(f"stopped (was {daemon['host']}:{daemon['pid']}); schedules stay as they are", style="yellow")
     else:
         line.append(f"silent (was {daemon['host']}:{daemon['pid']})", style="bold red")
     if state["archived_jobs"]:
@@ -124,16 +125,14 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     row.append(f"{job.get('end_reason') or job['state']:<9}", style=_STATE_STYLE.get(job["state"], ""))
     row.append(f"{job.get('coordination') or '-':<7}")
     row.append(f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks".ljust(13))
-    row.append(
-        ("no schedule" if schedule is None else f"#{schedule} {job['schedule_source']} from {job['from_step']}").ljust(
-            23
-        )
-    )
+    row.append(("no schedule" if schedule is None else f"schedule {schedule} ({job['schedule_source']})").ljust(23))
     row.append((f"step {job['step']}" if job.get("step", -1) >= 0 else "").ljust(11))
     row.append(_number(job.get("iter_time_s"), ".3f", " s"))
     row.append(_number(job.get("iter_energy_j"), ".0f", " J"))
     lines = [Text(job["job_id"], style="bold"), row]
-    texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), job.get("last_error"))))
+    refused = job.get("yaml_problem") and f"schedule.yaml refused: {job['yaml_problem']}"
+    texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), refused, job.get("last_error"))))
+    texts.pop(job.get("end_reason") or "", None)
     lines.extend(Text(f"  {text}", style="red" if job["state"] == "broken" else "yellow") for text in texts)
     return lines
 

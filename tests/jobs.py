@@ -47,9 +47,9 @@ def write_results(folder: JobFolder, number: int, infos: list[RankInfo], time_s:
         folder.write_result(number, bodies.ResultBody(result=result))
 
 
-def write_step(folder: JobFolder, step: int, iter_time_s: float = 0.1) -> None:
+def write_step(folder: JobFolder, step: int, iter_time_s: float = 0.1, number: int = -1) -> None:
     """Progress of rank 0."""
-    progress = bodies.RankProgress(rank=0, step=step, iter_time=iter_time_s)
+    progress = bodies.RankProgress(rank=0, step=step, iter_time=iter_time_s, number=number)
     folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
 
 

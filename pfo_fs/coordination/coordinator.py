@@ -28,6 +28,7 @@ MISSING_AFTER_S = 30.0
 """After this long without them, ranks that have not registered are named."""
 
 _CHECK_CURRENT_EVERY_S = 2.0
+_PROGRESS_WITHIN_S = 10.0
 
 State = Literal["waiting", "running", "broken", "ended"]
 
@@ -83,7 +84,9 @@ class Coordinator:
         self._source: bodies.Source | None = None  # of the newest committed schedule
         self._number = -1
         self._start_step = 0
+        self._in_force_step: int | None = None  # since when rank 0 follows the newest schedule, once it does
         self._override: YamlOverride | None = None
+        self._published_at = -math.inf
         self._said: bodies.CurrentBody | None = None
         self._said_checked = -math.inf
         self._progress: tuple[int, float, float | None] | None = None  # step, since when at the earliest, s/iteration
@@ -141,7 +144,7 @@ class Coordinator:
         if "end.json" in names:
             end = self.folder.read_end()
             if end is not None:
-                self._report("ended", end.message or end.reason)
+                self._report("ended", end.message or self._scheduler_failed or end.reason)
                 return 60.0
         if self._mine is None:
             self._claim(self._job, names)
@@ -157,6 +160,8 @@ class Coordinator:
         self._override.look("schedule.yaml" in names, now, self._resolve)
         self._observe()
         self._publish_if_wanted(now)
+        if self._in_force_step is not None and self._override.active:
+            self._override.say_published(self._number, self._in_force_step, in_force=True)
         if self._scheduler_failed and not self._override.active:
             self._report("broken", self._scheduler_failed)
         else:
@@ -214,6 +219,8 @@ class Coordinator:
         mine = next((rank for rank in body.ranks if rank.rank == 0), None) if body else None
         if mine is None or mine.step < 0:
             return
+        if self._in_force_step is None and mine.number == self._number and mine.step >= self._start_step:
+            self._in_force_step = self._start_step
         if self._progress is None or mine.step != self._progress[0]:
             # It was written between the last look and this one.
             self._progress = (mine.step, not_yet_there - mine.step_age_s, mine.iter_time)
@@ -245,7 +252,6 @@ class Coordinator:
                 self._index = index
         except (ConfigError, PlanError) as error:
             self._scheduler_failed = str(error)
-            log.error("job %s: %s", self.folder.job_id, error)
             return
         self._scheduler = scheduler
         if self._settings.dump_data:
@@ -314,6 +320,9 @@ class Coordinator:
         number = self._number + 1
         if not self._still_leads():
             return
+        if self._progress is None and now - self._published_at < _PROGRESS_WITHIN_S and self.folder.ranks_with_order():
+            return  # the ranks run, but at which step is not known yet, and they must switch at one
+        self._published_at = now
         start_step = self._start_step_for(now)
         try:
             ours = self.folder.write_schedule(number, self._generation, start_step, source, schedules, infos)
@@ -326,6 +335,7 @@ class Coordinator:
             self._restore()
             return
         self._number, self._source, self._start_step = number, source, start_step
+        self._in_force_step = None
         if source.kind == "scheduler":
             self._numbers[source.index] = number
         self._say(force=True)
@@ -334,7 +344,7 @@ class Coordinator:
         what = f"scheduler, number {source.index}" if source.kind == "scheduler" else "schedule.yaml"
         log.info("job %s: schedule %d (%s) from step %d", self.folder.job_id, number, what, start_step)
         if source.kind == "yaml" and self._override is not None:
-            self._override.say_in_force(number, start_step)
+            self._override.say_published(number, start_step, in_force=False)
         if self._settings.dump_data:
             dump.save_sched(schedules, self._settings.dump_dir / self.folder.job_id, number)
 
@@ -362,7 +372,8 @@ class Coordinator:
         changed = (state, message) != (self.state, self.message)
         self.state, self.message = state, message
         if changed and message:
-            log.log(logging.INFO if state == "ended" else logging.WARNING, "job %s: %s", self.folder.job_id, message)
+            level = logging.INFO if message in ("finished", "interrupted") else logging.WARNING
+            log.log(level, "job %s: %s", self.folder.job_id, message)
         if self._mine:
             self._say()
 
@@ -373,6 +384,7 @@ class Coordinator:
             start_step=self._start_step,
             state=self.state,
             message=self.message[:4000],
+            yaml_problem=self._override.problem[:4000] if self._override else "",
             source=self._source,
         )
         if (body == self._said and not force and self._still_said()) or not self._still_leads():
@@ -393,6 +405,11 @@ class Coordinator:
         if text != self.message:
             self.message = text
             log.warning("job %s: %s", self.folder.job_id, text)
+
+    def applied(self, number: int, step: int) -> None:
+        """Rank 0 follows schedule `number` from `step` on: known at once where the carrier is torch.distributed."""
+        if number == self._number:
+            self._start_step = self._in_force_step = step
 
     def end(self, reason: Literal["finished", "crashed", "idle"], message: str = "") -> None:
         """Writes the job's tombstone."""

@@ -39,6 +39,8 @@ class YamlOverride:
         self._folder = folder
         self.accepted_sha256 = accepted_sha256
         self.schedules: list[FrequencySchedule] | None = None
+        self.problem = ""
+        self._in_force_meanwhile = ""
         self._content: bytes | None = None
         self._sha256 = ""
         self._unchanged_since = 0.0
@@ -71,7 +73,8 @@ class YamlOverride:
                 content = self._folder.read_yaml()
             except StoreError as error:
                 if error.errno in _REFUSED:
-                    self._say("rejected", "", [(None, str(error.args[-1]))])
+                    self.problem = str(error.args[-1])
+                    self._say("rejected", "", [(None, self.problem)])
                 return
         if content is None:
             self._look_at_absence(now)
@@ -92,7 +95,7 @@ class YamlOverride:
         self._absences += 1
         if self._absences >= GONE_AFTER_LISTINGS and now - self._absent_since >= GONE_AFTER_S:
             log.info("job %s: schedule.yaml was removed; the scheduler has the wheel again", self._folder.job_id)
-            self.accepted_sha256, self.schedules = "", None
+            self.accepted_sha256, self.schedules, self.problem = "", None, ""
             self._content, self._judged = None, ""
             self._absent_since, self._absences = None, 0
             self._say("removed", "", [])
@@ -109,17 +112,21 @@ class YamlOverride:
             problems = [(error.line, str(error))]
         else:
             self._judged = self.accepted_sha256 = self._sha256
-            self.schedules = schedules
+            self.schedules, self.problem = schedules, ""
             self._say("accepted", self._sha256, [])
             return
         self._judged = self._sha256
+        self.problem = _first(problems)
         for line, reason in problems:
             log.warning("job %s: schedule.yaml%s: %s", self._folder.job_id, f" line {line}" if line else "", reason)
         self._say("rejected", self._sha256, problems)
 
-    def say_in_force(self, number: int, start_step: int) -> None:
-        """Completes the status once the accepted YAML has become schedule `number`."""
-        self._say("in force", self.accepted_sha256, [], {"schedule_number": number, "from_step": start_step})
+    def say_published(self, number: int, start_step: int, *, in_force: bool) -> None:
+        """Completes the status: the accepted YAML has become schedule `number`, which ranks have reached or not yet."""
+        self._in_force_meanwhile = f"schedule {number}, which was accepted before"
+        if self._judged == self.accepted_sha256:
+            state = "in force" if in_force else "accepted, starts soon"
+            self._say(state, self.accepted_sha256, [], {"schedule_number": number, "from_step": start_step})
 
     def _say(
         self, state: str, sha256: str, problems: list[tuple[int | None, str]], more: dict[str, int] | None = None
@@ -133,7 +140,7 @@ class YamlOverride:
                 {"line": line, "reason": reason} if line else {"reason": reason} for line, reason in problems
             ]
             if state == "rejected":
-                document["in_force_meanwhile"] = "the last good schedule"
+                document["in_force_meanwhile"] = self._in_force_meanwhile or "the scheduler's own schedule"
         text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
         if text == self._status:
             return
@@ -144,3 +151,9 @@ class YamlOverride:
             self._status = text
         except StoreError as error:
             log.warning("job %s: schedule.status.yaml cannot be written: %s", self._folder.job_id, error)
+
+
+def _first(problems: list[tuple[int | None, str]]) -> str:
+    line, reason = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return (f"line {line}: {reason}" if line else reason) + more

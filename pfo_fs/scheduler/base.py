@@ -76,6 +76,14 @@ class FrequencyScheduler(ABC):
                 ) from None
         return self._schedules
 
+    @classmethod  # noqa: B027  most schedulers have nothing to check
+    def check_args(cls, **args: Any) -> None:
+        """Checks the scheduler's own arguments as far as that goes without a job; called when a daemon starts.
+
+        Raises:
+            PlanError: Something is wrong with them.
+        """
+
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
         """Hands over what the ranks measured under the schedules that `next_schedule` returned last.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
@@ -49,6 +50,18 @@ class PointSolution(FrequencyScheduler):
             self.schedules = self._from_lowtime()
         else:
             self.schedules = self._from_yaml()
+
+    @classmethod
+    def check_args(cls, **args: Any) -> None:
+        """Reads the plan, so that one that is missing or malformed is found before a job comes."""
+        path = Path(args["solution_path"])
+        if plan_suffix(path) == ".py":
+            read_plan(path)
+            return
+        try:
+            parse_schedule_yaml(read_bounded(path, MAX_YAML_BYTES))
+        except ScheduleProblems as error:
+            raise PlanError(f"{path}: {error}", line=error.line) from error
 
     def _run(self) -> ScheduleGenerator:
         yield self.schedules

@@ -85,13 +85,16 @@ def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any])
 
     Raises:
         ConfigError: It is not; the message names all missing and unexpected arguments and gives the signature.
+        PlanError: The scheduler itself finds something wrong with them, such as a file that is missing.
     """
     signature = inspect.signature(cls)
     try:
         signature.bind(None, None, None, **args)
-        return
     except TypeError as error:
         reason = str(error)
+    else:
+        cls.check_args(**args)
+        return
     all_of_them = list(signature.parameters.values())
     ours = next((i for i, p in enumerate(all_of_them[:3]) if p.kind is not p.POSITIONAL_OR_KEYWORD), 3)
     own = all_of_them[ours:]

@@ -70,12 +70,12 @@ def order_complaint(
     )
     if position == len(names) == len(order):
         return None
-    counts = f"{len(order)} instructions expected, got {len(names)}"
+    counts = f"; {len(order)} instructions expected, got {len(names)}" if len(order) != len(names) else ""
     expected = f"expected {describe(*order[position])}" if position < len(order) else "expected the end"
     got = "the list ends"
     if position < len(names):
         got = f"got {describe(names[position], stages[position] if stages else None)}"
-    return position, f"at position {position} (counted from 0) of {who}: {expected}, {got}; {counts}"
+    return position, f"at position {position} (counted from 0) of {who}: {expected}, {got}{counts}"
 
 
 def _differ(ours: int | None, theirs: int | None) -> bool:

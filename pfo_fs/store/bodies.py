@@ -88,7 +88,7 @@ class PlanBody(_Body):
 class CurrentBody(_Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
-    `number` is -1 before the first schedule. `ended` is True once the coordinator will say nothing more.
+    `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused.
     """
 
     generation: int = Field(ge=0)
@@ -96,6 +96,7 @@ class CurrentBody(_Body):
     start_step: int = Field(default=0, ge=0)
     state: Literal["waiting", "running", "broken", "ended"]
     message: str = Short
+    yaml_problem: str = Short
     source: Source | None = None
 
 
@@ -130,7 +131,7 @@ class ProgressBody(_Body):
 class EndBody(_Body):
     """`end.json`: once: rank 0 at the end of training, or the daemon when the job is given up."""
 
-    reason: Literal["finished", "crashed", "idle"]
+    reason: Literal["finished", "interrupted", "crashed", "idle"]
     message: str = Short
 
 

@@ -311,6 +311,9 @@ def test_an_edited_yaml_takes_the_schedulers_place(running: tuple[JobFolder, Coo
     schedule = schedules_of(folder, rank_infos(2))[1]
     assert schedule is not None
     assert schedule.frequencies == [("forward", 1200), ("backward", 1200)]
+    assert "state: accepted, starts soon" in status_of(folder)
+    write_step(folder, 40, number=1)
+    poll(coordinator, clock, 2)
     assert "state: in force" in status_of(folder)
 
 
@@ -377,9 +380,10 @@ def test_a_number_for_all_waits_for_the_first_step(tmp_path: Path, clock: Clock)
     put_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 3)
     assert "state: waiting" in status_of(folder)
+    write_step(folder, 3)
     folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
     poll(coordinator, clock, 3)
-    assert "state: in force" in status_of(folder)
+    assert "state: accepted" in status_of(folder)
     schedule = schedules_of(folder, infos)[1]
     assert schedule is not None
     assert schedule.frequencies == [("forward", 1200), ("backward", 1200)]

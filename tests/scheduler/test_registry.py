@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pfo_fs.errors import ConfigError
+from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.scheduler import (
     FrequencyScheduler,
     Manual,
@@ -116,8 +116,21 @@ class Open(FrequencyScheduler):
         (Open, {"path": "a", "anything": 1}),
     ],
 )
-def test_fitting_arguments_pass(cls: type[FrequencyScheduler], args: dict[str, Any]) -> None:
+def test_fitting_arguments_pass(
+    cls: type[FrequencyScheduler], args: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("[[('forward', 1200)]]")
     check_scheduler_args(cls, args)
+
+
+@pytest.mark.parametrize("content", [None, "[[('forward', 1200)]", "__import__('os')"])
+def test_a_plan_that_is_missing_or_malformed_is_found_before_a_job_comes(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "a.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(PlanError, match=r"a\.py"):
+        check_scheduler_args(PointSolution, {"solution_path": str(path)})
 
 
 @pytest.mark.parametrize(
