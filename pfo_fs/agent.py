@@ -386,9 +386,12 @@ class HostAgent:
             trainer.send(plan_message(number, schedules))
 
     def _write_progress(self, now: float) -> None:
+        if self._folder is None or self._name is None:
+            self._next_progress = now + 0.5  # nobody has come yet
+            return
         slow = 1.0 if self._local_mount else 5.0
         self._next_progress = now + (slow if self._name == 0 else 12 * slow) * random.uniform(0.9, 1.1)
-        if self._folder is None or not self._progress_dirty or self._name is None:
+        if not self._progress_dirty:
             return
         ranks = [
             progress.model_copy(update={"step_age_s": now - self._progress_at.get(rank, now)})
