@@ -28,7 +28,7 @@ from pfo_fs.agent_client import AgentClient
 from pfo_fs.collective import LockstepCarrier
 from pfo_fs.cursor import InstructionCursor
 from pfo_fs.device import ClockProcess, find_gpu_spec
-from pfo_fs.errors import AlreadyClaimed, ConfigError, CoordinationError, InstructionMismatch, PfoError
+from pfo_fs.errors import ConfigError, CoordinationError, InstructionMismatch, PfoError
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.placement import Placement, find_placement
 from pfo_fs.settings import load_settings
@@ -480,7 +480,7 @@ class PFOFileOptimizer:
             self._agent.send(message)
 
     def _fail(self, text: str, error: BaseException | None = None) -> None:
-        if self._strict or isinstance(error, AlreadyClaimed):
+        if self._strict:
             if isinstance(error, PfoError):
                 raise error
             raise CoordinationError(text)

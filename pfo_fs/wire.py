@@ -14,8 +14,8 @@ import struct
 import zlib
 from typing import Any
 
-MAX_PACKET_BYTES = 200 * 1024
-"""What the kernel lets through at its default limits; plans are repetitive and shrink well."""
+MAX_PACKET_BYTES = 190_000
+"""What the kernel lets through with its usual limit on socket buffers, net.core.wmem_max."""
 RECEIVE_BYTES = 1024 * 1024
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024

@@ -15,8 +15,6 @@ from pfo_fs.device.meter import Measured, Step
 _RETRY_S = 1.0
 _PROGRESS_EVERY_S = 1.0
 _MAX_WAITING = 64
-_MAX_PACKET_BYTES = 190_000
-"""What the kernel lets through with its usual limit on socket buffers, net.core.wmem_max."""
 
 
 class Reporter:
@@ -52,7 +50,7 @@ class Reporter:
                     "result": measured._replace(steps=steps).result(self._rank),
                 }
             )
-            if len(packet) <= _MAX_PACKET_BYTES:
+            if len(packet) <= wire.MAX_PACKET_BYTES:
                 self._results.append(packet)
                 return
             steps = steps[: len(steps) // 2]
