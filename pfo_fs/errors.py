@@ -11,6 +11,8 @@
     |  +- DevicePermissionError      it could, but this user may not; the message says what to grant
     +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
+    +- PlannerError (RuntimeError)         the planner's solver failed, or has no answer to what was asked
+       +- Impossible (ValueError)          nothing fulfils the request; the message and the fields say what is possible
 
 Messages say what was wrong, where, and what to do about it.
 """
@@ -67,3 +69,19 @@ class InstructionMismatch(PfoError, RuntimeError):
 
 class CoordinationError(PfoError, RuntimeError):
     """Ranks could not agree on a schedule."""
+
+
+class PlannerError(PfoError, RuntimeError):
+    """The planner's solver gave no answer."""
+
+
+class Impossible(PlannerError, ValueError):
+    """No plan fulfils a request.
+
+    `asked` is what was asked for and `best` the nearest that can be had, both in the request's unit.
+    """
+
+    def __init__(self, message: str, *, asked: float, best: float) -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.best = best

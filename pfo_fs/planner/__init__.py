@@ -1,0 +1,59 @@
+"""The planner: from a profile of instructions to a clock for each of them.
+
+Mathematics only: no GPUs, no shared files.
+"""
+
+from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
+from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
+from pfo_fs.planner.frontier import Frontier, even_deadlines, load_frontier, save_frontier, solve_frontier
+from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
+from pfo_fs.planner.pictures import draw_frontier, draw_pipeline
+from pfo_fs.planner.pipeline import (
+    Dependency,
+    Instruction,
+    Pipeline,
+    pipeline_from_orders,
+    pipeline_from_torch,
+    stage_dependencies,
+)
+from pfo_fs.planner.plan import Plan, plan_of_orders
+from pfo_fs.planner.planner import Planner
+from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, read_profile
+from pfo_fs.planner.schedules import SCHEDULES, make_pipeline
+
+__all__ = [
+    "BLOCKING_POWER_W",
+    "SCHEDULES",
+    "Calibration",
+    "Dependency",
+    "Frontier",
+    "Instruction",
+    "MeasuredIteration",
+    "Measurement",
+    "Pipeline",
+    "Plan",
+    "Planner",
+    "Problem",
+    "Profile",
+    "all_maximum",
+    "blocking_power_w",
+    "calibrate",
+    "draw_frontier",
+    "draw_pipeline",
+    "even_deadlines",
+    "load_frontier",
+    "lowtime_plan",
+    "lowtime_plans",
+    "make_pipeline",
+    "one_frequency",
+    "one_per_stage",
+    "pipeline_from_orders",
+    "pipeline_from_torch",
+    "plan_of_orders",
+    "read_iterations",
+    "read_profile",
+    "save_frontier",
+    "solve_frontier",
+    "stage_dependencies",
+]

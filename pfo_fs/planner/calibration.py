@@ -1,0 +1,219 @@
+"""What the DAG leaves out of a real iteration, fitted to measured ones: communication, data loading, fixed overhead.
+
+The bare DAG of measured instruction times is a few percent short of the real iteration. What is missing is a delay on
+every dependency between two ranks, and a constant: gradient reduction, optimizer step, launch gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.errors import PlanError
+from pfo_fs.planner.pipeline import Dependency, Instruction, Pipeline
+from pfo_fs.planner.problem import Problem
+
+MAX_FILE_BYTES = 256 * 2**20
+_STEPS = 24
+_INDISTINCT = 1.05
+"""A delay whose squared error is within this factor of the least cannot be told from it; the smallest is taken."""
+
+
+@dataclass(frozen=True)
+class MeasuredIteration:
+    """One iteration, or the medians over several that ran the same plan.
+
+    Attributes:
+        times_s: Duration of each instruction, in s.
+        iteration_time_s: Of the whole iteration, in s.
+        load_s: For a stage, the seconds that each of its forwards waits for data before it begins.
+    """
+
+    times_s: Mapping[Instruction, float]
+    iteration_time_s: float
+    load_s: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What has to be added to the DAG, and how well it then predicts.
+
+    Attributes:
+        delay_s: On every dependency between two ranks, in s.
+        overhead_s: Per iteration, in s.
+        load_s: Before each forward of a stage, in s.
+        bare_error: Largest relative error of the bare DAG.
+        error: Largest relative error for an iteration when fitted to all the others, never to itself.
+        iterations: How many iterations it is fitted to.
+    """
+
+    delay_s: float
+    overhead_s: float
+    load_s: Mapping[int, float]
+    bare_error: float
+    error: float
+    iterations: int
+
+    def pipeline(self, pipeline: Pipeline) -> Pipeline:
+        """Returns the pipeline with the delays and the data loading."""
+        return _with_loads(pipeline.with_delay(self.delay_s), self.load_s)
+
+    def problem(self, problem: Problem) -> Problem:
+        """Returns the problem with the delays, the data loading and the overhead."""
+        return replace(problem, pipeline=self.pipeline(problem.pipeline), overhead_s=self.overhead_s)
+
+    def predict(self, pipeline: Pipeline, iteration: MeasuredIteration) -> float:
+        """Returns the iteration time in s that the instruction times of an iteration lead to."""
+        return _makespan(pipeline, iteration, self.delay_s) + self.overhead_s
+
+
+def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Calibration:
+    """Fits delay and overhead to measured iterations, by least squares.
+
+    Args:
+        pipeline: The DAG of each of the iterations; delays that it has are replaced.
+        iterations: At least two, better of different plans; with three and more the error is that of leaving one out.
+
+    Raises:
+        PlanError: There are fewer than two, or one lacks an instruction of the pipeline.
+    """
+    if len(iterations) < 2:
+        raise PlanError(f"calibrating needs at least two measured iterations, not {len(iterations)}")
+    for number, iteration in enumerate(iterations):
+        if missing := [i for i in pipeline.instructions if i not in iteration.times_s]:
+            raise PlanError(f"measured iteration {number} has no time for {missing[0]}")
+    table = _Table(pipeline, iterations)
+    everything = list(range(len(iterations)))
+    delay_s, overhead_s = table.fit(everything)
+    errors = []
+    for left_out in everything:
+        rest = [number for number in everything if number != left_out]
+        at_s, constant_s = table.fit(rest)
+        errors.append(
+            abs(table.makespan(left_out, at_s) + constant_s - table.real_s[left_out]) / table.real_s[left_out]
+        )
+    bare = [abs(table.bare_s[number] - real) / real for number, real in enumerate(table.real_s)]
+    stages = range(pipeline.num_stages)
+    load_s = {stage: sum(i.load_s.get(stage, 0.0) for i in iterations) / len(iterations) for stage in stages}
+    return Calibration(delay_s, overhead_s, load_s, max(bare), max(errors), len(iterations))
+
+
+class _Table:
+    """Makespans of the measured iterations by delay; each is computed once."""
+
+    def __init__(self, pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> None:
+        self._pipeline = pipeline
+        self._iterations = iterations
+        self._known: dict[tuple[int, float], float] = {}
+        self.real_s = [iteration.iteration_time_s for iteration in iterations]
+        no_load = [replace(iteration, load_s={}) for iteration in iterations]
+        self.bare_s = [_makespan(pipeline, iteration, 0.0) for iteration in no_load]
+
+    def makespan(self, number: int, delay_s: float) -> float:
+        key = number, delay_s
+        if key not in self._known:
+            self._known[key] = _makespan(self._pipeline, self._iterations[number], delay_s)
+        return self._known[key]
+
+    def fit(self, numbers: Sequence[int]) -> tuple[float, float]:
+        """Delay and overhead with the least squared error over some of the iterations."""
+
+        def judged(delay_s: float) -> tuple[float, float]:
+            rests = [self.real_s[number] - self.makespan(number, delay_s) for number in numbers]
+            overhead_s = max(0.0, sum(rests) / len(rests))
+            return sum((rest - overhead_s) ** 2 for rest in rests), overhead_s
+
+        _, missing_s = judged(0.0)
+        hops = 2 * max(1, len(self._pipeline.orders) - 1)
+        low, high = 0.0, missing_s / hops  # beyond this the delays alone would fill what is missing
+        for _ in range(2):
+            delays = [low + (high - low) * step / _STEPS for step in range(_STEPS + 1)]
+            errors = [judged(delay_s)[0] for delay_s in delays]
+            best = next(n for n, error in enumerate(errors) if error <= _INDISTINCT * min(errors) + 1e-18)
+            low, high = delays[max(0, best - 1)], delays[min(_STEPS, best + 1)]
+        return delays[best], judged(delays[best])[1]
+
+
+def _makespan(pipeline: Pipeline, iteration: MeasuredIteration, delay_s: float) -> float:
+    before: dict[int, list[tuple[int, float]]] = {}
+    rank_of = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
+    for first, then, _ in pipeline.edges:
+        before.setdefault(then, []).append((first, delay_s if rank_of[first] != rank_of[then] else 0.0))
+    ends = [0.0] * len(pipeline.instructions)
+    for node in pipeline.topological:
+        instruction = pipeline.instructions[node]
+        load_s = iteration.load_s.get(instruction.stage, 0.0) if instruction.name == "forward" else 0.0
+        start = max((ends[first] + wait_s for first, wait_s in before.get(node, [])), default=0.0)
+        ends[node] = start + load_s + iteration.times_s[instruction]
+    return max(ends)
+
+
+def _with_loads(pipeline: Pipeline, load_s: Mapping[int, float]) -> Pipeline:
+    """Puts a stage's loading time between each of its forwards and whatever its rank ran before it."""
+    loads = [
+        Dependency(earlier, later, load_s[later.stage])
+        for order in pipeline.orders
+        for earlier, later in pairwise(order)
+        if later.name == "forward" and load_s.get(later.stage, 0.0) > 0
+    ]
+    return Pipeline(pipeline.orders, (*pipeline.dependencies, *loads), pipeline.name)
+
+
+def read_iterations(path: str | os.PathLike[str], pipeline: Pipeline) -> list[MeasuredIteration]:
+    """Reads measured iterations from JSON.
+
+    The file is an object with `plans`, a list of objects with `forward_s` and `backward_s` (a list per stage of seconds
+    per micro-batch; other instructions as `NAME_s`), `iteration_time_s`, and perhaps `load_s` like `forward_s`.
+
+    Args:
+        path: The file.
+        pipeline: The DAG that the iterations ran.
+
+    Raises:
+        PlanError: The file cannot be read, or lacks an instruction; the message names plan, key, stage.
+    """
+    try:
+        if Path(path).stat().st_size > MAX_FILE_BYTES:
+            raise PlanError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
+        document = json.loads(Path(path).read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, PlanError):
+            raise
+        raise PlanError(f"{path}: cannot be read as measured iterations: {error}") from error
+    plans = document.get("plans") if isinstance(document, dict) else None
+    if not isinstance(plans, list) or not plans:
+        raise PlanError(f"{path}: has no list of plans")
+    return [_iteration(body, pipeline, f"{path}: plan {number}") for number, body in enumerate(plans)]
+
+
+def _iteration(body: Any, pipeline: Pipeline, where: str) -> MeasuredIteration:
+    times = {
+        instruction: _seconds(body, f"{instruction.name}_s", instruction.stage, instruction.microbatch, where)
+        for instruction in pipeline.instructions
+    }
+    loads: dict[int, float] = {}
+    if "load_s" in body:
+        rows = body["load_s"]
+        for stage in range(pipeline.num_stages):
+            values = [_seconds(body, "load_s", stage, m, where) for m in range(len(rows[stage]))]
+            loads[stage] = sum(values) / len(values) if values else 0.0
+    try:
+        iteration_time_s = float(body["iteration_time_s"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError(f"{where}: has no iteration_time_s") from error
+    return MeasuredIteration(times, iteration_time_s, loads)
+
+
+def _seconds(body: Any, key: str, stage: int, microbatch: int, where: str) -> float:
+    try:
+        value = float(body[key][stage][microbatch])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise PlanError(f"{where}: {key} has no number for micro-batch {microbatch} of stage {stage}") from error
+    if not 0 <= value < float("inf"):
+        raise PlanError(f"{where}: {key} of micro-batch {microbatch} on stage {stage} is {value}")
+    return value

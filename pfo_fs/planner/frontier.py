@@ -1,0 +1,289 @@
+"""The time-energy curve from the fastest plan to the one with least energy, computed once and kept in one file.
+
+The file holds one JSON record per line: first what was planned (the problem's fingerprint), then a record per plan as
+it is found. A run that is interrupted leaves a file to which the next run adds what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.errors import ConfigError, Impossible, PlanError
+from pfo_fs.planner.plan import Plan
+from pfo_fs.planner.planner import Planner
+from pfo_fs.planner.problem import Problem
+
+FORMAT = "pfo-fs frontier 1"
+MAX_FRONTIER_BYTES = 2**30
+MAX_POINTS = 100_000
+_CHUNK = 5
+"""Deadlines that a worker solves in one go; neighbours are solved from each other's basis."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Plans of one problem by rising deadline.
+
+    Attributes:
+        problem: The problem.
+        plans: At least one, by rising deadline.
+    """
+
+    problem: Problem
+    plans: tuple[Plan, ...]
+
+    def at(
+        self, *, deadline: float | None = None, slowdown: float | None = None, straggler: float | None = None
+    ) -> Plan:
+        """Returns the stored plan with least energy for a request; at once, and as fine as the stored points.
+
+        Args:
+            deadline: The longest iteration time, in s.
+            slowdown: The same as a multiple of the shortest stored iteration time.
+            straggler: Iteration time of another pipeline, for which this one waits, in s.
+
+        Raises:
+            ConfigError: Not exactly one of them is given.
+            Impossible: All stored plans take longer.
+        """
+        given = [value for value in (deadline, slowdown, straggler) if value is not None]
+        if len(given) != 1:
+            raise ConfigError(f"ask for exactly one of deadline, slowdown, straggler, not for {len(given)}")
+        shortest_s = min(plan.iteration_time_s for plan in self.plans)
+        limit_s = slowdown * shortest_s if slowdown is not None else given[0]
+        within = [plan for plan in self.plans if plan.iteration_time_s <= limit_s * (1 + 1e-12)]
+        if not within:
+            raise Impossible(
+                f"no stored plan has an iteration of {limit_s:.6g} s; the fastest takes {shortest_s:.6g} s",
+                asked=limit_s,
+                best=shortest_s,
+            )
+        if straggler is not None:
+            best = min(within, key=lambda plan: plan.effective_j)
+            return best.replace(straggler_s=straggler, deadline_s=straggler, lower_bound_j=None)
+        return min(within, key=lambda plan: plan.energy_j)
+
+
+def even_deadlines(planner: Planner, points: int) -> list[float]:
+    """Returns deadlines in s, evenly spaced from the fastest plan's iteration time to that of least energy.
+
+    Raises:
+        ConfigError: `points` is below 2 or beyond `MAX_POINTS`.
+    """
+    if not 2 <= points <= MAX_POINTS:
+        raise ConfigError(f"a frontier has 2 to {MAX_POINTS:,} points, not {points}")
+    first, last = planner.fastest_s, planner.least_energy_s
+    deadlines = [first + (last - first) * number / (points - 1) for number in range(points)]
+    return [first, *deadlines[1:-1], last]
+
+
+def solve_frontier(
+    problem: Problem, deadlines_s: Sequence[float], file: str | os.PathLike[str] | None = None, workers: int = 1
+) -> Iterator[Plan]:
+    """Plans for many deadlines and yields the plans as they are found, those of an earlier run first.
+
+    Args:
+        problem: The problem.
+        deadlines_s: The deadlines, in s.
+        file: Where plans are kept as they are found; what it already holds of this problem is not computed again.
+        workers: Processes to compute with; with more than one, plans come in no particular order.
+
+    Raises:
+        PlanError: The file holds something else.
+        Impossible: A deadline is shorter than the fastest plan's iteration.
+    """
+    known = _resume(problem, Path(file)) if file is not None else {}
+    yield from (known[deadline_s] for deadline_s in deadlines_s if deadline_s in known)
+    missing = sorted(set(deadlines_s) - known.keys())
+    chunks = [missing[start : start + _CHUNK] for start in range(0, len(missing), _CHUNK)]
+    with _Appender(problem, file) as kept:
+        if workers <= 1 or len(chunks) <= 1:
+            planner = Planner(problem)
+            for deadline_s in missing:
+                plan = planner.at(deadline=deadline_s)
+                kept.add(plan)
+                yield plan
+            return
+        with ProcessPoolExecutor(workers, mp_context=_spawn(), initializer=_begin, initargs=(problem,)) as pool:
+            try:
+                for future in as_completed([pool.submit(_solve_chunk, chunk) for chunk in chunks]):
+                    for body in future.result():
+                        plan = _plan_of(problem, body)
+                        kept.add(plan)
+                        yield plan
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def save_frontier(path: str | os.PathLike[str], plans: Sequence[Plan]) -> None:
+    """Writes plans of one problem as a frontier file, whole or not at all."""
+    if not plans:
+        raise PlanError(f"{path}: there is no plan to write")
+    partial = Path(f"{path}.partial")
+    lines = [_header(plans[0].problem), *(_body_of(plan) for plan in sorted(plans, key=lambda plan: plan.deadline_s))]
+    partial.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    partial.replace(path)
+
+
+def load_frontier(path: str | os.PathLike[str], problem: Problem) -> Frontier:
+    """Reads a frontier file.
+
+    Args:
+        path: The file.
+        problem: The problem that it is of; plans are evaluated with it, whatever the file says.
+
+    Raises:
+        PlanError: The file cannot be read, is none, is of another problem, or has no plans.
+    """
+    plans = _resume(problem, Path(path), must_exist=True)
+    if not plans:
+        raise PlanError(f"{path}: holds no plans yet")
+    return Frontier(problem, tuple(plans[deadline_s] for deadline_s in sorted(plans)))
+
+
+def fingerprint(problem: Problem) -> str:
+    """A hash of everything that plans depend on: order, dependencies, profile and constants."""
+    pipeline = problem.pipeline
+    kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
+    profile = {
+        f"{stage} {name}": [(m.frequency_mhz, m.time_s, m.energy_j) for m in problem.profile.measurements[stage, name]]
+        for stage, name in kinds
+    }
+    constants = (problem.blocking_power_w, problem.overhead_s, problem.switch_time_s, problem.gpus_per_rank)
+    text = json.dumps([pipeline.orders, sorted(pipeline.edges), profile, constants])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _header(problem: Problem) -> dict[str, Any]:
+    return {"format": FORMAT, "problem": fingerprint(problem), "instructions": len(problem.pipeline.instructions)}
+
+
+def _body_of(plan: Plan) -> dict[str, Any]:
+    runs = [[mhz, len(list(same))] for mhz, same in groupby(plan.frequencies_mhz)]
+    return {
+        "deadline_s": plan.deadline_s,
+        "lower_bound_j": plan.lower_bound_j,
+        "solver": plan.solver,
+        "seconds": plan.seconds,
+        "clocks_mhz": runs,
+    }
+
+
+def _plan_of(problem: Problem, body: dict[str, Any]) -> Plan:
+    clocks = [mhz for mhz, count in body["clocks_mhz"] for mhz in [int(mhz)] * min(int(count), 10**7)]
+    bound = body["lower_bound_j"]
+    return Plan(
+        problem,
+        tuple(clocks),
+        str(body["solver"]),
+        float(body["deadline_s"]),
+        lower_bound_j=None if bound is None else float(bound),
+        seconds=float(body["seconds"]),
+    )
+
+
+def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[float, Plan]:
+    """The plans that a frontier file holds, by deadline; a torn last line is what an interrupted run leaves."""
+    try:
+        if path.stat().st_size > MAX_FRONTIER_BYTES:
+            raise PlanError(f"{path}: is larger than {MAX_FRONTIER_BYTES:,} bytes, which is no frontier")
+        lines = path.read_text().splitlines(keepends=True)
+    except FileNotFoundError as error:
+        if must_exist:
+            raise PlanError(f"{path}: cannot be read: there is no such file") from error
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot be read as a frontier: {error}") from error
+    plans: dict[float, Plan] = {}
+    for number, line in enumerate(lines):
+        if not line.endswith("\n") and number:
+            break
+        try:
+            body = json.loads(line)
+            if number == 0:
+                _check_header(body, problem, path)
+                continue
+            plan = _plan_of(problem, body)
+            assert plan.measurements  # every clock is one that was measured
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, PlanError) and number == 0:
+                raise
+            raise PlanError(
+                f"{path}, line {number + 1}: is no record of a frontier: {error}", line=number + 1
+            ) from error
+        plans[plan.deadline_s] = plan
+    return plans
+
+
+def _check_header(body: Any, problem: Problem, path: Path) -> None:
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise PlanError(f"{path}, line 1: is no frontier file", line=1)
+    if body.get("problem") != fingerprint(problem):
+        raise PlanError(
+            f"{path}: is the frontier of another problem (other profile, schedule, micro-batches, blocking power or "
+            "delays); give another file, or remove this one",
+            line=1,
+        )
+
+
+class _Appender:
+    """Adds plans to a frontier file, a line each, so that a kill at any time costs at most the last one."""
+
+    def __init__(self, problem: Problem, path: str | os.PathLike[str] | None) -> None:
+        self._problem = problem
+        self._path = path
+        self._file: Any = None
+
+    def __enter__(self) -> _Appender:
+        if self._path is not None:
+            self._file = open(self._path, "r+b" if Path(self._path).exists() else "w+b")
+            content = self._file.read()
+            self._file.truncate(content.rfind(b"\n") + 1)
+            self._file.seek(0, os.SEEK_END)
+            if not content:
+                self._write(_header(self._problem))
+        return self
+
+    def add(self, plan: Plan) -> None:
+        if self._file is not None:
+            self._write(_body_of(plan))
+
+    def _write(self, body: dict[str, Any]) -> None:
+        self._file.write(json.dumps(body).encode() + b"\n")
+        self._file.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+_planner: Planner | None = None
+"""The planner of a worker process."""
+
+
+def _spawn() -> Any:
+    import multiprocessing
+
+    return multiprocessing.get_context("spawn")
+
+
+def _begin(problem: Problem) -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    global _planner
+    _planner = Planner(problem)
+
+
+def _solve_chunk(deadlines_s: Sequence[float]) -> list[dict[str, Any]]:
+    assert _planner is not None
+    return [_body_of(_planner.at(deadline=deadline_s)) for deadline_s in deadlines_s]

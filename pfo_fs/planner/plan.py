@@ -1,0 +1,199 @@
+"""A plan: one clock for every instruction, with what it does and how far it can be from the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.planner.pipeline import Instruction
+from pfo_fs.planner.problem import Problem, Timing
+from pfo_fs.planner.profile import Measurement
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A clock for every instruction of one iteration.
+
+    All figures follow from the problem's own profile, added up along its DAG, however the plan was found.
+
+    Attributes:
+        problem: What was planned.
+        frequencies_mhz: Clock of each node (`problem.pipeline.instructions`), in MHz.
+        solver: What found it.
+        deadline_s: The longest iteration time that was allowed, in s.
+        straggler_s: The iteration time in s that the pipeline has to wait for in any case, or None.
+        lower_bound_j: No plan within the deadline takes less energy, in J; None where nobody has computed it.
+        seconds: How long finding it took.
+    """
+
+    problem: Problem
+    frequencies_mhz: tuple[int, ...]
+    solver: str
+    deadline_s: float
+    straggler_s: float | None = None
+    lower_bound_j: float | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.frequencies_mhz) != len(self.problem.pipeline.instructions):
+            raise PlanError(
+                f"a plan for {len(self.frequencies_mhz)} instructions does not fit a pipeline of "
+                f"{len(self.problem.pipeline.instructions)}"
+            )
+
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        """What the profile says of each node at its clock.
+
+        Raises:
+            PlanError: A clock was not measured for its instruction.
+        """
+        tables = {
+            kind: {m.frequency_mhz: m for m in measurements}
+            for kind, measurements in self.problem.profile.measurements.items()
+        }
+        found = []
+        for instruction, mhz in zip(self.problem.pipeline.instructions, self.frequencies_mhz, strict=True):
+            measurement = tables[instruction.stage, instruction.name].get(mhz)
+            if measurement is None:
+                raise PlanError(f"{self.problem.profile.source}: {instruction} was not measured at {mhz} MHz")
+            found.append(measurement)
+        return found
+
+    @cached_property
+    def times_s(self) -> list[float]:
+        """Duration of each node, in s."""
+        return [m.time_s for m in self.measurements]
+
+    @cached_property
+    def timing(self) -> Timing:
+        """When everything happens."""
+        return self.problem.timing(self.times_s, self.changes)
+
+    @cached_property
+    def changes(self) -> list[int]:
+        """Nodes before which their rank changes its clock."""
+        return self.problem.changes(self.frequencies_mhz)
+
+    @property
+    def iteration_time_s(self) -> float:
+        """Duration of one iteration, in s."""
+        return self.timing.iteration_time_s
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of all GPUs of the pipeline over one iteration, waiting included, in J.
+
+        With a straggler, the iteration lasts as long as the straggler's.
+        """
+        return self.energy_over(max(self.iteration_time_s, self.straggler_s or 0.0))
+
+    def energy_over(self, seconds: float) -> float:
+        """The same where the next iteration begins `seconds` after this one (Perseus, SOSP'24, section 3.2).
+
+        Instructions take what was measured; whatever else there is of the iteration, GPUs wait at the blocking power.
+        """
+        problem = self.problem
+        return self.effective_j + problem.waiting_power_w * seconds
+
+    @cached_property
+    def effective_j(self) -> float:
+        """Energy of the instructions beyond waiting equally long, in J."""
+        problem = self.problem
+        return sum(m.energy_j - problem.blocking_power_w * m.time_s for m in self.measurements) * problem.gpus_per_rank
+
+    @property
+    def average_power_w(self) -> float:
+        """Mean power of all GPUs of the pipeline, in W."""
+        return self.energy_j / max(self.iteration_time_s, self.straggler_s or 0.0)
+
+    @property
+    def gap(self) -> float | None:
+        """By how much at most the energy is above the least possible, as a share of the least; None where unknown."""
+        if self.lower_bound_j is None:
+            return None
+        return max(0.0, self.energy_j / self.lower_bound_j - 1.0)
+
+    @cached_property
+    def critical(self) -> list[int]:
+        """Nodes of one longest path, in order: none of them can be longer without the iteration being longer."""
+        problem, starts = self.problem, self.timing.starts_s
+        ends = [start + time_s for start, time_s in zip(starts, self.times_s, strict=True)]
+        lost = dict.fromkeys(self.changes, problem.switch_time_s)
+        node = max(range(len(ends)), key=lambda n: ends[n])
+        path = [node]
+        while problem.before[node] and starts[node] > 0:
+            node = max(
+                problem.before[node],
+                key=lambda edge: ends[edge[0]] + edge[1] + (lost.get(node, 0.0) if edge[0] == node - 1 else 0.0),
+            )[0]
+            path.append(node)
+        return path[::-1]
+
+    def orders(self) -> list[list[tuple[Instruction, int]]]:
+        """For each rank, its instructions and their clocks in MHz, in order."""
+        pairs = list(zip(self.problem.pipeline.instructions, self.frequencies_mhz, strict=True))
+        return [pairs[first:end] for first, end in pairwise(self.problem.pipeline.first_nodes)]
+
+    def schedules(self) -> list[FrequencySchedule]:
+        """One schedule per rank of the pipeline, as training follows it; with stages where a rank holds several."""
+        result = []
+        for rank, order in enumerate(self.orders()):
+            stages = [instruction.stage for instruction, _ in order]
+            result.append(
+                FrequencySchedule(
+                    rank=rank,
+                    frequencies=[(instruction.name, mhz) for instruction, mhz in order],
+                    stages=stages if len(set(stages)) > 1 else None,
+                )
+            )
+        return result
+
+    def summary(self) -> dict[str, float | int | str | None]:
+        """The figures, for people and programs; times in s, energies in J, power in W."""
+        return {
+            "solver": self.solver,
+            "deadline_s": self.deadline_s,
+            "straggler_s": self.straggler_s,
+            "iteration_time_s": self.iteration_time_s,
+            "energy_j": self.energy_j,
+            "average_power_w": self.average_power_w,
+            "lower_bound_j": self.lower_bound_j,
+            "gap": self.gap,
+            "clock_changes": len(self.changes),
+            "seconds": self.seconds,
+        }
+
+    def replace(self, **changes: object) -> Plan:
+        """Returns a copy with other fields."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def plan_of_orders(problem: Problem, orders: Sequence[Sequence[tuple[str, int]]], solver: str = "file") -> Plan:
+    """Returns the plan that a plan file holds, to be evaluated.
+
+    Args:
+        problem: The problem whose pipeline runs it.
+        orders: For each rank, (instruction, MHz) in order.
+        solver: What found it.
+
+    Raises:
+        PlanError: The orders are not the pipeline's; the message names rank and position.
+    """
+    pipeline = problem.pipeline
+    if len(orders) != len(pipeline.orders):
+        raise PlanError(f"the plan has {len(orders)} ranks, the pipeline {len(pipeline.orders)}")
+    frequencies: list[int] = []
+    for rank, (steps, order) in enumerate(zip(orders, pipeline.orders, strict=True)):
+        if len(steps) != len(order):
+            raise PlanError(f"rank {rank}: the plan has {len(steps)} instructions, the pipeline {len(order)}")
+        for position, ((name, mhz), instruction) in enumerate(zip(steps, order, strict=True)):
+            if name != instruction.name:
+                raise PlanError(f"rank {rank}, position {position}: the plan has {name}, the pipeline {instruction}")
+            frequencies.append(mhz)
+    plan = Plan(problem, tuple(frequencies), solver, deadline_s=0.0)
+    return plan.replace(deadline_s=plan.iteration_time_s)

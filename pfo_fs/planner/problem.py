@@ -1,0 +1,196 @@
+"""What is to be planned: a pipeline, a profile, and what waiting and clock changes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.planner.choices import MIN_OPTIONS, Choices, choices_of
+from pfo_fs.planner.pipeline import Pipeline
+from pfo_fs.planner.profile import Kind, Profile
+
+Assignment = Sequence[int]
+"""For each node, the position of its option in `Problem.choices[node]`."""
+
+
+class Timing(NamedTuple):
+    """When everything happens in one iteration, everything as early as possible.
+
+    Attributes:
+        starts_s: For each node, when it begins.
+        iteration_time_s: When the last one has ended, with the fixed overhead.
+    """
+
+    starts_s: list[float]
+    iteration_time_s: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One iteration of one pipeline, and what may be chosen in it.
+
+    Attributes:
+        pipeline: The DAG.
+        profile: Measurements of every (stage, instruction) in it, per GPU.
+        blocking_power_w: What a GPU draws while it waits, in W.
+        overhead_s: What an iteration takes beyond its DAG (optimizer step, gradient reduction), in s.
+        switch_time_s: What a rank loses when two instructions in a row run at different clocks, in s.
+        gpus_per_rank: GPUs that share a rank's work (tensor parallelism); energies and powers are of all of them.
+
+    Raises:
+        PlanError: The profile lacks an instruction that the pipeline runs.
+        ConfigError: A number cannot be right.
+    """
+
+    pipeline: Pipeline
+    profile: Profile
+    blocking_power_w: float
+    overhead_s: float = 0.0
+    switch_time_s: float = 0.0
+    gpus_per_rank: int = 1
+    choices_by_kind: dict[Kind, Choices] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("blocking_power_w", "overhead_s", "switch_time_s"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}; it cannot be negative")
+        if self.gpus_per_rank < 1:
+            raise ConfigError(f"gpus_per_rank is {self.gpus_per_rank}; a rank has at least one GPU")
+        kinds = sorted({(i.stage, i.name) for i in self.pipeline.instructions})
+        for stage, name in kinds:
+            if (stage, name) not in self.profile.measurements:
+                there = ", ".join(self.profile.instructions(stage)) or "nothing"
+                raise PlanError(
+                    f"{self.profile.source}: column instruction: stage {stage} has no rows for {name}, which the "
+                    f"{self.pipeline.name} pipeline runs there; it has {there}"
+                )
+        table = {
+            kind: choices_of(self.profile.measurements[kind], self.blocking_power_w, self.gpus_per_rank)
+            for kind in kinds
+        }
+        object.__setattr__(self, "choices_by_kind", table)
+
+    @cached_property
+    def choices(self) -> list[Choices]:
+        """The options of each node."""
+        return [self.choices_by_kind[i.stage, i.name] for i in self.pipeline.instructions]
+
+    @cached_property
+    def before(self) -> list[list[tuple[int, float]]]:
+        """For each node, (node, delay in s) of those that it waits for."""
+        before: list[list[tuple[int, float]]] = [[] for _ in self.pipeline.instructions]
+        for first, then, delay_s in self.pipeline.edges:
+            before[then].append((first, delay_s))
+        return before
+
+    @cached_property
+    def after(self) -> list[list[tuple[int, float]]]:
+        """For each node, (node, delay in s) of those that wait for it."""
+        after: list[list[tuple[int, float]]] = [[] for _ in self.pipeline.instructions]
+        for first, then, delay_s in self.pipeline.edges:
+            after[first].append((then, delay_s))
+        return after
+
+    @property
+    def waiting_power_w(self) -> float:
+        """What all GPUs of the pipeline draw while they wait, in W."""
+        return self.blocking_power_w * len(self.pipeline.orders) * self.gpus_per_rank
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know about the profile."""
+        found = []
+        for (stage, name), choices in self.choices_by_kind.items():
+            measured, left = len(self.profile.measurements[stage, name]), len(choices.times_s)
+            if left < MIN_OPTIONS <= measured:
+                found.append(
+                    f"{self.profile.source}: of {measured} clocks measured for {name} of stage {stage} only {left} "
+                    "survive, all others cost more time and more energy: the profile is too noisy to plan with; "
+                    "average more rows per clock"
+                )
+        return tuple(found)
+
+    def changes(self, frequencies_mhz: Sequence[int]) -> list[int]:
+        """The nodes before which their rank changes its clock."""
+        ends = self.pipeline.first_nodes
+        return [
+            node
+            for first, end in pairwise(ends)
+            for node in range(first + 1, end)
+            if frequencies_mhz[node] != frequencies_mhz[node - 1]
+        ]
+
+    def timing(self, times_s: Sequence[float], changes: Sequence[int] = ()) -> Timing:
+        """Returns when everything happens.
+
+        Args:
+            times_s: Duration of each node.
+            changes: Nodes before which their rank changes its clock, which costs `switch_time_s`.
+        """
+        lost = dict.fromkeys(changes, self.switch_time_s) if self.switch_time_s else {}
+        before = self.before
+        starts = [0.0] * len(times_s)
+        ends = [0.0] * len(times_s)
+        for node in self.pipeline.topological:
+            start = 0.0
+            for first, delay_s in before[node]:
+                ready = ends[first] + delay_s
+                if first == node - 1 and node in lost:
+                    ready += lost[node]
+                if ready > start:
+                    start = ready
+            starts[node] = start
+            ends[node] = start + times_s[node]
+        return Timing(starts, max(ends) + self.overhead_s)
+
+    def times_of(self, assignment: Assignment) -> list[float]:
+        """Duration of each node, in s."""
+        return [choices.times_s[option] for choices, option in zip(self.choices, assignment, strict=True)]
+
+    def frequencies_of(self, assignment: Assignment) -> list[int]:
+        """Clock of each node, in MHz."""
+        return [choices.frequencies_mhz[option] for choices, option in zip(self.choices, assignment, strict=True)]
+
+    def cost_of(self, assignment: Assignment) -> float:
+        """Effective energy of all instructions, in J."""
+        return sum(choices.costs_j[option] for choices, option in zip(self.choices, assignment, strict=True))
+
+    def iteration_time_of(self, assignment: Assignment) -> float:
+        """The iteration time in s, exactly: the profile's own numbers, added up along the DAG."""
+        changes = self.changes(self.frequencies_of(assignment)) if self.switch_time_s else ()
+        return self.timing(self.times_of(assignment), changes).iteration_time_s
+
+    @cached_property
+    def fastest(self) -> tuple[int, ...]:
+        """The assignment with the shortest iteration.
+
+        Where clock changes cost time, the better of "everything at its fastest" and the best single clock per rank.
+        """
+        every = tuple(0 for _ in self.choices)
+        if not self.switch_time_s:
+            return every
+        single = self._fastest_without_changes()
+        return min((every, single), key=self.iteration_time_of) if single else every
+
+    def _fastest_without_changes(self) -> tuple[int, ...] | None:
+        """Each rank at the one clock with which its instructions take the least time; None where it has none."""
+        assignment: list[int] = []
+        for order in self.pipeline.orders:
+            kinds = [(i.stage, i.name) for i in order]
+            option_of = {
+                kind: {mhz: option for option, mhz in enumerate(self.choices_by_kind[kind].frequencies_mhz)}
+                for kind in kinds
+            }
+            common = sorted(set.intersection(*(set(table) for table in option_of.values())))
+            if not common:
+                return None
+            total_s = {
+                mhz: sum(self.choices_by_kind[kind].times_s[option_of[kind][mhz]] for kind in kinds) for mhz in common
+            }
+            best = min(common, key=total_s.__getitem__)
+            assignment += [option_of[kind][best] for kind in kinds]
+        return tuple(assignment)

@@ -1,0 +1,278 @@
+"""Least energy within a deadline as a linear program: durations anywhere on the convex hulls of the options.
+
+For each node a finishing time and, per edge of its hull, how far its duration has moved along it; for the iteration its
+length. Minimised is the effective energy, plus, where the iteration may end early, the power of waiting over its
+length. Every plan with real clocks is a point of this program, so its optimum is a lower bound for all of them.
+
+The bound that is reported is not the solver's word. It is computed here from the row duals y >= 0, whatever their
+quality, by weak duality: for the least of c'x over A x >= b and l <= x <= u, it is b'y + sum_j min(r_j l_j, r_j u_j)
+with r = c - A'y. All variables have finite bounds, so any y gives a valid bound, and a good one a tight bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from pfo_fs.errors import PlannerError
+from pfo_fs.planner.problem import Problem
+
+INTERIOR_POINT_NODES = 5_000
+"""From this size on, interior points (HiPO) beat the dual simplex method; measured in benchmarks/planner.py."""
+INTERIOR_POINT_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """The linear program's answer.
+
+    Attributes:
+        times_s: Duration of each node, possibly between two real options.
+        prices_w: For each node, what a second longer costs elsewhere, in J/s: the dual of its duration.
+        lower_bound_j: No plan within the deadline needs less effective energy (with the waiting, where that was asked).
+        makespan_s: Length of the iteration without its overhead.
+    """
+
+    times_s: list[float]
+    prices_w: list[float]
+    lower_bound_j: float
+    makespan_s: float
+
+
+class Relaxation:
+    """The linear program of a problem, solved again and again for other deadlines, each time from the last basis."""
+
+    def __init__(self, problem: Problem, groups: Sequence[Sequence[int]] | None = None) -> None:
+        """Builds the program.
+
+        Args:
+            problem: The problem.
+            groups: Sets of nodes that must share one clock, each node in one of them, with `switch_time_s` lost
+                between two in a row of a rank. Without groups every node is free and changes cost nothing, which bounds
+                all plans from below.
+        """
+        import highspy
+        import numpy as np
+
+        self._problem = problem
+        columns = _Columns()
+        durations = _free_durations(problem, columns) if groups is None else _shared(problem, groups, columns)
+        self._durations = durations
+        changes = set() if groups is None else _boundaries(problem, groups)
+        rows = _Rows(durations)
+        finish = [columns.add(0.0, 0.0, 0.0) for _ in problem.choices]
+        self._makespan = columns.add(0.0, 0.0, 0.0)
+        for node, before in enumerate(problem.before):
+            for first, delay_s in before:
+                lost_s = problem.switch_time_s if node in changes and first == node - 1 else 0.0
+                rows.add(node, finish[node], finish[first], delay_s + lost_s)
+            if not before:
+                rows.add(node, finish[node], None, 0.0)
+        self._arrivals = len(rows.lower)
+        for node, after in enumerate(problem.after):
+            if not after:
+                rows.end(self._makespan, finish[node])
+        for choice_columns in columns.convex:
+            rows.one(choice_columns)
+        self._finish = np.array(finish, np.int32)
+        self._row_node = np.array(rows.node, np.int32)
+        self._starts, self._indices = np.array(rows.starts, np.int32), np.array(rows.indices, np.int32)
+        self._values = np.array(rows.values)
+        self._row_lower = np.array(rows.lower)
+        self._cost, self._lower, self._upper = (np.array(x) for x in (columns.cost, columns.lower, columns.upper))
+        self._offset = columns.offset
+        self._free_rows: Any = np.zeros(len(rows.lower), bool)
+        self._free_rows[len(rows.lower) - len(columns.convex) :] = True
+        self.interior_point = len(finish) >= INTERIOR_POINT_NODES
+        self._highs = self._load(highspy)
+
+    def _load(self, highspy: Any) -> Any:
+        model = highspy.HighsLp()
+        model.num_col_, model.num_row_ = len(self._cost), len(self._row_lower)
+        model.col_cost_, model.col_lower_, model.col_upper_ = self._cost, self._lower, self._upper
+        model.row_lower_ = self._row_lower
+        row_upper = self._row_lower.copy()
+        row_upper[~self._free_rows] = highspy.kHighsInf
+        model.row_upper_ = row_upper
+        model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        model.a_matrix_.start_, model.a_matrix_.index_ = self._starts, self._indices
+        model.a_matrix_.value_ = self._values
+        highs = highspy.Highs()
+        highs.setOptionValue("output_flag", False)
+        if self.interior_point:
+            highs.setOptionValue("solver", "hipo" if _has_hipo() else "ipm")
+            highs.setOptionValue("run_crossover", "off")
+            highs.setOptionValue("ipm_optimality_tolerance", INTERIOR_POINT_TOLERANCE)
+            highs.setOptionValue("kkt_tolerance", INTERIOR_POINT_TOLERANCE)
+        highs.passModel(model)
+        return highs
+
+    def solve(self, deadline_s: float, waiting_power_w: float) -> Relaxed:
+        """Solves for one deadline.
+
+        Args:
+            deadline_s: The longest makespan, in s, without the overhead.
+            waiting_power_w: What a second of the iteration costs besides its instructions, in W; 0 where the iteration
+                lasts until the deadline in any case.
+
+        Raises:
+            PlannerError: The solver gives no answer, as for a deadline that is shorter than the fastest plan's.
+        """
+        import numpy as np
+
+        count = len(self._finish)
+        self._upper[self._finish] = deadline_s
+        self._upper[self._makespan] = deadline_s
+        self._cost[self._makespan] = waiting_power_w
+        self._highs.changeColsBounds(count, self._finish, np.zeros(count), np.full(count, deadline_s))
+        self._highs.changeColBounds(self._makespan, 0.0, deadline_s)
+        self._highs.changeColCost(self._makespan, waiting_power_w)
+        self._highs.run()
+        status = self._highs.getModelStatus()
+        solution = self._highs.getSolution()
+        if not solution.value_valid or not solution.dual_valid or status.name in ("kInfeasible", "kUnbounded"):
+            raise PlannerError(f"HiGHS found no plan within {deadline_s} s: {self._highs.modelStatusToString(status)}")
+        x, duals = np.array(solution.col_value), np.array(solution.row_dual)
+        arriving = np.maximum(duals[: self._arrivals], 0.0)
+        prices = np.bincount(self._row_node[: self._arrivals], weights=arriving, minlength=count)
+        return Relaxed(
+            [
+                const + sum(coefficient * float(x[column]) for column, coefficient in terms)
+                for const, terms in self._durations
+            ],
+            prices.tolist(),
+            self._bound(duals),
+            float(x[self._makespan]),
+        )
+
+    def _bound(self, duals: Any) -> float:
+        """The lower bound that `duals` prove (see the module's text)."""
+        import numpy as np
+
+        y = np.where(self._free_rows, duals, np.maximum(duals, 0.0))
+        spread: Any = np.repeat(y, np.diff(self._starts))
+        reduced = self._cost - np.bincount(self._indices, weights=self._values * spread, minlength=len(self._cost))
+        return float(
+            self._offset + y @ self._row_lower + np.minimum(reduced * self._lower, reduced * self._upper).sum()
+        )
+
+
+def _has_hipo() -> bool:
+    """Whether HiGHS's newest interior point method is there; it comes with `highspy[extras]`."""
+    from importlib.util import find_spec
+
+    return find_spec("highspy_extras") is not None
+
+
+Terms = list[tuple[int, float]]
+
+
+class _Columns:
+    """The program's variables, as lists that grow."""
+
+    def __init__(self) -> None:
+        self.cost: list[float] = []
+        self.lower: list[float] = []
+        self.upper: list[float] = []
+        self.offset = 0.0
+        self.convex: list[list[int]] = []
+
+    def add(self, cost: float, lower: float, upper: float) -> int:
+        self.cost.append(cost)
+        self.lower.append(lower)
+        self.upper.append(upper)
+        return len(self.cost) - 1
+
+
+class _Rows:
+    """The program's rows, each `terms >= lower`, or `= lower` for those of `one`."""
+
+    def __init__(self, durations: Sequence[tuple[float, Terms]]) -> None:
+        self.durations = durations
+        self.starts = [0]
+        self.indices: list[int] = []
+        self.values: list[float] = []
+        self.lower: list[float] = []
+        self.node: list[int] = []
+
+    def add(self, node: int, finish: int, finish_before: int | None, delay_s: float) -> None:
+        """The node ends no sooner than its duration after what it waits for."""
+        constant, terms = self.durations[node]
+        self.indices.append(finish)
+        self.values.append(1.0)
+        if finish_before is not None:
+            self.indices.append(finish_before)
+            self.values.append(-1.0)
+        for column, coefficient in terms:
+            self.indices.append(column)
+            self.values.append(-coefficient)
+        self.node.append(node)
+        self._close(constant + delay_s)
+
+    def end(self, makespan: int, finish: int) -> None:
+        """The iteration ends no sooner than its last node."""
+        self.indices += [makespan, finish]
+        self.values += [1.0, -1.0]
+        self._close(0.0)
+
+    def one(self, columns: Sequence[int]) -> None:
+        """The shares of a group's clocks add up to one."""
+        self.indices += columns
+        self.values += [1.0] * len(columns)
+        self._close(1.0)
+
+    def _close(self, lower: float) -> None:
+        self.starts.append(len(self.indices))
+        self.lower.append(lower)
+
+
+def _free_durations(problem: Problem, columns: _Columns) -> list[tuple[float, Terms]]:
+    """Every node on its own: the fastest time, plus how far it has moved along each edge of its hull."""
+    durations: list[tuple[float, Terms]] = []
+    edges_of: Mapping[object, list[tuple[float, float]]] = {
+        kind: [
+            ((c.costs_j[b] - c.costs_j[a]) / (c.times_s[b] - c.times_s[a]), c.times_s[b] - c.times_s[a])
+            for a, b in pairwise(c.hull)
+        ]
+        for kind, c in problem.choices_by_kind.items()
+    }
+    for instruction, choices in zip(problem.pipeline.instructions, problem.choices, strict=True):
+        columns.offset += choices.costs_j[0]
+        edges = edges_of[instruction.stage, instruction.name]
+        durations.append((choices.times_s[0], [(columns.add(slope, 0.0, width), 1.0) for slope, width in edges]))
+    return durations
+
+
+def _shared(problem: Problem, groups: Sequence[Sequence[int]], columns: _Columns) -> list[tuple[float, Terms]]:
+    """Every group at a mixture of the clocks that all of its nodes offer."""
+    durations: list[tuple[float, Terms]] = [(0.0, [])] * len(problem.choices)
+    for group in groups:
+        tables = {id(problem.choices[n]): problem.choices[n] for n in group}
+        common = set.intersection(*(set(c.frequencies_mhz) for c in tables.values()))
+        if not common:
+            raise PlannerError(f"the nodes {list(group)[:5]} have no clock in common")
+        at = {key: {mhz: k for k, mhz in enumerate(c.frequencies_mhz)} for key, c in tables.items()}
+        share: dict[int, int] = {}
+        for mhz in sorted(common, reverse=True):
+            cost = sum(problem.choices[n].costs_j[at[id(problem.choices[n])][mhz]] for n in group)
+            share[mhz] = columns.add(cost, 0.0, 1.0)
+        columns.convex.append(list(share.values()))
+        terms_of = {
+            key: [(column, c.times_s[at[key][mhz]]) for mhz, column in share.items()] for key, c in tables.items()
+        }
+        for node in group:
+            durations[node] = (0.0, terms_of[id(problem.choices[node])])
+    return durations
+
+
+def _boundaries(problem: Problem, groups: Sequence[Sequence[int]]) -> set[int]:
+    """The nodes before which the group changes within a rank."""
+    group_of = {node: number for number, group in enumerate(groups) for node in group}
+    return {
+        node
+        for first, end in pairwise(problem.pipeline.first_nodes)
+        for node in range(first + 1, end)
+        if group_of[node] != group_of[node - 1]
+    }
