@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from pfo_fs.errors import ConfigError, Impossible, PfoError
@@ -238,9 +239,9 @@ def _title(problem: Problem) -> str:
 def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
     """Returns plans as a table for people, with what each saves against the first."""
     plans = [plan for _, plan in rows if isinstance(plan, Plan)]
-    table = Table(title=_title(plans[0].problem) if plans else None)
+    table = Table(title=_title(plans[0].problem) if plans else None, box=SIMPLE_HEAD, padding=(0, 1))
     for column in ("", "time s", "slower", "energy J", "saved", "power W", "gap", "changes", "took s"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=bool(column))
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, plan in rows:
         if isinstance(plan, str):
             continue

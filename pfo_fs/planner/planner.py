@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from pfo_fs.errors import ConfigError, Impossible
+from pfo_fs.planner.exact import solve_exactly
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
@@ -132,8 +133,11 @@ class Planner:
         if problem.switch_time_s:
             assignment = plan_with_switch_time(problem, relaxed, target_s)
         else:
-            assignment = self._rounded(relaxed, max(length_s, self.fastest_s))
-            assignment = fewer_changes(problem, assignment, max(length_s, self.fastest_s))
+            waiting_w = 0.0 if straggler else problem.waiting_power_w
+            exact = solve_exactly(problem, target_s - problem.overhead_s, waiting_w)
+            length_s = target_s if exact else max(length_s, self.fastest_s)
+            assignment = exact or self._rounded(relaxed, length_s)
+            assignment = fewer_changes(problem, assignment, length_s, waiting_w)
         return Plan(
             problem,
             tuple(problem.frequencies_of(assignment)),

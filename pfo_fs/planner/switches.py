@@ -24,23 +24,28 @@ _WEIGHTS = (1.0, 3.0, 10.0, 100.0)
 _INFINITE = float("inf")
 
 
-def fewer_changes(problem: Problem, assignment: Sequence[int], length_s: float) -> list[int]:
+def fewer_changes(
+    problem: Problem, assignment: Sequence[int], length_s: float, waiting_power_w: float
+) -> list[int]:
     """Returns an assignment with at most as many clock changes, within the same length and (nearly) the same energy.
 
     Args:
         problem: A problem without switch time.
         assignment: Within `length_s`.
         length_s: The longest iteration time, in s.
+        waiting_power_w: What a second of the iteration costs, in W; 0 where it lasts until the deadline in any case.
     """
-    waiting_j = problem.waiting_power_w * length_s
-    first_cost = problem.cost_of(assignment)
-    allowed_j = EQUAL_ENERGY * (first_cost + waiting_j)
+
+    def energy_of(assignment: Sequence[int]) -> float:
+        return problem.cost_of(assignment) + waiting_power_w * problem.iteration_time_of(assignment)
+
+    limit_j = energy_of(assignment) + EQUAL_ENERGY * (problem.cost_of(assignment) + problem.waiting_power_w * length_s)
     best, best_changes = list(assignment), len(problem.changes(problem.frequencies_of(assignment)))
-    per_change_j = allowed_j / max(1, best_changes) / 4
+    per_change_j = (limit_j - energy_of(assignment)) / max(1, best_changes) / 4
     for _ in range(4):
         calmer = _calmed(problem, best, length_s, per_change_j)
         changes = len(problem.changes(problem.frequencies_of(calmer)))
-        if problem.cost_of(calmer) - first_cost > allowed_j or problem.iteration_time_of(calmer) > length_s:
+        if energy_of(calmer) > limit_j or problem.iteration_time_of(calmer) > length_s:
             break
         if changes < best_changes:
             best, best_changes = calmer, changes
