@@ -1,4 +1,4 @@
-"""The best plan there is, for pipelines of a few instructions: the same problem with whole options, by branch and bound.
+"""The best plan there is, for pipelines of a few instructions: whole options only, by branch and bound.
 
 Rounding a relaxation is within a fraction of a percent for long pipelines and loses most where a few instructions have
 nobody to trade time with; there, HiGHS's mixed-integer solver proves the optimum in a fraction of a second.
@@ -51,6 +51,6 @@ def solve_exactly(problem: Problem, deadline_s: float, waiting_power_w: float) -
     if highs.getModelStatus().name != "kOptimal":
         return None
     values = highs.getSolution().col_value
-    assignment = [max(range(len(row)), key=lambda k: values[row[k].index]) for row in taken]  # noqa: B023
+    assignment = [max(range(len(row)), key=lambda k: values[row[k].index]) for row in taken]
     within = problem.timing(problem.times_of(assignment)).iteration_time_s - problem.overhead_s <= deadline_s
     return assignment if within else None

@@ -24,8 +24,9 @@ from pfo_fs.planner.problem import Problem
 FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30
 MAX_POINTS = 100_000
-_CHUNK = 5
-"""Deadlines that a worker solves in one go; neighbours are solved from each other's basis."""
+_CHUNK_NODES = 200_000
+"""Instructions that are planned in one go, over all deadlines of a chunk: what an interruption loses at most."""
+_MOST = 100
 
 
 @dataclass(frozen=True)
@@ -103,14 +104,15 @@ def solve_frontier(
     known = _resume(problem, Path(file)) if file is not None else {}
     yield from (known[deadline_s] for deadline_s in deadlines_s if deadline_s in known)
     missing = sorted(set(deadlines_s) - known.keys())
-    chunks = [missing[start : start + _CHUNK] for start in range(0, len(missing), _CHUNK)]
+    size = min(_MOST, max(4, _CHUNK_NODES // len(problem.pipeline.instructions)))
+    chunks = [missing[start : start + size] for start in range(0, len(missing), size)]
     with _Appender(problem, file) as kept:
         if workers <= 1 or len(chunks) <= 1:
             planner = Planner(problem)
-            for deadline_s in missing:
-                plan = planner.at(deadline=deadline_s)
-                kept.add(plan)
-                yield plan
+            for chunk in chunks:
+                for plan in planner.at_each(chunk):
+                    kept.add(plan)
+                    yield plan
             return
         with ProcessPoolExecutor(workers, mp_context=_spawn(), initializer=_begin, initargs=(problem,)) as pool:
             try:
@@ -286,4 +288,4 @@ def _begin(problem: Problem) -> None:
 
 def _solve_chunk(deadlines_s: Sequence[float]) -> list[dict[str, Any]]:
     assert _planner is not None
-    return [_body_of(_planner.at(deadline=deadline_s)) for deadline_s in deadlines_s]
+    return [_body_of(plan) for plan in _planner.at_each(deadlines_s)]

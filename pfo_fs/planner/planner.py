@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from pfo_fs.errors import ConfigError, Impossible
+from pfo_fs.planner.calming import fewer_changes
+from pfo_fs.planner.columns import Columns
 from pfo_fs.planner.exact import solve_exactly
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.rounding import Rounder
-from pfo_fs.planner.switches import fewer_changes, plan_with_switch_time
+from pfo_fs.planner.switch_time import plan_with_switch_time
 
 _CLOSE = 1e-9
 """Relative: what is asked for and misses what is possible by no more than this is taken for it."""
@@ -32,15 +35,14 @@ class Planner:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._known: list[tuple[float, tuple[int, ...]]] = []
 
     @cached_property
     def _relaxation(self) -> Relaxation:
         return Relaxation(self.problem)
 
     @cached_property
-    def _rounder(self) -> Rounder:
-        return Rounder(self.problem)
+    def _columns(self) -> Columns:
+        return Columns(self.problem)
 
     @cached_property
     def fastest_s(self) -> float:
@@ -102,6 +104,17 @@ class Planner:
             )
         return self._within(value * self.fastest_s if name == "slowdown" else value, straggler=name == "straggler")
 
+    def at_each(self, deadlines: Sequence[float]) -> list[Plan]:
+        """Returns the plans for many deadlines (s), as `at(deadline=...)` does for one, several times faster.
+
+        The search for real clocks is a little shorter than for a single plan: energies are higher by some hundredths
+        of a percent; the certificates hold as ever.
+
+        Raises:
+            Impossible: A deadline is shorter than the fastest plan's iteration.
+        """
+        return self._within_each(deadlines) if deadlines else []
+
     def fastest(self) -> Plan:
         """Returns the plan with least energy among the fastest: no slowdown at all."""
         return self._within(self.fastest_s)
@@ -117,46 +130,67 @@ class Planner:
 
     def _within(self, deadline_s: float, straggler: bool = False) -> Plan:
         """The plan for one deadline; with `straggler`, the pipeline waits until the deadline in any case."""
+        return self._within_each([deadline_s], straggler)[0]
+
+    def _within_each(self, deadlines_s: Sequence[float], straggler: bool = False) -> list[Plan]:
         began = time.perf_counter()
         problem = self.problem
-        if deadline_s < self.fastest_s * (1 - _CLOSE):
+        if min(deadlines_s) < self.fastest_s * (1 - _CLOSE):
             raise Impossible(
-                f"no plan has an iteration of {deadline_s:.6g} s; the fastest takes {self.fastest_s:.6g} s",
-                asked=deadline_s,
+                f"no plan has an iteration of {min(deadlines_s):.6g} s; the fastest takes {self.fastest_s:.6g} s",
+                asked=min(deadlines_s),
                 best=self.fastest_s,
             )
-        target_s = min(max(deadline_s, self.fastest_s), self.slowest_s)
-        relaxed = self._solve(target_s, 0.0 if straggler else problem.waiting_power_w)
-        waiting_s = max(deadline_s, self.fastest_s) if straggler else problem.overhead_s
-        bound_j = relaxed.lower_bound_j + problem.waiting_power_w * waiting_s
-        length_s = target_s if straggler else min(target_s, (relaxed.makespan_s + problem.overhead_s) * (1 + _CLOSE))
+        deadlines_s = [max(deadline_s, self.fastest_s) for deadline_s in deadlines_s]
+        targets_s = [min(deadline_s, self.slowest_s) for deadline_s in deadlines_s]
+        waiting_w = 0.0 if straggler else problem.waiting_power_w
+        relaxed = [self._solve(target_s, waiting_w) for target_s in targets_s]
         if problem.switch_time_s:
-            assignment = plan_with_switch_time(problem, relaxed, target_s)
+            assignments = [plan_with_switch_time(problem, *each) for each in zip(relaxed, targets_s, strict=True)]
         else:
-            waiting_w = 0.0 if straggler else problem.waiting_power_w
-            exact = solve_exactly(problem, target_s - problem.overhead_s, waiting_w)
-            length_s = target_s if exact else max(length_s, self.fastest_s)
-            assignment = exact or self._rounded(relaxed, length_s)
-            assignment = fewer_changes(problem, assignment, length_s, waiting_w)
-        return Plan(
-            problem,
-            tuple(problem.frequencies_of(assignment)),
-            "lp",
-            deadline_s=max(deadline_s, self.fastest_s),
-            straggler_s=max(deadline_s, self.fastest_s) if straggler else None,
-            lower_bound_j=bound_j,
-            seconds=time.perf_counter() - began,
-        )
+            assignments = self._rounded(relaxed, targets_s, waiting_w)
+        seconds = (time.perf_counter() - began) / len(deadlines_s)
+        return [
+            Plan(
+                problem,
+                tuple(problem.frequencies_of(assignment)),
+                "lp",
+                deadline_s,
+                straggler_s=deadline_s if straggler else None,
+                lower_bound_j=answer.lower_bound_j
+                + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
+                seconds=seconds,
+            )
+            for assignment, answer, deadline_s in zip(assignments, relaxed, deadlines_s, strict=True)
+        ]
 
-    def _rounded(self, relaxed: Relaxed, length_s: float) -> list[int]:
-        """Real clocks for a relaxed answer; what an earlier, shorter answer found is a start too."""
-        shorter = max((known for known in self._known if known[0] <= length_s), default=None)
-        known = [shorter[1]] if shorter else []
-        assignment = self._rounder.round(relaxed, length_s - self.problem.overhead_s, known)
-        if self.problem.iteration_time_of(assignment) > length_s:
-            assignment = list(self.problem.fastest)
-        self._known.append((length_s, tuple(assignment)))
-        return assignment
+    def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
+        """Real clocks for relaxed answers, within their targets."""
+        import numpy as np
+
+        problem, columns = self.problem, self._columns
+        overhead_s = problem.overhead_s
+        # Without a straggler the relaxation may end before the deadline: waiting longer costs more than it saves.
+        lengths: Any = np.array(
+            [
+                target_s - overhead_s
+                if waiting_w == 0
+                else min(target_s - overhead_s, answer.makespan_s * (1 + _CLOSE))
+                for answer, target_s in zip(relaxed, targets_s, strict=True)
+            ]
+        )
+        lengths = np.maximum(lengths, self.fastest_s - overhead_s)
+        options = Rounder(columns).round(relaxed, lengths)
+        for column, target_s in enumerate(targets_s):
+            exact = solve_exactly(problem, target_s - overhead_s, waiting_w)
+            if exact is not None:
+                options[:-1, column], lengths[column] = exact, target_s - overhead_s
+        elsewhere_w = problem.waiting_power_w - waiting_w
+        assignments = fewer_changes(columns, options, lengths, waiting_w, elsewhere_w)[:-1].T.tolist()
+        late = [n for n, target_s in enumerate(targets_s) if problem.iteration_time_of(assignments[n]) > target_s]
+        for number in late:
+            assignments[number] = list(problem.fastest)
+        return [list(assignment) for assignment in assignments]
 
     # ---- energies and powers
 
@@ -169,11 +203,10 @@ class Planner:
                 asked=energy_j,
                 best=least.energy_j,
             )
-        return self._shortest(lambda energy, _seconds: energy / energy_j - 1.0, least)
+        return self._shortest(energy_j, 0.0, least)
 
     def _within_power(self, power_w: float) -> Plan:
-        slowest = self._within(self.slowest_s, straggler=True)
-        slowest = slowest.replace(straggler_s=None, deadline_s=slowest.iteration_time_s, lower_bound_j=None)
+        slowest = self._own_pace(self.slowest_s)
         if slowest.average_power_w > power_w:
             raise Impossible(
                 f"no plan found draws {power_w:.6g} W or less on average; the least is "
@@ -181,38 +214,49 @@ class Planner:
                 asked=power_w,
                 best=slowest.average_power_w,
             )
-        return self._shortest(lambda energy, seconds: energy / seconds / power_w - 1.0, slowest)
+        return self._shortest(0.0, power_w, slowest)
 
-    def _shortest(self, excess: Callable[[float, float], float], longest: Plan) -> Plan:
-        """The shortest plan without excess, between the fastest one and `longest`, which has none.
+    def _own_pace(self, deadline_s: float) -> Plan:
+        """The plan with least energy of instructions, which may take the whole deadline; it waits for nobody."""
+        plan = self._within(deadline_s, straggler=True)
+        bound = self._solve(min(plan.iteration_time_s, self.slowest_s), self.problem.waiting_power_w).lower_bound_j
+        bound += self.problem.waiting_power_w * self.problem.overhead_s
+        return plan.replace(straggler_s=None, deadline_s=plan.iteration_time_s, lower_bound_j=bound)
 
-        The relaxation says where to look; as real clocks take a little more energy than it, the search is repeated with
-        what they took more than allowed set aside.
+    def _shortest(self, constant_j: float, per_second_w: float, longest: Plan) -> Plan:
+        """The shortest plan that takes no more energy than `constant_j + per_second_w * iteration time`.
+
+        The relaxation says where to look: its energy is convex in the iteration time, so Newton's method from the
+        fastest plan on never goes too far. Real clocks take a little more than the relaxation; what they took beyond
+        the limit is set aside, and the search repeated.
 
         Args:
-            excess: By what share an iteration of so many joules and seconds is above the limit.
+            constant_j: See above.
+            per_second_w: See above.
             longest: A plan that is within the limit.
         """
+
+        def excess_j(plan: Plan) -> float:
+            return plan.energy_j - constant_j - per_second_w * plan.iteration_time_s
+
         best = self.fastest()
-        if excess(best.energy_j, best.iteration_time_s) <= 0:
-            return best
-        best, margin = longest, 0.0
+        if excess_j(best) <= 0:
+            return best.replace(deadline_s=best.iteration_time_s)
+        best, aside_j = longest, 0.0
+        waiting_w = self.problem.waiting_power_w
         for _ in range(6):
-            low, high = self.fastest_s, longest.iteration_time_s
-            while high - low > 1e-5 * low:
-                middle = (low + high) / 2
-                energy_j = self._bound(middle) * (1 + margin)
-                low, high = (middle, high) if excess(energy_j, middle) > 0 else (low, middle)
-            found = self._within(high)
-            over = excess(found.energy_j, found.iteration_time_s)
-            if over <= 0:
+            length_s = self.fastest_s
+            for _ in range(50):
+                answer = self._solve(length_s, 0.0)
+                over_j = answer.lower_bound_j + waiting_w * length_s + aside_j - constant_j - per_second_w * length_s
+                slope_w = answer.slope_w + waiting_w - per_second_w
+                step_s = over_j / -slope_w if over_j > 0 and slope_w < 0 else 0.0
+                length_s = min(length_s + step_s, longest.iteration_time_s)
+                if step_s <= 1e-6 * length_s:
+                    break
+            found = self._own_pace(length_s)
+            if excess_j(found) <= 0:
                 best = min(best, found, key=lambda plan: plan.iteration_time_s)
                 break
-            margin += 1.1 * over
-        bound_j = self._bound(best.iteration_time_s)
-        return best.replace(deadline_s=best.iteration_time_s, straggler_s=None, lower_bound_j=bound_j)
-
-    def _bound(self, deadline_s: float) -> float:
-        """No plan within the deadline takes less energy than this, in J."""
-        relaxed = self._solve(min(max(deadline_s, self.fastest_s), self.slowest_s), self.problem.waiting_power_w)
-        return relaxed.lower_bound_j + self.problem.waiting_power_w * self.problem.overhead_s
+            aside_j += 1.1 * excess_j(found)
+        return best

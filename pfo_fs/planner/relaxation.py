@@ -33,12 +33,14 @@ class Relaxed:
         prices_w: For each node, what a second longer costs elsewhere, in J/s: the dual of its duration.
         lower_bound_j: No plan within the deadline needs less effective energy (with the waiting, where that was asked).
         makespan_s: Length of the iteration without its overhead.
+        slope_w: By how much the bound changes per second of a later deadline, in J/s; never above zero.
     """
 
     times_s: list[float]
     prices_w: list[float]
     lower_bound_j: float
     makespan_s: float
+    slope_w: float
 
 
 class Relaxation:
@@ -59,11 +61,11 @@ class Relaxation:
         self._problem = problem
         columns = _Columns()
         durations = _free_durations(problem, columns) if groups is None else _shared(problem, groups, columns)
-        self._durations = durations
         changes = set() if groups is None else _boundaries(problem, groups)
         rows = _Rows(durations)
-        finish = [columns.add(0.0, 0.0, 0.0) for _ in problem.choices]
-        self._makespan = columns.add(0.0, 0.0, 0.0)
+        horizon_s = _horizon(problem)
+        finish = [columns.add(0.0, 0.0, horizon_s) for _ in problem.choices]
+        self._makespan = columns.add(0.0, 0.0, horizon_s)
         for node, before in enumerate(problem.before):
             for first, delay_s in before:
                 lost_s = problem.switch_time_s if node in changes and first == node - 1 else 0.0
@@ -76,7 +78,12 @@ class Relaxation:
                 rows.end(self._makespan, finish[node])
         for choice_columns in columns.convex:
             rows.one(choice_columns)
-        self._finish = np.array(finish, np.int32)
+        self._horizon_s = horizon_s
+        terms = [(node, column, factor) for node, (_, row) in enumerate(durations) for column, factor in row]
+        self._term_node = np.array([node for node, _, _ in terms], np.int64)
+        self._term_column = np.array([column for _, column, _ in terms], np.int64)
+        self._term_factor = np.array([factor for _, _, factor in terms])
+        self._constants = np.array([constant for constant, _ in durations])
         self._row_node = np.array(rows.node, np.int32)
         self._starts, self._indices = np.array(rows.starts, np.int32), np.array(rows.indices, np.int32)
         self._values = np.array(rows.values)
@@ -85,7 +92,7 @@ class Relaxation:
         self._offset = columns.offset
         self._free_rows: Any = np.zeros(len(rows.lower), bool)
         self._free_rows[len(rows.lower) - len(columns.convex) :] = True
-        self.interior_point = len(finish) >= INTERIOR_POINT_NODES
+        self.interior_point = len(durations) >= INTERIOR_POINT_NODES
         self._highs = self._load(highspy)
 
     def _load(self, highspy: Any) -> Any:
@@ -122,11 +129,10 @@ class Relaxation:
         """
         import numpy as np
 
-        count = len(self._finish)
-        self._upper[self._finish] = deadline_s
+        count = len(self._constants)
+        deadline_s = min(deadline_s, self._horizon_s)
         self._upper[self._makespan] = deadline_s
         self._cost[self._makespan] = waiting_power_w
-        self._highs.changeColsBounds(count, self._finish, np.zeros(count), np.full(count, deadline_s))
         self._highs.changeColBounds(self._makespan, 0.0, deadline_s)
         self._highs.changeColCost(self._makespan, waiting_power_w)
         self._highs.run()
@@ -137,26 +143,23 @@ class Relaxation:
         x, duals = np.array(solution.col_value), np.array(solution.row_dual)
         arriving = np.maximum(duals[: self._arrivals], 0.0)
         prices = np.bincount(self._row_node[: self._arrivals], weights=arriving, minlength=count)
+        weights = self._term_factor * x[self._term_column]
+        moved: Any = np.bincount(self._term_node, weights=weights, minlength=count)
         return Relaxed(
-            [
-                const + sum(coefficient * float(x[column]) for column, coefficient in terms)
-                for const, terms in self._durations
-            ],
+            (self._constants + moved).tolist(),
             prices.tolist(),
-            self._bound(duals),
-            float(x[self._makespan]),
+            *self._bound(duals, float(x[self._makespan])),
         )
 
-    def _bound(self, duals: Any) -> float:
-        """The lower bound that `duals` prove (see the module's text)."""
+    def _bound(self, duals: Any, makespan_s: float) -> tuple[float, float, float]:
+        """The lower bound that `duals` prove (see the module's text), the makespan, and the bound's slope."""
         import numpy as np
 
         y = np.where(self._free_rows, duals, np.maximum(duals, 0.0))
         spread: Any = np.repeat(y, np.diff(self._starts))
         reduced = self._cost - np.bincount(self._indices, weights=self._values * spread, minlength=len(self._cost))
-        return float(
-            self._offset + y @ self._row_lower + np.minimum(reduced * self._lower, reduced * self._upper).sum()
-        )
+        bound = self._offset + y @ self._row_lower + np.minimum(reduced * self._lower, reduced * self._upper).sum()
+        return float(bound), makespan_s, min(0.0, float(reduced[self._makespan]))
 
 
 def _has_hipo() -> bool:
@@ -265,6 +268,13 @@ def _shared(problem: Problem, groups: Sequence[Sequence[int]], columns: _Columns
         for node in group:
             durations[node] = (0.0, terms_of[id(problem.choices[node])])
     return durations
+
+
+def _horizon(problem: Problem) -> float:
+    """A makespan in s that no plan exceeds: every node at its slowest, every clock changed."""
+    slowest = [choices.times_s[-1] for choices in problem.choices]
+    everywhere = range(len(slowest)) if problem.switch_time_s else ()
+    return problem.timing(slowest, everywhere).iteration_time_s - problem.overhead_s
 
 
 def _boundaries(problem: Problem, groups: Sequence[Sequence[int]]) -> set[int]:

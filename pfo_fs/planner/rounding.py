@@ -4,210 +4,186 @@
    it to, the one that is cheapest at the relaxation's price of time. What it ends early is carried on to those behind.
 2. *Sweep*: walk the DAG, forwards and backwards in turn. Each node takes the cheapest option that fits between what is
    before and what is behind it, or, if that saves more, trades time with one of its neighbours.
+
 Several starts are diffused (both directions, several shares of the price) and the best result is kept. All of it is
-deterministic.
+deterministic, and done for many deadlines and starts at once: a frontier of 100 plans takes a few times as long as one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
-from pfo_fs.planner.problem import Assignment, Problem
+from pfo_fs.planner.columns import NEVER, Columns, Level, ends_of, latest_of, starts_of
 from pfo_fs.planner.relaxation import Relaxed
 
 PRICE_SHARES = (1.0, 0.9, 0.5, 0.0)
 """With the full price, carried time waits for the node where it is worth most; with none, the next node takes it."""
-LARGE = 20_000
-"""Above this many nodes only `LARGE_SHARES` are tried: the rest improves plans by a few hundredths of a percent."""
 LARGE_SHARES = (1.0, 0.5)
-_MAX_SWEEPS = 8
+MANY_SHARES = (1.0,)
+"""For large pipelines, and for many deadlines at once: the others improve plans by a hundredth of a percent or so."""
+LARGE = 20_000
+"""From this many nodes on a pipeline is large."""
+_SWEEPS = 8
+_FEW_SWEEPS = 4
+_ENOUGH = 1e-6
+"""Two sweeps that save no more than this share are the last."""
+_REACH = 3
+"""How many options up and down a trade looks."""
 _EPSILON_S = 1e-12
+_NOBODY = 10**9
 _MARGINS = (1e-13, 1e-12, 1e-10, 1e-8)
-
-Neighbours = list[list[tuple[int, float]]]
-
-
-@dataclass(frozen=True)
-class _View:
-    """The DAG seen in one direction; backwards, what is behind a node is before it."""
-
-    order: Sequence[int]
-    before: Neighbours
-    after: Neighbours
 
 
 class Rounder:
-    """Finds real clocks for one problem."""
+    """Finds real clocks for one problem, for many deadlines at once."""
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        order = problem.pipeline.topological
-        self._times = [choices.times_s for choices in problem.choices]
-        self._costs = [choices.costs_j for choices in problem.choices]
-        self._forwards = _View(order, problem.before, problem.after)
-        self._backwards = _View(order[::-1], problem.after, problem.before)
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
 
-    def round(self, relaxed: Relaxed, deadline_s: float, known: Sequence[Assignment] = ()) -> list[int]:
-        """Returns an assignment whose makespan is within the deadline.
+    def round(self, relaxed: Sequence[Relaxed], deadlines_s: Sequence[float]) -> Any:
+        """Returns an assignment for each deadline, as columns of options, with a makespan within it.
 
         Args:
-            relaxed: The relaxation's answer for this deadline.
-            deadline_s: The longest makespan in s, without the overhead; the fastest plan's or longer.
-            known: Assignments within the deadline, to be improved too.
+            relaxed: The relaxation's answers, one per deadline.
+            deadlines_s: The longest makespans in s, without the overhead; the fastest plan's or longer.
         """
-        targets = self._within(relaxed.times_s, deadline_s)
-        best: list[int] = [0] * len(self._times)
-        best_cost = self._problem.cost_of(best)
-        for start, backwards in self._starts(relaxed, targets, deadline_s, known):
-            self._settle(start, deadline_s, backwards)
-            self._repair(start, deadline_s)
-            cost = self._problem.cost_of(start)
-            if cost < best_cost:
-                best, best_cost = start, cost
-        return best
+        import numpy as np
 
-    def improve(self, assignment: Assignment, deadline_s: float) -> list[int]:
-        """Returns an assignment that is within the deadline, and no worse, by sweeps alone."""
-        result = list(assignment)
-        self._settle(result, deadline_s, backwards=False)
-        self._repair(result, deadline_s)
-        better = self._problem.cost_of(result) <= self._problem.cost_of(assignment)
-        return result if better else list(assignment)
+        columns, many = self._columns, len(deadlines_s)
+        deadlines: Any = np.array(deadlines_s)
+        prices: Any = np.array([answer.prices_w for answer in relaxed]).T
+        targets = self._within(np.array([answer.times_s for answer in relaxed]).T, deadlines)
+        thorough = many == 1 and len(targets) <= LARGE
+        shares = PRICE_SHARES if thorough else LARGE_SHARES if many == 1 else MANY_SHARES
+        starts = [
+            self._diffuse(view, targets, share * prices, deadlines)
+            for share in shares
+            for view in (columns.forwards, columns.backwards)
+        ]
+        options: Any = np.hstack(starts)
+        limits: Any = np.tile(deadlines, len(starts))
+        self._settle(options, limits, _SWEEPS if thorough else _FEW_SWEEPS)
+        self._repair(options, limits)
+        costs = columns.cost(options).reshape(len(starts), many)
+        return options[:, costs.argmin(axis=0) * many + np.arange(many)]
 
-    def _starts(
-        self, relaxed: Relaxed, targets: Sequence[float], deadline_s: float, known: Sequence[Assignment]
-    ) -> Iterator[tuple[list[int], bool]]:
-        for share in LARGE_SHARES if len(targets) > LARGE else PRICE_SHARES:
-            prices = [share * price for price in relaxed.prices_w]
-            for view, backwards in ((self._forwards, False), (self._backwards, True)):
-                yield self._diffuse(view, targets, prices, deadline_s), backwards
-        for assignment in known:
-            yield list(assignment), False
-
-    def _makespan(self, times_s: Sequence[float]) -> float:
-        return self._problem.timing(times_s).iteration_time_s - self._problem.overhead_s
-
-    def _within(self, times_s: Sequence[float], deadline_s: float) -> list[float]:
+    def _within(self, times: Any, deadlines: Any) -> Any:
         """Returns the relaxed durations, less what a solver's tolerance has put beyond the deadline."""
-        fastest = [times[0] for times in self._times]
-        latest = self._latest(self._forwards, fastest, deadline_s)  # behind a node, everything at its fastest
-        ends = [0.0] * len(times_s)
-        targets = [0.0] * len(times_s)
-        for node in self._forwards.order:
-            start = max((ends[first] + delay_s for first, delay_s in self._problem.before[node]), default=0.0)
-            targets[node] = max(fastest[node], min(times_s[node], latest[node] - start))
-            ends[node] = start + targets[node]
+        import numpy as np
+
+        columns = self._columns
+        fastest: Any = np.repeat(columns.times[columns.kind, 0][:, None], len(deadlines), axis=1)
+        latest = latest_of(columns.forwards, fastest, deadlines)  # behind a node, everything at its fastest
+        ends: Any = np.zeros_like(fastest)
+        targets: Any = np.zeros_like(fastest)
+        for level in columns.forwards:
+            nodes = level.nodes
+            start = starts_of(level, ends)
+            targets[nodes] = np.maximum(fastest[nodes], np.minimum(times[nodes], latest[nodes] - start))
+            ends[nodes] = start + targets[nodes]
         return targets
 
-    @staticmethod
-    def _latest(view: _View, times_s: Sequence[float], deadline_s: float) -> list[float]:
-        """When each node must have ended for all behind it to end within the deadline."""
-        latest = [deadline_s] * len(times_s)
-        for node in reversed(view.order):
-            end = deadline_s
-            for later, delay_s in view.after[node]:
-                must = latest[later] - times_s[later] - delay_s
-                if must < end:
-                    end = must
-            latest[node] = end
-        return latest
+    def _diffuse(self, view: Sequence[Level], targets: Any, prices: Any, deadlines: Any) -> Any:
+        import numpy as np
 
-    def _diffuse(
-        self, view: _View, targets: Sequence[float], prices_w: Sequence[float], deadline_s: float
-    ) -> list[int]:
-        latest = self._latest(view, targets, deadline_s)
-        ends = [0.0] * len(targets)
-        chosen = [0] * len(targets)
-        for node in view.order:
-            start = 0.0
-            for first, delay_s in view.before[node]:
-                ready = ends[first] + delay_s
-                if ready > start:
-                    start = ready
-            times, costs, price = self._times[node], self._costs[node], prices_w[node]
-            slowest = bisect_right(times, latest[node] - start + _EPSILON_S) - 1
-            best, least = 0, costs[0] + price * times[0]
-            for option in range(1, slowest + 1):
-                value = costs[option] + price * times[option]
-                if value <= least + 1e-9:  # equal but for rounding: the slower one, as the relaxation lies between them
-                    best, least = option, min(value, least)
-            chosen[node] = best
-            ends[node] = start + times[best]
-        return chosen
+        columns = self._columns
+        latest = latest_of(view, targets, deadlines)
+        ends: Any = np.zeros_like(latest)
+        options = np.zeros(latest.shape, int)
+        slower: Any = 1e-10 * np.arange(columns.times.shape[1])[None, :, None]  # of equals the slower
+        for level in view:
+            start = starts_of(level, ends)
+            kinds = columns.kind[level.nodes]
+            times, costs = columns.times[kinds][..., None], columns.costs[kinds][..., None]
+            room = latest[level.nodes] - start + _EPSILON_S
+            with np.errstate(invalid="ignore"):
+                values = np.where(times <= room[:, None], costs + prices[level.nodes][:, None] * times - slower, NEVER)
+            best = values.argmin(axis=1)  # the fastest where nothing fits
+            options[level.nodes] = best
+            ends[level.nodes] = start + columns.times[kinds[:, None], best]
+        return options
 
-    def _settle(self, assignment: list[int], deadline_s: float, backwards: bool) -> None:
-        """Sweeps in both directions in turn until it does not help any more."""
-        views = (self._backwards, self._forwards) if backwards else (self._forwards, self._backwards)
-        cost = self._problem.cost_of(assignment)
-        for number in range(_MAX_SWEEPS):
-            self._sweep(views[number % 2], assignment, deadline_s)
-            last, cost = cost, self._problem.cost_of(assignment)
-            if number and last - cost <= 1e-7 * abs(cost):
+    def _settle(self, options: Any, deadlines: Any, sweeps: int) -> None:
+        """Sweeps in both directions, trading with each kind of neighbour, until it does not help any more."""
+        views = self._columns.forwards, self._columns.backwards
+        width = max(level.after.shape[1] for view in views for level in view)
+        cost = self._columns.cost(options)
+        for number in range(sweeps):
+            self._sweep(views[number % 2], options, deadlines, (number // 2) % width)
+            last, cost = cost, self._columns.cost(options)
+            if number % 2 and number >= 2 * width and (last - cost <= _ENOUGH * abs(cost)).all():
                 return
 
-    def _sweep(self, view: _View, assignment: list[int], deadline_s: float) -> None:
-        times_of, costs_of = self._times, self._costs
-        current = [times[option] for times, option in zip(times_of, assignment, strict=True)]
-        latest = self._latest(view, current, deadline_s)
-        ends = self._ends(view, current)
-        for node in view.order:
-            start = 0.0
-            for first, delay_s in view.before[node]:
-                ready = ends[first] + delay_s
-                if ready > start:
-                    start = ready
-            times, costs = times_of[node], costs_of[node]
-            best = max(0, bisect_right(times, latest[node] - start + _EPSILON_S) - 1)
-            least, partner, partner_option = costs[best] - 1e-9, -1, 0
-            for later, delay_s in view.after[node]:
-                later_times, later_costs = times_of[later], costs_of[later]
-                end = latest[later] - later_times[0] - delay_s
-                for other, other_delay_s in view.after[node]:
-                    if other != later:
-                        must = latest[other] - times_of[other][assignment[other]] - other_delay_s
-                        if must < end:
-                            end = must
-                ready_later = 0.0
-                for first, first_delay_s in view.before[later]:
-                    if first != node:
-                        ready = ends[first] + first_delay_s
-                        if ready > ready_later:
-                            ready_later = ready
-                now = later_costs[assignment[later]]
-                for option in range(bisect_right(times, end - start + _EPSILON_S) - 1, -1, -1):
-                    ready = start + times[option] + delay_s
-                    if ready < ready_later:
-                        ready = ready_later
-                    then = bisect_right(later_times, latest[later] - ready + _EPSILON_S) - 1
-                    if then >= 0 and costs[option] + later_costs[then] - now < least:
-                        least = costs[option] + later_costs[then] - now
-                        best, partner, partner_option = option, later, then
-                    if ready == ready_later:
-                        break  # faster would not let the neighbour begin sooner
-            assignment[node] = best
-            ends[node] = start + times[best]
-            if partner >= 0:
-                assignment[partner] = partner_option
+    def _sweep(self, view: Sequence[Level], options: Any, deadlines: Any, neighbour: int) -> None:
+        """Walks the DAG once; trades are with the neighbours in one column of `after`."""
+        columns = self._columns
+        times = columns.time(options)
+        latest = latest_of(view, times, deadlines)
+        ends = ends_of(view, times)
+        for level in view:
+            nodes, kinds = level.nodes, columns.kind[level.nodes]
+            start = starts_of(level, ends)
+            room = latest[nodes] - start + _EPSILON_S
+            alone = (columns.times[kinds][..., None] <= room[:, None]).sum(axis=1) - 1
+            alone[alone < 0] = 0
+            if neighbour < level.after.shape[1]:
+                alone = self._trade(level, neighbour, start, alone, options, times, latest, ends)
+            options[nodes] = alone
+            times[nodes] = columns.times[kinds[:, None], alone]
+            ends[nodes] = start + times[nodes]
 
-    @staticmethod
-    def _ends(view: _View, times_s: Sequence[float]) -> list[float]:
-        ends = [0.0] * len(times_s)
-        for node in view.order:
-            start = 0.0
-            for first, delay_s in view.before[node]:
-                ready = ends[first] + delay_s
-                if ready > start:
-                    start = ready
-            ends[node] = start + times_s[node]
-        return ends
+    def _trade(
+        self, level: Level, neighbour: int, start: Any, alone: Any, options: Any, times: Any, latest: Any, ends: Any
+    ) -> Any:
+        """Returns the level's options, after setting those of its neighbours where both together save more.
 
-    def _repair(self, assignment: list[int], deadline_s: float) -> None:
+        Arrays are (nodes of the level, options around the present one, columns).
+        """
+        import numpy as np
+
+        columns = self._columns
+        reach: Any = np.arange(-_REACH, _REACH + 1)[:, None]
+        kinds = columns.kind[level.nodes][:, None, None]
+        partners, delay_s = level.after[:, neighbour], level.after_s[:, neighbour, None]
+        partner_kinds = columns.kind[partners][:, None, None]
+        # What the node may take: it exists, and its other neighbours still fit.
+        mine = alone[:, None] + reach
+        possible = (mine >= 0) & (mine < columns.counts[kinds])
+        mine[~possible] = 0
+        end = start[:, None] + columns.times[kinds, mine]
+        must = latest[level.after] - times[level.after] - level.after_s[..., None]
+        must[:, neighbour] = latest[partners] - columns.times[partner_kinds[:, 0], 0] - delay_s
+        possible &= end <= must.min(axis=1)[:, None] + _EPSILON_S
+        # What that leaves for the partner: of the options around its own, the slowest that fits.
+        rivals, rivals_s = level.rivals[neighbour]
+        ready = np.maximum((ends[rivals] + rivals_s[..., None]).max(axis=1)[:, None], end + delay_s[..., None])
+        room = latest[partners][:, None] - ready + _EPSILON_S
+        now = options[partners]
+        theirs = now[:, None] + reach
+        seconds = columns.times[partner_kinds, theirs.clip(0, columns.times.shape[1] - 1)]
+        seconds[theirs >= columns.times.shape[1]] = NEVER
+        seconds[theirs < 0] = -NEVER
+        fitting = (seconds[:, None] <= room[:, :, None]).sum(axis=2)
+        then = now[:, None] - _REACH + fitting - 1
+        possible &= (fitting > 0) & (then >= 0)
+        then[~possible] = 0
+        costs = columns.costs[partner_kinds, then] - columns.costs[partner_kinds[:, 0], now][:, None]
+        values = np.where(possible, columns.costs[kinds, mine] + costs, NEVER)
+        best = values.argmin(axis=1)[:, None]
+        better = np.take_along_axis(values, best, 1)[:, 0] < columns.costs[kinds[:, 0], alone] - 1e-9
+        options[partners] = np.where(better, np.take_along_axis(then, best, 1)[:, 0], now)
+        times[partners] = columns.times[partner_kinds[:, 0], options[partners]]
+        return np.where(better, np.take_along_axis(mine, best, 1)[:, 0], alone)
+
+    def _repair(self, options: Any, deadlines: Any) -> None:
         """Takes back the last bits that rounding errors of the sweeps have put beyond the deadline."""
+        columns = self._columns
         for margin in _MARGINS:
-            if self._makespan(self._problem.times_of(assignment)) <= deadline_s:
+            late = columns.makespan(options) > deadlines
+            if not late.any():
                 return
-            self._sweep(self._forwards, assignment, deadline_s * (1 - margin))
-        if self._makespan(self._problem.times_of(assignment)) > deadline_s:
-            assignment[:] = [0] * len(assignment)
+            some = options[:, late]
+            self._sweep(columns.forwards, some, deadlines[late] * (1 - margin), neighbour=_NOBODY)
+            options[:, late] = some
+        options[:, columns.makespan(options) > deadlines] = 0

@@ -1,11 +1,8 @@
-"""Few clock changes: fewer where they are free, and only those that pay where each costs time.
+"""Where a clock change costs time, it is priced like any other.
 
-A clock takes milliseconds to change. Where that is not part of the problem (`switch_time_s` 0), plans of equal energy
-still differ in how often they change clocks, and `fewer_changes` takes the calmer one. Where it is,
-`plan_with_switch_time` prices a change like any other time: the relaxation's duals say what a second costs at each
-node, dynamic programming finds each rank's cheapest sequence of clocks at these prices, runs of one clock become groups
-that share it, and a second linear program, in which every boundary between groups costs its time, says how fast each
-group has to be.
+The relaxation's duals say what a second costs at each node; dynamic programming finds each rank's cheapest sequence of
+clocks at these prices; runs of one clock become groups that share it; and a second linear program, in which every
+boundary between groups costs its time, says how fast each group has to be.
 """
 
 from __future__ import annotations
@@ -17,71 +14,9 @@ from pfo_fs.errors import PlannerError
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 
-EQUAL_ENERGY = 1e-4
-"""Plans whose energies differ by no more than this share are of equal quality."""
 _WEIGHTS = (1.0, 3.0, 10.0, 100.0)
 """How many times its price a change is taken for: the relaxation that sets the prices knows of no changes."""
 _INFINITE = float("inf")
-
-
-def fewer_changes(
-    problem: Problem, assignment: Sequence[int], length_s: float, waiting_power_w: float
-) -> list[int]:
-    """Returns an assignment with at most as many clock changes, within the same length and (nearly) the same energy.
-
-    Args:
-        problem: A problem without switch time.
-        assignment: Within `length_s`.
-        length_s: The longest iteration time, in s.
-        waiting_power_w: What a second of the iteration costs, in W; 0 where it lasts until the deadline in any case.
-    """
-
-    def energy_of(assignment: Sequence[int]) -> float:
-        return problem.cost_of(assignment) + waiting_power_w * problem.iteration_time_of(assignment)
-
-    limit_j = energy_of(assignment) + EQUAL_ENERGY * (problem.cost_of(assignment) + problem.waiting_power_w * length_s)
-    best, best_changes = list(assignment), len(problem.changes(problem.frequencies_of(assignment)))
-    per_change_j = (limit_j - energy_of(assignment)) / max(1, best_changes) / 4
-    for _ in range(4):
-        calmer = _calmed(problem, best, length_s, per_change_j)
-        changes = len(problem.changes(problem.frequencies_of(calmer)))
-        if energy_of(calmer) > limit_j or problem.iteration_time_of(calmer) > length_s:
-            break
-        if changes < best_changes:
-            best, best_changes = calmer, changes
-        per_change_j *= 4
-    return best
-
-
-def _calmed(problem: Problem, assignment: Sequence[int], length_s: float, per_change_j: float) -> list[int]:
-    """One walk along the DAG in which a node takes a neighbour's clock if that costs less than the change."""
-    result = list(assignment)
-    times = problem.times_of(result)
-    clocks = problem.frequencies_of(result)
-    latest = [length_s - problem.overhead_s] * len(result)
-    for node in reversed(problem.pipeline.topological):
-        for later, delay_s in problem.after[node]:
-            latest[node] = min(latest[node], latest[later] - times[later] - delay_s)
-    firsts = set(problem.pipeline.first_nodes)
-    ends = [0.0] * len(result)
-    for node in problem.pipeline.topological:
-        start = max((ends[first] + delay_s for first, delay_s in problem.before[node]), default=0.0)
-        choices = problem.choices[node]
-        around = [clocks[n] for n in (node - 1, node + 1) if max(n, node) not in firsts]
-        best, least = result[node], _INFINITE
-        for option in {
-            result[node],
-            *(choices.frequencies_mhz.index(f) for f in around if f in choices.frequencies_mhz),
-        }:
-            if start + choices.times_s[option] > latest[node] and option != result[node]:
-                continue
-            value = choices.costs_j[option] + per_change_j * sum(f != choices.frequencies_mhz[option] for f in around)
-            if (value, option) < (least, best):
-                best, least = option, value
-        result[node] = best
-        clocks[node] = choices.frequencies_mhz[best]
-        ends[node] = start + choices.times_s[best]
-    return result
 
 
 def plan_with_switch_time(problem: Problem, relaxed: Relaxed, length_s: float) -> list[int]:

@@ -1,0 +1,182 @@
+"""Profiles: what is read from CSV, and what is refused with row and column."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.planner import Measurement, Problem, Profile, blocking_power_w, make_pipeline, read_profile
+from pfo_fs.planner.choices import choices_of
+
+HEADER = "stage,instruction,frequency,time,energy\n"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "profile.csv"
+    path.write_text(text)
+    return path
+
+
+def test_rows_of_one_key_are_averaged_and_their_spread_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER + "0,forward,1410,0.1,20\n0,forward,1410,0.3,22\n")
+    (measurement,) = read_profile(path).measurements[0, "forward"]
+    assert (measurement.time_s, measurement.energy_j, measurement.rows) == (pytest.approx(0.2), pytest.approx(21), 2)
+    assert measurement.time_spread_s == pytest.approx(0.1414, rel=1e-3)
+
+
+def test_nine_columns_are_averaged_over_the_ranks_of_a_stage(tmp_path: Path) -> None:
+    header = "rank,dp_rank,pp_rank,tp_rank," + HEADER
+    path = write(tmp_path, header + "0,0,0,0,0,forward,1410,0.1,20\n1,1,0,0,0,forward,1410,0.2,30\n")
+    (measurement,) = read_profile(path).measurements[0, "forward"]
+    assert measurement.time_s == pytest.approx(0.15)
+    assert measurement.energy_j == pytest.approx(25)
+
+
+def test_spaces_blank_lines_and_capitals_do_not_matter(tmp_path: Path) -> None:
+    path = write(tmp_path, "stage, instruction, frequency, time, energy\n\n0, Forward, 1410.0, 0.1, 20\n")
+    assert read_profile(path).instructions(0) == ["forward"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ("0,forward,1410,nan,20\n", "row 2, column time"),
+        ("0,forward,1410,0.1,20\n0,backward,1410,0.1,-3\n", "row 3, column energy"),
+        ("0,forward,1410,0,20\n", "row 2, column time"),
+        ("0,forward,1410,inf,20\n", "row 2, column time"),
+        ("0,forward,1410,fast,20\n", "row 2, column time: 'fast'"),
+        ("0,forward,1410000,0.1,20\n", "row 2, column frequency: 1410000 is not a clock in MHz"),
+        ("0,forward,1.41,0.1,20\n", "row 2, column frequency"),
+        (
+            "0,forward,1410,0.1,20\n0,forward,1410,100,20\n",
+            "row 3, column time: forward of stage 0 at 1410 MHz is there twice",
+        ),
+        ("-1,forward,1410,0.1,20\n", "row 2, column stage"),
+        ("0.5,forward,1410,0.1,20\n", "row 2, column stage"),
+        ("0,,1410,0.1,20\n", "row 2, column instruction"),
+        ("0,forward,1410,0.1\n", "row 2 has 4 cells"),
+        ("0,forward,1410,0.1,20\n2,forward,1410,0.1,20\n", "column stage: stage 1 is missing"),
+        ("", "the profile is empty"),
+    ],
+)
+def test_a_row_that_cannot_be_right_is_named(tmp_path: Path, rows: str, named: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        read_profile(write(tmp_path, HEADER + rows))
+    assert named in str(caught.value)
+    assert str(tmp_path / "profile.csv") in str(caught.value)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="column energy is missing"):
+        read_profile(write(tmp_path, "stage,instruction,frequency,time\n"))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x00" * 10, None])
+def test_a_file_that_is_no_text_is_a_plan_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "profile.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(PlanError):
+        read_profile(path)
+
+
+measurements = st.builds(
+    Measurement,
+    st.integers(50, 20_000),
+    st.floats(1e-6, 1e3, allow_nan=False),
+    st.floats(1e-6, 1e6, allow_nan=False),
+)
+tables = st.dictionaries(
+    st.sampled_from(["forward", "backward", "backward_weight"]),
+    st.lists(measurements, min_size=1, max_size=5, unique_by=lambda m: m.frequency_mhz),
+    min_size=1,
+)
+
+
+@given(st.lists(tables, min_size=1, max_size=3))
+def test_a_profile_survives_the_way_to_csv_and_back(tmp_path_factory: pytest.TempPathFactory, stages: list) -> None:
+    kinds = {
+        (stage, name): sorted(rows, key=lambda m: -m.frequency_mhz)
+        for stage, table in enumerate(stages)
+        for name, rows in table.items()
+    }
+    path = tmp_path_factory.mktemp("profile") / "p.csv"
+    Profile(kinds).to_csv(path)
+    assert dict(read_profile(path).measurements) == kinds
+
+
+def test_zeus_own_profile_writer_is_read(tmp_path: Path) -> None:
+    from pfo_fs.models import InstructionProfilingResult, OfflineProfilingResult
+
+    result = OfflineProfilingResult(
+        rank=0, dp_rank=0, pp_rank=0, tp_rank=0,
+        forward_time={1410: 0.1}, forward_energy={1410: 20.0}, backward_time={1410: 0.2}, backward_energy={1410: 40.0},
+    )  # fmt: skip
+    InstructionProfilingResult([result]).to_csv(tmp_path / "zeus.csv")
+    profile = read_profile(tmp_path / "zeus.csv")
+    assert profile.measurements[0, "backward"][0].energy_j == 40.0
+
+
+@pytest.mark.parametrize("name", ["A40", "NVIDIA A40", "NVIDIA A100-SXM4-80GB", "a100"])
+def test_the_published_blocking_power_is_found_by_the_name_of_the_gpu(name: str) -> None:
+    assert blocking_power_w(name) == (70.38 if "40" in name.split("-")[0] else 83.64)
+
+
+def test_an_unknown_gpu_has_no_blocking_power() -> None:
+    with pytest.raises(ConfigError, match="A40, A100"):
+        blocking_power_w("NVIDIA H100 80GB HBM3")
+
+
+def test_a_profile_of_noise_says_so() -> None:
+    noise = [Measurement(1400 - 15 * n, 0.1 + 0.01 * n, 20.0 + n) for n in range(10)]
+    problem = Problem(make_pipeline("gpipe", 1, 1), Profile({(0, "forward"): noise, (0, "backward"): noise}), 50.0)
+    assert "forward of stage 0 only 1 survive" in problem.warnings[0]
+
+
+def test_a_stage_without_an_instruction_of_the_schedule_is_named() -> None:
+    row = [Measurement(1410, 0.1, 20.0)]
+    with pytest.raises(PlanError, match="stage 0 has no rows for backward"):
+        Problem(make_pipeline("1f1b", 1, 1), Profile({(0, "forward"): row}), 50.0)
+
+
+def test_missing_instructions_can_be_derived() -> None:
+    rows = {(0, "forward"): [Measurement(1410, 0.1, 20.0)], (0, "backward"): [Measurement(1410, 0.3, 60.0)]}
+    split = Profile(rows).derived(["forward", "backward_input", "backward_weight"])
+    assert split.measurements[0, "backward_weight"][0] == Measurement(1410, 0.15, 30.0)
+    early = Profile(rows).derived(["forward", "backward", "recomputation", "forward_backward"])
+    assert early.measurements[0, "backward"][0].time_s == pytest.approx(0.2)
+    assert early.measurements[0, "forward_backward"][0].time_s == pytest.approx(0.3)
+
+
+rows = st.lists(
+    st.tuples(st.floats(0.01, 1), st.floats(1, 500)), min_size=1, max_size=30, unique_by=lambda pair: pair[0]
+).map(lambda pairs: [Measurement(1410 - n, t, e) for n, (t, e) in enumerate(pairs)])
+
+
+@given(rows, st.floats(0, 200))
+def test_dropped_options_cost_more_time_and_more_energy_than_one_that_is_kept(
+    measured: list[Measurement], power_w: float
+) -> None:
+    choices = choices_of(measured, power_w)
+    kept = list(zip(choices.times_s, choices.costs_j, strict=True))
+    assert kept == sorted(kept)
+    assert all(later[1] < earlier[1] for earlier, later in pairwise(kept))
+    for m in measured:
+        assert any(time_s <= m.time_s and cost_j <= m.energy_j - power_w * m.time_s for time_s, cost_j in kept)
+
+
+@given(rows, st.floats(0, 200))
+def test_no_option_lies_below_the_hull(measured: list[Measurement], power_w: float) -> None:
+    choices = choices_of(measured, power_w)
+    corners = [(choices.times_s[k], choices.costs_j[k]) for k in choices.hull]
+    assert corners[0][0] == choices.times_s[0]
+    assert corners[-1][0] == choices.times_s[-1]
+    for (t0, c0), (t1, c1) in pairwise(corners):
+        for time_s, cost_j in zip(choices.times_s, choices.costs_j, strict=True):
+            if t0 <= time_s <= t1:
+                assert cost_j >= c0 + (c1 - c0) * (time_s - t0) / (t1 - t0) - 1e-6

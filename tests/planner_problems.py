@@ -1,0 +1,83 @@
+"""Problems for the planner's tests: random profiles, small pipelines of every kind, and the published profiles."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from pfo_fs.planner import Measurement, Pipeline, Problem, Profile, make_pipeline, read_profile
+
+SMALL = [
+    ("1f1b", 2, 2, None),
+    ("1f1b", 3, 1, None),
+    ("gpipe", 2, 2, None),
+    ("interleaved", 2, 2, 1),
+    ("interleaved", 4, 1, 2),
+    ("zb-h1", 2, 1, None),
+    ("zb-v", 2, 1, None),
+    ("early-recomputation", 2, 2, None),
+]
+"""Schedule, stages, micro-batches and ranks of pipelines that are small enough to try everything."""
+
+
+def random_profile(rng: random.Random, pipeline: Pipeline, clocks: int) -> Profile:
+    """A profile in which slower clocks take longer and mostly less energy, as measured ones do."""
+    measurements = {}
+    for kind in sorted({(i.stage, i.name) for i in pipeline.instructions}):
+        time_s = rng.uniform(0.02, 0.2)
+        energy_j = time_s * rng.uniform(150, 400)
+        rows = []
+        for number in range(clocks):
+            rows.append(Measurement(1400 - 15 * number, time_s, energy_j))
+            time_s *= rng.uniform(1.005, 1.15)
+            energy_j *= rng.uniform(0.85, 1.01)
+        measurements[kind] = rows
+    return Profile(measurements)
+
+
+@st.composite
+def small_problems(draw: st.DrawFn, clocks: int = 3) -> Problem:
+    """A problem of every kind of schedule with at most a few thousand assignments."""
+    schedule, stages, microbatches, ranks = draw(st.sampled_from(SMALL))
+    delay_s = draw(st.sampled_from([0.0, 0.003]))
+    pipeline = make_pipeline(schedule, stages, microbatches, num_ranks=ranks, delay_s=delay_s)
+    rng = random.Random(draw(st.integers(0, 10**9)))
+    if len(pipeline.instructions) > 8:
+        clocks = 2
+    profile = random_profile(rng, pipeline, clocks)
+    return Problem(pipeline, profile, rng.uniform(20, 120), overhead_s=draw(st.sampled_from([0.0, 0.05])))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """A problem of some tens of instructions and several clocks."""
+    schedule = draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "zb-v", "early-recomputation", "interleaved"]))
+    ranks = draw(st.integers(1, 4))
+    microbatches = ranks * draw(st.integers(1, 3))
+    stages = 2 * ranks if schedule in ("zb-v", "interleaved") else ranks
+    pipeline = make_pipeline(schedule, stages, microbatches, num_ranks=ranks)
+    rng = random.Random(draw(st.integers(0, 10**9)))
+    return Problem(pipeline, random_profile(rng, pipeline, rng.randint(2, 12)), rng.uniform(20, 120))
+
+
+def least_energy_by_trying_all(problem: Problem, deadline_s: float, straggler: bool = False) -> float:
+    """The least energy of any assignment within the deadline, in J."""
+    best = float("inf")
+    for assignment in itertools.product(*(range(len(choices.times_s)) for choices in problem.choices)):
+        length_s = problem.iteration_time_of(assignment)
+        if length_s <= deadline_s:
+            over_s = deadline_s if straggler else length_s
+            best = min(best, problem.cost_of(assignment) + problem.waiting_power_w * over_s)
+    return best
+
+
+def published(
+    data: Path, microbatches: int, profile: str = "gpt3-175b+a100_sxm_bf16", schedule: str = "1f1b"
+) -> Problem:
+    """A problem with one of the Perseus artifact's profiles."""
+    read = read_profile(data / "profiles" / f"{profile}.csv")
+    power_w = 70.38 if "a40" in profile else 83.64
+    return Problem(make_pipeline(schedule, read.num_stages, microbatches), read, power_w)
