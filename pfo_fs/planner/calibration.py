@@ -192,16 +192,17 @@ def read_iterations(path: str | os.PathLike[str], pipeline: Pipeline) -> list[Me
 
 
 def _iteration(body: Any, pipeline: Pipeline, where: str) -> MeasuredIteration:
+    if not isinstance(body, dict):
+        raise PlanError(f"{where}: is no object")
     times = {
         instruction: _seconds(body, f"{instruction.name}_s", instruction.stage, instruction.microbatch, where)
         for instruction in pipeline.instructions
     }
     loads: dict[int, float] = {}
     if "load_s" in body:
-        rows = body["load_s"]
+        microbatches = range(pipeline.num_microbatches)
         for stage in range(pipeline.num_stages):
-            values = [_seconds(body, "load_s", stage, m, where) for m in range(len(rows[stage]))]
-            loads[stage] = sum(values) / len(values) if values else 0.0
+            loads[stage] = sum(_seconds(body, "load_s", stage, m, where) for m in microbatches) / len(microbatches)
     try:
         iteration_time_s = float(body["iteration_time_s"])
     except (KeyError, TypeError, ValueError) as error:

@@ -6,12 +6,10 @@ from typing import Any
 
 from pfo_fs.planner.columns import NEVER, Columns, latest_of, starts_of
 
-EQUAL_ENERGY = 1e-4
-"""Plans whose energies differ by no more than this share are of equal quality."""
 _ROUNDS = 4
 
 
-def fewer_changes(columns: Columns, options: Any, deadlines: Any, waiting_w: float, elsewhere_w: float = 0.0) -> Any:
+def fewer_changes(columns: Columns, options: Any, deadlines: Any, waiting_w: float, allowed_j: Any) -> Any:
     """Returns assignments with at most as many clock changes, as long at most and of (nearly) the same energy.
 
     Args:
@@ -19,21 +17,20 @@ def fewer_changes(columns: Columns, options: Any, deadlines: Any, waiting_w: flo
         options: Assignments, as columns.
         deadlines: The longest makespan of each, in s.
         waiting_w: What a second of the iteration costs, in W; 0 where it lasts until the deadline in any case.
-        elsewhere_w: Power of waiting that is no matter of choice, in W; it counts as energy.
+        allowed_j: By how much each may take more energy, in J.
     """
     import numpy as np
 
     def energies(options: Any) -> Any:
         return columns.cost(options) + waiting_w * columns.makespan(options)
 
-    first = energies(options)
-    allowed = EQUAL_ENERGY * (first + elsewhere_w * deadlines)
+    limit = energies(options) + allowed_j
     best, best_changes = options.copy(), columns.changes(options)
-    per_change = allowed / np.maximum(1, best_changes) / 4
+    per_change = allowed_j / np.maximum(1, best_changes) / 4
     going: Any = np.ones(len(deadlines), bool)
     for _ in range(_ROUNDS):
         calmer = _calmed(columns, best, deadlines, per_change)
-        going &= (energies(calmer) <= first + allowed) & (columns.makespan(calmer) <= deadlines)
+        going &= (energies(calmer) <= limit) & (columns.makespan(calmer) <= deadlines)
         changes = columns.changes(calmer)
         taken = going & (changes < best_changes)
         best[:, taken], best_changes[taken] = calmer[:, taken], changes[taken]

@@ -216,7 +216,7 @@ def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[floa
                 continue
             plan = _plan_of(problem, body)
             assert plan.measurements  # every clock is one that was measured
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             if isinstance(error, PlanError) and number == 0:
                 raise
             raise PlanError(

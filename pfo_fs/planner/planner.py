@@ -20,6 +20,9 @@ from pfo_fs.planner.switch_time import plan_with_switch_time
 _CLOSE = 1e-9
 """Relative: what is asked for and misses what is possible by no more than this is taken for it."""
 
+_CALM_SHARE, _CALM_ENERGY = 0.1, 1e-4
+"""For fewer clock changes a plan may take more energy: a tenth of what it may be from the best, at most so much."""
+
 
 class Planner:
     """Plans one problem.
@@ -185,8 +188,10 @@ class Planner:
             exact = solve_exactly(problem, target_s - overhead_s, waiting_w)
             if exact is not None:
                 options[:-1, column], lengths[column] = exact, target_s - overhead_s
-        elsewhere_w = problem.waiting_power_w - waiting_w
-        assignments = fewer_changes(columns, options, lengths, waiting_w, elsewhere_w)[:-1].T.tolist()
+        bounds: Any = np.array([answer.lower_bound_j for answer in relaxed])
+        energies = columns.cost(options) + waiting_w * columns.makespan(options)
+        allowed = np.clip(_CALM_SHARE * (energies - bounds), 0.0, _CALM_ENERGY * np.abs(energies))
+        assignments = fewer_changes(columns, options, lengths, waiting_w, allowed)[:-1].T.tolist()
         late = [n for n, target_s in enumerate(targets_s) if problem.iteration_time_of(assignments[n]) > target_s]
         for number in late:
             assignments[number] = list(problem.fastest)

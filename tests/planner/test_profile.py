@@ -135,7 +135,7 @@ def test_an_unknown_gpu_has_no_blocking_power() -> None:
 def test_a_profile_of_noise_says_so() -> None:
     noise = [Measurement(1400 - 15 * n, 0.1 + 0.01 * n, 20.0 + n) for n in range(10)]
     problem = Problem(make_pipeline("gpipe", 1, 1), Profile({(0, "forward"): noise, (0, "backward"): noise}), 50.0)
-    assert "forward of stage 0 only 1 survive" in problem.warnings[0]
+    assert any("forward of stage 0 only 1 survive" in warning for warning in problem.warnings)
 
 
 def test_a_stage_without_an_instruction_of_the_schedule_is_named() -> None:

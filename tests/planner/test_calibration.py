@@ -1,0 +1,111 @@
+"""Calibration: what was put into iterations is found, and real iterations are predicted."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from planner_problems import random_profile
+
+from pfo_fs.errors import PlanError
+from pfo_fs.planner import (
+    MeasuredIteration,
+    Pipeline,
+    Planner,
+    Problem,
+    calibrate,
+    make_pipeline,
+    read_iterations,
+)
+
+
+def iterations_of(pipeline: Pipeline, delay_s: float, overhead_s: float, count: int = 6) -> list[MeasuredIteration]:
+    """Iterations of random plans with a delay and an overhead put in."""
+    rng = random.Random(1)
+    real = pipeline.with_delay(delay_s)
+    profile = random_profile(rng, pipeline, 8)
+    problem = Problem(real, profile, 50.0, overhead_s=overhead_s)
+    found = []
+    for _ in range(count):
+        times = [rng.choice(choices.times_s) for choices in problem.choices]
+        length_s = problem.timing(times).iteration_time_s
+        found.append(MeasuredIteration(dict(zip(pipeline.instructions, times, strict=True)), length_s, {}))
+    return found
+
+
+@pytest.mark.parametrize(("delay_s", "overhead_s"), [(0.0, 0.0), (0.0, 0.3), (0.004, 0.1)])
+def test_what_was_put_in_is_found(delay_s: float, overhead_s: float) -> None:
+    pipeline = make_pipeline("1f1b", 4, 8)
+    found = calibrate(pipeline, iterations_of(pipeline, delay_s, overhead_s))
+    assert found.delay_s == pytest.approx(delay_s, abs=0.001)
+    assert found.overhead_s == pytest.approx(overhead_s, abs=0.02)
+    assert found.error < 0.005
+    assert found.error <= found.bare_error
+
+
+def test_a_calibrated_problem_plans_with_the_delay_and_the_overhead() -> None:
+    pipeline = make_pipeline("1f1b", 2, 4)
+    found = calibrate(pipeline, iterations_of(pipeline, 0.0, 0.25))
+    problem = Problem(pipeline, random_profile(random.Random(2), pipeline, 5), 50.0)
+    difference = Planner(found.problem(problem)).fastest_s - Planner(problem).fastest_s
+    assert difference == pytest.approx(found.overhead_s + 4 * found.delay_s, abs=0.02)
+
+
+def test_data_loading_goes_before_the_forwards_of_its_stage() -> None:
+    pipeline = make_pipeline("1f1b", 2, 3)
+    iterations = [
+        MeasuredIteration(it.times_s, it.iteration_time_s, {0: 0.05}) for it in iterations_of(pipeline, 0.0, 0.0)
+    ]
+    loaded = calibrate(pipeline, iterations).pipeline(pipeline)
+    delays = {(before, after): delay_s for before, after, delay_s in loaded.edges}
+    assert delays[0, 1] == pytest.approx(0.05)
+
+
+def test_one_iteration_is_too_few() -> None:
+    pipeline = make_pipeline("1f1b", 2, 2)
+    with pytest.raises(PlanError, match="at least two"):
+        calibrate(pipeline, iterations_of(pipeline, 0, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"forward_s": [[0.1]]}, "forward_s has no number for micro-batch 1 of stage 0"),
+        ({"forward_s": [[0.1, -1], [0.1, 0.1]]}, "forward_s of micro-batch 1 on stage 0 is -1"),
+        ({"iteration_time_s": None}, "has no iteration_time_s"),
+        ({"load_s": [[0.1, 0.1]]}, "load_s"),
+    ],
+)
+def test_a_measured_iteration_that_cannot_be_right_is_named(tmp_path: Path, change: dict, named: str) -> None:
+    rows = [[0.1, 0.1], [0.1, 0.1]]
+    good = {"forward_s": rows, "backward_s": rows, "iteration_time_s": 1.0}
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps({"plans": [good, {**good, **change}]}))
+    with pytest.raises(PlanError, match=named) as caught:
+        read_iterations(path, make_pipeline("1f1b", 2, 2))
+    assert "plan 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"plans": []}', '{"plans": [3]}', "[" * 100_000])
+def test_a_file_without_iterations_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "measured.json"
+    path.write_text(content)
+    with pytest.raises(PlanError):
+        read_iterations(path, make_pipeline("1f1b", 2, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["bert-huge-uncased", "bloom-3b", "gpt3-xl", "t5-3b", "wide-resnet101_8"])
+def test_real_iterations_that_were_left_out_of_the_fit_are_predicted_within_one_percent(
+    shared_data: Path, model: str
+) -> None:
+    (file,) = (shared_data / "measured").glob(f"{model}+*.json")
+    document = json.loads(file.read_text())
+    pipeline = make_pipeline("1f1b", document["pp"], document["num_microbatches"])
+    iterations = read_iterations(file, pipeline)
+    fitted = calibrate(pipeline, iterations[::2])
+    for iteration in iterations[1::2]:
+        assert fitted.predict(pipeline, iteration) == pytest.approx(iteration.iteration_time_s, rel=0.01)
+    assert fitted.bare_error > 0.01

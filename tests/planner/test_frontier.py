@@ -1,0 +1,143 @@
+"""Frontiers: computed in pieces, interrupted, resumed, kept in one file."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from planner_problems import problems, random_profile
+
+from pfo_fs.errors import ConfigError, Impossible, PlanError
+from pfo_fs.planner import (
+    Planner,
+    Problem,
+    even_deadlines,
+    frontier,
+    load_frontier,
+    make_pipeline,
+    save_frontier,
+    solve_frontier,
+)
+
+
+def make_problem(microbatches: int = 6) -> Problem:
+    pipeline = make_pipeline("1f1b", 3, microbatches)
+    return Problem(pipeline, random_profile(random.Random(3), pipeline, 10), 70.0)
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return make_problem()
+
+
+def test_deadlines_go_evenly_from_the_fastest_plan_to_that_of_least_energy(problem: Problem) -> None:
+    planner = Planner(problem)
+    deadlines = even_deadlines(planner, 11)
+    assert (deadlines[0], deadlines[-1]) == (planner.fastest_s, planner.least_energy_s)
+    steps = [later - earlier for earlier, later in pairwise(deadlines)]
+    assert max(steps) == pytest.approx(min(steps))
+
+
+@pytest.mark.parametrize("points", [-1, 0, 1, 10**6])
+def test_a_frontier_of_so_many_points_is_refused(problem: Problem, points: int) -> None:
+    with pytest.raises(ConfigError, match="points"):
+        even_deadlines(Planner(problem), points)
+
+
+@settings(max_examples=20)
+@given(problems())
+def test_a_frontier_survives_the_way_to_its_file_and_back(
+    tmp_path_factory: pytest.TempPathFactory, problem: Problem
+) -> None:
+    path = tmp_path_factory.mktemp("frontier") / "f.jsonl"
+    plans = Planner(problem).at_each(even_deadlines(Planner(problem), 4))
+    save_frontier(path, plans)
+    loaded = load_frontier(path, problem)
+    by_deadline = {plan.deadline_s: plan for plan in plans}
+    assert loaded.plans == tuple(by_deadline[deadline_s] for deadline_s in sorted(by_deadline))
+
+
+def test_an_interrupted_frontier_goes_on_where_it_was(problem: Problem, tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    deadlines = even_deadlines(Planner(problem), 9)
+    first = list(solve_frontier(problem, deadlines[:4], path))
+    with path.open("ab") as file:  # killed in the middle of a record
+        file.write(b'{"deadline_s": 1.2')
+    second = list(solve_frontier(problem, deadlines, path))
+    assert second[:4] == first
+    assert [plan.seconds for plan in second[:4]] == [plan.seconds for plan in first]  # not computed again
+    assert len(load_frontier(path, problem).plans) == 9
+
+
+def test_a_frontier_whose_reader_stops_keeps_what_was_found(
+    problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frontier, "_MOST", 2)
+    path = tmp_path / "f.jsonl"
+    coming = solve_frontier(problem, even_deadlines(Planner(problem), 9), path)
+    found = [next(coming) for _ in range(3)]
+    coming.close()
+    kept = load_frontier(path, problem).plans
+    assert {plan.deadline_s for plan in found} <= {plan.deadline_s for plan in kept}
+    assert len(kept) < 9
+
+
+def test_workers_find_what_one_process_finds(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontier, "_MOST", 4)
+    deadlines = even_deadlines(Planner(problem), 8)
+    alone = {plan.deadline_s: plan.energy_j for plan in solve_frontier(problem, deadlines)}
+    together = {plan.deadline_s: plan.energy_j for plan in solve_frontier(problem, deadlines, workers=2)}
+    assert together == pytest.approx(alone, rel=0.01)  # another basis to start from, other plans of equal quality
+
+
+def test_the_frontier_of_another_problem_is_refused(problem: Problem, tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    save_frontier(path, [Planner(problem).fastest()])
+    for other in (make_problem(7), dataclasses.replace(problem, blocking_power_w=71.0)):
+        with pytest.raises(PlanError, match="another problem"):
+            load_frontier(path, other)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, "no such file"),
+        ("", "no plans"),
+        ("stage,instruction\n", "line 1"),
+        ('{"format": "other"}\n', "no frontier file"),
+        ("HEADER{}\n", "line 2"),
+        ('HEADER{"deadline_s": 1, "clocks_mhz": [[1400, 99999999999]], "solver": "", "seconds": 0}\n', "line 2"),
+        ("HEADER" + "[" * 100_000 + "\n", "line 2"),
+        ("HEADER", "no plans"),
+    ],
+)
+def test_a_file_that_is_no_frontier_is_refused(
+    problem: Problem, tmp_path: Path, content: str | None, named: str
+) -> None:
+    path = tmp_path / "f.jsonl"
+    if content is not None:
+        save_frontier(path, [Planner(problem).fastest()])
+        header = path.read_text().splitlines(keepends=True)[0]
+        path.write_text(content.replace("HEADER", header))
+    with pytest.raises(PlanError, match=named):
+        load_frontier(path, problem)
+
+
+def test_a_stored_frontier_answers_for_deadlines_and_stragglers(problem: Problem) -> None:
+    plans = Planner(problem).at_each(even_deadlines(Planner(problem), 12))
+    stored = frontier.Frontier(problem, tuple(plans))
+    fastest_s = plans[0].iteration_time_s
+    assert stored.at(slowdown=1.0).iteration_time_s == fastest_s
+    for share in (1.01, 1.1, 5.0):
+        plan = stored.at(deadline=share * fastest_s)
+        assert plan.iteration_time_s <= share * fastest_s
+        assert plan.energy_j == min(p.energy_j for p in plans if p.iteration_time_s <= share * fastest_s)
+    assert stored.at(straggler=5 * fastest_s).effective_j == min(plan.effective_j for plan in plans)
+    with pytest.raises(Impossible):
+        stored.at(deadline=0.9 * fastest_s)
+    with pytest.raises(ConfigError):
+        stored.at()

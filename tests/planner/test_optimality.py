@@ -1,0 +1,142 @@
+"""How good plans are: against brute force, against a second formulation of the bound, and against random plans."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planner_problems import least_energy_by_trying_all, problems, small_problems
+
+from pfo_fs.planner import Plan, Planner, Problem
+from pfo_fs.planner.columns import Columns
+from pfo_fs.planner.relaxation import Relaxation
+from pfo_fs.planner.rounding import Rounder
+
+# Where between the fastest and the slowest plan a deadline lies; the ends and a step beyond are asked for often.
+shares = st.one_of(st.sampled_from([0.0, 1.0, 1.5]), st.floats(0, 1))
+
+
+def deadline_of(planner: Planner, share: float) -> float:
+    return planner.fastest_s + share * (planner.slowest_s - planner.fastest_s)
+
+
+@settings(max_examples=60)
+@given(small_problems(), shares)
+def test_a_small_pipeline_gets_the_best_plan_there_is(problem: Problem, share: float) -> None:
+    planner = Planner(problem)
+    deadline_s = deadline_of(planner, share)
+    plan = planner.at(deadline=deadline_s)
+    best_j = least_energy_by_trying_all(problem, deadline_s)
+    assert plan.lower_bound_j is not None
+    assert plan.lower_bound_j <= best_j * (1 + 1e-9)
+    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * (1 + 1.1e-4)  # calmer plans may take that much more
+
+
+@settings(max_examples=25)
+@given(small_problems(), shares)
+def test_a_small_pipeline_gets_the_best_plan_beside_a_straggler(problem: Problem, share: float) -> None:
+    planner = Planner(problem)
+    straggler_s = deadline_of(planner, share)
+    plan = planner.at(straggler=straggler_s)
+    best_j = least_energy_by_trying_all(problem, straggler_s, straggler=True)
+    assert plan.lower_bound_j is not None
+    assert plan.lower_bound_j <= best_j * (1 + 1e-9)
+    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * (1 + 1.1e-4)
+
+
+@settings(max_examples=60)
+@given(small_problems(), shares)
+def test_rounding_alone_is_near_the_best_plan_and_never_beyond_the_deadline(problem: Problem, share: float) -> None:
+    planner = Planner(problem)
+    makespan_s = min(deadline_of(planner, share), planner.slowest_s) - problem.overhead_s
+    relaxed = Relaxation(problem).solve(makespan_s, 0.0)
+    (assignment,) = Rounder(Columns(problem)).round([relaxed], [makespan_s])[:-1].T.tolist()
+    assert problem.iteration_time_of(assignment) <= makespan_s + problem.overhead_s
+    best_j = least_energy_by_trying_all(problem, makespan_s + problem.overhead_s, straggler=True)
+    found_j = problem.cost_of(assignment) + problem.waiting_power_w * (makespan_s + problem.overhead_s)
+    assert found_j <= best_j * 1.05
+
+
+@settings(max_examples=40)
+@given(problems(), shares)
+def test_deadlines_are_kept_to_the_last_bit(problem: Problem, share: float) -> None:
+    planner = Planner(problem)
+    deadline_s = deadline_of(planner, share)
+    for plan in (planner.at(deadline=deadline_s), planner.at(straggler=deadline_s)):
+        assert plan.iteration_time_s <= max(deadline_s, planner.fastest_s)
+        assert plan.gap is not None
+        assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
+
+
+@settings(max_examples=40)
+@given(problems(), st.integers(0, 10**9))
+def test_no_plan_at_all_is_below_the_lower_bound_of_its_own_iteration_time(problem: Problem, seed: int) -> None:
+    rng = random.Random(seed)
+    slowness = rng.random()
+    frequencies = tuple(
+        choices.frequencies_mhz[min(len(choices.times_s) - 1, int(len(choices.times_s) * slowness * rng.random()))]
+        for choices in problem.choices
+    )
+    plan = Plan(problem, frequencies, "random", 1.0)
+    bound = Planner(problem).at(deadline=plan.iteration_time_s).lower_bound_j
+    assert bound is not None
+    assert plan.energy_j >= bound * (1 - 1e-9)
+
+
+@settings(max_examples=30)
+@given(problems(), shares)
+def test_the_bound_is_the_optimum_of_a_second_formulation_by_another_solver(problem: Problem, share: float) -> None:
+    """Shares of options instead of steps along the hull, beginnings instead of ends, SciPy's interior points."""
+    scipy = pytest.importorskip("scipy.optimize")
+    import numpy as np
+    from scipy.sparse import lil_matrix
+
+    planner = Planner(problem)
+    deadline_s = deadline_of(planner, min(share, 1.0))
+    nodes = len(problem.choices)
+    offsets = np.cumsum([nodes, *(len(choices.times_s) for choices in problem.choices)])
+    costs = np.concatenate([np.zeros(nodes), *(choices.costs_j for choices in problem.choices)])
+    rows = lil_matrix((len(problem.pipeline.edges) + nodes, offsets[-1]))
+    limits = []
+
+    def until(row: int, node: int) -> None:
+        rows[row, node] = 1.0
+        for option, seconds in enumerate(problem.choices[node].times_s):
+            rows[row, offsets[node] + option] = seconds
+
+    for row, (before, after, delay_s) in enumerate(problem.pipeline.edges):
+        until(row, before)
+        rows[row, after] = -1.0
+        limits.append(-delay_s)
+    for node in range(nodes):
+        until(len(problem.pipeline.edges) + node, node)
+        limits.append(deadline_s)
+    ones = lil_matrix((nodes, offsets[-1]))
+    for node in range(nodes):
+        ones[node, offsets[node] : offsets[node + 1]] = 1.0
+    second = scipy.linprog(
+        costs,
+        A_ub=rows.tocsr(),
+        b_ub=np.array(limits) * (1 + 1e-12),
+        A_eq=ones.tocsr(),
+        b_eq=np.ones(nodes),
+        method="highs-ipm",
+    )
+    assert second.status == 0
+    first = Relaxation(problem).solve(deadline_s, 0.0)
+    assert first.lower_bound_j == pytest.approx(second.fun, rel=1e-6, abs=1e-6)
+
+
+@given(problems(), st.lists(st.floats(0, 10), min_size=1, max_size=5))
+@settings(max_examples=25)
+def test_any_duals_at_all_prove_a_valid_bound(problem: Problem, noise: list[float]) -> None:
+    import numpy as np
+
+    planner = Planner(problem)
+    deadline_s = deadline_of(planner, 0.5)
+    relaxation = Relaxation(problem)
+    best = relaxation.solve(deadline_s, 0.0)
+    worse = np.resize(np.array(noise), len(relaxation._row_lower))
+    assert relaxation._bound(worse, 0.0)[0] <= best.lower_bound_j + 1e-6 * abs(best.lower_bound_j)

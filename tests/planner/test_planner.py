@@ -1,0 +1,262 @@
+"""What a planner can be asked for, at the ends of what is possible and one step outside."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from pathlib import Path
+
+import pytest
+from planner_problems import published, random_profile
+
+from pfo_fs.errors import ConfigError, Impossible, PlanError
+from pfo_fs.planner import (
+    Measurement,
+    Plan,
+    Planner,
+    Problem,
+    Profile,
+    all_maximum,
+    make_pipeline,
+    one_frequency,
+    one_per_stage,
+    plan_of_orders,
+)
+
+
+def problem_of(schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, **options: float) -> Problem:
+    pipeline = make_pipeline(schedule, stages, microbatches)
+    return Problem(pipeline, random_profile(random.Random(5), pipeline, 12), 80.0, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def planner() -> Planner:
+    return Planner(problem_of())
+
+
+def test_the_fastest_plan_is_as_fast_as_everything_at_its_fastest_and_saves_energy(planner: Planner) -> None:
+    fastest, maximum = planner.fastest(), all_maximum(planner.problem)
+    assert fastest.iteration_time_s == planner.fastest_s == maximum.iteration_time_s
+    assert fastest.energy_j < maximum.energy_j
+
+
+def test_a_deadline_one_bit_before_the_fastest_plan_is_taken_for_it(planner: Planner) -> None:
+    plan = planner.at(deadline=math.nextafter(planner.fastest_s, 0))
+    assert plan.iteration_time_s == planner.fastest_s
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked", "best"),
+    [
+        ({"deadline": 0.5}, 0.5, "fastest_s"),
+        ({"straggler": 0.5}, 0.5, "fastest_s"),
+        ({"slowdown": 0.9}, 0.9, None),
+        ({"energy": 1.0}, 1.0, None),
+        ({"power": 1.0}, 1.0, None),
+    ],
+)
+def test_what_is_impossible_is_said_with_what_is_possible(
+    planner: Planner, request_: dict[str, float], asked: float, best: str | None
+) -> None:
+    with pytest.raises(Impossible) as caught:
+        planner.at(**request_)
+    assert caught.value.asked == asked
+    assert caught.value.best > asked
+    if best:
+        assert caught.value.best == getattr(planner, best)
+
+
+@pytest.mark.parametrize(
+    "request_", [{}, {"deadline": 2.0, "power": 5.0}, {"deadline": float("nan")}, {"slowdown": -1.0}]
+)
+def test_a_request_that_makes_no_sense_is_refused(planner: Planner, request_: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        planner.at(**request_)
+
+
+def test_a_slowdown_is_a_deadline_relative_to_the_fastest(planner: Planner) -> None:
+    plan = planner.at(slowdown=1.05)
+    assert plan.deadline_s == pytest.approx(1.05 * planner.fastest_s)
+    assert plan.frequencies_mhz == planner.at(deadline=1.05 * planner.fastest_s).frequencies_mhz
+
+
+def test_later_than_least_energy_a_deadline_changes_nothing(planner: Planner) -> None:
+    least = planner.least_energy()
+    for deadline_s in (planner.slowest_s, 10 * planner.slowest_s):
+        assert planner.at(deadline=deadline_s).energy_j == pytest.approx(least.energy_j, rel=1e-3)
+
+
+def test_a_straggler_is_waited_for_at_the_clocks_that_cost_least(planner: Planner) -> None:
+    straggler_s = 2 * planner.slowest_s
+    plan = planner.at(straggler=straggler_s)
+    slowest = [choices.frequencies_mhz[-1] for choices in planner.problem.choices]
+    assert plan.energy_j == pytest.approx(Plan(planner.problem, tuple(slowest), "", 1.0).energy_over(straggler_s))
+    assert plan.energy_j <= planner.at(deadline=straggler_s).energy_over(straggler_s)
+    assert plan.average_power_w == pytest.approx(plan.energy_j / straggler_s)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_an_energy_budget_is_kept_with_little_time_lost(planner: Planner, share: float) -> None:
+    most, least = planner.fastest().energy_j, planner.least_energy().energy_j
+    budget_j = least + share * (most - least)
+    plan = planner.at(energy=budget_j)
+    assert plan.energy_j <= budget_j
+    quicker = planner.at(deadline=max(planner.fastest_s, plan.iteration_time_s * 0.98))
+    assert quicker.energy_j > budget_j or quicker.iteration_time_s == planner.fastest_s
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.98])
+def test_a_power_cap_is_kept_with_little_time_lost(planner: Planner, share: float) -> None:
+    high = planner.fastest().average_power_w
+    low = planner.at(straggler=planner.slowest_s).average_power_w
+    cap_w = low + share * (high - low)
+    plan = planner.at(power=cap_w)
+    assert plan.average_power_w <= cap_w
+    faster = planner.at(straggler=max(planner.fastest_s, plan.iteration_time_s * 0.97))
+    assert faster.energy_over(faster.iteration_time_s) / faster.iteration_time_s > cap_w
+
+
+def test_a_cap_above_what_is_ever_drawn_is_the_fastest_plan(planner: Planner) -> None:
+    assert planner.at(power=1e6).iteration_time_s == planner.fastest_s
+    assert planner.at(energy=1e9).iteration_time_s == planner.fastest_s
+
+
+def test_many_deadlines_at_once_are_each_kept_and_never_much_worse_than_one_by_one(planner: Planner) -> None:
+    deadlines = [planner.fastest_s * (1 + 0.01 * n) for n in range(20)]
+    for deadline_s, plan in zip(deadlines, planner.at_each(deadlines), strict=True):
+        alone = planner.at(deadline=deadline_s)
+        assert plan.iteration_time_s <= deadline_s
+        assert plan.lower_bound_j == pytest.approx(alone.lower_bound_j)
+        assert plan.energy_j <= alone.energy_j * 1.02
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    answers = {Planner(problem_of()).at(slowdown=1.07).frequencies_mhz for _ in range(2)}
+    assert len(answers) == 1
+
+
+def test_overhead_and_tensor_parallel_gpus_are_part_of_time_and_energy() -> None:
+    plain, larger = Planner(problem_of()), Planner(problem_of(overhead_s=0.5, gpus_per_rank=4))
+    assert larger.fastest_s == pytest.approx(plain.fastest_s + 0.5)
+    waiting_j = 0.5 * 4 * 4 * 80.0
+    assert larger.fastest().energy_j == pytest.approx(4 * plain.fastest().energy_j + waiting_j, rel=1e-3)
+
+
+def test_a_plan_becomes_schedules_for_training_and_back() -> None:
+    plan = Planner(problem_of("zb-v", 4, 6)).fastest()
+    schedules = plan.schedules()
+    assert [len(schedule.frequencies) for schedule in schedules] == [36, 36]
+    assert set(schedules[0].stages or []) == {0, 3}
+    again = plan_of_orders(plan.problem, [schedule.frequencies for schedule in schedules])
+    assert again.frequencies_mhz == plan.frequencies_mhz
+    assert again.energy_j == plan.energy_j
+
+
+def test_a_plan_of_another_pipeline_is_refused_where_it_differs() -> None:
+    plan = Planner(problem_of(stages=2, microbatches=2)).fastest()
+    orders = [list(schedule.frequencies) for schedule in plan.schedules()]
+    orders[1][1] = ("forward", 1400)
+    with pytest.raises(PlanError, match="rank 1, position 1: the plan has forward"):
+        plan_of_orders(plan.problem, orders)
+
+
+def test_the_critical_path_is_as_long_as_the_iteration(planner: Planner) -> None:
+    plan = planner.at(slowdown=1.03)
+    assert sum(plan.times_s[node] for node in plan.critical) == pytest.approx(plan.iteration_time_s)
+
+
+def test_simpler_means_take_more_energy(planner: Planner) -> None:
+    deadline_s = planner.fastest_s * 1.1
+    plan = planner.at(deadline=deadline_s)
+    for simple in (one_frequency(planner.problem, deadline_s), one_per_stage(planner.problem, deadline_s)):
+        assert simple.iteration_time_s <= deadline_s
+        assert simple.energy_j >= plan.energy_j
+        assert all(len({mhz for _, mhz in order}) == 1 for order in simple.orders())
+
+
+def test_one_clock_per_stage_evens_out_the_forwards() -> None:
+    profile = Profile(
+        {
+            (stage, name): [Measurement(1400 - 100 * n, (1 + n) * (1 + stage) * 0.1, 100.0 / (1 + n)) for n in range(4)]
+            for stage in range(2)
+            for name in ("forward", "backward")
+        }
+    )
+    problem = Problem(make_pipeline("1f1b", 2, 8), profile, 1.0)
+    plan = one_per_stage(problem, all_maximum(problem).iteration_time_s * 1.15)
+    assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1400}]
+
+
+def test_simple_means_say_when_none_is_fast_enough(planner: Planner) -> None:
+    with pytest.raises(Impossible, match="one-frequency"):
+        one_frequency(planner.problem, planner.fastest_s * 0.9)
+
+
+# ---- clock changes
+
+
+def test_of_plans_of_equal_energy_the_calmer_one_is_taken() -> None:
+    """Two clocks that are as good as each other, and in the profile's noise in turn the better one."""
+    rows = [Measurement(1400, 0.1, 30.0), Measurement(1300, 0.12, 20.0), Measurement(1285, 0.12000001, 19.99999)]
+    other = [Measurement(1400, 0.1, 30.0), Measurement(1300, 0.12, 20.0)]
+    profile = Profile({(0, "forward"): rows, (0, "backward"): other})
+    plan = Planner(Problem(make_pipeline("1f1b", 1, 40), profile, 10.0)).least_energy()
+    assert len(plan.changes) == 0
+
+
+@pytest.mark.parametrize("switch_time_s", [0.002, 0.02])
+@pytest.mark.parametrize("slowdown", [1.0, 1.05, 1.3])
+def test_the_time_of_clock_changes_is_within_the_deadline(switch_time_s: float, slowdown: float) -> None:
+    planner = Planner(problem_of(switch_time_s=switch_time_s))
+    plan = planner.at(slowdown=slowdown)
+    assert plan.iteration_time_s <= plan.deadline_s
+    free = Planner(dataclasses.replace(planner.problem, switch_time_s=0.0)).at(deadline=plan.deadline_s)
+    assert len(plan.changes) < len(free.changes)
+    assert plan.energy_j >= plan.lower_bound_j  # type: ignore[operator]
+
+
+def test_with_changes_that_cost_time_a_plan_beats_one_clock_per_stage_and_the_plan_that_ignores_them() -> None:
+    planner = Planner(problem_of(switch_time_s=0.004))
+    plan = planner.at(slowdown=1.1)
+    assert plan.energy_j < one_per_stage(planner.problem, plan.deadline_s).energy_j
+    ignoring = Planner(problem_of()).at(deadline=plan.deadline_s)
+    really = Plan(planner.problem, ignoring.frequencies_mhz, "", 1.0)
+    assert really.iteration_time_s > plan.deadline_s
+
+
+# ---- the published profiles
+
+
+@pytest.mark.parametrize(
+    ("profile", "microbatches", "percent"),
+    [
+        ("gpt3-175b+a100_sxm_bf16", 12, 15.201604),
+        ("gpt3-175b+a40_bf16", 12, 11.810657),
+        ("bloom+a100_sxm_bf16", 12, 10.471891),
+        ("gpt3-175b+a100_sxm_bf16", 96, 13.319138),
+    ],
+)
+def test_savings_without_slowdown_are_not_below_the_published_ones(
+    shared_data: Path, profile: str, microbatches: int, percent: float
+) -> None:
+    problem = published(shared_data, microbatches, profile)
+    maximum = all_maximum(problem)
+    plan = Planner(problem).at(deadline=maximum.iteration_time_s)
+    assert plan.iteration_time_s <= maximum.iteration_time_s
+    assert 100 * (1 - plan.energy_j / maximum.energy_j) >= percent
+    assert plan.gap is not None
+    assert plan.gap < 0.01
+
+
+def test_lowtimes_own_plans_are_beaten_at_their_own_iteration_time(shared_data: Path) -> None:
+    from pfo_fs.scheduler import read_plan
+
+    problem = published(shared_data, 12)
+    planner = Planner(problem)
+    files = sorted((shared_data / "plans").glob("freqs_pipeline_gpt3*.py"))
+    assert len(files) == 3
+    for file in files:
+        theirs = plan_of_orders(problem, read_plan(file))
+        ours = planner.at(straggler=theirs.iteration_time_s)
+        assert ours.energy_j <= theirs.energy_j
