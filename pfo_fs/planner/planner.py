@@ -20,8 +20,8 @@ from pfo_fs.planner.switch_time import plan_with_switch_time
 _CLOSE = 1e-9
 """Relative: what is asked for and misses what is possible by no more than this is taken for it."""
 
-_CALM_SHARE, _CALM_ENERGY = 0.1, 1e-4
-"""For fewer clock changes a plan may take more energy: a tenth of what it may be from the best, at most so much."""
+_CALM_SHARE, _CALM_ENERGY = 0.1, (1e-6, 1e-4)
+"""For fewer clock changes a plan may take a tenth more of what it may be above the best, in these shares of energy."""
 
 
 class Planner:
@@ -190,7 +190,7 @@ class Planner:
                 options[:-1, column], lengths[column] = exact, target_s - overhead_s
         bounds: Any = np.array([answer.lower_bound_j for answer in relaxed])
         energies = columns.cost(options) + waiting_w * columns.makespan(options)
-        allowed = np.clip(_CALM_SHARE * (energies - bounds), 0.0, _CALM_ENERGY * np.abs(energies))
+        allowed = np.clip(_CALM_SHARE * (energies - bounds), *(share * np.abs(energies) for share in _CALM_ENERGY))
         assignments = fewer_changes(columns, options, lengths, waiting_w, allowed)[:-1].T.tolist()
         late = [n for n, target_s in enumerate(targets_s) if problem.iteration_time_of(assignments[n]) > target_s]
         for number in late:
