@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from jobs import one_f_one_b, rank_infos
 
 from pfo_fs.models import JobInfo, ProfilingResult
@@ -42,3 +45,26 @@ def test_every_setting_of_the_table_exists() -> None:
     named = set(re.findall(r"`(PFO_FS_[A-Z_]+)`", README))
     assert named
     assert named <= known
+
+
+def test_the_planner_in_python_works_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[1] / "examples" / "make_profile.py"
+    subprocess.run([sys.executable, example, tmp_path / "profile.csv"], check=True)
+    monkeypatch.chdir(tmp_path)
+    exec(block("python", "from pfo_fs.planner"), {})
+    iteration_time_s, energy_j, lower_bound_j, gap = map(float, capsys.readouterr().out.split())
+    assert iteration_time_s > 1
+    assert lower_bound_j <= energy_j
+    assert gap < 0.01
+
+
+def test_every_option_of_the_plan_command_that_is_shown_exists() -> None:
+    shown = set(re.findall(r"--[a-z0-9-]+", "".join(re.findall(r"pfo-fs plan .*", README))))
+    known = subprocess.run(
+        [sys.executable, "-m", "pfo_fs", "plan", "--help"],
+        capture_output=True, text=True, check=True, env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
+    ).stdout  # fmt: skip
+    assert {"--slowdown", "--frontier"} <= shown
+    assert all(option in known for option in shown)

@@ -14,17 +14,20 @@ _LIMIT_S = 2.0
 _TOLERANCE = 1e-9
 
 
+def small_enough(problem: Problem) -> bool:
+    """Says whether `solve_exactly` is for this problem."""
+    return sum(len(choices.times_s) for choices in problem.choices) <= MAX_OPTIONS
+
+
 def solve_exactly(problem: Problem, deadline_s: float, waiting_power_w: float) -> list[int] | None:
-    """Returns the assignment with least energy within the deadline, or None where the problem is too large for it.
+    """Returns the assignment with least energy within the deadline, or None if that takes too long.
 
     Args:
-        problem: A problem without switch time.
+        problem: A problem without switch time that is small enough.
         deadline_s: The longest makespan in s, without the overhead.
         waiting_power_w: What a second of the iteration costs besides its instructions, in W; 0 where it lasts until
             the deadline in any case.
     """
-    if sum(len(choices.times_s) for choices in problem.choices) > MAX_OPTIONS:
-        return None
     import highspy
 
     highs = highspy.Highs()

@@ -5,21 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.planner.calming import fewer_changes
 from pfo_fs.planner.columns import Columns
-from pfo_fs.planner.exact import solve_exactly
+from pfo_fs.planner.exact import small_enough, solve_exactly
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.relaxation import Relaxation, Relaxed
+from pfo_fs.planner.relaxation import Relaxation, Relaxed, between
 from pfo_fs.planner.rounding import Rounder
 from pfo_fs.planner.switch_time import plan_with_switch_time
 
 _CLOSE = 1e-9
 """Relative: what is asked for and misses what is possible by no more than this is taken for it."""
 
+_MANY = 20
+_MIXED = 1e-4
+"""From so many deadlines on, an answer between two others is taken if it is within this share of the optimum."""
 _CALM_SHARE, _CALM_ENERGY = 0.1, (1e-6, 1e-4)
 """For fewer clock changes a plan may take a tenth more of what it may be above the best, in these shares of energy."""
 
@@ -107,16 +111,20 @@ class Planner:
             )
         return self._within(value * self.fastest_s if name == "slowdown" else value, straggler=name == "straggler")
 
-    def at_each(self, deadlines: Sequence[float]) -> list[Plan]:
+    def at_each(self, deadlines: Sequence[float], *, stragglers: bool = False) -> list[Plan]:
         """Returns the plans for many deadlines (s), as `at(deadline=...)` does for one, several times faster.
 
         The search for real clocks is a little shorter than for a single plan: energies are higher by some hundredths
         of a percent; the certificates hold as ever.
 
+        Args:
+            deadlines: The longest iteration times, in s.
+            stragglers: They are iteration times of other pipelines, as in `at(straggler=...)`.
+
         Raises:
             Impossible: A deadline is shorter than the fastest plan's iteration.
         """
-        return self._within_each(deadlines) if deadlines else []
+        return self._within_each(deadlines, stragglers) if deadlines else []
 
     def fastest(self) -> Plan:
         """Returns the plan with least energy among the fastest: no slowdown at all."""
@@ -127,6 +135,24 @@ class Planner:
         return self._within(self.slowest_s)
 
     # ---- deadlines
+
+    def _solve_each(self, deadlines_s: Sequence[float], waiting_power_w: float) -> list[Relaxed]:
+        """Relaxed answers; of many, each third is solved, and those between are mixed where that is as good."""
+        order = sorted(set(deadlines_s))
+        if len(order) < _MANY:
+            return [self._solve(deadline_s, waiting_power_w) for deadline_s in deadlines_s]
+        solved = {
+            order[n]: self._solve(order[n], waiting_power_w) for n in sorted({*range(0, len(order), 3), len(order) - 1})
+        }
+        answers = dict(solved)
+        for (short_s, first), (long_s, second) in pairwise(sorted(solved.items())):
+            for deadline_s in order[order.index(short_s) + 1 : order.index(long_s)]:
+                answer, unsure_j = between(first, second, (short_s, deadline_s, long_s))
+                energy_j = abs(answer.lower_bound_j) + (self.problem.waiting_power_w - waiting_power_w) * deadline_s
+                if unsure_j > _MIXED * energy_j:
+                    answer = self._solve(deadline_s, waiting_power_w)
+                answers[deadline_s] = answer
+        return [answers[deadline_s] for deadline_s in deadlines_s]
 
     def _solve(self, deadline_s: float, waiting_power_w: float) -> Relaxed:
         return self._relaxation.solve(deadline_s - self.problem.overhead_s, waiting_power_w)
@@ -147,7 +173,7 @@ class Planner:
         deadlines_s = [max(deadline_s, self.fastest_s) for deadline_s in deadlines_s]
         targets_s = [min(deadline_s, self.slowest_s) for deadline_s in deadlines_s]
         waiting_w = 0.0 if straggler else problem.waiting_power_w
-        relaxed = [self._solve(target_s, waiting_w) for target_s in targets_s]
+        relaxed = self._solve_each(targets_s, waiting_w)
         if problem.switch_time_s:
             assignments = [plan_with_switch_time(problem, *each) for each in zip(relaxed, targets_s, strict=True)]
         else:
@@ -184,18 +210,17 @@ class Planner:
         )
         lengths = np.maximum(lengths, self.fastest_s - overhead_s)
         options = Rounder(columns).round(relaxed, lengths)
-        for column, target_s in enumerate(targets_s):
+        for column, target_s in enumerate(targets_s if small_enough(problem) else ()):
             exact = solve_exactly(problem, target_s - overhead_s, waiting_w)
             if exact is not None:
                 options[:-1, column], lengths[column] = exact, target_s - overhead_s
         bounds: Any = np.array([answer.lower_bound_j for answer in relaxed])
         energies = columns.cost(options) + waiting_w * columns.makespan(options)
         allowed = np.clip(_CALM_SHARE * (energies - bounds), *(share * np.abs(energies) for share in _CALM_ENERGY))
-        assignments = fewer_changes(columns, options, lengths, waiting_w, allowed)[:-1].T.tolist()
-        late = [n for n, target_s in enumerate(targets_s) if problem.iteration_time_of(assignments[n]) > target_s]
-        for number in late:
-            assignments[number] = list(problem.fastest)
-        return [list(assignment) for assignment in assignments]
+        options = fewer_changes(columns, options, lengths, waiting_w, allowed)
+        late = columns.makespan(options) + overhead_s > np.array(targets_s)
+        options[:-1, late] = np.array(problem.fastest)[:, None]
+        return [column.tolist() for column in options[:-1].T]
 
     # ---- energies and powers
 

@@ -43,6 +43,35 @@ class Relaxed:
     slope_w: float
 
 
+def between(first: Relaxed, second: Relaxed, deadlines_s: tuple[float, float, float]) -> tuple[Relaxed, float]:
+    """Returns an answer for a deadline between two, and by how much it may be from the optimum, in J.
+
+    Durations in between are feasible there, as the program is linear in the deadline; the tangents of both bounds hold.
+
+    Args:
+        first: The answer for the shorter deadline.
+        second: The answer for the longer one.
+        deadlines_s: The shorter deadline, the one in between, the longer one.
+    """
+    short_s, deadline_s, long_s = deadlines_s
+    share = (deadline_s - short_s) / (long_s - short_s)
+
+    def mixed(a: float, b: float) -> float:
+        return (1 - share) * a + share * b
+
+    from_first = first.lower_bound_j + first.slope_w * (deadline_s - short_s)
+    from_second = second.lower_bound_j + second.slope_w * (deadline_s - long_s)
+    bound_j = max(from_first, from_second, second.lower_bound_j)
+    answer = Relaxed(
+        [mixed(a, b) for a, b in zip(first.times_s, second.times_s, strict=True)],
+        [mixed(a, b) for a, b in zip(first.prices_w, second.prices_w, strict=True)],
+        bound_j,
+        mixed(first.makespan_s, second.makespan_s),
+        mixed(first.slope_w, second.slope_w),
+    )
+    return answer, mixed(first.lower_bound_j, second.lower_bound_j) - bound_j
+
+
 class Relaxation:
     """The linear program of a problem, solved again and again for other deadlines, each time from the last basis."""
 

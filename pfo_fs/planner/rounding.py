@@ -28,8 +28,8 @@ _SWEEPS = 8
 _FEW_SWEEPS = 4
 _ENOUGH = 1e-6
 """Two sweeps that save no more than this share are the last."""
-_REACH = 3
-"""How many options up and down a trade looks."""
+_REACH, _FEW_REACH = 3, 2
+"""How many options up and down a trade looks; the second for many deadlines at once."""
 _EPSILON_S = 1e-12
 _NOBODY = 10**9
 _MARGINS = (1e-13, 1e-12, 1e-10, 1e-8)
@@ -40,6 +40,7 @@ class Rounder:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
+        self._reach = _REACH
 
     def round(self, relaxed: Sequence[Relaxed], deadlines_s: Sequence[float]) -> Any:
         """Returns an assignment for each deadline, as columns of options, with a makespan within it.
@@ -63,6 +64,7 @@ class Rounder:
         ]
         options: Any = np.hstack(starts)
         limits: Any = np.tile(deadlines, len(starts))
+        self._reach = _REACH if many == 1 else _FEW_REACH
         self._settle(options, limits, _SWEEPS if thorough else _FEW_SWEEPS)
         self._repair(options, limits)
         costs = columns.cost(options).reshape(len(starts), many)
@@ -143,7 +145,7 @@ class Rounder:
         import numpy as np
 
         columns = self._columns
-        reach: Any = np.arange(-_REACH, _REACH + 1)[:, None]
+        reach: Any = np.arange(-self._reach, self._reach + 1)[:, None]
         kinds = columns.kind[level.nodes][:, None, None]
         partners, delay_s = level.after[:, neighbour], level.after_s[:, neighbour, None]
         partner_kinds = columns.kind[partners][:, None, None]
@@ -165,7 +167,7 @@ class Rounder:
         seconds[theirs >= columns.times.shape[1]] = NEVER
         seconds[theirs < 0] = -NEVER
         fitting = (seconds[:, None] <= room[:, :, None]).sum(axis=2)
-        then = now[:, None] - _REACH + fitting - 1
+        then = now[:, None] - self._reach + fitting - 1
         possible &= (fitting > 0) & (then >= 0)
         then[~possible] = 0
         costs = columns.costs[partner_kinds, then] - columns.costs[partner_kinds[:, 0], now][:, None]
