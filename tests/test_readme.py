@@ -61,7 +61,7 @@ def test_the_planner_in_python_works_as_shown(
 
 
 def test_every_option_of_the_plan_command_that_is_shown_exists() -> None:
-    shown = set(re.findall(r"--[a-z0-9-]+", "".join(re.findall(r"pfo-fs plan .*", README))))
+    shown = set(re.findall(r"--[a-z0-9-]+", " ".join(re.findall(r"pfo-fs plan .*", README))))
     known = subprocess.run(
         [sys.executable, "-m", "pfo_fs", "plan", "--help"],
         capture_output=True, text=True, check=True, env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},

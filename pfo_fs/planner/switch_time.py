@@ -16,6 +16,9 @@ from pfo_fs.planner.relaxation import Relaxation, Relaxed
 
 _WEIGHTS = (1.0, 3.0, 10.0, 100.0)
 """How many times its price a change is taken for: the relaxation that sets the prices knows of no changes."""
+_TRIALS = 3
+_REFINED = 2
+"""Of what the programs suggest, so many are worked out."""
 _INFINITE = float("inf")
 
 
@@ -27,8 +30,7 @@ def plan_with_switch_time(problem: Problem, relaxed: Relaxed, length_s: float) -
         relaxed: The answer of its relaxation without changes, whose duals are the first prices.
         length_s: The longest iteration time in s; that of `problem.fastest` or longer.
     """
-    best = list(problem.fastest)
-    best_j = _energy(problem, best)
+    candidates: list[tuple[float, list[list[int]], list[int]]] = []
     tried = set()
     for weight in _WEIGHTS:
         prices = relaxed.prices_w
@@ -42,11 +44,13 @@ def plan_with_switch_time(problem: Problem, relaxed: Relaxed, length_s: float) -
                 answer = Relaxation(problem, groups).solve(length_s - problem.overhead_s, problem.waiting_power_w)
             except PlannerError:
                 break
-            found = _rounded(problem, groups, answer, length_s)
-            if found is not None and _energy(problem, found) < best_j:
-                best, best_j = found, _energy(problem, found)
+            found = _rounded(problem, groups, answer)
+            if problem.iteration_time_of(found) <= length_s:
+                candidates.append((_energy(problem, found), groups, found))
             prices = answer.prices_w
-    return best
+    candidates.sort(key=lambda candidate: candidate[0])
+    refined = [_slowed_down(problem, groups, found, length_s) for _, groups, found in candidates[:_REFINED]]
+    return min([list(problem.fastest), *refined], key=lambda found: _energy(problem, found))
 
 
 def _energy(problem: Problem, assignment: Sequence[int]) -> float:
@@ -90,34 +94,84 @@ def _runs(problem: Problem, clocks: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _rounded(problem: Problem, groups: Sequence[Sequence[int]], answer: Relaxed, length_s: float) -> list[int] | None:
-    """Gives each group the slowest clock that is as fast as the answer, then slows down those that have room."""
+def _rounded(problem: Problem, groups: Sequence[Sequence[int]], answer: Relaxed) -> list[int]:
+    """Gives each group the slowest clock that is as fast as the answer."""
     assignment = [0] * len(problem.choices)
-    options_of = [_group_options(problem, group) for group in groups]
-    taken = [0] * len(groups)
-    for number, (group, options) in enumerate(zip(groups, options_of, strict=True)):
-        for position, option in enumerate(options):
+    for group in groups:
+        options = _group_options(problem, group)
+        fast_enough = [
+            option
+            for option in options
             if all(
                 problem.choices[node].times_s[k] <= answer.times_s[node] + 1e-12
                 for node, k in zip(group, option, strict=True)
-            ):
-                taken[number] = position
-        _take(assignment, group, options[taken[number]])
-    if problem.iteration_time_of(assignment) > length_s:
-        return None
-    for _ in range(2):
-        for number, (group, options) in enumerate(zip(groups, options_of, strict=True)):
-            low, high = taken[number], len(options) - 1
-            while low < high:  # the slowest that fits, by bisection: times rise with the position
-                middle = (low + high + 1) // 2
-                _take(assignment, group, options[middle])
-                if problem.iteration_time_of(assignment) <= length_s:
-                    low = middle
-                else:
-                    high = middle - 1
-            taken[number] = low
-            _take(assignment, group, options[low])
+            )
+        ]
+        _take(assignment, group, fast_enough[-1] if fast_enough else options[0])
     return assignment
+
+
+def _slowed_down(problem: Problem, groups: Sequence[Sequence[int]], found: Sequence[int], length_s: float) -> list[int]:
+    """Returns the assignment with groups at slower clocks wherever there is room, or where that saves a change."""
+    assignment = list(found)
+    options_of = [_group_options(problem, group) for group in groups]
+    taken = [
+        options.index([assignment[node] for node in group]) for group, options in zip(groups, options_of, strict=True)
+    ]
+    for _ in range(2):
+        slack = _slack(problem, assignment, length_s)
+        for number, (group, options) in enumerate(zip(groups, options_of, strict=True)):
+            clocks = [problem.choices[group[0]].frequencies_mhz[option[0]] for option in options]
+            slower = _slower(problem, group, options, taken[number], slack)
+            for position in sorted(
+                {*slower, *_merging(problem, assignment, group, clocks, taken[number])}, reverse=True
+            ):
+                _take(assignment, group, options[position])
+                if problem.iteration_time_of(assignment) <= length_s:
+                    taken[number] = position
+                    slack = _slack(problem, assignment, length_s)
+                    break
+            _take(assignment, group, options[taken[number]])
+    return assignment
+
+
+def _slower(
+    problem: Problem, group: Sequence[int], options: Sequence[Sequence[int]], taken: int, slack: Sequence[float]
+) -> range:
+    """The slower options of a group for which each of its nodes, alone, has slack; the last few of them."""
+    now = options[taken]
+    last = taken
+    for position in range(taken + 1, len(options)):
+        for node, before, after in zip(group, now, options[position], strict=True):
+            times = problem.choices[node].times_s
+            if times[after] - times[before] > slack[node]:
+                return range(max(taken + 1, last - _TRIALS + 1), last + 1)
+        last = position
+    return range(max(taken + 1, last - _TRIALS + 1), last + 1)
+
+
+def _merging(
+    problem: Problem, assignment: Sequence[int], group: Sequence[int], clocks: Sequence[int], taken: int
+) -> list[int]:
+    """The slower options with which a group has the clock of the one before or behind, so that a change is saved."""
+    ends = set(problem.pipeline.first_nodes)
+    around = [n for n, edge in ((group[0] - 1, group[0]), (group[-1] + 1, group[-1] + 1)) if edge not in ends]
+    theirs = {problem.choices[n].frequencies_mhz[assignment[n]] for n in around}
+    return [position for position in range(taken + 1, len(clocks)) if clocks[position] in theirs]
+
+
+def _slack(problem: Problem, assignment: Sequence[int], length_s: float) -> list[float]:
+    """By how much each node alone could take longer without the iteration being longer than `length_s`."""
+    times = problem.times_of(assignment)
+    changes = problem.changes(problem.frequencies_of(assignment))
+    lost = dict.fromkeys(changes, problem.switch_time_s)
+    starts = problem.timing(times, changes).starts_s
+    latest = [length_s - problem.overhead_s] * len(times)
+    for node in reversed(problem.pipeline.topological):
+        for later, delay_s in problem.after[node]:
+            change_s = lost.get(later, 0.0) if later == node + 1 else 0.0
+            latest[node] = min(latest[node], latest[later] - times[later] - delay_s - change_s)
+    return [end - start - seconds for end, start, seconds in zip(latest, starts, times, strict=True)]
 
 
 def _take(assignment: list[int], group: Sequence[int], option: Sequence[int]) -> None:
