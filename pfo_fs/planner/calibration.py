@@ -18,7 +18,7 @@ from pfo_fs.errors import PlanError
 from pfo_fs.planner.pipeline import Dependency, Instruction, Pipeline
 from pfo_fs.planner.problem import Problem
 
-MAX_FILE_BYTES = 256 * 2**20
+MAX_FILE_BYTES = 64 * 2**20
 _STEPS = 24
 _INDISTINCT = 1.05
 """A delay whose squared error is within this factor of the least cannot be told from it; the smallest is taken."""

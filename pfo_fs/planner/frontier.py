@@ -181,7 +181,11 @@ def _body_of(plan: Plan) -> dict[str, Any]:
 
 
 def _plan_of(problem: Problem, body: dict[str, Any]) -> Plan:
-    clocks = [mhz for mhz, count in body["clocks_mhz"] for mhz in [int(mhz)] * min(int(count), 10**7)]
+    runs = [(int(mhz), int(count)) for mhz, count in body["clocks_mhz"]]
+    expected = len(problem.pipeline.instructions)
+    if any(count < 1 for _, count in runs) or sum(count for _, count in runs) != expected:
+        raise PlanError(f"the plan does not have the pipeline's {expected} instructions")
+    clocks = [mhz for mhz, count in runs for _ in range(count)]
     bound = body["lower_bound_j"]
     return Plan(
         problem,

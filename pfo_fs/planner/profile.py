@@ -19,7 +19,7 @@ from typing import TypeAlias
 from pfo_fs.errors import ConfigError, PlanError
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
-MAX_PROFILE_BYTES = 256 * 2**20
+MAX_PROFILE_BYTES = 64 * 2**20
 MAX_STAGES = 4096
 _CLOCKS_MHZ = (50, 20_000)
 

@@ -111,6 +111,7 @@ def test_the_frontier_of_another_problem_is_refused(problem: Problem, tmp_path: 
         ('{"format": "other"}\n', "no frontier file"),
         ("HEADER{}\n", "line 2"),
         ('HEADER{"deadline_s": 1, "clocks_mhz": [[1400, 99999999999]], "solver": "", "seconds": 0}\n', "line 2"),
+        ('HEADER{"deadline_s": 1, "clocks_mhz": [[1400, 7], [1400, -1]], "solver": "", "seconds": 0}\n', "line 2"),
         ("HEADER" + "[" * 100_000 + "\n", "line 2"),
         ("HEADER", "no plans"),
     ],

@@ -1,0 +1,167 @@
+"""The commands `pfo-fs` and `pfo-fs-daemon`. Exit codes: 0 fine, 1 something is wrong, 2 wrong usage."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.logging import RichHandler
+
+import pfo_fs
+from pfo_fs.cli.plan import plan
+from pfo_fs.cli.schedule import schedule_app
+from pfo_fs.cli.terminal import JsonFlag, SharedDir, err, fail, open_directory, out
+from pfo_fs.errors import PfoError
+
+app = typer.Typer(
+    help="Pipeline frequency optimization through a shared directory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(schedule_app, name="schedule")
+
+
+def main() -> None:
+    """The command `pfo-fs`."""
+    _run(app)
+
+
+def daemon_main() -> None:
+    """The command `pfo-fs-daemon`."""
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    single.command()(daemon)
+    _run(single)
+
+
+def _run(program: typer.Typer) -> None:
+    try:
+        program()
+    except PfoError as error:
+        fail(str(error.args[-1] if isinstance(error, OSError) else error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@app.callback(invoke_without_command=True)
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(pfo_fs.__version__)  # noqa: T201
+        raise typer.Exit
+
+
+@app.command()
+def daemon(
+    shared_dir: SharedDir,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Manual, PointSolution, PointSolution3D, or package.module:Class.")
+    ] = None,
+    scheduler_args: Annotated[
+        str | None, typer.Option(help='Its arguments, a JSON object: {"solution_path": "plan.py"}.')
+    ] = None,
+    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two looks.")] = None,
+    watch: Annotated[str | None, typer.Option(help="auto, poll or events.")] = None,
+    max_job_idle_time: Annotated[float | None, typer.Option(help="Seconds until an idle job is archived.")] = None,
+    lease_timeout: Annotated[float | None, typer.Option(help="Seconds until a silent leader is replaced.")] = None,
+    dump_dir: Annotated[Path | None, typer.Option(help="Also write Zeus's dump format here.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Schedule all jobs of a shared directory; with another daemon already there, stand by for it."""
+    from pfo_fs.daemon import Daemon
+    from pfo_fs.settings import load_settings
+    from pfo_fs.store import Files
+
+    settings = load_settings(
+        scheduler=scheduler,
+        scheduler_args=_json_object(scheduler_args),
+        poll_interval=poll_interval,
+        watch=watch,
+        max_job_idle_time=max_job_idle_time,
+        lease_timeout=lease_timeout,
+        dump_data=True if dump_dir else None,
+        dump_dir=dump_dir,
+        log_level=log_level,
+    )
+    _log_to_stderr(settings.log_level)
+    sys.path.insert(0, os.getcwd())  # where a scheduler of one's own is looked for first, as by python -m
+    serving = Daemon(Files(shared_dir), settings)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        serving.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    serving.run()
+
+
+@app.command()
+def status(
+    shared_dir: SharedDir,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
+    json_: JsonFlag = False,
+    ended: Annotated[int, typer.Option(help="How many jobs that are over to show.")] = 5,
+) -> None:
+    """Show jobs, ranks, schedule in force, last step, last error and daemon."""
+    from pfo_fs.status import collect, render
+
+    shared = open_directory(shared_dir)
+    if not {"jobs", "daemon.json"} & set(shared.files.names()):
+        fail(f"{shared_dir} is no shared directory of pfo-fs: no job and no daemon has been there")
+    if json_:
+        print(json.dumps(collect(shared, ended=ended), indent=2))  # noqa: T201
+    elif watch:
+        from rich.live import Live
+
+        if not out.is_terminal:
+            fail("--watch needs a terminal; leave it out, or use --json in a loop")
+        with Live(render(collect(shared, ended=ended)), console=out, auto_refresh=False, screen=True) as live:
+            while True:
+                time.sleep(2)
+                live.update(render(collect(shared, ended=ended)), refresh=True)
+    else:
+        out.print(render(collect(shared, ended=ended)))
+
+
+@app.command()
+def demo(
+    iterations: Annotated[int, typer.Option(help="Iterations without, and again with, the plan.", min=2)] = 5,
+    plan: Annotated[Path | None, typer.Option(help="A plan for 8 stages x 12 micro-batches to use instead.")] = None,
+    shared_dir: Annotated[Path | None, typer.Option(help="Keep the shared directory here.")] = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Train a small GPT over 8 stages on simulated GPUs, first without a plan and then with."""
+    from pfo_fs.demo import run_demo
+
+    sys.exit(run_demo(iterations=iterations, plan=plan, shared_dir=shared_dir, as_json=json_))
+
+
+app.command()(plan)
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        fail(f"--scheduler-args is no JSON: {error}")
+    if not isinstance(value, dict):
+        fail(f"--scheduler-args must be a JSON object such as {{}}, not {text}")
+    return value
+
+
+def _log_to_stderr(level: str) -> None:
+    if err.is_terminal:
+        handler: logging.Handler = RichHandler(console=err, show_path=False, omit_repeated_times=False)
+        logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
+    else:
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

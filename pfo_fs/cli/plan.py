@@ -1,0 +1,143 @@
+"""`pfo-fs plan`: clocks from a profile."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+
+_MAX_ROWS = 24
+"""A longer frontier is shown in part; its table is in the files."""
+
+
+def plan(
+    profile: Annotated[Path, typer.Argument(help="CSV with stage,instruction,frequency,time,energy (MHz, s, J).")],
+    num_microbatches: Annotated[int, typer.Option(help="Micro-batches of one iteration.", min=1)],
+    schedule: Annotated[
+        str, typer.Option(help="1f1b, gpipe, interleaved, zb-h1, zb-v or early-recomputation.")
+    ] = "1f1b",
+    num_ranks: Annotated[int | None, typer.Option(help="Ranks of the pipeline, for interleaved.")] = None,
+    p2p_power: Annotated[float | None, typer.Option(help="Watts of a GPU that waits for its neighbours.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="A100 or A40: take the published watts instead.")] = None,
+    slowdown: Annotated[float | None, typer.Option(help="Longest iteration, over the fastest: 1.03.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
+    straggler: Annotated[
+        float | None, typer.Option(help="Iteration time in s of another pipeline, to be waited for.")
+    ] = None,
+    energy: Annotated[float | None, typer.Option(help="Most energy of an iteration in J, all GPUs.")] = None,
+    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs.")] = None,
+    frontier: Annotated[int | None, typer.Option(help="So many plans, from fastest to least energy.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for plans, tables, pictures.")] = None,
+    format_: Annotated[str, typer.Option("--format", help="Plan files: yaml, or lowtime for a Zeus server.")] = "yaml",
+    solver: Annotated[str, typer.Option(help="lp, lowtime, or both to compare them.")] = "lp",
+    unit_time: Annotated[float, typer.Option(help="lowtime's step in s.")] = 0.001,
+    gpus_per_rank: Annotated[int, typer.Option(help="Tensor-parallel GPUs of a rank; energies are of all.")] = 1,
+    switch_time: Annotated[float, typer.Option(help="Seconds that a clock change costs a rank.")] = 0.0,
+    delay: Annotated[float, typer.Option(help="Seconds of communication between two ranks.")] = 0.0,
+    overhead: Annotated[float, typer.Option(help="Seconds of an iteration beyond its pipeline.")] = 0.0,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="JSON of measured iterations, to find delay and overhead.")
+    ] = None,
+    derive: Annotated[bool, typer.Option(help="Estimate unprofiled instructions from forward and backward.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes for --frontier; default: all cores.", min=1)] = None,
+    pictures: Annotated[bool, typer.Option(help="Draw frontier.png and pipeline.png too.")] = True,
+    json_: JsonFlag = False,
+) -> None:
+    """Plan clocks from a profile: least energy for a deadline, slowdown, straggler or power, with a certificate.
+
+    Without any of them: least energy with no slowdown at all. A frontier that was interrupted goes on where it was.
+    """
+    from pfo_fs import plan_command as command
+    from pfo_fs.planner import all_maximum
+
+    _check_choice("--format", format_, ("yaml", "lowtime"))
+    _check_choice("--solver", solver, ("lp", "lowtime", "both"))
+    given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "energy": energy, "power": power}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if len(asked) + (frontier is not None) > 1:
+        names = [*asked, *(["frontier"] if frontier is not None else [])]
+        fail(f"ask for one thing at a time, not for {' and '.join('--' + name for name in names)}")
+    problem, calibration = command.make_problem(
+        command.Request(
+            profile,
+            num_microbatches,
+            schedule,
+            num_ranks,
+            p2p_power,
+            gpu,
+            gpus_per_rank,
+            switch_time,
+            delay,
+            overhead,
+            calibrate,
+            derive,
+        )
+    )
+    for warning in problem.warnings:
+        err.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+    if calibration is not None:
+        err.print(
+            f"calibrated on {calibration.iterations} measured iterations: {calibration.delay_s * 1e3:.3g} ms between "
+            f"ranks, {calibration.overhead_s:.4g} s per iteration; iterations left out of the fit are predicted within "
+            f"{calibration.error:.2%} (the bare pipeline: {calibration.bare_error:.2%})",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if output is not None:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            fail(f"{output}: cannot be used for output: {error.strerror}")
+    if frontier is not None:
+        if solver != "lp":
+            fail("--frontier is computed by the lp solver; for lowtime's own, ask it for one plan at a time")
+        plans = _frontier(command, problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
+        rows: list[tuple[str, Any]] = [("all maximum", all_maximum(problem))]
+        rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
+        written = command.write_frontier(plans, output, format_, pictures) if output else []
+        shown = rows if len(rows) <= _MAX_ROWS else [*rows[:: max(1, len(rows) // _MAX_ROWS)], rows[-1]]
+    else:
+        rows = command.find_plans(problem, asked, solver, unit_time)
+        shown = rows
+        best = rows[-1][1]
+        if isinstance(best, str):
+            fail(best)
+        written = command.write_one(best, output, format_, pictures) if output else []
+    if json_:
+        print(json.dumps({"plans": command.as_json(rows), "files": [str(path) for path in written]}))  # noqa: T201
+        return
+    out.print(command.plans_table(shown))
+    for name, found in rows:
+        if isinstance(found, str):
+            out.print(f"{name}: {found}", highlight=False, soft_wrap=True)
+    if power is not None and rows[-1][1].average_power_w < 0.97 * power:
+        err.print(f"the fastest plan draws less than {power:g} W already (all GPUs of the pipeline together)")
+    if written:
+        others = f" and {len(written) - 1} more files" if len(written) > 1 else ""
+        out.print(f"written: {written[0]}{others}", soft_wrap=True)
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        fail(f"{option} is one of {', '.join(choices)}, not {value!r}")
+
+
+def _frontier(command: Any, problem: Any, points: int, output: Path | None, workers: int, quiet: bool) -> list[Any]:
+    """Computes a frontier with a progress bar; plans by falling deadline."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
+        task = progress.add_task("least energy for the longest iteration", total=None)
+        count, coming = command.frontier_points(problem, points, output, workers)
+        progress.update(task, total=count, description="frontier")
+        plans = []
+        for found in coming:
+            plans.append(found)
+            progress.advance(task)
+    return sorted(plans, key=lambda found: -found.deadline_s)
