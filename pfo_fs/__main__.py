@@ -2,4 +2,5 @@
 
 from pfo_fs.cli import main
 
-main()
+if __name__ == "__main__":  # the workers of a frontier import this module again
+    main()

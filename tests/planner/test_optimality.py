@@ -7,9 +7,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_problems import least_energy_by_trying_all, problems, small_problems
+from planner_problems import least_energy_by_trying_all, problems, random_profile, small_problems
 
-from pfo_fs.planner import Plan, Planner, Problem
+from pfo_fs.planner import Plan, Planner, Problem, make_pipeline, relaxation
 from pfo_fs.planner.columns import Columns
 from pfo_fs.planner.relaxation import Relaxation
 from pfo_fs.planner.rounding import Rounder
@@ -140,3 +140,37 @@ def test_any_duals_at_all_prove_a_valid_bound(problem: Problem, noise: list[floa
     best = relaxation.solve(deadline_s, 0.0)
     worse = np.resize(np.array(noise), len(relaxation._row_lower))
     assert relaxation._bound(worse, 0.0)[0] <= best.lower_bound_j + 1e-6 * abs(best.lower_bound_j)
+
+
+@pytest.mark.parametrize("extras", [True, False])
+def test_interior_points_as_for_large_pipelines_keep_the_deadline_and_prove_nearly_the_same_bound(
+    monkeypatch: pytest.MonkeyPatch, extras: bool
+) -> None:
+    if extras:
+        pytest.importorskip("highspy_extras")
+    pipeline = make_pipeline("1f1b", 4, 12)
+    problem = Problem(pipeline, random_profile(random.Random(4), pipeline, 12), 80.0)
+    simplex = Planner(problem)
+    monkeypatch.setattr(relaxation, "INTERIOR_POINT_NODES", 1)
+    monkeypatch.setattr(relaxation, "_has_hipo", lambda: extras)
+    interior = Planner(problem)
+    for slowdown in (1.0, 1.05, 1.5):
+        exact, plan = simplex.at(slowdown=slowdown), interior.at(slowdown=slowdown)
+        assert plan.iteration_time_s <= plan.deadline_s
+        assert exact.lower_bound_j is not None
+        assert plan.lower_bound_j is not None
+        assert exact.lower_bound_j * 0.998 <= plan.lower_bound_j <= exact.lower_bound_j * (1 + 1e-9)
+        assert plan.energy_j <= exact.energy_j * 1.02
+
+
+@settings(max_examples=8)
+@given(problems())
+def test_answers_between_two_others_are_feasible_and_their_bounds_hold(problem: Problem) -> None:
+    planner = Planner(problem)
+    deadlines = [deadline_of(planner, n / 20) for n in range(21)]
+    for deadline_s, plan in zip(deadlines, planner.at_each(deadlines), strict=True):
+        assert plan.iteration_time_s <= deadline_s
+        alone = Relaxation(problem).solve(deadline_s, problem.waiting_power_w)
+        assert plan.lower_bound_j is not None
+        assert plan.lower_bound_j <= alone.lower_bound_j * (1 + 1e-9)
+        assert plan.lower_bound_j >= alone.lower_bound_j * (1 - 2e-4)
