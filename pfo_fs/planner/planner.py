@@ -274,7 +274,7 @@ class Planner:
             return best.replace(deadline_s=best.iteration_time_s)
         best, aside_j = longest, 0.0
         waiting_w = self.problem.waiting_power_w
-        for _ in range(6):
+        for _ in range(10):
             length_s = self.fastest_s
             for _ in range(50):
                 answer = self._solve(length_s, 0.0)
@@ -288,5 +288,5 @@ class Planner:
             if excess_j(found) <= 0:
                 best = min(best, found, key=lambda plan: plan.iteration_time_s)
                 break
-            aside_j += 1.1 * excess_j(found)
+            aside_j += max(aside_j, 1.1 * excess_j(found))
         return best

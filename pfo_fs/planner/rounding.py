@@ -2,9 +2,9 @@
 
 1. *Diffuse*: walk the DAG in order. Each node takes, of the options that end no later than the relaxed schedule needs
    it to, the one that is cheapest at the relaxation's price of time. What it ends early is carried on to those behind.
-2. *Anneal*: walk the DAG, forwards and backwards in turn, with a price of time that falls from the relaxation's to
-   nothing. Each node takes what is cheapest at that price of all that fits between what is before and what is behind it,
-   so that free time goes first to where it is worth most.
+2. *Anneal*: walk the DAG, forwards and backwards in turn, at a price of time that falls from the relaxation's to
+   nothing. Each node takes what is cheapest at that price of all that fits between what is before and what is behind
+   it, so that free time goes first to where it is worth most.
 3. *Sweep*: the same without a price, where a node may also trade time with one of its neighbours if both save by it.
 
 Several starts are diffused (both directions, several shares of the price) and the best result is kept. All of it is
