@@ -81,7 +81,7 @@ class Impossible(PlannerError, ValueError):
     `asked` is what was asked for and `best` the nearest that can be had, both in the request's unit.
     """
 
-    def __init__(self, message: str, *, asked: float, best: float) -> None:
+    def __init__(self, message: str, *, asked: float = float("nan"), best: float = float("nan")) -> None:
         super().__init__(message)
         self.asked = asked
         self.best = best

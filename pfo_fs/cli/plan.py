@@ -100,7 +100,8 @@ def plan(
         rows: list[tuple[str, Any]] = [("all maximum", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
         written = command.write_frontier(plans, output, format_, pictures) if output else []
-        shown = rows if len(rows) <= _MAX_ROWS else [*rows[:: max(1, len(rows) // _MAX_ROWS)], rows[-1]]
+        step = -(-len(rows) // _MAX_ROWS)
+        shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
         rows = command.find_plans(problem, asked, solver, unit_time)
         shown = rows

@@ -94,6 +94,16 @@ def test_workers_find_what_one_process_finds(problem: Problem, monkeypatch: pyte
     assert together == pytest.approx(alone, rel=0.01)  # another basis to start from, other plans of equal quality
 
 
+def test_what_a_worker_finds_impossible_is_said_with_its_figures(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frontier, "_MOST", 1)
+    fastest_s = Planner(problem).fastest_s
+    with pytest.raises(Impossible) as caught:
+        list(solve_frontier(problem, [0.5 * fastest_s, fastest_s], workers=2))
+    assert (caught.value.asked, caught.value.best) == (0.5 * fastest_s, fastest_s)
+
+
 def test_the_frontier_of_another_problem_is_refused(problem: Problem, tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     save_frontier(path, [Planner(problem).fastest()])
