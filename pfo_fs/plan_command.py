@@ -67,7 +67,12 @@ def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
         ConfigError: Neither or both of p2p_power and gpu are given, or a number cannot be right.
         PlanError: The profile or the measured iterations cannot be right.
     """
-    if (request.p2p_power is None) == (request.gpu is None):
+    for option in ("p2p_power", "switch_time", "delay", "overhead"):
+        if (getattr(request, option) or 0.0) < 0:
+            raise ConfigError(f"--{option.replace('_', '-')} is {getattr(request, option)}; it cannot be negative")
+    if request.p2p_power is not None and request.gpu is not None:
+        raise ConfigError("give --p2p-power or --gpu, not both")
+    if request.p2p_power is None and request.gpu is None:
         raise ConfigError(
             "say what a GPU draws while it waits for its neighbours: --p2p-power WATTS, or --gpu A100 or A40 for the "
             "published figures"
@@ -111,9 +116,12 @@ def find_plans(
 ) -> list[tuple[str, Plan | str]]:
     """Returns plans for one request: the simple means first, each with its name, or with why there is none.
 
+    Without a request, plans may take as long as everything at the highest clock. The simple means get the planned
+    plan's deadline, whatever was asked.
+
     Args:
         problem: The problem.
-        asked: One argument of `Planner.at`, or none for the fastest.
+        asked: One argument of `Planner.at`, or none for no slowdown.
         solver: `lp`, `lowtime` or `both`.
         unit_time_s: lowtime's step.
 
@@ -121,8 +129,10 @@ def find_plans(
         Impossible: The planner itself cannot fulfil the request.
         ConfigError: lowtime alone is asked for what it cannot be asked.
     """
+    if solver == "lowtime" and asked.keys() & {"energy", "power"}:
+        raise ConfigError("lowtime plans for deadlines only; leave --solver lowtime out for --energy and --power")
     planner = Planner(problem)
-    plan = planner.at(**asked) if asked else planner.fastest()
+    plan = planner.at(**(asked or {"deadline": max(planner.fastest_s, all_maximum(problem).iteration_time_s)}))
     deadline_s = plan.deadline_s
     simple: list[tuple[str, Callable[[], Plan]]] = [
         ("all maximum", lambda: all_maximum(problem)),
@@ -136,7 +146,7 @@ def find_plans(
         try:
             found.append((name, make().replace(straggler_s=plan.straggler_s)))
         except Impossible as error:
-            found.append((name, str(error)))
+            found.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
         except PfoError as error:
             if name != "lowtime" or solver == "both":
                 found.append((name, str(error)))
@@ -210,6 +220,21 @@ def write_frontier(plans: Sequence[Plan], directory: Path, format_: str, picture
     return written
 
 
+def check_folder(directory: Path, points: int, format_: str) -> None:
+    """Refuses a folder with more plans of that kind than a frontier of `points` will replace: they would be mistaken.
+
+    Raises:
+        ConfigError: See above.
+    """
+    stem, suffix = ("freqs_pipeline", ".py") if format_ == "lowtime" else ("plan", ".yaml")
+    names = {f"{stem}_{index:05d}{suffix}" for index in range(points)}
+    if others := sorted({path.name for path in directory.glob(f"{stem}_[0-9]*{suffix}")} - names):
+        raise ConfigError(
+            f"{directory} holds plans of another run ({others[0]} and {len(others) - 1} more) that would stay among "
+            "the new ones; give another folder, or remove them"
+        )
+
+
 def write_one(plan: Plan, directory: Path, format_: str, pictures: bool) -> list[Path]:
     """Writes one plan and its picture; returns their paths."""
     written = [write_plan(plan, directory, format_, "plan_00000" if format_ == "lowtime" else "plan", describe(plan))]
@@ -222,16 +247,18 @@ def write_one(plan: Plan, directory: Path, format_: str, pictures: bool) -> list
 def describe(plan: Plan) -> str:
     """Returns one line about a plan, for the top of its file."""
     gap = "" if plan.gap is None else f", at most {plan.gap:.2%} above the least possible"
+    waiting = "" if plan.straggler_s is None else f" over the {plan.straggler_s:.6g} s of a straggler"
     return (
-        f"{_title(plan.problem)}: {plan.iteration_time_s:.6g} s and {plan.energy_j:.6g} J per iteration"
-        f" ({plan.average_power_w:.5g} W){gap}; pfo-fs plan, solver {plan.solver}"
+        f"{_title(plan.problem)}: {plan.iteration_time_s:.6g} s per iteration, {plan.energy_j:.6g} J and "
+        f"{plan.average_power_w:.5g} W{waiting}{gap}; pfo-fs plan, solver {plan.solver}"
     )
 
 
 def _title(problem: Problem) -> str:
     pipeline = problem.pipeline
+    ranks = f" on {len(pipeline.orders)} ranks" if len(pipeline.orders) != pipeline.num_stages else ""
     return (
-        f"{Path(problem.profile.source).stem}, {pipeline.name}, {pipeline.num_stages} stages x "
+        f"{Path(problem.profile.source).stem}, {pipeline.name}, {pipeline.num_stages} stages{ranks} x "
         f"{pipeline.num_microbatches} micro-batches"
     )
 
@@ -256,13 +283,22 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             "" if plan.gap is None else f"{plan.gap:.3%}",
             f"{len(plan.changes)}",
         )
-    table.caption = "gap: no plan can save more than this on top; changes: of clocks"
+    lines = ["gap: no plan of that time or less takes less energy by more than this; changes: of clocks"]
+    if plans and plans[-1].straggler_s is not None:
+        lines.append(f"energy and power over the {plans[-1].straggler_s:.6g} s of the straggler, waiting included")
+    table.caption = "\n".join(lines)
     return table
 
 
 def as_json(rows: Sequence[tuple[str, Plan | str]]) -> list[dict[str, Any]]:
-    """Returns plans as JSON objects for programs."""
-    return [
-        {"name": name, "error": plan} if isinstance(plan, str) else {"name": name, **plan.summary()}
-        for name, plan in rows
-    ]
+    """Returns plans as JSON objects for programs; the last one with its clocks."""
+    found: list[dict[str, Any]] = []
+    for name, plan in rows:
+        found.append({"name": name, "error": plan} if isinstance(plan, str) else {"name": name, **plan.summary()})
+    last = rows[-1][1]
+    if isinstance(last, Plan):
+        found[-1]["ranks"] = [
+            [{"stage": i.stage, "instruction": i.name, "microbatch": i.microbatch, "mhz": mhz} for i, mhz in order]
+            for order in last.orders()
+        ]
+    return found

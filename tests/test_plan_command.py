@@ -84,11 +84,26 @@ def test_a_frontier_is_a_table_plans_and_pictures_and_goes_on_after_an_interrupt
     assert len((out / "frontier.jsonl").read_text().splitlines()) == 8
 
 
+def test_a_shorter_frontier_does_not_leave_a_longer_ones_plans_among_its_own(profile: Path, tmp_path: Path) -> None:
+    assert pfo_fs(*arguments(profile, "--frontier", "6", "--no-pictures", "-o", tmp_path)).returncode == 0
+    done = pfo_fs(*arguments(profile, "--frontier", "4", "--no-pictures", "-o", tmp_path), columns=300)
+    assert done.returncode == 1
+    assert "plan_00004.yaml and 1 more" in done.stderr
+
+
+def test_beside_a_straggler_energy_and_power_say_over_which_time(profile: Path, tmp_path: Path) -> None:
+    done = pfo_fs(*arguments(profile, "--straggler", "50", "--no-pictures", "-o", tmp_path))
+    assert "over the 50 s of the straggler" in done.stdout
+    assert "W over the 50 s of a straggler" in (tmp_path / "plan.yaml").read_text()
+
+
 def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
     done = pfo_fs(*arguments(profile, "--deadline", "9", "--json", "-o", tmp_path))
     answer = json.loads(done.stdout)
     planned = answer["plans"][-1]
     assert planned["name"] == "planned"
+    assert [len(order) for order in planned["ranks"]] == [12, 12, 12]
+    assert {"stage", "instruction", "microbatch", "mhz"} == set(planned["ranks"][0][0])
     assert planned["iteration_time_s"] <= 9
     assert planned["lower_bound_j"] <= planned["energy_j"] * (1 + 1e-9)
     assert str(tmp_path / "plan.yaml") in answer["files"]
@@ -102,8 +117,10 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
         (["--schedule", "2f2b"], "there is no schedule '2f2b'"),
         (["--schedule", "zb-h1"], "give --derive"),
         (["--format", "xml"], "--format is one of yaml, lowtime"),
-        (["--gpu", "A100"], "--p2p-power WATTS, or --gpu"),
+        (["--gpu", "A100"], "give --p2p-power or --gpu, not both"),
         (["--frontier", "1"], "2 to 100,000 points"),
+        (["--solver", "lowtime", "--power", "500"], "lowtime plans for deadlines only"),
+        (["--delay", "-1"], "--delay is -1"),
         (["--calibrate", "nowhere.json"], "nowhere.json"),
     ],
 )

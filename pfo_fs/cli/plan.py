@@ -31,12 +31,16 @@ def plan(
     ] = None,
     energy: Annotated[float | None, typer.Option(help="Most energy of an iteration in J, all GPUs.")] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs.")] = None,
-    frontier: Annotated[int | None, typer.Option(help="So many plans, from fastest to least energy.")] = None,
+    frontier: Annotated[
+        int | None, typer.Option(help="So many plans, from least energy (number 0) to the fastest.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for plans, tables, pictures.")] = None,
     format_: Annotated[str, typer.Option("--format", help="Plan files: yaml, or lowtime for a Zeus server.")] = "yaml",
     solver: Annotated[str, typer.Option(help="lp, lowtime, or both to compare them.")] = "lp",
     unit_time: Annotated[float, typer.Option(help="lowtime's step in s.")] = 0.001,
-    gpus_per_rank: Annotated[int, typer.Option(help="Tensor-parallel GPUs of a rank; energies are of all.")] = 1,
+    gpus_per_rank: Annotated[
+        int, typer.Option(help="GPUs of a rank (tensor parallel); the profile is of one, results of all.")
+    ] = 1,
     switch_time: Annotated[float, typer.Option(help="Seconds that a clock change costs a rank.")] = 0.0,
     delay: Annotated[float, typer.Option(help="Seconds of communication between two ranks.")] = 0.0,
     overhead: Annotated[float, typer.Option(help="Seconds of an iteration beyond its pipeline.")] = 0.0,
@@ -50,7 +54,9 @@ def plan(
 ) -> None:
     """Plan clocks from a profile: least energy for a deadline, slowdown, straggler or power, with a certificate.
 
-    Without any of them: least energy with no slowdown at all. A frontier that was interrupted goes on where it was.
+    Without any of them: least energy with no slowdown at all against the highest clock. --slowdown counts from the
+    fastest plan, which noise in a profile can make faster than that. Other rows of the table get the
+    same time. A frontier that was interrupted goes on where it was.
     """
     from pfo_fs import plan_command as command
     from pfo_fs.planner import all_maximum
@@ -96,6 +102,8 @@ def plan(
     if frontier is not None:
         if solver != "lp":
             fail("--frontier is computed by the lp solver; for lowtime's own, ask it for one plan at a time")
+        if output is not None:
+            command.check_folder(output, frontier, format_)
         plans = _frontier(command, problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
         rows: list[tuple[str, Any]] = [("all maximum", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
@@ -138,7 +146,13 @@ def _frontier(command: Any, problem: Any, points: int, output: Path | None, work
         count, coming = command.frontier_points(problem, points, output, workers)
         progress.update(task, total=count, description="frontier")
         plans = []
-        for found in coming:
-            plans.append(found)
-            progress.advance(task)
+        try:
+            for found in coming:
+                plans.append(found)
+                progress.advance(task)
+        except KeyboardInterrupt:
+            coming.close()
+            kept = f"; {len(plans)} of {count} plans are kept, the same command goes on from there" if output else ""
+            err.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
+            raise
     return sorted(plans, key=lambda found: -found.deadline_s)

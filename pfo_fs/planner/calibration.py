@@ -188,12 +188,25 @@ def read_iterations(path: str | os.PathLike[str], pipeline: Pipeline) -> list[Me
     plans = document.get("plans") if isinstance(document, dict) else None
     if not isinstance(plans, list) or not plans:
         raise PlanError(f"{path}: has no list of plans")
+    for key, expected in (("pp", len(pipeline.orders)), ("num_microbatches", pipeline.num_microbatches)):
+        if document.get(key, expected) != expected:
+            raise PlanError(f"{path}: {key} is {document[key]}, and the pipeline's is {expected}; measure the same job")
+    if pipeline.name != "custom" and document.get("schedule", pipeline.name) != pipeline.name:
+        raise PlanError(f"{path}: was measured with the schedule {document['schedule']!r}, not with {pipeline.name}")
     return [_iteration(body, pipeline, f"{path}: plan {number}") for number, body in enumerate(plans)]
 
 
 def _iteration(body: Any, pipeline: Pipeline, where: str) -> MeasuredIteration:
     if not isinstance(body, dict):
         raise PlanError(f"{where}: is no object")
+    for key, rows in body.items():
+        if key.endswith("_s") and isinstance(rows, list):
+            shape = [len(row) if isinstance(row, list) else 0 for row in rows]
+            if shape != [pipeline.num_microbatches] * pipeline.num_stages:
+                raise PlanError(
+                    f"{where}: {key} holds {len(rows)} stages of {sorted(set(shape))} micro-batches, and the pipeline "
+                    f"has {pipeline.num_stages} of {pipeline.num_microbatches}; measure the same job"
+                )
     times = {
         instruction: _seconds(body, f"{instruction.name}_s", instruction.stage, instruction.microbatch, where)
         for instruction in pipeline.instructions

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +23,7 @@ from pfo_fs.planner.problem import Problem
 FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30
 MAX_POINTS = 100_000
-_CHUNK_NODES = 200_000
+_CHUNK_NODES = 50_000
 """Instructions that are planned in one go, over all deadlines of a chunk: what an interruption loses at most."""
 _MOST = 100
 
@@ -114,16 +113,12 @@ def solve_frontier(
                     kept.add(plan)
                     yield plan
             return
-        with ProcessPoolExecutor(workers, mp_context=_spawn(), initializer=_begin, initargs=(problem,)) as pool:
-            try:
-                for future in as_completed([pool.submit(_solve_chunk, chunk) for chunk in chunks]):
-                    for body in future.result():
-                        plan = _plan_of(problem, body)
-                        kept.add(plan)
-                        yield plan
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        with _spawn().Pool(min(workers, len(chunks)), _begin, (problem,)) as pool:  # leaving it ends the workers
+            for bodies in pool.imap_unordered(_solve_chunk, chunks):
+                for body in bodies:
+                    plan = _plan_of(problem, body)
+                    kept.add(plan)
+                    yield plan
 
 
 def save_frontier(path: str | os.PathLike[str], plans: Sequence[Plan]) -> None:

@@ -14,7 +14,7 @@ _ROW_WIDTH_IN = 18.0
 _BOXES_PER_INCH = 3.2
 """So many instructions of a rank side by side leave room for their micro-batch's number."""
 _MAX_ROWS = 12
-_HEIGHT = {"forward": 0.62, "recomputation": 0.62}
+_HEIGHT = {"forward": 0.62, "recomputation": 0.62, "backward_weight": 0.36}
 _DPI = 130
 
 
@@ -131,8 +131,8 @@ def draw_pipeline(plan: Plan, path: str | os.PathLike[str], title: str = "") -> 
         axes.set_ylabel("rank" if len(set(rank_of)) != pipeline.num_stages else "stage")
         axes.set_facecolor("#f2f2f2")
     all_axes[-1].set_xlabel(
-        "time (s); boxes carry their micro-batch, forwards are lower than backwards; green: a critical path; "
-        "empty: waiting"
+        "time (s); boxes carry their micro-batch; tall: backwards, middle: forwards, low: weight gradients; "
+        "green: a critical path; empty: waiting"
     )
     from matplotlib.cm import ScalarMappable
 

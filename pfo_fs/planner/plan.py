@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -30,8 +30,8 @@ class Plan:
         seconds: How long finding it took.
     """
 
-    problem: Problem
-    frequencies_mhz: tuple[int, ...]
+    problem: Problem = field(repr=False)
+    frequencies_mhz: tuple[int, ...] = field(repr=False)
     solver: str
     deadline_s: float
     straggler_s: float | None = None

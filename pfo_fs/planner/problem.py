@@ -17,6 +17,9 @@ Assignment = Sequence[int]
 """For each node, the position of its option in `Problem.choices[node]`."""
 
 
+_PLAUSIBLE_W = (10.0, 3000.0)
+
+
 class Timing(NamedTuple):
     """When everything happens in one iteration, everything as early as possible.
 
@@ -105,6 +108,18 @@ class Problem:
         """What a person should know about the profile."""
         found = []
         for (stage, name), choices in self.choices_by_kind.items():
+            powers_w = sorted(m.energy_j / m.time_s for m in self.profile.measurements[stage, name])
+            middle_w = powers_w[len(powers_w) // 2]
+            if not _PLAUSIBLE_W[0] <= middle_w <= _PLAUSIBLE_W[1]:
+                found.append(
+                    f"{self.profile.source}: {name} of stage {stage} draws {middle_w:,.4g} W, energy over time; are "
+                    "these joules and seconds of one GPU?"
+                )
+            elif middle_w < self.blocking_power_w:
+                found.append(
+                    f"{self.profile.source}: {name} of stage {stage} draws {middle_w:.4g} W, less than a GPU that "
+                    f"waits ({self.blocking_power_w:.4g} W); is the blocking power that of these GPUs?"
+                )
             measured, left = len(self.profile.measurements[stage, name]), len(choices.times_s)
             if left < MIN_OPTIONS <= measured:
                 found.append(

@@ -72,7 +72,7 @@ def test_one_iteration_is_too_few() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"forward_s": [[0.1]]}, "forward_s has no number for micro-batch 1 of stage 0"),
+        ({"forward_s": [[0.1]]}, "forward_s holds 1 stages"),
         ({"forward_s": [[0.1, -1], [0.1, 0.1]]}, "forward_s of micro-batch 1 on stage 0 is -1"),
         ({"iteration_time_s": None}, "has no iteration_time_s"),
         ({"load_s": [[0.1, 0.1]]}, "load_s"),
@@ -86,6 +86,18 @@ def test_a_measured_iteration_that_cannot_be_right_is_named(tmp_path: Path, chan
     with pytest.raises(PlanError, match=named) as caught:
         read_iterations(path, make_pipeline("1f1b", 2, 2))
     assert "plan 1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("about", "named"),
+    [({"num_microbatches": 3}, "num_microbatches is 3"), ({"pp": 4}, "pp is 4"), ({"schedule": "gpipe"}, "'gpipe'")],
+)
+def test_iterations_of_another_job_are_refused(tmp_path: Path, about: dict, named: str) -> None:
+    rows = [[0.1, 0.1], [0.1, 0.1]]
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps({**about, "plans": [{"forward_s": rows, "backward_s": rows, "iteration_time_s": 1.0}]}))
+    with pytest.raises(PlanError, match=named):
+        read_iterations(path, make_pipeline("1f1b", 2, 2))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"plans": []}', '{"plans": [3]}', "[" * 100_000])

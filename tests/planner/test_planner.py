@@ -188,6 +188,13 @@ def test_one_clock_per_stage_evens_out_the_forwards() -> None:
     assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1400}]
 
 
+@pytest.mark.parametrize("slowdown", [1.0, 1.02, 1.1, 1.4])
+def test_one_clock_per_stage_is_never_worse_than_one_for_all(planner: Planner, slowdown: float) -> None:
+    deadline_s = all_maximum(planner.problem).iteration_time_s * slowdown
+    per_stage, single = one_per_stage(planner.problem, deadline_s), one_frequency(planner.problem, deadline_s)
+    assert per_stage.energy_j <= single.energy_j
+
+
 def test_simple_means_say_when_none_is_fast_enough(planner: Planner) -> None:
     with pytest.raises(Impossible, match="one-frequency"):
         one_frequency(planner.problem, planner.fastest_s * 0.9)

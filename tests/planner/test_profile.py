@@ -138,6 +138,13 @@ def test_a_profile_of_noise_says_so() -> None:
     assert any("forward of stage 0 only 1 survive" in warning for warning in problem.warnings)
 
 
+@pytest.mark.parametrize(("energy_j", "said"), [(20_000.0, "joules and seconds"), (4.0, "less than a GPU that waits")])
+def test_powers_that_no_gpu_draws_are_pointed_out(energy_j: float, said: str) -> None:
+    rows = [Measurement(1400, 0.1, energy_j)]
+    problem = Problem(make_pipeline("gpipe", 1, 1), Profile({(0, "forward"): rows, (0, "backward"): rows}), 50.0)
+    assert said in problem.warnings[0]
+
+
 def test_a_stage_without_an_instruction_of_the_schedule_is_named() -> None:
     row = [Measurement(1410, 0.1, 20.0)]
     with pytest.raises(PlanError, match="stage 0 has no rows for backward"):
