@@ -136,8 +136,8 @@ def find_plans(
     deadline_s = plan.deadline_s
     simple: list[tuple[str, Callable[[], Plan]]] = [
         ("all maximum", lambda: all_maximum(problem)),
-        ("one frequency", lambda: one_frequency(problem, deadline_s)),
-        ("one per stage", lambda: one_per_stage(problem, deadline_s)),
+        ("one frequency", lambda: one_frequency(problem, deadline_s, plan.straggler_s)),
+        ("one per stage", lambda: one_per_stage(problem, deadline_s, plan.straggler_s)),
     ]
     if solver in ("lowtime", "both"):
         simple.append(("lowtime", lambda: lowtime_plan(problem, deadline_s, unit_time_s)))
@@ -276,14 +276,14 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
         table.add_row(
             f"[bold]{name}[/]" if name == "planned" else name,
             f"{plan.iteration_time_s:.4f}",
-            f"{slower:.2%}",
+            f"{slower + 0.0 if abs(slower) >= 5e-5 else 0.0:.2%}",
             f"{plan.energy_j:,.0f}",
             f"{1 - plan.energy_j / plans[0].energy_j:.2%}",
             f"{plan.average_power_w:,.0f}",
             "" if plan.gap is None else f"{plan.gap:.3%}",
             f"{len(plan.changes)}",
         )
-    lines = ["gap: no plan of that time or less takes less energy by more than this; changes: of clocks"]
+    lines = ["gap: no plan in that time can be below by more; changes: of clocks"]
     if plans and plans[-1].straggler_s is not None:
         lines.append(f"energy and power over the {plans[-1].straggler_s:.6g} s of the straggler, waiting included")
     table.caption = "\n".join(lines)

@@ -18,8 +18,13 @@ def all_maximum(problem: Problem) -> Plan:
     return plan.replace(deadline_s=plan.iteration_time_s)
 
 
-def one_frequency(problem: Problem, deadline_s: float) -> Plan:
+def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
     """One clock for all stages: the one that takes least energy within the deadline.
+
+    Args:
+        problem: The problem.
+        deadline_s: The longest iteration time, in s.
+        straggler_s: Iteration time of another pipeline that is waited for, in s; energies are over it.
 
     Raises:
         Impossible: None is fast enough; or no clock was measured for all instructions.
@@ -31,15 +36,20 @@ def one_frequency(problem: Problem, deadline_s: float) -> Plan:
         for mhz in sorted(set.intersection(*tables), reverse=True):
             yield dict.fromkeys(range(problem.pipeline.num_stages), mhz)
 
-    return _best(problem, deadline_s, candidates(), "one-frequency")
+    return _best(problem, deadline_s, straggler_s, candidates(), "one-frequency")
 
 
-def one_per_stage(problem: Problem, deadline_s: float) -> Plan:
+def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
     """One clock per stage: the best of several ways to choose them, improved a stage and a step at a time.
 
     The ways: `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1), where for each forward time that a stage can
     have, every stage runs at its slowest clock that is no slower; the same for all instructions of a micro-batch
     together; and one clock for all stages.
+
+    Args:
+        problem: The problem.
+        deadline_s: The longest iteration time, in s.
+        straggler_s: Iteration time of another pipeline that is waited for, in s; energies are over it.
 
     Raises:
         Impossible: None is fast enough; or a stage lacks a clock that its instructions share.
@@ -62,7 +72,7 @@ def one_per_stage(problem: Problem, deadline_s: float) -> Plan:
             yield dict.fromkeys(tables[0], mhz)
 
     began = time.perf_counter()
-    best = _best(problem, deadline_s, candidates(), "one-per-stage")
+    best = _best(problem, deadline_s, straggler_s, candidates(), "one-per-stage")
     if len(problem.choices) <= _CLIMBED_NODES:
         best = _climbed(best, {stage: sorted(row) for stage, row in tables[0].items()})
     return best.replace(seconds=time.perf_counter() - began)
@@ -94,7 +104,9 @@ def _climbed(plan: Plan, clocks: dict[int, list[int]]) -> Plan:
     return plan
 
 
-def _best(problem: Problem, deadline_s: float, candidates: Iterable[dict[int, int]], solver: str) -> Plan:
+def _best(
+    problem: Problem, deadline_s: float, straggler_s: float | None, candidates: Iterable[dict[int, int]], solver: str
+) -> Plan:
     began = time.perf_counter()
     best: Plan | None = None
     shortest_s = float("inf")
@@ -105,7 +117,7 @@ def _best(problem: Problem, deadline_s: float, candidates: Iterable[dict[int, in
             continue
         seen.add(key)
         frequencies = tuple(mhz_of[i.stage] for i in problem.pipeline.instructions)
-        plan = Plan(problem, frequencies, solver, deadline_s)
+        plan = Plan(problem, frequencies, solver, deadline_s, straggler_s)
         shortest_s = min(shortest_s, plan.iteration_time_s)
         if plan.iteration_time_s <= deadline_s and (best is None or plan.energy_j < best.energy_j):
             best = plan
