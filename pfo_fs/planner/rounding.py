@@ -19,12 +19,11 @@ from typing import Any
 from pfo_fs.planner.columns import NEVER, Columns, Level, ends_of, latest_of, starts_of
 from pfo_fs.planner.relaxation import Relaxed
 
-PRICE_SHARES = (1.0, 0.9, 0.5, 0.0)
-"""With the full price, carried time waits for the node where it is worth most; with none, the next node takes it."""
-LARGE_SHARES = (1.0, 0.5)
+PRICE_SHARES = (1.0, 0.5)
+"""With the full price, carried time waits for the node where it is worth most; with less, the next nodes take it."""
 MANY_SHARES = (1.0,)
-"""For large pipelines, and for many deadlines at once: the others improve plans by a hundredth of a percent or so."""
-FALLING_SHARES = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+"""For many deadlines at once: the other improves plans by a hundredth of a percent or so."""
+FALLING_SHARES = (0.97, 0.9, 0.8, 0.6, 0.4, 0.2)
 """Of the price while annealing; for single plans of pipelines that are not large."""
 LARGE = 20_000
 """From this many nodes on a pipeline is large."""
@@ -60,7 +59,7 @@ class Rounder:
         prices: Any = np.array([answer.prices_w for answer in relaxed]).T
         targets = self._within(np.array([answer.times_s for answer in relaxed]).T, deadlines)
         thorough = many == 1 and len(targets) <= LARGE
-        shares = PRICE_SHARES if thorough else LARGE_SHARES if many == 1 else MANY_SHARES
+        shares = PRICE_SHARES if many == 1 else MANY_SHARES
         starts = [
             self._diffuse(view, targets, share * prices, deadlines)
             for share in shares
