@@ -20,8 +20,8 @@ from pfo_fs.errors import PlannerError
 from pfo_fs.planner.problem import Problem
 
 INTERIOR_POINT_NODES = 5_000
-"""From about this size on interior points win: at 8,192 instructions the dual simplex method takes as long (8 s), and its
-time grows with the square of their number."""
+"""From about this size on interior points win: at 8,192 instructions the dual simplex method takes as long (8 s), and
+its time grows with the square of their number."""
 INTERIOR_POINT_TOLERANCE = 1e-3
 
 
