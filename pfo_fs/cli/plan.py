@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,6 +85,9 @@ def plan(
             derive,
         )
     )
+    if pictures and output is not None and find_spec("matplotlib") is None:
+        err.print("no pictures: they need matplotlib (pip install matplotlib)", highlight=False, soft_wrap=True)
+        pictures = False
     for warning in problem.warnings:
         err.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
     if calibration is not None:
