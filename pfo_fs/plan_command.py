@@ -41,6 +41,9 @@ FRONTIER_COLUMNS = (
     "index deadline_s iteration_time_s energy_j average_power_w lower_bound_j gap clock_changes seconds".split()
 )
 
+_SIMPLE_POINTS = 20
+"""Points of the simpler means' curves in the picture of a frontier."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -206,7 +209,8 @@ def write_frontier(plans: Sequence[Plan], directory: Path, format_: str, picture
     if pictures:
         problem = ordered[0].problem
         maximum = all_maximum(problem)
-        deadlines = [max(plan.deadline_s, maximum.iteration_time_s) for plan in ordered]
+        some = ordered[:: -(-len(ordered) // _SIMPLE_POINTS)]
+        deadlines = [max(plan.deadline_s, maximum.iteration_time_s) for plan in some]
         curves = [[maximum]]
         for simple in (one_frequency, one_per_stage):
             try:

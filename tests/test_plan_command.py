@@ -150,6 +150,11 @@ def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
     assert "Traceback" not in done.stderr
 
 
+def test_brackets_in_a_message_are_printed(tmp_path: Path) -> None:
+    done = pfo_fs(*arguments(tmp_path / "[bold]none.csv"), columns=300)
+    assert "[bold]none.csv" in done.stderr
+
+
 def test_a_bad_profile_is_named_with_row_and_column(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text("stage,instruction,frequency,time,energy\n0,forward,1410,nan,3\n")

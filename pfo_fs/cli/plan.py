@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from pfo_fs.cli.terminal import JsonFlag, err, fail, out
 
@@ -89,7 +90,7 @@ def plan(
         err.print("no pictures: they need matplotlib (pip install matplotlib)", highlight=False, soft_wrap=True)
         pictures = False
     for warning in problem.warnings:
-        err.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+        err.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     if calibration is not None:
         err.print(
             f"calibrated on {calibration.iterations} measured iterations: {calibration.delay_s * 1e3:.3g} ms between "
@@ -127,7 +128,7 @@ def plan(
     out.print(command.plans_table(shown))
     for name, found in rows:
         if isinstance(found, str):
-            out.print(f"{name}: {found}", highlight=False, soft_wrap=True)
+            out.print(escape(f"{name}: {found}"), highlight=False, soft_wrap=True)
     if power is not None and rows[-1][1].average_power_w < 0.97 * power:
         err.print(f"the fastest plan draws less than {power:g} W already (all GPUs of the pipeline together)")
     if written:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
@@ -21,7 +22,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.
 
 def fail(text: str) -> NoReturn:
     """Ends the command with a message and exit code 1."""
-    err.print(f"[bold red]error:[/] {text}", highlight=False, soft_wrap=True)
+    err.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
     sys.exit(1)
 
 
