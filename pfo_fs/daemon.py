@@ -12,7 +12,6 @@ import math
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable
 
@@ -56,7 +55,7 @@ class Daemon:
         # Until a helper surely looks again (2 s apart on network file systems), and a little for writing.
         self._lead_s = 1.0 if local else 5.0
         self._watcher = Watcher(files.root, "jobs", settings.watch)
-        self._stop = threading.Event()
+        self._stopped = False
         self._lock: BaseFileLock | None = None
         self.generation = 0
         self._counter = 0
@@ -75,30 +74,30 @@ class Daemon:
 
     def stop(self) -> None:
         """Ends `run` soon; may be called from a signal handler or another thread."""
-        self._stop.set()
+        self._stopped = True
         self._watcher.wake()
 
     def run(self) -> None:
         """Leads, or stands by, until `stop`."""
-        while not self._stop.is_set():
+        while not self._stopped:
             try:
                 self._shared.make_folders()
                 break
             except StoreError as error:
                 log.warning("%s", error.args[-1])
-                self._stop.wait(1.0)
+                self._watcher.wait(1.0)
         log.info(
             "watching %s (%s)", self._files.root, "events and polling" if is_local(self._files.root) else "polling"
         )
         try:
-            while not self._stop.is_set():
+            while not self._stopped:
                 try:
                     wait_s = self._turn()
                 except (StoreError, RecordError) as error:
                     log.warning("%s", error.args[-1])
                     self._restart_timers()
                     wait_s = 1.0
-                if not self._stop.is_set():
+                if not self._stopped:
                     self._heed(self._watcher.wait(wait_s))
         finally:
             self._resign()
@@ -124,7 +123,7 @@ class Daemon:
             self._listed = now
             self._find_jobs()
         for job_id, due in list(self._due.items()):
-            if now >= due and not self._stop.is_set():
+            if now >= due and not self._stopped:
                 self._serve(job_id)
         soonest = min(self._due.values(), default=now + _LISTING_EVERY_S)
         wait_s = min(soonest, self._listed + _LISTING_EVERY_S, self._beat + 1.0) - self._monotonic()

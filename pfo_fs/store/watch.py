@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from pfo_fs.store.mounts import is_local
@@ -37,8 +37,8 @@ class Watcher:
         self._root = root
         self._path = root / folder
         self._wanted = watch == "events" or (watch == "auto" and is_local(root))
-        self._event = threading.Event()
-        self._changed: set[str] = set()
+        # Not a threading.Event: setting one in a signal handler deadlocks if the signal came inside its `wait`.
+        self._changed: SimpleQueue[str | None] = SimpleQueue()
         self._observer: Any = None
         self._followed: dict[str, ObservedWatch] = {}
 
@@ -104,19 +104,20 @@ class Watcher:
         # Progress is written all the time, and not read any sooner for that.
         if parts[-1].startswith(".") or parts[1:2] == ["progress"] or not parts[0]:
             return
-        self._changed.add(parts[0])
-        self._event.set()
+        self._changed.put(parts[0])
 
     def wait(self, timeout_s: float) -> set[str]:
         """Returns the names in the folder under which something may have changed; empty when the time was up."""
-        self._event.wait(timeout_s)
-        self._event.clear()
-        changed, self._changed = self._changed, set()
-        return changed
+        changed = set()
+        with suppress(Empty):
+            changed.add(self._changed.get(timeout=max(0.0, timeout_s)))
+            while True:
+                changed.add(self._changed.get_nowait())
+        return {name for name in changed if name is not None}
 
     def wake(self) -> None:
         """Ends a wait from another thread or a signal handler."""
-        self._event.set()
+        self._changed.put(None)
 
     def stop(self) -> None:
         """Stops listening, without waiting for a file system that hangs."""
