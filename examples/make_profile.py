@@ -1,4 +1,4 @@
-"""Write the profile of the simulated A100, the one that `pfo-fs demo` trains on, to try the planner with.
+"""Write the profile of a simulated GPU, by default the A100 that `pfo-fs demo` trains on, to try the planner with.
 
     python examples/make_profile.py profile.csv
     pfo-fs plan profile.csv --num-microbatches 12 --gpu A100 -o plan
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pfo_fs.device.simulated import CLOCKS_MHZ, coefficients
+from pfo_fs.device.physics import MODELS, gpu_model
 from pfo_fs.planner import Measurement, Profile
 
 LOWEST_MHZ = 855
@@ -22,14 +22,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="the CSV to write")
     parser.add_argument("--stages", type=int, default=8)
+    parser.add_argument("--gpu", default="A100", choices=list(MODELS))
     args = parser.parse_args()
+    gpu = gpu_model(args.gpu)
     measurements = {}
     for stage in range(args.stages):
         for name in ("forward", "backward"):
-            model = coefficients(name, last_stage=stage == args.stages - 1)
+            model = gpu.coefficients(name, last_stage=stage == args.stages - 1)
             measurements[stage, name] = [
                 Measurement(mhz, model.time_s(mhz), model.time_s(mhz) * model.power_w(mhz))
-                for mhz in sorted(CLOCKS_MHZ, reverse=True)
+                for mhz in gpu.clocks_mhz
                 if mhz >= LOWEST_MHZ
             ]
     Profile(measurements).to_csv(args.output)

@@ -1,15 +1,4 @@
-"""A simulated A100 for the demo, the tests and users without hardware: time and power follow the clock.
-
-Coefficients are fitted to the profile of GPT-3 175B on an A100 SXM in the artifact of Perseus (SOSP'24; 8 stages, one
-micro-batch; 855 to 1,410 MHz), with x = clock / 1410 MHz:
-
-    time  = time_ref_s * (a / x + 1 - a)                        the part a of an instruction follows the clock
-    power = floor_w + linear_w * x + steep_w * max(0, x - knee) ** exponent    above the knee the voltage rises
-
-The fit is within 2.8 % in time, 3.8 % in power and 2.9 % in energy (root mean square 1.1 %) of every row. The profile
-is in seconds and joules: at 1,410 MHz a forward takes 50 ms and 23.8 J, which is 475 W, more than the 400 W that an
-A100 SXM is rated at; the artifact says so, and it is kept. Waiting for other stages costs 83.64 W (the paper's blocking
-power). Below 855 MHz the model extrapolates.
+"""A simulated GPU for the demo, the tests and users without hardware: time and power follow the clock (`physics.py`).
 
 The GPU's state is a small file that two processes map. The clock's process writes the clock, the process that computes
 writes how its power goes on; the energy counter follows exactly from that at any moment, so it needs no updates.
@@ -24,53 +13,15 @@ import re
 import stat
 import time
 from contextlib import suppress
-from typing import NamedTuple
 
 from pfo_fs.device.gpu import ActionLog
+from pfo_fs.device.physics import Coefficients, GpuModel, gpu_model
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
-TOP_CLOCK_MHZ = 1410
-CLOCKS_MHZ = tuple(range(1410, 209, -15))
-BLOCKING_POWER_W = 83.64
 
-
-class Coefficients(NamedTuple):
-    """How time and power of one instruction follow the clock; see the module's docstring."""
-
-    time_ref_s: float
-    a: float
-    floor_w: float
-    linear_w: float
-    steep_w: float
-    knee: float
-    exponent: float
-
-    def time_s(self, mhz: int) -> float:
-        """Returns the duration at `mhz`, in seconds."""
-        return self.time_ref_s * (self.a * TOP_CLOCK_MHZ / mhz + 1 - self.a)
-
-    def power_w(self, mhz: int) -> float:
-        """Returns the power at `mhz`, in watts."""
-        x = mhz / TOP_CLOCK_MHZ
-        return self.floor_w + self.linear_w * x + self.steep_w * math.pow(max(0.0, x - self.knee), self.exponent)
-
-
-_FORWARD = Coefficients(0.048759, 0.8998, 40.23, 317.8, 751.9, 0.7799, 1.137)
-_BACKWARD = Coefficients(0.090399, 0.8366, 48.96, 312.2, 855.1, 0.7693, 1.262)
-_LAST_FORWARD = Coefficients(0.052639, 0.8952, 43.32, 301.9, 757.1, 0.7786, 1.164)
-_LAST_BACKWARD = Coefficients(0.096308, 0.8342, 50.36, 301.5, 865.2, 0.7684, 1.286)
-
-_LIKE_BACKWARD = {"backward": 1.0, "backward_input": 0.5, "backward_weight": 0.5, "forward_backward": 1.5}
-"""How long an instruction takes, in backwards; all others take as long as a forward."""
-
-
-def coefficients(instruction: str, *, last_stage: bool = False) -> Coefficients:
-    """Returns the coefficients of an instruction; the last stage holds the language-model head and takes longer."""
-    backwards = _LIKE_BACKWARD.get(instruction)
-    if backwards is None:
-        return _LAST_FORWARD if last_stage else _FORWARD
-    model = _LAST_BACKWARD if last_stage else _BACKWARD
-    return model._replace(time_ref_s=model.time_ref_s * backwards)
+def simulated_model() -> GpuModel:
+    """The kind of GPU that is simulated: `PFO_FS_SIM_MODEL`, or an A100."""
+    return gpu_model(os.environ.get("PFO_FS_SIM_MODEL") or "A100")
 
 
 # ---- the state that the two processes share
@@ -121,6 +72,7 @@ class _State:
             raise DeviceError(f"{self.path} is not the state of a simulated GPU") from None
         finally:
             os.close(fd)
+        self._idle_w = simulated_model().blocking_power_w
         self.words = memoryview(self._map).cast("q")
         self.numbers = memoryview(self._map).cast("d")
         if self.words[_MAGIC] != _MAGIC_WORD:
@@ -135,7 +87,7 @@ class _State:
                 words, numbers = view.cast("q"), view.cast("d")
                 words[_MAGIC] = _MAGIC_WORD
                 words[_MARK_NS] = words[_UNTIL_NS] = time.monotonic_ns()
-                numbers[_POWER_W] = BLOCKING_POWER_W
+                numbers[_POWER_W] = simulated_model().blocking_power_w
                 words.release()
                 numbers.release()
         with suppress(FileExistsError):
@@ -154,7 +106,7 @@ class _State:
             time.sleep(0)  # the other side is writing
         busy_ns = min(now_ns, until_ns) - mark_ns
         idle_ns = max(0, now_ns - max(until_ns, mark_ns))
-        return energy_j + power_w * max(0, busy_ns) / 1e9 + BLOCKING_POWER_W * idle_ns / 1e9
+        return energy_j + power_w * max(0, busy_ns) / 1e9 + self._idle_w * idle_ns / 1e9
 
     def go_on(self, mark_ns: int, power_w: float, until_ns: int) -> None:
         """From `mark_ns` on: `power_w` until `until_ns`, blocking power after that."""
@@ -171,7 +123,7 @@ class _State:
 
 
 class SimulatedGpu:
-    """The clock's side of a simulated A100 (`Gpu`).
+    """The clock's side of a simulated GPU (`Gpu`).
 
     Each change of the clock is a line in `<name>.log` beside the state. Both files go when the GPU is closed, unless
     `PFO_FS_SIM_DIR` asks for them to be in a certain place. `PFO_FS_SIM_FAULT` makes it fail: `permission`, or `lock:N`
@@ -184,7 +136,8 @@ class SimulatedGpu:
     def __init__(self, name: str) -> None:
         self._state = _State(name)
         self._log = ActionLog(self._state.log_path)
-        self.name = "simulated A100-SXM4"
+        self._clocks = simulated_model().clocks_mhz
+        self.name = f"simulated {simulated_model().name}"
         self.uuid = f"SIM-{name}"
         self._last_j = 0.0
         fault, _, count = os.environ.get("PFO_FS_SIM_FAULT", "").partition(":")
@@ -192,8 +145,8 @@ class SimulatedGpu:
         self._locks_left = int(count or 1) - 1 if fault == "lock" else -1
 
     def supported_clocks_mhz(self) -> list[int]:
-        """Returns the A100's graphics clocks, in MHz, highest first."""
-        return list(CLOCKS_MHZ)
+        """Returns the graphics clocks, in MHz, highest first."""
+        return list(self._clocks)
 
     def why_clocks_stay(self) -> str:
         """Resets the clocks; returns why that failed, or an empty string."""
@@ -207,15 +160,15 @@ class SimulatedGpu:
         """Sets the clock.
 
         Raises:
-            DeviceError: An A100 has no such clock.
+            DeviceError: The GPU has no such clock.
         """
         if self._refuses:
             raise DevicePermissionError("simulated: this user may not lock GPU clocks")
         if self._locks_left == 0:
             raise DeviceError(f"simulated: {mhz} MHz could not be set")
         self._locks_left -= 1
-        if mhz not in CLOCKS_MHZ:
-            raise DeviceError(f"simulated A100: {mhz} MHz is not among its clocks")
+        if mhz not in self._clocks:
+            raise DeviceError(f"{self.name}: {mhz} MHz is not among its clocks")
         self._set(mhz)
         self._log.write("lock", mhz)
 
@@ -248,7 +201,7 @@ class SimulatedGpu:
 
 
 class SimulatedKernels:
-    """The computing side of a simulated A100: instructions that take as long, and as much power, as the clock says.
+    """The computing side of a simulated GPU: instructions that take as long, and as much power, as the clock says.
 
         kernels = SimulatedKernels(name, stages=8)
         kernels.run("forward", stage=0)
@@ -256,7 +209,7 @@ class SimulatedKernels:
     Args:
         name: The name in the GPU's spec, `simulated:<name>`.
         stages: Stages of the whole pipeline; the last one takes longer.
-        time_scale: How many times faster than a real A100; energies shrink by the same factor, so that savings stay
+        time_scale: How many times faster than a real GPU; energies shrink by the same factor, so that savings stay
             what they are. `PFO_FS_SIM_TIME_SCALE`, or 1, if None.
     """
 
@@ -267,14 +220,15 @@ class SimulatedKernels:
         if not 0 < scale < math.inf:
             raise DeviceError(f"time scale {scale} must be positive")
         self.time_scale = scale
-        self._model = _FORWARD
-        self._mhz = TOP_CLOCK_MHZ
+        self._gpu = simulated_model()
+        self._mhz = self._gpu.clocks_mhz[0]
+        self._model = self._gpu.coefficients("forward")
         self._mark_ns = 0
         self._left = 0.0  # share of the instruction that is still to do at `_mark_ns`
 
     def model(self, instruction: str, stage: int) -> Coefficients:
         """Returns how time and power of an instruction follow the clock on this GPU, its time scale included."""
-        model = coefficients(instruction, last_stage=stage == self._last)
+        model = self._gpu.coefficients(instruction, last_stage=stage == self._last)
         return model._replace(time_ref_s=model.time_ref_s / self.time_scale)
 
     def run(self, instruction: str, stage: int = 0, started_ns: int | None = None) -> None:
@@ -316,7 +270,7 @@ class SimulatedKernels:
             pause_ns = min(pause_ns * 2, 4_000_000)
 
     def _clock_mhz(self) -> int:
-        return self._state.words[_CLOCK_MHZ] or TOP_CLOCK_MHZ
+        return self._state.words[_CLOCK_MHZ] or self._gpu.clocks_mhz[0]
 
     def _go_on(self, mark_ns: int) -> None:
         self._mark_ns = mark_ns

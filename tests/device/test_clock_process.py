@@ -23,7 +23,8 @@ from pfo_fs.cursor import InstructionCursor
 from pfo_fs.device import ClockProcess, SimulatedKernels, page
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.page import SharedPage
-from pfo_fs.device.simulated import BLOCKING_POWER_W, SimulatedGpu
+from pfo_fs.device.physics import A100
+from pfo_fs.device.simulated import SimulatedGpu
 
 WaitFor = Callable[..., Any]
 Start = Callable[..., ClockProcess]
@@ -80,7 +81,7 @@ def gone(pid: int) -> bool:
 
 def test_it_says_what_gpu_it_drives_and_resets_what_a_crashed_job_left(start: Start, sim_dir: Path) -> None:
     clocks = start()
-    assert (clocks.gpu_name, clocks.gpu_uuid, clocks.message) == ("simulated A100-SXM4", "SIM-a", "")
+    assert (clocks.gpu_name, clocks.gpu_uuid, clocks.message) == ("simulated A100", "SIM-a", "")
     assert clocks.available_clocks_mhz[0] == 1410
     assert actions(sim_dir) == [("reset", 0)]
     assert clocks.alive()
@@ -191,8 +192,9 @@ def test_without_permission_there_is_a_reason_and_no_attempt(
 # ---- deaths and signals
 
 TRAINER = textwrap.dedent("""
-    import os, sys, time
+    import os, signal, sys, time
     from pfo_fs.device import ClockProcess, page
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in the background ignores it
     clocks = ClockProcess("simulated:a")
     assert clocks.message == ""
     clocks.words[page.TARGET] = 900
@@ -388,11 +390,11 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
             model = kernels.model(name, 0)
             (time_s,), (energy_j,) = result["time_breakdown"][name][i], result["energy_breakdown"][name][i]
             assert time_s >= model.time_s(mhz) - 0.003
-            expected_j = model.time_s(mhz) * model.power_w(mhz) + BLOCKING_POWER_W * (time_s - model.time_s(mhz))
+            expected_j = model.time_s(mhz) * model.power_w(mhz) + A100.blocking_power_w * (time_s - model.time_s(mhz))
             assert energy_j == pytest.approx(expected_j, rel=0.15)
             busy_j += model.time_s(mhz) * model.power_w(mhz)
             busy_s += model.time_s(mhz)
-        idle_j = BLOCKING_POWER_W * (result["iter_time"][i] - busy_s)
+        idle_j = A100.blocking_power_w * (result["iter_time"][i] - busy_s)
         assert result["iter_energy"][i] == pytest.approx(busy_j + idle_j, rel=0.06)
     assert (last["number"], last["message"], last["rank"]) == (2, None, 5)
     assert last["iter_time"] == pytest.approx(result["iter_time"][1], abs=1e-5)

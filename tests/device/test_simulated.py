@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import time
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pfo_fs.device.gpu import DryRunGpu, open_gpu
-from pfo_fs.device.simulated import BLOCKING_POWER_W, SimulatedGpu, SimulatedKernels, coefficients, simulation_dir
+from pfo_fs.device.physics import A100
+from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels, simulation_dir
 from pfo_fs.errors import DeviceError
 
 
@@ -20,25 +20,15 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PFO_FS_DRY_RUN", raising=False)
 
 
-def test_time_and_energy_follow_the_measured_profile_within_the_stated_error(shared_data: Path) -> None:
-    rows = list(csv.DictReader((shared_data / "profiles" / "gpt3-175b+a100_sxm_bf16.csv").open()))
-    assert len(rows) > 600
-    for row in rows:
-        model = coefficients(row["instruction"], last_stage=row["stage"] == "7")
-        mhz = int(row["frequency"])
-        assert model.time_s(mhz) == pytest.approx(float(row["time"]), rel=0.029)
-        assert model.time_s(mhz) * model.power_w(mhz) == pytest.approx(float(row["energy"]), rel=0.03)
-
-
 def test_power_and_speed_fall_with_the_clock_over_the_whole_range() -> None:
     gpu = SimulatedGpu("a")
     clocks = gpu.supported_clocks_mhz()
     assert clocks == sorted(clocks, reverse=True)
     for name in ("forward", "backward", "backward_weight", "something else"):
-        model = coefficients(name)
+        model = A100.coefficients(name)
         powers = [model.power_w(mhz) for mhz in clocks]
         assert powers == sorted(powers, reverse=True)
-        assert powers[-1] > BLOCKING_POWER_W
+        assert powers[-1] > A100.blocking_power_w
 
 
 def test_an_idle_gpu_burns_the_blocking_power() -> None:
@@ -46,7 +36,7 @@ def test_an_idle_gpu_burns_the_blocking_power() -> None:
     t0, e0 = time.monotonic(), gpu.energy_j()
     time.sleep(0.05)
     t1, e1 = time.monotonic(), gpu.energy_j()
-    assert (e1 - e0) / (t1 - t0) == pytest.approx(BLOCKING_POWER_W, rel=0.05)
+    assert (e1 - e0) / (t1 - t0) == pytest.approx(A100.blocking_power_w, rel=0.05)
 
 
 def test_an_instruction_takes_the_time_and_energy_of_its_clock() -> None:
@@ -57,9 +47,9 @@ def test_an_instruction_takes_the_time_and_energy_of_its_clock() -> None:
     kernels.run("forward", stage=7)
     t1, e1 = time.monotonic(), gpu.energy_j()
     model = kernels.model("forward", 7)
-    assert model.time_s(900) == pytest.approx(coefficients("forward", last_stage=True).time_s(900) / 5)
+    assert model.time_s(900) == pytest.approx(A100.coefficients("forward", last_stage=True).time_s(900) / 5)
     assert t1 - t0 >= model.time_s(900)
-    idle_j = BLOCKING_POWER_W * (t1 - t0 - model.time_s(900))
+    idle_j = A100.blocking_power_w * (t1 - t0 - model.time_s(900))
     assert e1 - e0 == pytest.approx(model.power_w(900) * model.time_s(900) + idle_j, rel=0.03)
 
 
@@ -78,7 +68,7 @@ def test_a_clock_that_changes_while_an_instruction_runs_changes_the_rest_of_it()
     share = (changed_ns - start_ns) / 1e9 / model.time_s(1410)
     assert (end_ns - changed_ns) / 1e9 == pytest.approx((1 - share) * model.time_s(600), abs=0.002)
     expected_j = model.power_w(1410) * share * model.time_s(1410) + model.power_w(600) * (end_ns - changed_ns) / 1e9
-    idle_j = BLOCKING_POWER_W * (time.monotonic_ns() - end_ns) / 1e9
+    idle_j = A100.blocking_power_w * (time.monotonic_ns() - end_ns) / 1e9
     assert gpu.energy_j() - e0 == pytest.approx(expected_j + idle_j, rel=0.03)
 
 

@@ -1,0 +1,123 @@
+"""How time and power of an instruction follow a GPU's clock: the models behind the simulated GPUs.
+
+With x = clock / highest clock:
+
+    time  = time_ref_s * (a / x + 1 - a)                        the part a of an instruction follows the clock
+    power = floor_w + linear_w * x + steep_w * max(0, x - knee) ** exponent    above the knee the voltage rises
+
+Above `cap_mhz` the GPU's power limit holds the clock back, whatever was asked for: time and power stay what they are
+there.
+
+Coefficients are fitted to the profiles of GPT-3 175B in the artifact of Perseus (SOSP'24; 8 stages, 1 micro-batch, 855
+MHz to the highest clock); below 855 MHz the models extrapolate. Largest error over the rows, in time, power and energy:
+
+    A100 SXM   2.8 %   3.8 %   2.9 %    (energy: root mean square 1.1 %)
+    A40        4.8 %   1.6 %   4.2 %    (1.7 %; below 1,020 MHz the measured backward gets faster again, the model not)
+
+The A100's profile says 475 W at 1,410 MHz, more than the 400 W that the board is rated at; the artifact says so, and it
+is kept. The A40 runs into its 300 W at about 1,440 MHz.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pfo_fs.errors import ConfigError
+
+
+class Coefficients(NamedTuple):
+    """How time and power of one instruction follow the clock; see the module's docstring."""
+
+    top_mhz: int
+    time_ref_s: float
+    a: float
+    floor_w: float
+    linear_w: float
+    steep_w: float
+    knee: float
+    exponent: float
+    cap_mhz: float = math.inf
+
+    def time_s(self, mhz: float) -> float:
+        """Returns the duration at `mhz`, in seconds."""
+        x = min(mhz, self.cap_mhz) / self.top_mhz
+        return self.time_ref_s * (self.a / x + 1 - self.a)
+
+    def power_w(self, mhz: float) -> float:
+        """Returns the power at `mhz`, in watts."""
+        x = min(mhz, self.cap_mhz) / self.top_mhz
+        return self.floor_w + self.linear_w * x + self.steep_w * math.pow(max(0.0, x - self.knee), self.exponent)
+
+
+class GpuModel(NamedTuple):
+    """A kind of GPU running GPT-3 175B.
+
+    Attributes:
+        name: As people say it.
+        clocks_mhz: Clocks that can be locked, highest first.
+        blocking_power_w: What it draws while it waits for other stages, in W (the Perseus paper, section 6.1).
+        instructions: Coefficients of `forward` and `backward`.
+        last_stage: The same for the last stage, which holds the language-model head and takes longer.
+    """
+
+    name: str
+    clocks_mhz: tuple[int, ...]
+    blocking_power_w: float
+    instructions: Mapping[str, Coefficients]
+    last_stage: Mapping[str, Coefficients]
+
+    def coefficients(self, instruction: str, *, last_stage: bool = False) -> Coefficients:
+        """Returns the coefficients of an instruction."""
+        table = self.last_stage if last_stage else self.instructions
+        backwards = _LIKE_BACKWARD.get(instruction)
+        if backwards is None:
+            return table["forward"]
+        return table["backward"]._replace(time_ref_s=table["backward"].time_ref_s * backwards)
+
+
+_LIKE_BACKWARD = {"backward": 1.0, "backward_input": 0.5, "backward_weight": 0.5, "forward_backward": 1.5}
+"""How long an instruction takes, in backwards; all others take as long as a forward."""
+
+A100 = GpuModel(
+    "A100",
+    tuple(range(1410, 209, -15)),
+    83.64,
+    {
+        "forward": Coefficients(1410, 0.048759, 0.8998, 40.23, 317.8, 751.9, 0.7799, 1.137),
+        "backward": Coefficients(1410, 0.090399, 0.8366, 48.96, 312.2, 855.1, 0.7693, 1.262),
+    },
+    {
+        "forward": Coefficients(1410, 0.052639, 0.8952, 43.32, 301.9, 757.1, 0.7786, 1.164),
+        "backward": Coefficients(1410, 0.096308, 0.8342, 50.36, 301.5, 865.2, 0.7684, 1.286),
+    },
+)
+
+A40 = GpuModel(
+    "A40",
+    tuple(range(1740, 209, -15)),
+    70.38,
+    {
+        "forward": Coefficients(1740, 0.10102, 0.58989, 92.405, 172.26, 908.75, 0.60678, 1.7554, 1436),
+        "backward": Coefficients(1740, 0.26963, 0.23016, 95.185, 168.84, 304.65, 0.64311, 1.1965, 1498),
+    },
+    {
+        "forward": Coefficients(1740, 0.10531, 0.59875, 90.871, 172.21, 767.16, 0.61515, 1.622, 1444),
+        "backward": Coefficients(1740, 0.27655, 0.24214, 94.258, 169.01, 315.39, 0.64215, 1.2131, 1499),
+    },
+)
+
+MODELS: Mapping[str, GpuModel] = {model.name: model for model in (A100, A40)}
+
+
+def gpu_model(name: str) -> GpuModel:
+    """Returns the model of a kind of GPU.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    found = MODELS.get(name.upper())
+    if found is None:
+        raise ConfigError(f"there is no model of a {name!r}; choose {', '.join(MODELS)}")
+    return found
