@@ -15,6 +15,7 @@ from pfo_fs.device.page import (
     BEGIN,
     END,
     HEAD,
+    LAST_END,
     MEASURED_NUMBER,
     MEASURING,
     NUMBER,
@@ -95,6 +96,7 @@ class InstructionCursor:
         self._head = clocks.words[HEAD]
         self._in_step = False
         self._strayed = False
+        self._last_end_ns = 0
         self._order: list[tuple[str, int | None]] | None = None
 
     def set_schedule(self, frequencies: Sequence[tuple[str, int]] | None, stages: Sequence[int] | None = None) -> None:
@@ -129,6 +131,7 @@ class InstructionCursor:
         self._position = 0
         self._in_step = True
         self._strayed = False
+        self._last_end_ns = 0
         self._plan = _NOTHING if self._schedule is None else self._schedule
         if number != self._measured_number:
             self._measured_number, self._measured_steps = number, 0
@@ -173,6 +176,7 @@ class InstructionCursor:
 
     def end(self, name: str) -> None:
         """Ends an instruction."""
+        self._last_end_ns = now_ns = monotonic_ns()
         if self._measuring:
             code = self._end_codes.get(name)
             if code is None:
@@ -180,7 +184,7 @@ class InstructionCursor:
             words = self._words
             head = self._head
             slot = RING + 2 * (head & RING_MASK)
-            words[slot] = monotonic_ns()
+            words[slot] = now_ns
             words[slot + 1] = code
             self._head = words[HEAD] = head + 1
 
@@ -200,6 +204,9 @@ class InstructionCursor:
         self._plan = _NOTHING
         self._release()
         unusable = (STRAYED if strayed else 0) + (0 if self._measuring else UNMARKED)
+        if self._last_end_ns:
+            self._mark(LAST_END, self._last_end_ns)
+            self._last_end_ns = 0
         self._mark(STEP_END | unusable << 8)
         self._measuring = False
         self._check()

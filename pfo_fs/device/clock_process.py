@@ -32,9 +32,7 @@ from pfo_fs.device.report import Reporter
 from pfo_fs.errors import DeviceError
 
 _LOOK_EVERY_NS = 100_000_000
-"""How often marks and energy are read: the back-stop of the sleep."""
-_MEASURE_EVERY_NS = 20_000_000
-"""The same while a window of measuring is open."""
+"""How often marks and energy are read where nothing is measured: the back-stop of the sleep."""
 _READING_SHARE = 20
 """Readings that take t are at least 20 t apart: setting clocks must not queue behind a slow energy counter."""
 _SOON_NS = 5_000_000
@@ -200,6 +198,8 @@ class ClockLoop:
             self._release()
             self._give_up(str(error) or repr(error))
             return
+        if clock != self._clock:
+            self._meter.clock_set(time.monotonic_ns(), clock)
         self._target, self._clock = target, clock
         self._words[page.CLOCK_MHZ] = clock
         if self._dwell_ns:
@@ -216,6 +216,8 @@ class ClockLoop:
         if self._controls:
             with suppress(Exception):
                 self._gpu.reset_clocks()
+        if self._clock:
+            self._meter.clock_set(time.monotonic_ns(), 0)
         self._target = self._clock = self._words[page.CLOCK_MHZ] = 0
 
     def _give_up(self, message: str) -> None:
@@ -237,7 +239,7 @@ class ClockLoop:
             self._measures = False
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"pfo-fs: measuring has failed and ends; clocks are still set: {error!r}\n")
-        pause_ns = _MEASURE_EVERY_NS if self._words[page.MEASURING] else _LOOK_EVERY_NS
+        pause_ns = self._meter.curve.pause_ns() if self._words[page.MEASURING] else _LOOK_EVERY_NS
         if self._marks.behind > 2048:
             pause_ns //= 10
         self._next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns)
@@ -251,12 +253,13 @@ class ClockLoop:
                 self._meter.curve.add(now_ns + self._reading_ns // 2, energy_j)
             except Exception as error:  # noqa: BLE001  without energy, time is still measured
                 self._energy_works = False
+                self._meter.curve.no_more()
                 self._message = self._message or f"no energy: {error}"
         marks = self._marks.read(everything=everything)
         if marks is None:
             self._meter.lost()
-        elif marks:
-            for measured in self._meter.take(marks):
+        else:
+            for measured in self._meter.take(marks, everything=everything):
                 if measured is not None:
                     self._reporter.measured(measured)
                 self._apply()  # clocks do not wait for the arithmetic

@@ -43,7 +43,7 @@ RING_MARKS = 32_768
 RING_MASK = RING_MARKS - 1
 WORDS = RING + 2 * RING_MARKS
 _MOST_AT_ONCE = 2048
-_VERSION = 0x70666F_0001
+_VERSION = 0x70666F_0002
 
 NO_NUMBER = -(1 << 62)
 """No schedule number: nothing measured yet."""
@@ -63,6 +63,8 @@ BEGIN = 4
 """An instruction begins; the value is its name's place in the name table."""
 END = 5
 """It ends."""
+LAST_END = 6
+"""Before STEP_END: the first word is when the step's last instruction ended."""
 
 
 class SharedPage:

@@ -229,11 +229,11 @@ def test_instructions_are_marked_until_the_clock_process_has_its_result(
 ) -> None:
     cursor.set_schedule([(F, 900), (B, 1200)])
     run(cursor, F, B, number=3)
-    step = [page.STEP_BEGIN, page.NUMBER, page.BEGIN, page.END, page.BEGIN, page.END, page.STEP_END]
+    step = [page.STEP_BEGIN, page.NUMBER, page.BEGIN, page.END, page.BEGIN, page.END, page.LAST_END, page.STEP_END]
     assert clocks.kinds() == step
     clocks.words[page.MEASURED_NUMBER] = 3
     run(cursor, F, B, number=3)
-    assert clocks.kinds() == [page.STEP_BEGIN, page.NUMBER, page.STEP_END]
+    assert clocks.kinds() == [page.STEP_BEGIN, page.NUMBER, page.LAST_END, page.STEP_END]
     assert clocks.words[page.MEASURING] == 0
     cursor.step_begin(8, 3)
     cursor.step_end()

@@ -99,6 +99,7 @@ def test_a_new_number_starts_a_new_window_and_an_unfinished_one_is_dropped() -> 
 def test_a_step_that_did_not_run_as_scheduled_is_no_result_but_progress() -> None:
     meter = new_meter()
     meter.curve.add(0, 0.0)
+    meter.curve.add(10_000 * MS, 1000.0)
     found = results(meter, step_marks(0, 0, 1, [], 50))
     found += results(meter, step_marks(100, 1, 1, [], 150, strayed=True))
     assert found == []
@@ -110,6 +111,7 @@ def test_a_step_that_did_not_run_as_scheduled_is_no_result_but_progress() -> Non
 def test_a_step_without_an_end_and_lost_marks_are_dropped() -> None:
     meter = new_meter()
     meter.curve.add(0, 0.0)
+    meter.curve.add(10_000 * MS, 1000.0)
     results(meter, step_marks(0, 0, 1, [], 50))
     assert results(meter, step_marks(100, 1, 1, [(0, 110, 120)], 150)[:-1]) == []
     meter.lost()
@@ -121,6 +123,7 @@ def test_a_step_without_an_end_and_lost_marks_are_dropped() -> None:
 def test_nested_instructions_end_the_innermost_of_their_name() -> None:
     meter = new_meter()
     meter.curve.add(0, 0.0)
+    meter.curve.add(10_000 * MS, 1000.0)
     results(meter, step_marks(0, 0, 1, [], 1))
     marks = step_marks(100, 1, 1, [], 200)
     marks[2:2] = [
@@ -132,3 +135,57 @@ def test_nested_instructions_end_the_innermost_of_their_name() -> None:
     ]
     times = results(meter, marks)[0].result(0)["time_breakdown"]
     assert times == {"forward": [[0.05]], "backward": [[0.03]]}
+
+
+# ---- counters that tick
+
+
+def ticking(curve: EnergyCurve, power_w: float, *, tick_ms: int = 100, read_ms: int = 20, until_ms: int = 3000) -> None:
+    """Readings of a counter that shows, until its next tick, what was true at its last one."""
+    for t_ms in range(3, until_ms, read_ms):
+        curve.add(t_ms * MS, t_ms // tick_ms * tick_ms * power_w / 1000)
+
+
+def test_a_counter_that_ticks_is_taken_to_have_moved_between_two_readings() -> None:
+    curve = EnergyCurve()
+    ticking(curve, 200.0)
+    points = curve.within(450 * MS, 2450 * MS)
+    assert [energy_j for _, energy_j in points] == pytest.approx([20.0 * n for n in range(5, 25)])
+    assert all(abs(t_ns / MS - n * 100) <= 10 for n, (t_ns, _) in enumerate(points, start=5))
+    assert curve.at(2450 * MS) - curve.at(550 * MS) == pytest.approx(380, rel=0.01)
+
+
+def test_a_step_waits_for_the_tick_behind_its_end() -> None:
+    meter = new_meter()
+    ticking(meter.curve, 200.0, until_ms=990)
+    marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 960)
+    assert results(meter, marks) == []
+    assert results(meter, []) == [], "the counter has not ticked since"
+    ticking(meter.curve, 200.0, until_ms=1100)
+    assert [one.steps[0].energy_j for one in results(meter, [])] == [pytest.approx(92, abs=4)]
+
+
+def test_a_counter_that_stands_still_is_not_waited_for_for_ever() -> None:
+    meter = new_meter()
+    for t_ms in range(0, 2000, 20):
+        meter.curve.add(t_ms * MS, 5.0 if t_ms < 500 else 6.0)
+    assert len(results(meter, step_marks(100, 0, 1, [], 700) + step_marks(700, 1, 1, [], 1500))) == 1
+
+
+def test_a_counter_that_fails_is_not_waited_for() -> None:
+    meter = new_meter()
+    ticking(meter.curve, 200.0, until_ms=300)
+    marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 960)
+    assert results(meter, marks) == []
+    meter.curve.no_more()
+    assert len(results(meter, [])) == 1
+
+
+def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
+    meter = new_meter()
+    marks = step_marks(0, 0, 1, [(0, 10, 60)], 100)
+    marks.insert(-1, (60 * MS, page.LAST_END))
+    results(meter, marks)
+    assert list(meter.pace) == [(0, 1, pytest.approx(0.06))]
+    assert meter.last_step is not None
+    assert meter.last_step.time_s == pytest.approx(0.1)

@@ -1,0 +1,171 @@
+"""The power of each instruction at each clock, told apart from a counter that ticks more slowly than instructions run.
+
+Between two ticks of the counter a GPU runs pieces of some instructions, and waits in between. Each pair of ticks is one
+equation: the energy between them is the sum over what ran of its power times its time. Over some hundred ticks, in
+which the shares differ, least squares gives the power of each and its standard error; what is called waiting here is
+the *blocking power* (Perseus, SOSP'24, section 3.2), measured in the training itself. Pure, and plain Python: the clock
+process imports nothing heavy, and there are a few dozen unknowns at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+_SETTLE_NS = 20_000_000
+"""For so long after the clock was set nobody knows which clock runs (milliseconds on NVIDIA GPUs)."""
+_LEAST_S = 0.05
+"""What ran for less than this in all is left out, with the ticks that it ran in."""
+_BREATH = 64
+_MAX_UNKNOWNS = 128
+
+
+class Power(NamedTuple):
+    """What a GPU draws while it runs an instruction at a clock.
+
+    Attributes:
+        instruction: Its name; empty for waiting.
+        frequency: MHz; 0 for the driver's default, and for waiting at whatever clock.
+        power: In W.
+        error: Standard error of `power`, in W.
+        seconds: How much of it was measured.
+    """
+
+    instruction: str
+    frequency: int
+    power: float
+    error: float
+    seconds: float
+
+
+_Key = tuple[str, int]
+_WAITING: _Key = ("", 0)
+
+
+class PowerFit:
+    """Collects ticks and fits powers to them."""
+
+    def __init__(self) -> None:
+        self._clocks: list[tuple[int, int]] = [(0, 0)]  # ns since when, MHz
+        self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each, joules
+
+    def clear(self) -> None:
+        """Forgets all ticks."""
+        self._rows.clear()
+
+    def clock_set(self, t_ns: int, mhz: int) -> None:
+        """Notes that the clock was set."""
+        self._clocks.append((t_ns, mhz))
+        if len(self._clocks) > 100_000:
+            del self._clocks[:50_000]
+
+    def forget_before(self, t_ns: int) -> None:
+        """Forgets clocks that were over before `t_ns`."""
+        last = 0
+        while last + 1 < len(self._clocks) and self._clocks[last + 1][0] <= t_ns:
+            last += 1
+        del self._clocks[:last]
+
+    def add(self, instructions: Sequence[tuple[str, int, int]], ticks: Sequence[tuple[int, float]]) -> Iterator[None]:
+        """Adds a step.
+
+        Args:
+            instructions: (name, begin, end in ns), by begin.
+            ticks: (ns, J) of the counter, within the step.
+
+        Yields:
+            None every so often, for the caller to do more urgent things.
+        """
+        clocks, clock_at, at = self._clocks, 0, 0
+        for number, ((begin_ns, begin_j), (end_ns, end_j)) in enumerate(pairwise(ticks)):
+            if number % _BREATH == 0:
+                yield None
+            while clock_at + 1 < len(clocks) and clocks[clock_at + 1][0] <= begin_ns - _SETTLE_NS:
+                clock_at += 1
+            settled = clock_at + 1 == len(clocks) or clocks[clock_at + 1][0] >= end_ns
+            mhz = clocks[clock_at][1]
+            while at < len(instructions) and instructions[at][2] <= begin_ns:
+                at += 1
+            shares: dict[_Key, float] = {}
+            waiting_ns = end_ns - begin_ns
+            for name, t0, t1 in instructions[at:]:
+                if t0 >= end_ns:
+                    break
+                ran_ns = min(t1, end_ns) - max(t0, begin_ns)
+                waiting_ns -= ran_ns
+                shares[name, mhz] = shares.get((name, mhz), 0.0) + ran_ns / 1e9
+            if waiting_ns > 0:
+                shares[_WAITING] = waiting_ns / 1e9
+            if settled:
+                self._rows.append((shares, end_j - begin_j))
+
+    def solve(self) -> list[Power]:
+        """Returns the powers, best known first; empty where there are too few ticks to tell."""
+        seconds: dict[_Key, float] = {}
+        for shares, _ in self._rows:
+            for key, share_s in shares.items():
+                seconds[key] = seconds.get(key, 0.0) + share_s
+        keys = sorted((key for key, total_s in seconds.items() if total_s >= _LEAST_S), key=lambda key: -seconds[key])
+        number = {key: n for n, key in enumerate(keys[:_MAX_UNKNOWNS])}
+        rows = [(shares, energy_j) for shares, energy_j in self._rows if shares.keys() <= number.keys()]
+        size = len(number)
+        if not size or len(rows) <= size:
+            return []
+        matrix = [[0.0] * size for _ in range(size)]
+        right = [0.0] * size
+        squares = 0.0
+        for shares, energy_j in rows:
+            squares += energy_j * energy_j
+            for key, share_s in shares.items():
+                row = matrix[number[key]]
+                right[number[key]] += share_s * energy_j
+                for other, other_s in shares.items():
+                    row[number[other]] += share_s * other_s
+        inverse = _inverse(matrix)
+        if inverse is None:
+            return []
+        powers = [sum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
+        rest = max(0.0, squares - sum(power * b for power, b in zip(powers, right, strict=True)))
+        variance = rest / (len(rows) - size)
+        found = [
+            Power(
+                key[0],
+                key[1],
+                float(f"{powers[n]:.6g}"),
+                float(f"{math.sqrt(max(0.0, variance * inverse[n][n])):.3g}"),
+                float(f"{seconds[key]:.6g}"),
+            )
+            for key, n in number.items()
+        ]
+        return sorted(found, key=lambda power: power.error)
+
+
+def _inverse(matrix: list[list[float]]) -> list[list[float]] | None:
+    """Inverts a symmetric positive definite matrix (Gauss-Jordan); None where it is not one.
+
+    What always runs in the same proportion within a tick cannot be told apart: a ridge of a billionth keeps the answer
+    finite, and its error large.
+    """
+    size = len(matrix)
+    ridge = 1e-9 * max(matrix[n][n] for n in range(size))
+    rows = [
+        [
+            *(value + (ridge if column == n else 0.0) for column, value in enumerate(row)),
+            *(float(k == n) for k in range(size)),
+        ]
+        for n, row in enumerate(matrix)
+    ]
+    for n in range(size):
+        best = max(range(n, size), key=lambda k: abs(rows[k][n]))
+        if abs(rows[best][n]) < 1e-30:
+            return None
+        rows[n], rows[best] = rows[best], rows[n]
+        scale = rows[n][n]
+        rows[n] = [value / scale for value in rows[n]]
+        for k in range(size):
+            factor = rows[k][n]
+            if k != n and factor:
+                rows[k] = [value - factor * own for value, own in zip(rows[k], rows[n], strict=True)]
+    return [row[size:] for row in rows]

@@ -1,0 +1,117 @@
+"""Powers told apart from a slow counter."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+
+import pytest
+
+from pfo_fs.device.meter import EnergyCurve
+from pfo_fs.device.power import Power, PowerFit
+
+MS = 1_000_000
+Instruction = tuple[str, int, int]
+
+
+def one_f_one_b(rng: random.Random, seconds: float, forward_ms: float, backward_ms: float) -> list[Instruction]:
+    """A forward and a backward in turn, with a wait before every fifth, and some jitter."""
+    found: list[Instruction] = []
+    t_ns, turn = 0, 0
+    while t_ns < seconds * 1e9:
+        if turn % 5 == 4:
+            t_ns += round(rng.uniform(5, 60) * MS)
+        name, mean_ms = ("forward", forward_ms) if turn % 2 == 0 else ("backward", backward_ms)
+        end_ns = t_ns + round(mean_ms * rng.gauss(1, 0.02) * MS)
+        found.append((name, t_ns, end_ns))
+        t_ns, turn = end_ns, turn + 1
+    return found
+
+
+def read(
+    instructions: list[Instruction], watts: dict[str, float], tick_ms: int = 100, every_ms: int = 20
+) -> EnergyCurve:
+    """What a counter shows that ticks every `tick_ms` and is read when the curve says."""
+    ends = [0]
+    energies = [0.0]
+    for name, t0, t1 in instructions:
+        energies.append(energies[-1] + watts[""] * (t0 - ends[-1]) / 1e9)
+        ends.append(t0)
+        energies.append(energies[-1] + watts[name] * (t1 - t0) / 1e9)
+        ends.append(t1)
+
+    def true_j(t_ns: int) -> float:
+        at = min(bisect_right(ends, t_ns), len(ends) - 1)
+        span = ends[at] - ends[at - 1]
+        return (
+            energies[at - 1] + (energies[at] - energies[at - 1]) * (t_ns - ends[at - 1]) / span
+            if span
+            else energies[at]
+        )
+
+    curve = EnergyCurve()
+    t_ns = 7
+    while t_ns < ends[-1]:
+        curve.add(t_ns, true_j(t_ns // (tick_ms * MS) * tick_ms * MS))
+        t_ns += curve.pause_ns()
+    return curve
+
+
+def fitted(instructions: list[Instruction], curve: EnergyCurve, clocks: list[tuple[int, int]] = []) -> dict[str, Power]:  # noqa: B006
+    fit = PowerFit()
+    for t_ns, mhz in clocks:
+        fit.clock_set(t_ns, mhz)
+    for _ in fit.add(instructions, curve.within(0, instructions[-1][2])):
+        pass
+    return {f"{power.instruction}{power.frequency or ''}": power for power in fit.solve()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_known_powers_come_out_of_a_counter_that_ticks_every_100_ms(seed: int) -> None:
+    """Instructions of 50 and 93 ms: two to four of them in a tick, which interpolation would blur."""
+    watts = {"forward": 475.0, "backward": 430.0, "": 83.64}
+    instructions = one_f_one_b(random.Random(seed), 60, 50, 93)
+    powers = fitted(instructions, read(instructions, watts))
+    for name, true_w in watts.items():
+        assert powers[name].power == pytest.approx(true_w, abs=4)
+        assert abs(powers[name].power - true_w) < 5 * powers[name].error
+
+
+def test_more_ticks_make_a_smaller_error() -> None:
+    watts = {"forward": 475.0, "backward": 430.0, "": 83.64}
+    long = one_f_one_b(random.Random(1), 60, 50, 93)
+    short = [instruction for instruction in long if instruction[2] < 5e9]
+    assert fitted(long, read(long, watts))["forward"].error < fitted(short, read(short, watts))["forward"].error / 2
+
+
+def test_a_clock_that_has_just_been_set_is_nobodys() -> None:
+    """For some milliseconds nobody knows which clock runs, so ticks in which it was set are left out."""
+    instructions = [("forward", n * 50 * MS, (n + 1) * 50 * MS) for n in range(80)]
+    curve = EnergyCurve()
+    for t_ms in range(0, 4000, 20):
+        # 400 W; from 2 s on 300 W, but not in the first 15 ms
+        curve.add(t_ms * MS, t_ms * 0.4 - max(0.0, t_ms - 2015) * 0.1)
+    powers = fitted(instructions, curve, [(0, 1410), (2000 * MS, 900)])
+    assert powers["forward1410"].power == pytest.approx(400, rel=1e-6)
+    assert powers["forward900"].power == pytest.approx(300, rel=1e-6)
+
+
+def test_what_always_runs_together_within_a_tick_is_said_to_be_unsure() -> None:
+    """40 ms forward and 60 ms backward in every tick of 100 ms: only their sum is known."""
+    rng = random.Random(3)
+    instructions: list[Instruction] = []
+    for n in range(300):
+        begin = n * 100 * MS
+        instructions += [("forward", begin, begin + 40 * MS), ("backward", begin + 40 * MS, begin + 100 * MS)]
+    fit = PowerFit()
+    ticks = [(n * 100 * MS, n * 40.0 + rng.gauss(0, 0.5)) for n in range(300)]
+    for _ in fit.add(instructions, ticks):
+        pass
+    assert all(power.error > 50 for power in fit.solve())
+
+
+def test_too_few_ticks_give_no_answer_rather_than_a_wild_one() -> None:
+    fit = PowerFit()
+    for _ in fit.add([("forward", 0, 500 * MS)], [(0, 0.0), (100 * MS, 40.0)]):
+        pass
+    assert fit.solve() == []
