@@ -150,6 +150,24 @@ class FrequencySchedule(_Model):
         return self
 
 
+class InstructionPower(_Model):
+    """What one GPU draws while it runs an instruction at a clock, told apart over all ticks of a window.
+
+    Attributes:
+        instruction: Its name; empty for waiting (the blocking power).
+        frequency: The clock that was set, in MHz; 0 for the driver's default, and for waiting.
+        power: In W.
+        error: Standard error of `power`, in W.
+        seconds: How long it ran in the window.
+    """
+
+    instruction: str = Field(max_length=64)
+    frequency: int = Field(ge=0, le=60_000)
+    power: float
+    error: float = Field(ge=0)
+    seconds: float = Field(ge=0)
+
+
 class ProfilingResult(_Model):
     """What one rank measured while one schedule was in force.
 
@@ -158,7 +176,9 @@ class ProfilingResult(_Model):
         iter_time: Duration of each iteration in the window, in seconds.
         iter_energy: Energy of the rank's GPU in each of these iterations, in joules.
         time_breakdown: `time_breakdown["forward"][i]` lists the durations of iteration i's forwards, in seconds.
-        energy_breakdown: The same in joules.
+        energy_breakdown: The same in joules, interpolated in the ticks of the energy counter.
+        iter_span: From the begin of each iteration to the end of its last instruction, in seconds; empty if unknown.
+        powers: Of each instruction at each clock, with their errors.
     """
 
     rank: int = Field(ge=0)
@@ -166,6 +186,63 @@ class ProfilingResult(_Model):
     iter_energy: list[float]
     time_breakdown: dict[str, list[list[float]]] = {}
     energy_breakdown: dict[str, list[list[float]]] = {}
+    iter_span: list[float] = []
+    powers: list[InstructionPower] = Field(default=[], max_length=1024)
+
+
+class Target(_Model):
+    """What a job is planned for: exactly one of the three.
+
+    Attributes:
+        slowdown: Longest iteration time, as a multiple of that at the highest clocks; 1.0: no slowdown.
+        deadline: Longest iteration time, in seconds.
+        power: Highest average power of all GPUs of the job together, in W.
+    """
+
+    slowdown: float | None = Field(default=None, ge=1, le=100)
+    deadline: float | None = Field(default=None, gt=0, le=1e6)
+    power: float | None = Field(default=None, gt=0, le=1e9)
+
+    @model_validator(mode="after")
+    def _one_is_given(self) -> Target:
+        if sum(value is not None for value in (self.slowdown, self.deadline, self.power)) != 1:
+            raise ValueError("a target is exactly one of slowdown, deadline (s) and power (W)")
+        return self
+
+    def __str__(self) -> str:
+        if self.power is not None:
+            return f"at most {self.power:g} W"
+        if self.deadline is not None:
+            return f"at most {self.deadline:g} s per iteration"
+        return "no slowdown" if self.slowdown == 1 else f"at most {self.slowdown:g} times the time at full clocks"
+
+
+class Straggler(_Model):
+    """What a person knows in advance: something will make iterations `slowdown` times as long.
+
+    Attributes:
+        slowdown: Of the straggling pipeline, against its time at the highest clocks.
+        pipeline: Its data-parallel rank; None: it is outside of this job, or nobody knows which.
+    """
+
+    slowdown: float = Field(ge=1, le=100)
+    pipeline: int | None = Field(default=None, ge=0)
+
+
+class Situation(_Model):
+    """What a schedule was made for, besides the measurements: written down with it, so that a restart knows it.
+
+    Attributes:
+        target: What a person wishes; None: what the scheduler was started with.
+        straggler: What a person announces.
+        slow_pipelines: Data-parallel rank of each pipeline that is slower than its plan says, and how many times.
+        looks: How often the plan in force was put in question: a higher number asks for new measurements.
+    """
+
+    target: Target | None = None
+    straggler: Straggler | None = None
+    slow_pipelines: dict[int, float] = Field(default={}, max_length=100_000)
+    looks: int = Field(default=0, ge=0)
 
 
 class OfflineProfilingResult(_Model):

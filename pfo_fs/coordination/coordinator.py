@@ -15,6 +15,8 @@ from typing import Literal
 
 from pfo_fs.coordination.orders import Order, known_orders
 from pfo_fs.coordination.override import YamlOverride
+from pfo_fs.coordination.pace import PaceReader
+from pfo_fs.coordination.shelf import ProfileShelf
 from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, check_schedules, is_builtin, load_scheduler
@@ -79,8 +81,14 @@ class Coordinator:
         self._orders: dict[int, Order] = {}
         self._scheduler: FrequencyScheduler | None = None
         self._scheduler_failed = ""
-        self._index = 0  # how many results the scheduler has observed
-        self._numbers: dict[int, int] = {}  # scheduler index -> newest schedule number that carries it
+        self._index = 0  # how many lists of schedules the scheduler has yielded before the one in force
+        self._made: dict[int, bodies.Source] = {}  # numbers that the scheduler made, ascending
+        self._observed = -1  # the newest of them whose results the scheduler has observed
+        self._published: list[FrequencySchedule] | None = None
+        self._shelf = ProfileShelf(folder)
+        self._pace = PaceReader(folder)
+        self._model: dict[str, float] = {}
+        self._gpu_names: dict[int, str] = {}
         self._source: bodies.Source | None = None  # of the newest committed schedule
         self._number = -1
         self._start_step = 0
@@ -91,8 +99,12 @@ class Coordinator:
         self._said_checked = -math.inf
         self._progress: tuple[int, float, float | None] | None = None  # step, since when at the earliest, s/iteration
         self._progress_read = -math.inf
-        self._results_seen = -1
         self.first_seen = self.last_alive = monotonic()
+
+    @property
+    def scheduler(self) -> FrequencyScheduler | None:
+        """The policy, once it runs."""
+        return self._scheduler
 
     @property
     def is_mine(self) -> bool:
@@ -104,7 +116,9 @@ class Coordinator:
         """Whether nothing is awaited from the ranks, so that the next look need not be any sooner for what they do."""
         if self.state == "waiting":
             return not self.is_mine
-        return self._scheduler is None or self._scheduler.done or self._results_seen == self._numbers.get(self._index)
+        if self._scheduler is None or self._scheduler.done:
+            return True
+        return not self._made or (self._observed == max(self._made) and not self._scheduler.watches_pace)
 
     def poll(self) -> float:
         """Looks once and does what there is to do; never raises for what is wrong with this job.
@@ -159,6 +173,7 @@ class Coordinator:
         assert self._override is not None
         self._override.look("schedule.yaml" in names, now, self._resolve)
         self._observe()
+        self._look_at_situation(now)
         self._publish_if_wanted(now)
         if self._in_force_step is not None and self._override.active:
             self._override.say_published(self._number, self._in_force_step, in_force=True)
@@ -196,6 +211,7 @@ class Coordinator:
                         f"ranks/{rank}.json says rank {body.rank_info.rank} of a job with {info.world_size} ranks"
                     )
                 self._ranks[rank] = body.rank_info
+                self._gpu_names[rank] = body.gpu_name
                 self.last_alive = now
             missing = [rank for rank in range(info.world_size) if rank not in self._ranks]
             if missing:
@@ -245,11 +261,7 @@ class Coordinator:
             infos = [self._ranks[rank] for rank in sorted(self._ranks)]
             scheduler = cls(job.job_info, infos, self._settings, **args)
             scheduler.next_schedule()
-            for index in sorted(self._numbers):
-                if index <= self._index:
-                    continue
-                scheduler.observe(self._results(self._numbers[self._index]))
-                self._index = index
+            self._replay(scheduler)
         except (ConfigError, PlanError) as error:
             self._scheduler_failed = str(error)
             return
@@ -257,35 +269,84 @@ class Coordinator:
         if self._settings.dump_data:
             dump.save_ranks(infos, self._settings.dump_dir / self.folder.job_id)
 
+    def _replay(self, scheduler: FrequencyScheduler) -> None:
+        """Tells a new scheduler what an earlier one of this job was told, in the same order."""
+        before = -1
+        for number, source in self._made.items():
+            if before >= 0 and source.observed == before:
+                self._hand_over(scheduler, before)
+            if source.situation != scheduler.situation:
+                scheduler.react(source.situation)
+            before, self._index = number, source.index
+
+    def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> list[ProfilingResult]:
+        """Lets a scheduler observe the results of schedule `number`."""
+        assert self._job is not None
+        infos = list(self._ranks.values())
+        scheduler.orders = known_orders(self.folder, infos, scheduler.next_schedule(), self._orders)
+        if not self._shelf.consulted:
+            known = self._shelf.known(self._job, scheduler.orders, self._gpu_names)
+            if known is not None:
+                scheduler.recall(known.csv, known.source)
+        results = self._results(number)
+        scheduler.observe(results)
+        self._observed = number
+        return results
+
     def _restore(self) -> None:
         """Reads which schedules an earlier coordinator committed."""
+        self._made.clear()
         for number in self.folder.schedule_numbers():
             index = self.folder.read_index(number)
             if index is None:
                 continue
             self._number, self._source, self._start_step = number, index.source, index.start_step
             if index.source.kind == "scheduler":
-                self._numbers[index.source.index] = number
+                self._made[number] = index.source
         accepted = self._source.sha256 if self._source and self._source.kind == "yaml" else ""
-        self._override = YamlOverride(self.folder, accepted)
+        last = next(reversed(self._made.values()), None)
+        self._override = YamlOverride(self.folder, accepted, last.situation if last else None)
+        self._published = None
 
     def _observe(self) -> None:
         """Hands a complete set of results to the scheduler."""
-        number = self._numbers.get(self._index)
-        if self._scheduler is None or number is None or self._results_seen == number:
+        number = next(reversed(self._made), -1)
+        if self._scheduler is None or self._scheduler.done or number < 0 or self._observed == number:
             return
         assert self._job is not None
         if len(self.folder.ranks_with_result(number)) < self._job.job_info.world_size:
             return
-        results = self._results(number)
-        self._results_seen = number
+        before = self._scheduler.next_schedule()
+        results = self._hand_over(self._scheduler, number)
         if self._settings.dump_data:
             dump.save_prof(results, self._settings.dump_dir / self.folder.job_id, number)
-        if self._scheduler.done:
-            return
-        self._scheduler.observe(results)
-        if not self._scheduler.done:
+        if not self._scheduler.done and self._scheduler.next_schedule() is not before:
             self._index += 1
+        self._shelf.keep(self._scheduler.findings())
+        model = self._scheduler.model()
+        if model and model != self._model:
+            self._model = model
+            self.folder.write_model(bodies.ModelBody(**model, profile=self._shelf.path))  # type: ignore[arg-type]
+
+    def _look_at_situation(self, now: float) -> None:
+        """Tells the scheduler what people wish and what iterations take."""
+        if self._scheduler is None or self._scheduler.done:
+            return
+        assert self._override is not None
+        situation = self._scheduler.situation
+        if self._scheduler.watches_pace:
+            pace = self._pace.read(now, self._ranks, self._iteration_time_s())
+            in_force = [one for one in pace if one.number == self._number]
+            if in_force and self._source is not None and self._source.kind == "scheduler":
+                situation = self._scheduler.assess(in_force)
+        situation = situation.model_copy(
+            update={"target": self._override.target, "straggler": self._override.straggler}
+        )
+        if situation != self._scheduler.situation:
+            self._scheduler.react(situation)
+
+    def _iteration_time_s(self) -> float:
+        return (self._progress[2] or 0.0) if self._progress else 0.0
 
     def _results(self, number: int) -> list[ProfilingResult]:
         """What all ranks measured under `number`, without ranks that began late where their stage has others."""
@@ -307,12 +368,26 @@ class Coordinator:
         assert self._override is not None
         if self._override.active:
             return bodies.Source(kind="yaml", sha256=self._override.accepted_sha256), self._override.schedules
-        source = bodies.Source(kind="scheduler", index=self._index)
-        return source, self._scheduler.next_schedule() if self._scheduler else None
+        if self._scheduler is None:
+            return bodies.Source(kind="scheduler"), None
+        source = bodies.Source(
+            kind="scheduler", index=self._index, situation=self._scheduler.situation, observed=self._observed
+        )
+        return source, self._scheduler.next_schedule()
+
+    def _is_news(self, source: bodies.Source, schedules: list[FrequencySchedule]) -> bool:
+        """Whether what is wanted differs from what is published."""
+        last = self._source
+        if last is None or (source.kind, source.index, source.sha256) != (last.kind, last.index, last.sha256):
+            return True
+        if source.situation == last.situation:
+            return False
+        # Another situation that leads to the same clocks needs no new number, unless new measurements are wanted.
+        return source.situation.looks != last.situation.looks or schedules != self._published
 
     def _publish_if_wanted(self, now: float) -> None:
         source, schedules = self._wanted()
-        if source == self._source or schedules is None:
+        if schedules is None or not self._is_news(source, schedules):
             return
         assert self._job is not None
         infos = list(self._ranks.values())
@@ -335,9 +410,10 @@ class Coordinator:
             self._restore()
             return
         self._number, self._source, self._start_step = number, source, start_step
+        self._published = schedules
         self._in_force_step = None
         if source.kind == "scheduler":
-            self._numbers[source.index] = number
+            self._made[number] = source
         self._say(force=True)
         if self._on_publish is not None:
             self._on_publish(number, schedules)
@@ -385,6 +461,7 @@ class Coordinator:
             state=self.state,
             message=self.message[:4000],
             yaml_problem=self._override.problem[:4000] if self._override else "",
+            news=self._scheduler.news[:4000] if self._scheduler else "",
             source=self._source,
         )
         if (body == self._said and not force and self._still_said()) or not self._still_leads():

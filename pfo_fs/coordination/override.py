@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import yaml
 
 from pfo_fs.errors import PlanError, StoreError
-from pfo_fs.models import FrequencySchedule
+from pfo_fs.models import FrequencySchedule, Situation
 from pfo_fs.scheduler.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.store import JobFolder
 
@@ -33,11 +33,18 @@ class YamlOverride:
     Args:
         folder: The job.
         accepted_sha256: The YAML that is in force already, after a restart; empty if none is.
+        situation: What the newest schedule was made for, after a restart.
+
+    Attributes:
+        target: What the file asks the scheduler to plan for; None if it does not.
+        straggler: What it tells the scheduler to expect.
     """
 
-    def __init__(self, folder: JobFolder, accepted_sha256: str = "") -> None:
+    def __init__(self, folder: JobFolder, accepted_sha256: str = "", situation: Situation | None = None) -> None:
         self._folder = folder
         self.accepted_sha256 = accepted_sha256
+        self.target = situation.target if situation else None
+        self.straggler = situation.straggler if situation else None
         self.schedules: list[FrequencySchedule] | None = None
         self.problem = ""
         self._in_force_meanwhile = ""
@@ -89,20 +96,22 @@ class YamlOverride:
         self._judge(content, resolve)
 
     def _look_at_absence(self, now: float) -> None:
-        if not self.active and self._content is None:
+        if not self.active and self._content is None and self.target is None and self.straggler is None:
             return
         self._absent_since = now if self._absent_since is None else self._absent_since
         self._absences += 1
         if self._absences >= GONE_AFTER_LISTINGS and now - self._absent_since >= GONE_AFTER_S:
             log.info("job %s: schedule.yaml was removed; the scheduler has the wheel again", self._folder.job_id)
             self.accepted_sha256, self.schedules, self.problem = "", None, ""
+            self.target = self.straggler = None
             self._content, self._judged = None, ""
             self._absent_since, self._absences = None, 0
             self._say("removed", "", [])
 
     def _judge(self, content: bytes, resolve: Resolve) -> None:
         try:
-            schedules = resolve(parse_schedule_yaml(content))
+            document = parse_schedule_yaml(content)
+            schedules = resolve(document) if document.has_clocks else None
         except OrderUnknown as error:
             self._say("waiting", self._sha256, [(error.line, str(error))])
             return  # judged again at the next look
@@ -111,9 +120,11 @@ class YamlOverride:
         except PlanError as error:
             problems = [(error.line, str(error))]
         else:
-            self._judged = self.accepted_sha256 = self._sha256
+            self._judged = self._sha256
+            self.accepted_sha256 = self._sha256 if document.has_clocks else ""
             self.schedules, self.problem = schedules, ""
-            self._say("accepted", self._sha256, [])
+            self.target, self.straggler = document.target, document.straggler
+            self._say("accepted" if document.has_clocks else "accepted, the scheduler heeds it", self._sha256, [])
             return
         self._judged = self._sha256
         self.problem = _first(problems)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pfo_fs.device import page
 from pfo_fs.device.power import Power, PowerFit
@@ -25,6 +25,13 @@ _TICK_NS = 300_000_000
 _MAX_PACE = 64
 _EARLY_NS, _OFTEN_NS, _RARELY_NS = 3_000_000, 2_000_000, 20_000_000
 _PERIODS = 9
+
+
+class Names(Protocol):
+    """The name table of the page (`page.SharedPage`)."""
+
+    def name(self, index: int) -> str:
+        """Returns the name at a place of the table."""
 
 
 class Step(NamedTuple):
@@ -186,7 +193,7 @@ class StepMeter:
         pace: (step, number, span in s) of the last complete steps; whoever reads them takes them out.
     """
 
-    def __init__(self, profile_steps: int, names: page.SharedPage) -> None:
+    def __init__(self, profile_steps: int, names: Names) -> None:
         self.curve = EnergyCurve()
         self.last_step: Step | None = None
         self.done_number = page.NO_NUMBER

@@ -19,7 +19,7 @@ from pfo_fs.planner.pipeline import (
 from pfo_fs.planner.plan import Plan, plan_of_orders
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, read_profile
+from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, parse_profile, read_profile
 from pfo_fs.planner.schedules import SCHEDULES, make_pipeline
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "make_pipeline",
     "one_frequency",
     "one_per_stage",
+    "parse_profile",
     "pipeline_from_orders",
     "pipeline_from_torch",
     "plan_of_orders",

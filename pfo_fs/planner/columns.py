@@ -70,8 +70,8 @@ class Columns:
         self.kind: Any = np.array([*(number_of[i.stage, i.name] for i in problem.pipeline.instructions), len(kinds)])
         ranks = [rank for rank, order in enumerate(problem.pipeline.orders) for _ in order]
         order = problem.pipeline.topological
-        self.forwards = _levels(order, problem.before, problem.after, ranks)
-        self.backwards = _levels(order[::-1], problem.after, problem.before, ranks)
+        self.forwards = levels_of(order, problem.before, problem.after, ranks)
+        self.backwards = levels_of(order[::-1], problem.after, problem.before, ranks)
         nodes = len(order)
         self.rank_before: Any = np.array([n - 1 if n and ranks[n - 1] == ranks[n] else nodes for n in range(nodes)])
         self.rank_after: Any = np.array(
@@ -126,8 +126,15 @@ def latest_of(view: Sequence[Level], times: Any, deadlines: Any) -> Any:
 Neighbours = list[list[tuple[int, float]]]
 
 
-def _levels(order: Sequence[int], before: Neighbours, after: Neighbours, ranks: Sequence[int]) -> list[Level]:
-    """Sorts the nodes into levels by the longest way to them."""
+def levels_of(order: Sequence[int], before: Neighbours, after: Neighbours, ranks: Sequence[int]) -> list[Level]:
+    """Sorts nodes into levels by the longest way to them.
+
+    Args:
+        order: The nodes, none before what it waits for.
+        before: For each node, (node, delay in s) of those that it waits for.
+        after: For each node, those that wait for it.
+        ranks: The rank of each node.
+    """
     depth = [0] * len(order)
     for node in order:
         depth[node] = max((depth[first] + 1 for first, _ in before[node]), default=0)

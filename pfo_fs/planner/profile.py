@@ -10,7 +10,7 @@ import csv
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -181,8 +181,21 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         if Path(path).stat().st_size > MAX_PROFILE_BYTES:
             raise PlanError(f"{source}: is larger than {MAX_PROFILE_BYTES:,} bytes, which is no profile")
         with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = list(_rows(csv.reader(file), source))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            return parse_profile(file, source)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{source}: cannot be read as a profile: {error}") from error
+
+
+def parse_profile(lines: Iterable[str], source: str) -> Profile:
+    """Reads a profile from the lines of a CSV; as `read_profile` otherwise.
+
+    Args:
+        lines: The header first.
+        source: What messages begin with.
+    """
+    try:
+        rows = list(_rows(csv.reader(lines), source))
+    except csv.Error as error:
         raise PlanError(f"{source}: cannot be read as a profile: {error}") from error
     table: dict[tuple[int, str, int], list[_Row]] = defaultdict(list)
     for row in rows:

@@ -14,25 +14,27 @@ from pfo_fs.errors import PlannerError
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 
-_WEIGHTS = (1.0, 3.0, 10.0, 100.0)
-"""How many times its price a change is taken for: the relaxation that sets the prices knows of no changes."""
+_WEIGHTS = (10.0, 1.0, 3.0, 100.0)
+"""How many times its price a change is taken for: the relaxation that sets the prices knows of no changes. Mostly the
+first is the best."""
 _TRIALS = 3
 _REFINED = 2
 """Of what the programs suggest, so many are worked out."""
 _INFINITE = float("inf")
 
 
-def plan_with_switch_time(problem: Problem, relaxed: Relaxed, length_s: float) -> list[int]:
+def plan_with_switch_time(problem: Problem, relaxed: Relaxed, length_s: float, thorough: bool = True) -> list[int]:
     """Returns the best assignment found within the length, clock changes counted.
 
     Args:
         problem: A problem with switch time.
         relaxed: The answer of its relaxation without changes, whose duals are the first prices.
         length_s: The longest iteration time in s; that of `problem.fastest` or longer.
+        thorough: Try more prices, which takes four times as long.
     """
     candidates: list[tuple[float, list[list[int]], list[int]]] = []
     tried = set()
-    for weight in _WEIGHTS:
+    for weight in _WEIGHTS if thorough else _WEIGHTS[:1]:
         prices = relaxed.prices_w
         for _ in range(2):  # the second time with the prices of the program that knows the changes
             groups = _runs(problem, _cheapest_clocks(problem, prices, weight))

@@ -3,7 +3,7 @@
 Policies are pure. The only file that is read here is a plan that the user names.
 """
 
-from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
+from pfo_fs.scheduler.base import FrequencyScheduler, Order, Pace, ScheduleGenerator
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
 from pfo_fs.scheduler.plan_file import format_lowtime_plan, parse_plan, read_plan
 from pfo_fs.scheduler.point import Manual, PointSolution, PointSolution3D
@@ -22,7 +22,9 @@ __all__ = [
     "BUILTIN",
     "FrequencyScheduler",
     "Manual",
+    "Order",
     "OrderUnknown",
+    "Pace",
     "PointSolution",
     "PointSolution3D",
     "Problem",

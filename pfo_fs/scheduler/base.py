@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation
 from pfo_fs.settings import PFOSettings
 
 ScheduleGenerator: TypeAlias = Generator[list[FrequencySchedule], list[ProfilingResult], None]
+
+
+Order: TypeAlias = Sequence[tuple[str, int | None]]
+"""(instruction, stage or None) in the order of one iteration."""
+
+
+class Pace(NamedTuple):
+    """One iteration of one pipeline, as its first stage saw it.
+
+    Attributes:
+        pipeline: Data-parallel rank.
+        step: The iteration.
+        number: The schedule that was in force.
+        span_s: From its begin to the end of the last instruction, in s: without waiting for other pipelines.
+        throttled: What holds the clocks of one of its GPUs back, in words; empty if nothing does.
+    """
+
+    pipeline: int
+    step: int
+    number: int
+    span_s: float
+    throttled: str = ""
 
 
 class FrequencyScheduler(ABC):
@@ -31,13 +53,23 @@ class FrequencyScheduler(ABC):
         rank_infos: Sorted by rank.
         world_size: Number of ranks.
         pfo_settings: As given.
+        orders: Instructions of each rank in the order of an iteration, as soon as they are known; whoever runs the
+            scheduler sets it before `observe`.
+        situation: What schedules are made for, besides results.
+        news: A line for people: what the scheduler is doing.
+        watches_pace: Whether `assess` wants to know how long iterations take.
     """
+
+    watches_pace: bool = False
+    news: str = ""
 
     def __init__(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings) -> None:
         self.job_info = job_info
         self.rank_infos = sorted(rank_infos, key=lambda info: info.rank)
         self.world_size = job_info.world_size
         self.pfo_settings = pfo_settings
+        self.orders: Mapping[int, Order | None] = {}
+        self.situation = Situation()
         self._generator: ScheduleGenerator | None = None
         self._schedules: list[FrequencySchedule] | None = None
         self._done = False
@@ -109,6 +141,39 @@ class FrequencyScheduler(ABC):
             self._done = True
             return
         self._schedules = self._checked(yielded)
+
+    def react(self, situation: Situation) -> None:
+        """Takes note of another situation; what `next_schedule` returns may change.
+
+        Called before `next_schedule` or `observe`, also in a replay: a schedule's situation is recorded with it.
+        """
+        self.situation = situation
+
+    def recall(self, csv: str, source: str) -> None:  # noqa: B027  most schedulers measure nothing
+        """Takes what earlier jobs of the same kind had measured; once, as soon as all orders are known.
+
+        Args:
+            csv: As `findings` gives it; from a file that others can write to.
+            source: Where it comes from.
+        """
+
+    def findings(self) -> str:
+        """What has been measured, as a profile CSV for later jobs of the same kind; empty for nothing."""
+        return ""
+
+    def model(self) -> dict[str, float]:
+        """The figures that it plans with, as `pfo-fs report` shows them; empty while there are none."""
+        return {}
+
+    def assess(self, pace: Sequence[Pace]) -> Situation:
+        """Looks at iterations that have ended since the last call, and says which situation that is.
+
+        Not replayed: what it learns is lost with the daemon, and learned again. Changes nothing in the schedules.
+
+        Args:
+            pace: Of all pipelines, in the order of their steps.
+        """
+        return self.situation
 
     def _checked(self, yielded: Any) -> list[FrequencySchedule]:
         if not isinstance(yielded, (list, tuple)):

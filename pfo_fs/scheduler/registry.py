@@ -12,12 +12,14 @@ from pfo_fs.errors import ConfigError
 from pfo_fs.scheduler.base import FrequencyScheduler
 from pfo_fs.scheduler.point import Manual, PointSolution, PointSolution3D
 
-BUILTIN: dict[str, type[FrequencyScheduler]] = {
+BUILTIN: dict[str, type[FrequencyScheduler] | str] = {
     "Manual": Manual,
     "PointSolution": PointSolution,
     "PointSolution3D": PointSolution3D,
+    "InstructionProfiler": "pfo_fs.scheduler.profiler",
+    "ParetoScheduler": "pfo_fs.scheduler.pareto",
 }
-"""Schedulers that are known by a short name."""
+"""Schedulers that are known by a short name; of those that need the planner, the module, imported when it is wanted."""
 
 
 def is_builtin(name: str) -> bool:
@@ -35,7 +37,8 @@ def load_scheduler(name: str) -> type[FrequencyScheduler]:
         ConfigError: There is none; the message says which step failed, and how.
     """
     if name in BUILTIN:
-        return BUILTIN[name]
+        known = BUILTIN[name]
+        return getattr(import_module(known), name) if isinstance(known, str) else known
     module_name, colon, class_name = name.partition(":")
     if not colon:
         close = difflib.get_close_matches(name, BUILTIN, n=1)

@@ -11,6 +11,10 @@
         - backward 870 x8
     ranks:
       5: 1305
+    target: {slowdown: 1.05}                  # or deadline (s per iteration), or power (W of the whole job)
+    straggler: {slowdown: 1.2, pipeline: 3}   # announced: that pipeline will take 1.2 times as long
+
+`target` and `straggler` speak to the scheduler; a file with nothing else leaves the clocks to it.
 
 What is read here comes from a folder that others can write to. `parse_schedule_yaml` believes nothing and reports all
 that is wrong at once, with lines; `ScheduleDocument.resolve` holds it against a job.
@@ -22,10 +26,12 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import yaml
+from pydantic import ValidationError
 
-from pfo_fs.models import MAX_WORLD_SIZE, FrequencySchedule, JobInfo, RankInfo
+from pfo_fs.models import MAX_WORLD_SIZE, FrequencySchedule, JobInfo, RankInfo, Straggler, Target
 from pfo_fs.scheduler.validate import Orders
 from pfo_fs.scheduler.yaml_entries import BadValue, Entry, EntryReader, Selected, read_number
 from pfo_fs.scheduler.yaml_nodes import compose, describe_node, line_of, pairs_of
@@ -41,6 +47,7 @@ __all__ = [
     "parse_schedule_yaml",
 ]
 
+Wish = TypeVar("Wish", Target, Straggler)
 _RANGE = re.compile(r"\s*(?P<first>[^\s,-]+)\s*(?:-\s*(?P<last>[^\s,-]+))?\s*")
 
 
@@ -52,11 +59,20 @@ class ScheduleDocument:
         everybody: What `all` says.
         stages: What `stages` says; no stage is in two of them.
         ranks: What `ranks` says; no rank is in two of them.
+        target: What the scheduler is to plan for.
+        straggler: What it is to expect.
     """
 
     everybody: Entry | None = None
     stages: tuple[Selected, ...] = ()
     ranks: tuple[Selected, ...] = ()
+    target: Target | None = None
+    straggler: Straggler | None = None
+
+    @property
+    def has_clocks(self) -> bool:
+        """Whether it takes the scheduler's place; otherwise it only speaks to it."""
+        return self.everybody is not None or bool(self.stages or self.ranks)
 
     def resolve(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: Orders) -> list[FrequencySchedule]:
         """Returns the schedules that the document means for a job, sorted by rank.
@@ -100,13 +116,21 @@ def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
         raise ScheduleProblems(reader.problems)
     if not root.value:
         raise ScheduleProblems([Problem(line_of(root), "the file says nothing; remove it, or write `all: 0`")])
-    return ScheduleDocument(reader.everybody, tuple(reader.selected["stages"]), tuple(reader.selected["ranks"]))
+    return ScheduleDocument(
+        reader.everybody,
+        tuple(reader.selected["stages"]),
+        tuple(reader.selected["ranks"]),
+        reader.target,
+        reader.straggler,
+    )
 
 
 class _DocumentReader:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.everybody: Entry | None = None
+        self.target: Target | None = None
+        self.straggler: Straggler | None = None
         self.selected: dict[str, list[Selected]] = {"stages": [], "ranks": []}
         self._entries = EntryReader(self.problems)
 
@@ -130,6 +154,34 @@ class _DocumentReader:
 
     def read_ranks(self, value: yaml.Node) -> None:
         self._read_selected("ranks", "rank", value)
+
+    def read_target(self, value: yaml.Node) -> None:
+        self.target = self._read_wish(Target, "target", "{slowdown: 1.05}, {deadline: 16.2} or {power: 18000}", value)
+
+    def read_straggler(self, value: yaml.Node) -> None:
+        self.straggler = self._read_wish(Straggler, "straggler", "{slowdown: 1.2, pipeline: 3}", value)
+
+    def _read_wish(self, model: type[Wish], what: str, example: str, node: yaml.Node) -> Wish | None:
+        if not isinstance(node, yaml.MappingNode):
+            self.problems.append(Problem(line_of(node), f"a {what} is such as {example}; got {describe_node(node)}"))
+            return None
+        numbers: dict[str, str] = {}
+        known = list(model.model_fields)
+        for key, line, value in pairs_of(node):
+            if key not in known:
+                self.problems.append(Problem(line, unknown_key(key, known)))
+            elif key in numbers or not isinstance(value, yaml.ScalarNode):
+                self.problems.append(Problem(line, f"{key!r} takes one number; a {what} is such as {example}"))
+            else:
+                numbers[key] = value.value
+        try:
+            return model.model_validate(numbers)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = f"{first['loc'][0]} " if first["loc"] else ""
+            reason = f"{where}{first['msg'].removeprefix('Value error, ')}; a {what} is such as {example}"
+            self.problems.append(Problem(line_of(node), reason))
+            return None
 
     def _read_selected(self, section: str, what: str, node: yaml.Node) -> None:
         if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
@@ -165,6 +217,8 @@ _TOP_LEVEL: dict[str, Callable[[_DocumentReader, yaml.Node], None]] = {
     "all": _DocumentReader.read_all,
     "stages": _DocumentReader.read_stages,
     "ranks": _DocumentReader.read_ranks,
+    "target": _DocumentReader.read_target,
+    "straggler": _DocumentReader.read_straggler,
 }
 """The keys of a document and what reads them."""
 

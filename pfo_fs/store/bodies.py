@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation
 
 Short = Field(default="", max_length=4000)
 
@@ -19,12 +19,14 @@ class JobBody(_Body):
     """`job.json`: rank 0, once.
 
     `scheduler` and `scheduler_args` are what the job asks for; empty: whatever the coordinator's settings say.
+    `model_key` says what is trained: profiles are shared by jobs with the same one.
     """
 
     job_info: JobInfo
     coordination: Literal["auto", "daemon", "local"]
     scheduler: str = Field(default="", max_length=200)
     scheduler_args: dict[str, Any] = {}
+    model_key: str = Field(default="", max_length=200)
     profile_steps: int = Field(default=5, ge=1, le=1000)
     host: str = Field(default="", max_length=255)
     started: str = Field(default="", max_length=40, description="UTC, for people")
@@ -58,11 +60,17 @@ class ClaimBody(_Body):
 
 
 class Source(_Body):
-    """Where a schedule came from: the scheduler's `index`-th, or a person's YAML with this hash."""
+    """Where a schedule came from: the scheduler's `index`-th, or a person's YAML with this hash.
+
+    The scheduler made it for `situation`, after it had seen the results of schedule `observed` (-1: of none): that is
+    what a replay needs to know.
+    """
 
     kind: Literal["scheduler", "yaml"]
     index: int = Field(default=-1, ge=-1)
     sha256: str = Field(default="", max_length=64)
+    situation: Situation = Situation()
+    observed: int = Field(default=-1, ge=-1)
 
 
 class IndexBody(_Body):
@@ -88,7 +96,8 @@ class PlanBody(_Body):
 class CurrentBody(_Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
-    `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused.
+    `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
+    `news` what the scheduler is doing.
     """
 
     generation: int = Field(ge=0)
@@ -97,6 +106,7 @@ class CurrentBody(_Body):
     state: Literal["waiting", "running", "broken", "ended"]
     message: str = Short
     yaml_problem: str = Short
+    news: str = Short
     source: Source | None = None
 
 
@@ -119,6 +129,45 @@ class RankProgress(_Body):
     iter_energy: float | None = None
     clock_mhz: int | None = None
     error: str = Short
+
+
+class PaceBody(_Body):
+    """`pace/<rank>.json`: the helper process of that rank's host, replaced: how long its last iterations took.
+
+    `steps` holds (step, schedule number, s until the rank's last instruction had ended); `throttled` says what holds
+    its GPU's clocks back, if anything does.
+    """
+
+    rank: int = Field(ge=0)
+    steps: list[tuple[int, int, float]] = Field(default=[], max_length=64)
+    throttled: str = Field(default="", max_length=200)
+
+
+class KnownBody(_Body):
+    """`known.json`: the coordinator, once: what earlier jobs had measured when this one began; a profile CSV."""
+
+    source: str = Field(default="", max_length=400)
+    csv: str = Field(default="", max_length=6_000_000)
+
+
+class ModelBody(_Body):
+    """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
+
+    Seconds, joules, watts; `full_*` is an iteration with everything at the highest clock, as measured: `full_time_s`
+    until the last instruction has ended, `full_energy_j` of all GPUs. `warmth` is how many times the power of then the
+    GPUs draw now. `profile` is the path of what was measured, below the shared directory.
+    """
+
+    blocking_power_w: float = Field(ge=0)
+    delay_s: float = Field(ge=0)
+    overhead_s: float = Field(ge=0)
+    switch_time_s: float = Field(ge=0)
+    full_time_s: float = Field(ge=0)
+    full_energy_j: float = Field(ge=0)
+    warmth: float = Field(gt=0)
+    guard: float
+    gpus_per_rank: int = Field(ge=1)
+    profile: str = Field(default="", max_length=600)
 
 
 class ProgressBody(_Body):

@@ -4,6 +4,8 @@
   daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that are over
+  profiles/<key>/<job_id>.csv     that job's coordinator, replaced: what it has measured, for later jobs of its kind
+  profiles/<key>/about.json       what the key stands for, once, for people
   jobs/<job_id>/
     job.json                      rank 0, once, after the folders below are there
     coordinator.json              who schedules this job, once: a daemon, or rank 0 itself
@@ -14,6 +16,9 @@
     sched/<number>/index.json     the coordinator, once, last: commits schedule <number>
     prof/<number>/<rank>.json     that rank, once: what it measured under schedule <number>
     progress/<rank>.json          one helper process per host, replaced, rarely
+    pace/<rank>.json              one helper process per host, replaced: time of a pipeline's iterations
+    known.json                    the coordinator, once: what earlier jobs had measured
+    model.json                    the coordinator, replaced: what the scheduler plans with
     schedule.yaml                 a person (optional, read-only for us)
     schedule.status.yaml          the coordinator, replaced: what became of it
     end.json                      rank 0, or the daemon when the job is given up, once
@@ -41,10 +46,12 @@ RECORD_LIMIT = 256 * 1024
 """Bytes of the largest small record that is read."""
 PLAN_LIMIT = 8 * 1024 * 1024
 """Bytes of the largest plan, index or result that is read."""
+PROFILE_LIMIT = 4 * 1024 * 1024
+"""Bytes of the largest profile of another job that is read."""
 YAML_LIMIT = 256 * 1024
 """Bytes of the largest schedule.yaml that is read."""
 
-_FOLDERS = ("ranks", "order", "sched", "prof", "progress")
+_FOLDERS = ("ranks", "order", "sched", "prof", "progress", "pace")
 _NUMBERED = re.compile(r"(\d{1,9})\.json")
 
 
@@ -322,6 +329,56 @@ class JobFolder:
 
     def progress_names(self) -> list[int]:
         return self._numbers("progress")
+
+    def write_pace(self, body: b.PaceBody) -> None:
+        self.replace("pace", body, f"pace/{body.rank}.json")
+
+    def read_pace(self, rank: int) -> b.PaceBody | None:
+        return self.read("pace", b.PaceBody, f"pace/{rank}.json")
+
+    def ranks_with_pace(self) -> list[int]:
+        return self._numbers("pace")
+
+    # ---- profiles of this and of other jobs
+
+    def read_known(self) -> b.KnownBody | None:
+        return self.read("known", b.KnownBody, "known.json", PLAN_LIMIT)
+
+    def claim_known(self, body: b.KnownBody) -> b.KnownBody:
+        """Writes down what was known when the job began; returns what stands there."""
+        return body if self.claim("known", body, "known.json") else (self.read_known() or body)
+
+    def write_model(self, body: b.ModelBody) -> None:
+        self.replace("model", body, "model.json")
+
+    def read_model(self) -> b.ModelBody | None:
+        return self.read("model", b.ModelBody, "model.json")
+
+    def write_profile(self, key: str, csv: str, about: str) -> None:
+        """Publishes what this job has measured.
+
+        Args:
+            key: Of jobs that can use it, a plain name.
+            csv: The profile.
+            about: What the key stands for, as JSON.
+        """
+        for folder in ("profiles", f"profiles/{key}"):
+            self.files.make_folder(folder)
+        self.files.claim(f"profiles/{key}/about.json", about.encode())
+        self.files.publish(f"profiles/{key}/{self.job_id}.csv", csv.encode())
+
+    def read_profiles(self, key: str) -> dict[str, str]:
+        """What other jobs with this key have measured, by job id; what is too large or no text is left out."""
+        found = {}
+        for name in self.files.names(f"profiles/{key}"):
+            job_id = name.removesuffix(".csv")
+            if name.endswith(".csv") and job_id != self.job_id and is_safe_job_id(job_id):
+                try:
+                    data = self.files.read(f"profiles/{key}/{name}", PROFILE_LIMIT)
+                    found[job_id] = (data or b"").decode()
+                except (StoreError, UnicodeDecodeError):
+                    continue
+        return found
 
     # ---- people, and the end
 

@@ -165,12 +165,12 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
         ("all: {forward: [1]}\n", 1, "'forward' has one clock in MHz, got a list of 1"),
         ("all: {forward: fast}\n", 1, "the clock of 'forward' is a whole number, got 'fast'"),
         ("all: {? [a] : 1}\n", 1, "expected the name of an instruction as key"),
-        ("- 1\n", 1, "expected the keys all, stages, ranks, got a list of 1"),
-        ("1200\n", 1, "expected the keys all, stages, ranks, got '1200'"),
+        ("- 1\n", 1, "expected the keys all, stages, ranks, target, straggler, got a list of 1"),
+        ("1200\n", 1, "expected the keys all, stages, ranks, target, straggler, got '1200'"),
         ("", 1, "the file says nothing"),
         ("# only this\n", 1, "the file says nothing"),
         ("{}", 1, "the file says nothing"),
-        ("~", 1, "expected the keys all, stages, ranks, got '~'"),
+        ("~", 1, "expected the keys all, stages, ranks, target, straggler, got '~'"),
     ],
 )
 def test_a_mistake_is_reported_with_its_line_and_reason(text: str, line: int, reason: str) -> None:

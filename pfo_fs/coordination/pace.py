@@ -1,0 +1,63 @@
+"""Reads how long iterations take, as the pipelines' first ranks say it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+from pfo_fs.models import RankInfo
+from pfo_fs.scheduler import Pace
+from pfo_fs.store import JobFolder
+
+_LIST_EVERY_S = 10.0
+_SHARE = 20
+"""Readings that take t are at least 20 t apart."""
+
+
+class PaceReader:
+    """Reads what is new in one job's `pace/`.
+
+    Args:
+        folder: The job.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._names: list[int] = []
+        self._listed = -math.inf
+        self._not_before = -math.inf
+        self._seen: dict[int, int] = {}
+
+    def read(self, now: float, ranks: Mapping[int, RankInfo], iteration_s: float) -> list[Pace]:
+        """Returns iterations that were not seen yet, in the order of their steps.
+
+        Args:
+            now: Monotonic time, in s.
+            ranks: The job's ranks.
+            iteration_s: What an iteration takes, in s, or 0: more than a few looks in that time tell nothing.
+        """
+        if now < self._not_before:
+            return []
+        began = time.perf_counter()
+        if now - self._listed >= _LIST_EVERY_S:
+            self._listed = now
+            self._names = self._folder.ranks_with_pace()
+        throttled: dict[int, str] = {}
+        found: list[Pace] = []
+        for rank in self._names:
+            body = self._folder.read_pace(rank)
+            info = ranks.get(rank)
+            if body is None or info is None:
+                continue
+            if body.throttled:
+                throttled[info.dp_rank] = f"rank {rank}: {body.throttled}"
+            if info.pp_rank or info.tp_rank:
+                continue  # it has something to say of its GPU only
+            fresh = [entry for entry in body.steps if entry[0] > self._seen.get(rank, -1)]
+            found += [Pace(info.dp_rank, *entry) for entry in fresh]
+            if fresh:
+                self._seen[rank] = fresh[-1][0]
+        self._not_before = now + max(_SHARE * (time.perf_counter() - began), min(1.0, iteration_s / 4))
+        found.sort(key=lambda pace: (pace.step, pace.pipeline))
+        return [pace._replace(throttled=throttled.get(pace.pipeline, "")) for pace in found]

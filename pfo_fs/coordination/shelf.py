@@ -1,0 +1,83 @@
+"""Profiles that outlive their job: found by later jobs that train the same on the same GPUs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+
+from pfo_fs.errors import StoreError
+from pfo_fs.models import safe_name
+from pfo_fs.scheduler import Order
+from pfo_fs.store import JobFolder, bodies
+
+log = logging.getLogger(__name__)
+
+
+class ProfileShelf:
+    """One job's view of `profiles/`.
+
+    A job matches another one if it trains the same model (`model_key`, else its metadata) with the same degrees and the
+    same instructions in the same order on every stage, on the same kinds of GPUs, with the same software. That makes a
+    profile a candidate; the scheduler holds it against the job's own first measurements.
+
+    Args:
+        folder: The job.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._key = ""
+        self._about = ""
+        self._kept = ""
+
+    @property
+    def consulted(self) -> bool:
+        """Whether `known` could say something."""
+        return bool(self._key)
+
+    @property
+    def path(self) -> str:
+        """Where this job's own profile lies, below the shared directory; empty while there is none."""
+        return f"profiles/{self._key}/{self._folder.job_id}.csv" if self._kept else ""
+
+    def known(
+        self, job: bodies.JobBody, orders: Mapping[int, Order | None], gpu_names: Mapping[int, str]
+    ) -> bodies.KnownBody | None:
+        """Returns what earlier jobs have measured: of several the most; the same one after a restart.
+
+        Args:
+            job: This job.
+            orders: What each rank runs.
+            gpu_names: What each rank runs on.
+        """
+        if not orders or not all(orders.values()):
+            return None
+        about = {
+            "model": job.model_key or job.job_info.job_metadata or "",
+            "pp_degree": job.job_info.pp_degree,
+            "tp_degree": job.job_info.tp_degree,
+            "orders": sorted({json.dumps(order) for order in orders.values()}),
+            "gpus": sorted(set(gpu_names.values())),
+            "versions": {name: text for name, text in sorted(job.versions.items()) if name not in ("pfo_fs", "python")},
+        }
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+        self._key = f"{safe_name(str(about['model'])) or 'unnamed'}-{digest}"
+        self._about = json.dumps(about, indent=1)[:200_000]
+        known = self._folder.read_known()
+        if known is None:
+            found = self._folder.read_profiles(self._key)
+            best = max(found, key=lambda job_id: (found[job_id].count("\n"), job_id), default="")
+            known = self._folder.claim_known(bodies.KnownBody(source=best, csv=found.get(best, "")))
+        return known if known.csv else None
+
+    def keep(self, csv: str) -> None:
+        """Publishes what this job has measured, if that is news; a directory that does not take it loses nothing."""
+        if not csv or not self._key or csv == self._kept:
+            return
+        try:
+            self._folder.write_profile(self._key, csv, self._about)
+            self._kept = csv
+        except StoreError as error:
+            log.warning("job %s: its profile cannot be kept for later jobs: %s", self._folder.job_id, error.args[-1])

@@ -1,0 +1,439 @@
+"""The closed loop: profile while training, plan, deploy, check that it delivers, follow stragglers and targets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Sequence
+from statistics import fmean, median, stdev
+from typing import Any
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation, Target
+from pfo_fs.planner import Measurement, Plan, Profile, parse_profile
+from pfo_fs.scheduler.base import Pace, ScheduleGenerator
+from pfo_fs.scheduler.model import JobModel, measured_iteration, pipeline_of, span_of
+from pfo_fs.scheduler.profiler import InstructionProfiler
+from pfo_fs.scheduler.samples import Entry, Kind
+from pfo_fs.scheduler.stragglers import PaceWatch
+from pfo_fs.settings import PFOSettings
+
+log = logging.getLogger(__name__)
+
+_MOST_GUARD = 0.05
+_CORRECTIONS = 4
+"""How many times in a row a plan is made faster or slower after measuring it."""
+_SURE = 2.0
+"""Standard errors."""
+_LEAST_NOISE = 0.0015
+_WORTH = 0.002
+"""Relative: a plan that is faster than it need be by less than this stays."""
+_OTHER_JOB = 0.03
+"""Relative: a profile of an earlier job that is off by more at the highest clock is of something else."""
+_KNOWN_ERROR = 0.002
+_BLOCKING_SHARE = 0.2
+"""Blocking power as a part of the highest power, where no GPU was seen waiting: 84 of 475 W (A100), 70 of 299 (A40)."""
+_CALIBRATED_WITH = 3
+COLUMNS = ("stage", "instruction", "frequency", "time", "energy", "time_error", "power_error", "count", "waiting_power")
+
+
+class ParetoScheduler(InstructionProfiler):
+    """Profiles during the training, then runs the plan that takes least energy within the target.
+
+    It starts with what earlier jobs of the same kind have measured, if the first iterations agree with it. A plan is
+    measured as soon as it is in force; while iterations take longer than promised by more than the noise, it is made
+    faster. Pipelines that wait for a straggler get the plan for the straggler's pace (T' in Perseus, SOSP'24, section
+    4), and lose it as soon as the straggler is gone. When iterations drift away from what was measured, the plan is
+    measured and made anew.
+
+    Args:
+        job_info: The job.
+        rank_infos: All its ranks, in any order.
+        pfo_settings: Settings of the scheduling side.
+        slowdown: Longest iteration time, as a multiple of that at the highest clocks; 1.0: no slowdown.
+        deadline: Instead: longest iteration time, in s.
+        power: Instead: highest average power of all GPUs of the job together, in W.
+        blocking_power: What a waiting GPU draws, in W; None: as measured in the training itself.
+        switch_time: What a clock change is taken to cost, in s: plans with few changes.
+        tolerance: Relative error of time and power that is good enough for the profile.
+        max_windows: Never more profiling windows than this.
+    """
+
+    watches_pace = True
+
+    def __init__(
+        self,
+        job_info: JobInfo,
+        rank_infos: Sequence[RankInfo],
+        pfo_settings: PFOSettings,
+        slowdown: float | None = None,
+        deadline: float | None = None,
+        power: float | None = None,
+        blocking_power: float | None = None,
+        switch_time: float = 0.001,
+        tolerance: float = 0.003,
+        max_windows: int = 64,
+    ) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings, tolerance, max_windows)
+        self._default_target = _target(slowdown, deadline, power)
+        self._blocking_power = blocking_power
+        self._switch_time_s = switch_time
+        self._known: Profile | None = None
+        self._known_waiting_w = 0.0
+        self._model: JobModel | None = None
+        self._iterations: list[tuple[list[ProfilingResult], list[list[Entry]]]] = []
+        self._full_s = 0.0  # what an iteration takes at the highest clocks
+        self._full_j = 0.0
+        self._after_s = 0.0  # from the end of the last instruction to the end of the step
+        self._scale = 1.0  # the model's full speed, against the measured one
+        self._power_scale = 1.0  # what the planner is asked for, against the cap
+        self._corrections = 0
+        self._expected_s = 0.0
+        self._expected_for: Target | None = None
+        self._given_up = False
+        self._cached: tuple[Any, list[FrequencySchedule]] | None = None
+        self._watch = PaceWatch()
+
+    @classmethod
+    def check_args(cls, **args: Any) -> None:
+        """Raises PlanError for arguments that cannot be right."""
+        super().check_args(**{name: args[name] for name in ("tolerance", "max_windows") if name in args})
+        _target(args.get("slowdown"), args.get("deadline"), args.get("power"))
+        blocking = args.get("blocking_power")
+        if blocking is not None and (not isinstance(blocking, (int, float)) or blocking <= 0):
+            raise PlanError(f"blocking_power is {blocking!r}; give what a waiting GPU draws, in W")
+
+    @property
+    def target(self) -> Target:
+        """What is planned for now."""
+        return self.situation.target or self._default_target
+
+    # ---- the loop
+
+    def _run(self) -> ScheduleGenerator:
+        yield from self._profile()
+        self._plan_anew()
+        schedules: list[FrequencySchedule] = []
+        while True:
+            results = yield schedules  # a placeholder: `next_schedule` knows better
+            self._verify(results)
+
+    def next_schedule(self) -> list[FrequencySchedule]:
+        """Returns the plan for the situation as it is now, once there is one."""
+        schedules = super().next_schedule()
+        return schedules if self._model is None else self._planned()
+
+    def react(self, situation: Situation) -> None:
+        """Takes note of another situation; another target is a new start for the corrections."""
+        if situation.target != self.situation.target:
+            self._power_scale, self._corrections, self._given_up = 1.0, 0, False
+        if situation.looks != self.situation.looks:
+            self._corrections = 0
+        super().react(situation)
+        self._watch.forget()
+        if self._model is not None:
+            self._say()
+
+    def _take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
+        super()._take(results, schedules)
+        planned = {schedule.rank: schedule for schedule in schedules}
+        ranks = self._pipeline_ranks(0)
+        by_rank = {result.rank: result for result in results}
+        if schedules and ranks and all(rank in by_rank for rank in ranks):
+            window = [by_rank[rank] for rank in ranks]
+            self._iterations.append((window, [self._entries(rank, planned.get(rank)) for rank in ranks]))
+            del self._iterations[1 : max(1, len(self._iterations) - _CALIBRATED_WITH + 1)]
+            if not self._full_s:
+                self._note_full_speed(results)
+
+    def _note_full_speed(self, results: Sequence[ProfilingResult]) -> None:
+        """The first window with clocks set runs everything at the highest: what all else is measured by."""
+        spans = self._spans(results)
+        self._full_s = median(fmean(values) for values in spans.values())
+        self._watch.noise = max(_noise_of(values) for values in spans.values())
+        self._full_j = sum(fmean(result.iter_energy) for result in results)
+        self._after_s = max(0.0, median(fmean(r.iter_time) - span_of(r) for r in results if r.rank in self._firsts()))
+        self._use_known()
+
+    def _plan_anew(self) -> None:
+        """Makes the model of the job from everything measured so far."""
+        ranks = self._pipeline_ranks(0)
+        pipeline = pipeline_of([self._order(rank) for rank in ranks])
+        iterations = [
+            iteration
+            for results, entries in self._iterations
+            if (iteration := measured_iteration(pipeline, results, entries)) is not None
+        ]
+        guard = self._model.guard if self._model is not None else 0.0
+        self._model = JobModel(
+            pipeline,
+            self.profile(),
+            self._blocking_power_w(),
+            self.job_info.tp_degree,
+            iterations,
+            self._switch_time_s,
+        )
+        self._model.guard = guard
+        self._scale = self._bias()
+        self._cached = None
+        self._say()
+
+    def _bias(self) -> float:
+        """What the model says of full speed, against what was measured."""
+        if self._model is None or not self._full_s:
+            return 1.0
+        return self._model.full_speed.iteration_time_s / self._full_s
+
+    def _blocking_power_w(self) -> float:
+        if self._blocking_power is not None:
+            return self._blocking_power
+        waiting = self.samples.waiting
+        if waiting.power_error < 0.2:
+            return waiting.power_w
+        if self._known_waiting_w:
+            return self._known_waiting_w
+        highest = max(point.power_w for points in self.samples.points.values() for point in points.values())
+        log.warning("no GPU was seen waiting for long; its power then is taken to be %.0f W", _BLOCKING_SHARE * highest)
+        return _BLOCKING_SHARE * highest
+
+    # ---- plans
+
+    def _planned(self) -> list[FrequencySchedule]:
+        """The schedules for the situation; the same list while nothing changes."""
+        assert self._model is not None
+        slow = tuple(sorted(self.situation.slow_pipelines.items()))
+        tuned = self._model.guard, self._power_scale, self._given_up
+        key = str(self.target), str(self.situation.straggler), slow, tuned
+        if self._cached is None or self._cached[0] != key:
+            self._cached = key, self._schedules_now()
+        return self._cached[1]
+
+    def _schedules_now(self) -> list[FrequencySchedule]:
+        plans = {pipeline: self._plan_for(pipeline) for pipeline in range(self.job_info.dp_degree)}
+        made = {id(plan): plan.schedules() for plan in plans.values()}
+        schedules = []
+        for info in self.rank_infos:
+            schedule = made[id(plans[info.dp_rank])][info.pp_rank]
+            several = any(stage is not None for _, stage in self.orders.get(info.rank) or ())
+            schedules.append(
+                schedule.model_copy(update={"rank": info.rank, "stages": schedule.stages if several else None})
+            )
+        return schedules
+
+    def _plan_for(self, pipeline: int) -> Plan:
+        """The plan of one pipeline: for the target, or for the pace of the slowest one if that is slower."""
+        assert self._model is not None
+        if self._given_up:
+            return self._model.full_speed
+        slowdowns = self._slowdowns()
+        pace_s = max(slowdowns.values(), default=1.0) * self._full_s
+        if slowdowns.get(pipeline, 1.0) > 1:  # what it may take at healthy speed
+            pace_s /= slowdowns[pipeline]
+        if pace_s > self._goal_s() * (1 + _WORTH):
+            return self._model.within(self._scale * pace_s * (1 - _WORTH / 2), straggler=True)
+        if self.target.power is not None:
+            return self._capped()
+        return self._model.within(self._scale * self._goal_s())
+
+    def _capped(self) -> Plan:
+        """The plan of one pipeline under a cap on the power of all."""
+        assert self._model is not None
+        assert self.target.power is not None
+        return self._model.at_power(self._power_scale * self.target.power / self.job_info.dp_degree)
+
+    def _slowdowns(self) -> dict[int, float]:
+        """How much slower than healthy each pipeline is; -1 stands for somebody outside of the job."""
+        found = dict(self.situation.slow_pipelines)
+        announced = self.situation.straggler
+        if announced is not None:
+            at = -1 if announced.pipeline is None else announced.pipeline
+            found[at] = max(found.get(at, 1.0), announced.slowdown)
+        return found
+
+    def _goal_s(self) -> float:
+        """What an iteration may take by the target, in s until the last instruction has ended."""
+        if self.target.deadline is not None:
+            return max(0.0, self.target.deadline - self._after_s)
+        if self.target.power is not None:
+            return self._capped().iteration_time_s / self._scale
+        return (self.target.slowdown or 1.0) * self._full_s
+
+    # ---- does it deliver?
+
+    def _verify(self, results: Sequence[ProfilingResult]) -> None:
+        """Holds the measured plan against what it promised, and corrects what the planner is asked for."""
+        self._take(results, self._planned())
+        self._follow_drift(results)
+        if self._slowdowns() or self._given_up:
+            return
+        spans = self._spans(results)
+        means = [fmean(values) for values in spans.values()]
+        measured_s = median(means)
+        self._watch.noise = max(_noise_of(values) for values in spans.values())
+        error = max(_LEAST_NOISE, _SURE * self._watch.noise / (len(means) * len(next(iter(spans.values())))) ** 0.5)
+        measured_j = sum(fmean(result.iter_energy) for result in results)
+        self._expected_s, self._expected_for = measured_s, self.target
+        if self.target.power is not None:
+            power_w = measured_j / fmean(t for r in results if r.rank in self._firsts() for t in r.iter_time)
+            off = power_w / self.target.power - 1
+        else:
+            off = measured_s / self._goal_s() - 1
+        too_much, too_little = off > error, off < -max(error, _WORTH)
+        self._say(measured_s, measured_j)
+        if not (too_much or too_little) or self._corrections >= _CORRECTIONS:
+            if too_much:
+                self.news += f"; the plan does not deliver: {off:+.2%} beyond the target"
+            return
+        assert self._model is not None
+        before = self._planned()
+        self._corrections += 1
+        if self.target.power is not None:
+            self._power_scale /= 1 + off
+        elif self._corrections == 1:
+            # A plan without room anywhere shows what full speed does not: how long a result is on its way to the next.
+            self._plan_anew()
+        else:
+            self._model.guard = round(max(-_MOST_GUARD, self._model.guard + off), 5)
+        if too_much and (self._planned() == before or self._model.guard > _MOST_GUARD):
+            self.news += f"; the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
+            self._given_up = self.target.power is None  # slower than the highest clocks is nobody's doing here
+
+    def _follow_drift(self, results: Sequence[ProfilingResult]) -> None:
+        """Where instructions take longer or shorter than the profile says, at clocks that did not change: scale it."""
+
+    def _spans(self, results: Sequence[ProfilingResult]) -> dict[int, list[float]]:
+        """For each pipeline, how long each of its iterations took until its last instruction had ended."""
+        firsts = self._firsts()
+        return {
+            self._place[result.rank].dp_rank: list(result.iter_span or result.iter_time)
+            for result in results
+            if result.rank in firsts
+        }
+
+    def _firsts(self) -> set[int]:
+        """The first rank of each pipeline, which sees all of an iteration."""
+        return {info.rank for info in self.rank_infos if info.pp_rank == 0 and info.tp_rank == 0}
+
+    def _pipeline_ranks(self, pipeline: int) -> list[int]:
+        """The ranks of a pipeline, by stage, if their orders are known."""
+        ranks = {i.pp_rank: i.rank for i in self.rank_infos if i.dp_rank == pipeline and i.tp_rank == 0}
+        return [ranks[stage] for stage in sorted(ranks)] if self._one_pipeline() else []
+
+    # ---- the pace between windows
+
+    def assess(self, pace: Sequence[Pace]) -> Situation:
+        """Finds stragglers, and drift that all pipelines share."""
+        if self._model is None or not self._expected_s or self._expected_for != self.target:
+            return self.situation
+        slowdowns = self._slowdowns()
+        pace_s = max(slowdowns.values(), default=1.0) * self._full_s
+        healthy_s = max(self._expected_s, pace_s) if slowdowns else self._expected_s
+        expected = {
+            pipeline: max(healthy_s, self._expected_s * slowdowns.get(pipeline, 1.0))
+            for pipeline in range(self.job_info.dp_degree)
+        }
+        known = self.situation.slow_pipelines
+        if self.job_info.dp_degree > 1:
+            found = self._watch.slowdowns(pace, expected, known)
+            if found != known and len(found) <= self.job_info.dp_degree / 2:
+                return self.situation.model_copy(update={"slow_pipelines": found})
+        else:
+            self._watch.slowdowns(pace, expected, {})
+        if not slowdowns and self._watch.drifted():
+            return self.situation.model_copy(update={"looks": self.situation.looks + 1})
+        return self.situation
+
+    # ---- what others have measured, and what is said
+
+    def recall(self, csv: str, source: str) -> None:
+        """Takes the profile of an earlier job, to be held against the first measurements of this one."""
+        try:
+            self._known = parse_profile(io.StringIO(csv), f"profile of job {source}")
+            self._known_waiting_w = _waiting_power_w(csv)
+        except PlanError as error:
+            log.warning("the profile of job %s cannot be used: %s", source, error)
+
+    def _use_known(self) -> None:
+        """Takes the recalled profile for measured, if it agrees with this job at the highest clock."""
+        known, self._known = self._known, None
+        if known is None:
+            return
+        for kind in self.kinds:
+            table = {m.frequency_mhz: m for m in known.measurements.get(kind, ())}
+            for mhz, point in self.samples.curve(kind).items():
+                there = table.get(mhz)
+                if there is None or abs(there.time_s / point.time_s - 1) > _OTHER_JOB:
+                    log.warning("%s does not agree with this job's %s; profiling anew", known.source, kind[1])
+                    return
+        for kind in self.kinds:
+            for m in known.measurements[kind]:
+                self._recalled(kind, m)
+
+    def _recalled(self, kind: Kind, m: Measurement) -> None:
+        point = self.samples.points.setdefault(kind, {}).get(m.frequency_mhz)
+        if point is None:
+            count = 100
+            point = self.samples._point(kind, m.frequency_mhz)
+            point.add_times(count, m.time_s, (_KNOWN_ERROR / 2 * m.time_s) ** 2 * count * (count - 1))
+            point.add_power(m.energy_j / m.time_s, _KNOWN_ERROR * m.energy_j / m.time_s)
+
+    def findings(self) -> str:
+        """Everything measured, as a profile CSV with the errors behind the columns of Zeus's."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        waiting = f"{self.samples.waiting.power_w:.6g}" if self.samples.waiting.weight else ""
+        for row in self.samples.rows():
+            writer.writerow((*(f"{value:.7g}" if isinstance(value, float) else value for value in row), waiting))
+        return file.getvalue()
+
+    def model(self) -> dict[str, float]:
+        """The figures that it plans with."""
+        if self._model is None:
+            return {}
+        problem, calibration = self._model.problem, self._model.calibration
+        return {
+            "blocking_power_w": problem.blocking_power_w,
+            "delay_s": calibration.delay_s if calibration else 0.0,
+            "overhead_s": problem.overhead_s,
+            "switch_time_s": problem.switch_time_s,
+            "full_time_s": self._full_s,
+            "full_energy_j": self._full_j,
+            "warmth": self.warmth,
+            "guard": self._model.guard,
+            "gpus_per_rank": problem.gpus_per_rank,
+        }
+
+    def _say(self, measured_s: float = 0.0, measured_j: float = 0.0) -> None:
+        slowdowns = self._slowdowns()
+        self.news = f"target: {self.target}"
+        if slowdowns:
+            names = ", ".join(
+                f"pipeline {p} ({self._watch.why.get(p, 'announced')})" if p >= 0 else "announced"
+                for p in sorted(slowdowns)
+            )
+            self.news += f"; pace of a straggler, {max(slowdowns.values()):.2f} times as slow: {names}"
+        if measured_s and self._full_s and self._full_j:
+            saved, slower = 1 - measured_j / self._full_j / self.warmth, measured_s / self._full_s - 1
+            self.news += f"; measured: {saved:.1%} less energy at {slower:+.2%} time than at the highest clocks"
+
+
+def _target(slowdown: float | None, deadline: float | None, power: float | None) -> Target:
+    given = {"slowdown": slowdown, "deadline": deadline, "power": power}
+    asked = {name: value for name, value in given.items() if value is not None} or {"slowdown": 1.0}
+    try:
+        return Target.model_validate(asked)
+    except ValueError as error:
+        raise PlanError(f"the target {asked} cannot be: {error}") from None
+
+
+def _noise_of(values: Sequence[float]) -> float:
+    return stdev(values) / fmean(values) if len(values) > 1 else 0.002
+
+
+def _waiting_power_w(text: str) -> float:
+    try:
+        return max(0.0, float(next(csv.DictReader(io.StringIO(text)))["waiting_power"]))
+    except (StopIteration, KeyError, TypeError, ValueError):
+        return 0.0

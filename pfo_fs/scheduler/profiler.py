@@ -1,0 +1,217 @@
+"""Profiles every instruction at the clocks worth knowing, during the training itself."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from statistics import fmean, median
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.planner import Profile
+from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
+from pfo_fs.scheduler.parallel3d import stage_infos
+from pfo_fs.scheduler.samples import Entry, Kind, Point, Samples
+from pfo_fs.scheduler.sweep import next_clocks, share_out
+from pfo_fs.settings import PFOSettings
+
+_MEASURED_S = 2.5
+"""A clock that shares iterations with others gets at least so much time in a window: 25 ticks of a slow counter."""
+_ODD = 0.03
+"""A rank whose instructions take this much longer or shorter than its stage's median is left out: it is ill."""
+_WITH_TOP = 3
+"""Where so many clocks share an iteration, one of them is the highest."""
+_WARM_UP_WINDOWS = 1
+
+Window = Generator[list[FrequencySchedule], list[ProfilingResult], list[ProfilingResult]]
+
+
+class InstructionProfiler(FrequencyScheduler):
+    """Measures time and power of every instruction from the highest clock down, then leaves the clocks alone.
+
+    The first window runs at default clocks, to warm up and to learn the order of instructions; the second at the
+    highest. Then windows follow in which each stage runs through several clocks per iteration, coarse steps first,
+    until its curves are known within `tolerance`.
+
+    Args:
+        job_info: The job.
+        rank_infos: All its ranks, in any order.
+        pfo_settings: Settings of the scheduling side.
+        tolerance: Relative error of time and power that is good enough.
+        max_windows: Never more windows than this.
+
+    Attributes:
+        samples: What has been measured.
+        windows: How many windows that took.
+        warmth: How many times the power of the first measurements the GPUs draw by now, at the same clocks: warm ones
+            leak more. Every window with room for it also runs the highest clock, to tell.
+    """
+
+    def __init__(
+        self,
+        job_info: JobInfo,
+        rank_infos: Sequence[RankInfo],
+        pfo_settings: PFOSettings,
+        tolerance: float = 0.003,
+        max_windows: int = 64,
+    ) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+        self.tolerance = tolerance
+        self.max_windows = max_windows
+        self.samples = Samples()
+        self.windows = 0
+        self.warmth = 1.0
+        self._place = {info.rank: info for info in self.rank_infos}
+        self._clocks = [info.available_frequencies for info in stage_infos(job_info, self.rank_infos)]
+
+    @classmethod
+    def check_args(cls, **args: object) -> None:
+        """Raises PlanError for arguments that cannot be right."""
+        tolerance, windows = args.get("tolerance", 0.003), args.get("max_windows", 64)
+        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+            raise PlanError(f"tolerance is {tolerance!r}; give a relative error such as 0.003")
+        if not isinstance(windows, int) or windows < 1:
+            raise PlanError(f"max_windows is {windows!r}; give a number of measuring windows, such as 64")
+
+    def _run(self) -> ScheduleGenerator:
+        yield from self._profile()
+        self.news = f"profiled in {self.windows} windows; clocks are left alone"
+        yield []
+
+    # ---- what it works with
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """(stage, instruction) of everything that the job runs; empty until all orders are known."""
+        return sorted({(stage, name) for rank in self._one_pipeline() for name, stage in self._order(rank)})
+
+    @property
+    def clocks_mhz(self) -> dict[int, list[int]]:
+        """For each stage, the clocks that all its GPUs offer, highest first."""
+        found: dict[int, list[int]] = {}
+        for rank in self._one_pipeline():
+            for _, stage in self._order(rank):
+                found[stage] = sorted(self._clocks[self._place[rank].pp_rank], reverse=True)
+        return found
+
+    def profile(self) -> Profile:
+        """What is known now, as the planner takes it.
+
+        Raises:
+            PlanError: Nothing is known yet.
+        """
+        return self.samples.profile(
+            self.kinds, self.clocks_mhz, self.tolerance, f"profile of {self.job_info.job_id or 'the job'}"
+        )
+
+    def _one_pipeline(self) -> list[int]:
+        """A rank of each stage, if the order of all of them is known."""
+        by_stage = {info.pp_rank: info.rank for info in reversed(self.rank_infos)}
+        ranks = [by_stage[stage] for stage in sorted(by_stage)]
+        return ranks if all(self.orders.get(rank) for rank in ranks) else []
+
+    def _order(self, rank: int) -> list[tuple[str, int]]:
+        """(instruction, stage) of a rank's iteration."""
+        own = self._place[rank].pp_rank
+        return [(name, own if stage is None else stage) for name, stage in self.orders.get(rank) or ()]
+
+    # ---- windows
+
+    def _profile(self) -> ScheduleGenerator:
+        """Yields windows until every stage is known well enough."""
+        self.news = "warming up at default clocks"
+        while self.windows < _WARM_UP_WINDOWS or not self._one_pipeline():
+            yield from self._window([])
+        while not all(self._clocks):
+            self.news = "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
+            yield []
+        self.news = "measuring at the highest clocks"
+        highest = [clocks[:1] for clocks in self._sorted_clocks()]
+        results = yield from self._measure(highest, 1)
+        iteration_s = median(time_s for result in results for time_s in result.iter_time) if results else 0.0
+        while self.windows < self.max_windows:
+            wanted = [
+                next_clocks(clocks, self._curves(stage), self.tolerance)
+                for stage, clocks in enumerate(self._sorted_clocks())
+            ]
+            if sum(map(len, wanted)) <= len(wanted) / 2:
+                break  # a clock here and there is not worth another window for everybody
+            self.news = f"profiling: {sum(map(len, wanted))} clocks to go"
+            measured_s = iteration_s * max(1, len(results[0].iter_time) if results else 1)
+            yield from self._measure(wanted, max(1, int(measured_s / _MEASURED_S)))
+
+    def _measure(self, wanted: Sequence[Sequence[int]], most: int) -> Window:
+        """A window in which each stage runs through the first of the clocks it wants; one that wants none runs fast."""
+        clocks = self._sorted_clocks()
+        schedules = []
+        for info in self.rank_infos:
+            stage, entries = info.pp_rank, self._order(info.rank)
+            top, wished = clocks[stage][:1], [mhz for mhz in wanted[stage] if mhz != clocks[stage][0]]
+            run = [*top, *wished] if most >= _WITH_TOP else (wished or top)
+            share = share_out([(at, name) for name, at in entries], run, most)
+            frequencies = [(name, mhz) for (name, _), mhz in zip(entries, share, strict=True)]
+            stages = [at for _, at in entries]
+            several = any(at is not None for _, at in self.orders.get(info.rank) or ())
+            schedules.append(
+                FrequencySchedule(rank=info.rank, frequencies=frequencies, stages=stages if several else None)
+            )
+        return (yield from self._window(schedules))
+
+    def _window(self, schedules: list[FrequencySchedule]) -> Window:
+        """Yields schedules, and takes in what was measured under them."""
+        results = yield schedules
+        self.windows += 1
+        self._take(results, schedules)
+        return results
+
+    def _take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
+        """Takes results into the samples, without ranks that are far off the others of their stage."""
+        planned = {schedule.rank: schedule for schedule in schedules}
+        self._note_warmth(results)
+        for group in self._by_stage(results).values():
+            middle = median(_busy_s(result) for result in group)
+            for result in group:
+                if len(group) < 3 or abs(_busy_s(result) - middle) <= _ODD * middle:
+                    self.samples.add(result, self._entries(result.rank, planned.get(result.rank)), self.warmth)
+
+    def _note_warmth(self, results: Sequence[ProfilingResult]) -> None:
+        """Compares powers at the highest clocks with the first ones measured there."""
+        ratios, clocks = [], self._sorted_clocks()
+        for result in results:
+            place = self._place[result.rank].pp_rank
+            stages = dict(self._order(result.rank))
+            for power in result.powers:
+                if power.instruction in stages and power.frequency in clocks[place][:1]:
+                    first = self.samples.curve((stages[power.instruction], power.instruction)).get(power.frequency)
+                    if first is not None and power.error < 0.02 * power.power:
+                        ratios.append(power.power / first.power_w)
+        if ratios:
+            self.warmth = median(ratios)
+
+    def _by_stage(self, results: Sequence[ProfilingResult]) -> dict[int, list[ProfilingResult]]:
+        groups: dict[int, list[ProfilingResult]] = {}
+        for result in results:
+            groups.setdefault(self._place[result.rank].pp_rank, []).append(result)
+        return groups
+
+    def _entries(self, rank: int, schedule: FrequencySchedule | None) -> list[Entry]:
+        """What a rank ran: the order as it is, and the clocks of its schedule."""
+        order = self._order(rank)
+        if schedule is None:
+            return [(name, stage, 0) for name, stage in order]
+        return [(name, stage, mhz) for (name, stage), (_, mhz) in zip(order, schedule.frequencies, strict=True)]
+
+    def _sorted_clocks(self) -> list[list[int]]:
+        return [sorted(clocks, reverse=True) for clocks in self._clocks]
+
+    def _curves(self, pp_rank: int) -> dict[Kind, dict[int, Point]]:
+        rank = next(info.rank for info in self.rank_infos if info.pp_rank == pp_rank)
+        return {(stage, name): self.samples.curve((stage, name)) for name, stage in self._order(rank)}
+
+
+def _busy_s(result: ProfilingResult) -> float:
+    """Mean time of all instructions of an iteration."""
+    totals = [
+        sum(sum(rows[number]) for rows in result.time_breakdown.values() if number < len(rows))
+        for number in range(len(result.iter_time))
+    ]
+    return fmean(totals) if totals else 0.0

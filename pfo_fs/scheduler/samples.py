@@ -1,0 +1,268 @@
+"""What has been measured so far of each instruction at each clock, and what may be concluded of the clocks between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+
+from pfo_fs.models import ProfilingResult
+from pfo_fs.planner import Measurement, Profile
+
+Kind = tuple[int, str]
+"""(stage, instruction)."""
+Entry = tuple[str, int, int]
+"""(instruction, stage, MHz) of one instruction of an iteration; 0 MHz: the driver's default."""
+
+_Run = tuple[float, float]
+"""Time (s) and energy (J) of one run of an instruction."""
+
+_SETTLE_S = 0.03
+"""Instructions that begin so soon after a change of the clock may still have run at the old one."""
+_LEAST_RUNS = 3
+"""With fewer than so many settled runs, all count: better than none."""
+_OUTLIER = 6.0
+"""In median deviations: a pause of the operating system is no property of an instruction."""
+_POWER_FLOOR = 0.002
+"""Relative: no power is known better than this, whatever the fit says."""
+_AROUND = 9
+"""So many points make a parabola."""
+_MISFIT = 2.0
+"""Mean square of the distances, in standard errors, from which on a curve is not smooth."""
+_BLURRED = 0.05
+"""Relative error of a power that is only interpolated in a counter's ticks."""
+
+
+@dataclass
+class Point:
+    """One kind of instruction at one clock.
+
+    Attributes:
+        count: How many times it was measured.
+        time_s: Mean duration.
+        squares: Sum of squared deviations from the mean, in s2.
+        weight: Sum of 1 / error2 of the powers, in 1/W2.
+        power_w: Their weighted mean; 0 while none is known.
+    """
+
+    count: int = 0
+    time_s: float = 0.0
+    squares: float = 0.0
+    weight: float = 0.0
+    power_w: float = 0.0
+
+    def add_times(self, count: int, mean_s: float, squares: float) -> None:
+        """Adds a batch of durations, by its count, mean and sum of squared deviations."""
+        total = self.count + count
+        apart = mean_s - self.time_s
+        self.squares += squares + apart * apart * self.count * count / total
+        self.time_s += apart * count / total
+        self.count = total
+
+    def add_power(self, power_w: float, error_w: float) -> None:
+        """Adds a power with its standard error."""
+        weight = 1.0 / max(error_w, _POWER_FLOOR * abs(power_w), 1e-9) ** 2
+        self.weight += weight
+        self.power_w += (power_w - self.power_w) * weight / self.weight
+
+    @property
+    def time_error(self) -> float:
+        """Standard error of the duration, relative."""
+        if self.count < 2 or not self.time_s:
+            return math.inf
+        return math.sqrt(self.squares / (self.count - 1) / self.count) / self.time_s
+
+    @property
+    def power_error(self) -> float:
+        """Standard error of the power, relative."""
+        return 1.0 / math.sqrt(self.weight) / self.power_w if self.weight and self.power_w > 0 else math.inf
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of one run, in J."""
+        return self.power_w * self.time_s
+
+
+@dataclass
+class Samples:
+    """Everything measured so far.
+
+    Attributes:
+        points: By kind and clock (MHz).
+        waiting: What a waiting GPU draws, as a point without times.
+    """
+
+    points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
+    waiting: Point = field(default_factory=Point)
+
+    def add(self, result: ProfilingResult, entries: Sequence[Entry], warmth: float = 1.0) -> None:
+        """Adds what one rank measured while it ran `entries`; iterations that ran something else are left out.
+
+        Args:
+            result: What was measured.
+            entries: What was run.
+            warmth: How many times the power of the first measurements the GPUs draw by now, at the same clocks.
+        """
+        everything: dict[tuple[Kind, int], list[_Run]] = {}
+        settled: dict[tuple[Kind, int], list[_Run]] = {}
+        for iteration in iterations_of(result, entries):
+            since_s, before_mhz = 0.0, 0
+            for (name, stage, mhz), run in zip(entries, iteration, strict=True):
+                if mhz != before_mhz:
+                    since_s, before_mhz = 0.0, mhz
+                everything.setdefault(((stage, name), mhz), []).append(run)
+                if mhz == 0 or since_s >= _SETTLE_S:
+                    settled.setdefault(((stage, name), mhz), []).append(run)
+                since_s += run[0]
+        runs = {
+            key: settled[key] if len(settled.get(key, ())) >= _LEAST_RUNS else all_ for key, all_ in everything.items()
+        }
+        for (kind, mhz), pairs in runs.items():
+            kept = _without_outliers([time_s for time_s, _ in pairs])
+            mean_s = fmean(kept)
+            self._point(kind, mhz).add_times(len(kept), mean_s, sum((value - mean_s) ** 2 for value in kept))
+        self._add_powers(result, entries, runs, warmth)
+
+    def _add_powers(
+        self,
+        result: ProfilingResult,
+        entries: Sequence[Entry],
+        runs: Mapping[tuple[Kind, int], Sequence[_Run]],
+        warmth: float,
+    ) -> None:
+        stages: dict[str, set[int]] = {}
+        for name, stage, _ in entries:
+            stages.setdefault(name, set()).add(stage)
+        fitted = set()
+        for power in result.powers:
+            if not power.instruction:
+                self.waiting.add_power(power.power, power.error)
+            for stage in sorted(stages.get(power.instruction, ())):
+                key = (stage, power.instruction), power.frequency
+                if key in runs and power.power > 0:
+                    fitted.add(key)
+                    self._point(*key).add_power(power.power / warmth, power.error / warmth)
+        for key, pairs in runs.items():
+            power_w = sum(energy_j for _, energy_j in pairs) / sum(time_s for time_s, _ in pairs) / warmth
+            if key not in fitted and power_w > 0:
+                self._point(*key).add_power(power_w, _BLURRED * power_w)
+
+    def _point(self, kind: Kind, mhz: int) -> Point:
+        return self.points.setdefault(kind, {}).setdefault(mhz, Point())
+
+    def curve(self, kind: Kind) -> dict[int, Point]:
+        """The points of a kind whose time and power are known, from the highest clock to the lowest."""
+        found = self.points.get(kind, {})
+        return {mhz: found[mhz] for mhz in sorted(found, reverse=True) if mhz and found[mhz].weight}
+
+    def profile(
+        self, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]], tolerance: float, source: str
+    ) -> Profile:
+        """Returns the profile of the clocks from the lowest to the highest measured one.
+
+        A planner picks what looks cheap, so it picks what noise has made look cheap. Points are therefore smoothed
+        where a smooth curve explains them all (`smoothed`), and points known worse than `tolerance` stay out. Clocks in
+        between are interpolated.
+
+        Args:
+            kinds: What the job runs.
+            clocks_mhz: For each stage, the clocks that its GPUs offer.
+            tolerance: Relative error of time; of power twice as much.
+            source: What messages begin with.
+        """
+        table = {}
+        for kind in kinds:
+            curve = self.curve(kind)
+            sure = {
+                mhz: point
+                for mhz, point in curve.items()
+                if point.time_error <= tolerance and point.power_error <= 2 * tolerance
+            }
+            curve = smoothed(sure if len(sure) >= 3 else curve)
+            inside = [mhz for mhz in clocks_mhz[kind[0]] if curve and min(curve) <= mhz <= max(curve)]
+            table[kind] = [interpolated(curve, mhz) for mhz in sorted({*curve, *inside}, reverse=True)]
+        return Profile({kind: rows for kind, rows in table.items() if rows}, source)
+
+    def rows(self) -> Iterator[tuple[int, str, int, float, float, float, float, int]]:
+        """Yields (stage, instruction, MHz, s, J, error of the s and of the power, count) of each measured point."""
+        for kind in sorted(self.points):
+            for mhz, point in self.curve(kind).items():
+                yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
+
+
+def smoothed(curve: Mapping[int, Point]) -> dict[int, Point]:
+    """Returns a curve with its noise averaged over neighbouring clocks, where that is all that is averaged away.
+
+    At each clock a parabola is laid through the points around it, weighted by their errors: times over 1 / clock (the
+    part of an instruction that follows the clock is a straight line there), powers over the clock. The highest clock
+    keeps its own values: it is the measure of everything. A curve whose points lie further off their parabolas than
+    their errors allow, like one with a real step in it, stays as it is.
+    """
+    if len(curve) < _AROUND:
+        return dict(curve)
+    clocks = sorted(curve, reverse=True)
+    time_errors = [max(curve[mhz].time_error, 1e-5) for mhz in clocks]
+    power_errors = [max(curve[mhz].power_error, 1e-5) for mhz in clocks]
+    times = _local_parabolas([1e3 / mhz for mhz in clocks], [curve[mhz].time_s for mhz in clocks], time_errors)
+    powers = _local_parabolas([mhz / 1e3 for mhz in clocks], [curve[mhz].power_w for mhz in clocks], power_errors)
+    result = {}
+    for position, mhz in enumerate(clocks):
+        point = replace(curve[mhz])
+        if position:
+            point.time_s, point.power_w = times[position], powers[position]
+        result[mhz] = point
+    return result
+
+
+def _local_parabolas(xs: Sequence[float], ys: Sequence[float], errors: Sequence[float]) -> list[float]:
+    """The values of weighted parabolas through the points around each; `ys` themselves where they do not fit."""
+    import numpy as np
+
+    fitted = []
+    for position, x in enumerate(xs):
+        first = min(max(0, position - _AROUND // 2), len(xs) - _AROUND)
+        near = slice(first, first + _AROUND)
+        weights = [1 / (error * y) for error, y in zip(errors[near], ys[near], strict=True)]
+        fitted.append(float(np.polyval(np.polyfit(np.array(xs[near]) - x, ys[near], 2, w=weights), 0.0)))
+    squares = [((a - y) / (error * y)) ** 2 for a, y, error in zip(fitted, ys, errors, strict=True)]
+    return fitted if sum(squares) <= _MISFIT * len(squares) else list(ys)
+
+
+def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
+    """Returns the measurement at a clock within those of a curve, interpolated between its neighbours if need be."""
+    # Times are straight lines over 1 / clock where part of an instruction follows it; powers bend slowly.
+    point = curve.get(mhz)
+    if point is not None:
+        spread_s = point.time_error * point.time_s
+        return Measurement(mhz, point.time_s, point.energy_j, spread_s, point.power_error * point.energy_j, point.count)
+    above, below = min(at for at in curve if at > mhz), max(at for at in curve if at < mhz)
+    share = (1 / mhz - 1 / above) / (1 / below - 1 / above)
+    time_s = curve[above].time_s + share * (curve[below].time_s - curve[above].time_s)
+    share = (above - mhz) / (above - below)
+    power_w = curve[above].power_w + share * (curve[below].power_w - curve[above].power_w)
+    return Measurement(mhz, time_s, power_w * time_s)
+
+
+def iterations_of(result: ProfilingResult, entries: Sequence[Entry]) -> Iterator[list[_Run]]:
+    """Yields, for each iteration that ran `entries`, the time (s) and energy (J) of each of them in order."""
+    counts: dict[str, int] = {}
+    place = []
+    for name, _, _ in entries:
+        place.append((name, counts.get(name, 0)))
+        counts[name] = counts.get(name, 0) + 1
+    for number in range(len(result.iter_time)):
+        lists = {name: (rows[number] if number < len(rows) else []) for name, rows in result.time_breakdown.items()}
+        if {name: len(values) for name, values in lists.items() if values} != counts:
+            continue
+        energies = {name: result.energy_breakdown.get(name, []) for name in counts}
+        complete = all(number < len(rows) and len(rows[number]) == counts[name] for name, rows in energies.items())
+        yield [(lists[name][n], energies[name][number][n] if complete else 0.0) for name, n in place]
+
+
+def _without_outliers(values: Sequence[float]) -> Sequence[float]:
+    middle = median(values)
+    deviation = median(abs(value - middle) for value in values)
+    if not deviation:
+        return values
+    return [value for value in values if abs(value - middle) <= _OUTLIER * 1.4826 * deviation]

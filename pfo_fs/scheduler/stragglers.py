@@ -1,0 +1,95 @@
+"""Which pipelines are slower than their plan says, from the time that their iterations take."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from pfo_fs.scheduler.base import Pace
+
+_LEAST = 0.02
+"""Relative: less is no straggler, and nothing to be gained."""
+_SIGMAS = 5.0
+_CONFIRM = 2
+"""Iterations in a row that make a straggler; one is enough where a GPU says that it is throttled."""
+_DRIFT = 0.01
+_DRIFT_STEPS = 8
+"""Iterations in a row that put the plan in question."""
+_SAME = 0.01
+"""A slowdown that differs less from the known one changes nothing."""
+
+
+@dataclass
+class PaceWatch:
+    """Follows all pipelines of a job under one schedule.
+
+    Attributes:
+        noise: Relative standard deviation of an iteration's time.
+        why: For people: what the last verdict rests on, by pipeline.
+    """
+
+    noise: float = 0.002
+    why: dict[int, str] = field(default_factory=dict)
+    _number: int = -1
+    _last: dict[int, deque[float]] = field(default_factory=dict)
+
+    def slowdowns(
+        self, pace: Sequence[Pace], expected_s: Mapping[int, float], known: Mapping[int, float]
+    ) -> dict[int, float]:
+        """Returns how many times as slow each straggling pipeline is, against a healthy one at the same clocks.
+
+        A pipeline that is known to straggle and runs as fast as a healthy one is let go at once; a new straggler needs
+        two iterations in a row, and so does one that gets worse.
+
+        Args:
+            pace: New iterations under the schedule in force.
+            expected_s: What an iteration of each pipeline takes under that schedule, its known slowdown included.
+            known: The stragglers that the schedule was made for.
+        """
+        for one in pace:
+            if one.number != self._number:
+                self._number = one.number
+                self._last.clear()
+            self._last.setdefault(one.pipeline, deque(maxlen=_DRIFT_STEPS)).append(
+                one.span_s / expected_s[one.pipeline]
+            )
+        throttled = {one.pipeline: one.throttled for one in pace if one.throttled}
+        limit = max(_LEAST, _SIGMAS * self.noise)
+        found = dict(known)
+        for pipeline, ratios in sorted(self._last.items()):
+            before = known.get(pipeline, 1.0)
+            recent = list(ratios)[-_CONFIRM:]
+            slower = min(recent) if len(recent) == _CONFIRM or pipeline in throttled else 0.0
+            if slower > 1 + limit:
+                now = before * median(recent)
+            elif pipeline in known and ratios[-1] < 1 - limit / 2:
+                now = max(1.0, before * ratios[-1])
+            else:
+                continue
+            if now <= 1 + limit / 2:
+                found.pop(pipeline, None)
+                self.why.pop(pipeline, None)
+            elif abs(now / before - 1) > _SAME:
+                found[pipeline] = round(now, 3)
+                self.why[pipeline] = throttled.get(pipeline, "its iterations take longer")
+        return found
+
+    def drifted(self) -> float:
+        """Returns by how much all pipelines together are off what was expected; 0.0 while that may be noise.
+
+        Every pipeline off by the same is no straggler: the plan's own figures are wrong.
+        """
+        full = [ratios for ratios in self._last.values() if len(ratios) == _DRIFT_STEPS]
+        if not full or len(full) < len(self._last):
+            return 0.0
+        off = [median(ratios) - 1 for ratios in full]
+        common = median(off)
+        limit = max(_DRIFT, _SIGMAS * self.noise / _DRIFT_STEPS**0.5)
+        same_side = [value for value in off if value * common > 0 and abs(value) > limit]
+        return common if len(same_side) > len(off) / 2 else 0.0
+
+    def forget(self) -> None:
+        """Starts afresh."""
+        self._last.clear()

@@ -1,0 +1,146 @@
+"""Which clocks a stage measures next, and how they share an iteration. Pure functions of what has been measured.
+
+An iteration of many micro-batches holds many samples of one instruction, more than a clock needs. So a sweep runs
+several clocks in one iteration, one after another from high to low, each for a stretch that is long against the ticks
+of the energy counter and the time that a change of the clock takes. Stages sweep at the same time: what one does
+changes when others run, not how long they take for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from pfo_fs.scheduler.samples import Kind, Point, interpolated
+
+COARSE_CLOCKS = 21
+"""About so many clocks, evenly spread over what the GPU offers, are tried first."""
+RISES = 5
+"""A sweep ends where so many clocks in a row took more energy than the best above them (as Zeus's profiler does it,
+but counted from the minimum: noise makes one of five flat steps go down)."""
+_LEAST_SAMPLES = 3
+"""Of each instruction in each stretch, besides those just after the change of the clock."""
+
+
+def next_clocks(
+    offered_mhz: Sequence[int], curves: Mapping[Kind, Mapping[int, Point]], tolerance: float, *, again: int = 3
+) -> list[int]:
+    """Returns the clocks of a stage that are worth measuring next, highest first; empty when it is known well enough.
+
+    First a coarse grid from the highest clock down, until five clocks in a row took more energy than one above them;
+    then the middle of each gap, and further into gaps only where the middle was not where a straight line put it;
+    then once more what is known too badly.
+
+    Args:
+        offered_mhz: Clocks that all GPUs of the stage offer.
+        curves: For each kind of the stage, the points measured so far.
+        tolerance: Relative error of time and power that is good enough.
+        again: How many windows' worth of samples a point gets at most.
+    """
+    clocks = sorted(offered_mhz, reverse=True)
+    grid = clocks[:: max(1, round(len(clocks) / COARSE_CLOCKS))]
+    measured = [mhz for mhz in clocks if all(mhz in curve for curve in curves.values())]
+    lowest = lowest_useful(grid, curves)
+    coarse = [mhz for mhz in grid if mhz not in measured and (lowest is None or mhz >= lowest)]
+    if coarse:
+        return coarse
+    useful = [mhz for mhz in measured if lowest is None or mhz >= lowest]
+    gaps = [
+        between[len(between) // 2]
+        for above, below in pairwise(useful)
+        if (between := [mhz for mhz in clocks if below < mhz < above])
+        and not _straight_around(useful, above, below, grid, curves, tolerance)
+    ]
+    if gaps:
+        return gaps
+    least = min((point.count for curve in curves.values() for mhz, point in curve.items() if mhz in useful), default=0)
+    return [
+        mhz
+        for mhz in useful
+        if any(
+            max(curve[mhz].time_error, curve[mhz].power_error) > tolerance and curve[mhz].count < again * max(least, 1)
+            for curve in curves.values()
+        )
+    ]
+
+
+def lowest_useful(grid: Sequence[int], curves: Mapping[Kind, Mapping[int, Point]]) -> int | None:
+    """Returns the clock of the grid by which every energy has risen five times; None: nowhere yet."""
+    ends = []
+    for curve in curves.values():
+        rises, least_j, end = 0, float("inf"), None
+        for mhz in grid:
+            if mhz not in curve:
+                break
+            energy_j = curve[mhz].energy_j
+            rises, least_j = (0, energy_j) if energy_j < least_j else (rises + 1, least_j)
+            if rises == RISES:
+                end = mhz
+                break
+        if end is None:
+            return None
+        ends.append(end)
+    return min(ends, default=None)
+
+
+def _straight_around(
+    useful: Sequence[int],
+    above: int,
+    below: int,
+    grid: Sequence[int],
+    curves: Mapping[Kind, Mapping[int, Point]],
+    tolerance: float,
+) -> bool:
+    """Says whether a gap needs no measurement: the middle that made it was where a straight line had put it."""
+    middles = [mhz for mhz in (above, below) if mhz not in grid]
+    if not middles:
+        return False  # a gap of the coarse grid
+    for middle in middles:
+        at = useful.index(middle)
+        around = [*useful[max(0, at - 1) : at], *useful[at + 1 : at + 2]]
+        if len(around) < 2:
+            return False
+        for curve in curves.values():
+            guess = interpolated({mhz: curve[mhz] for mhz in around}, middle)
+            point = curve[middle]
+            unsure = 2 * max(one.time_error + one.power_error for one in (point, *(curve[mhz] for mhz in around)))
+            if abs(guess.time_s / point.time_s - 1) > tolerance + unsure:
+                return False
+            if abs(guess.energy_j / point.energy_j - 1) > tolerance + unsure:
+                return False
+    return True
+
+
+def share_out(kinds: Sequence[Kind], clocks_mhz: Sequence[int], most: int) -> list[int]:
+    """Returns a clock for each instruction of a rank's iteration, so that as many of `clocks_mhz` as possible run.
+
+    Each gets a stretch of neighbours with enough samples of every kind; the first clocks come first.
+
+    Args:
+        kinds: The rank's instructions in order.
+        clocks_mhz: At least one.
+        most: No more clocks than this.
+    """
+    total = {kind: kinds.count(kind) for kind in set(kinds)}
+    for count in range(min(most, len(clocks_mhz)), 1, -1):
+        seen: dict[Kind, int] = {}
+        by_occurrence = []
+        for kind in kinds:
+            by_occurrence.append(seen.get(kind, 0) * count // total[kind])
+            seen[kind] = seen.get(kind, 0) + 1
+        by_position = [position * count // len(kinds) for position in range(len(kinds))]
+        for parts in (by_position, by_occurrence):
+            if _enough(kinds, parts, total, count):
+                return [clocks_mhz[part] for part in parts]
+    return [clocks_mhz[0]] * len(kinds)
+
+
+def _enough(kinds: Sequence[Kind], parts: Sequence[int], total: Mapping[Kind, int], count: int) -> bool:
+    """Says whether every kind has enough samples in every part that do not follow a change of the clock."""
+    clean: dict[tuple[Kind, int], int] = {}
+    before = -1
+    for kind, part in zip(kinds, parts, strict=True):
+        if part == before:
+            clean[kind, part] = clean.get((kind, part), 0) + 1
+        before = part
+    return all(clean.get((kind, part), 0) >= _LEAST_SAMPLES for kind in total for part in range(count))
