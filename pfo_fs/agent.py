@@ -29,6 +29,7 @@ from pfo_fs import wire
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.pace_log import PaceLog
 from pfo_fs.settings import PFOSettings, load_settings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
 
@@ -90,6 +91,7 @@ class HostAgent:
         self._progress: dict[int, bodies.RankProgress] = {}
         self._progress_at: dict[int, float] = {}
         self._progress_dirty = False
+        self._pace: dict[int, PaceLog] = {}
         self._late: set[tuple[int, int]] = set()
         self._pending: list[Callable[[], None]] = []
         self._store_error = ""
@@ -303,8 +305,27 @@ class HostAgent:
         fields = {key: message.get(key) for key in ("step", "number", "iter_time", "iter_energy", "clock_mhz")}
         if message.get("message"):
             fields["error"] = str(message["message"])[:4000]
-        self._progress_at[client.rank] = time.monotonic()
+        now = time.monotonic()
+        self._progress_at[client.rank] = now
         self._update_progress(client.rank, **fields)
+        self._follow_pace(client.rank, message, now)
+
+    def _follow_pace(self, rank: int, message: wire.Message, now: float) -> None:
+        """A pipeline's first rank tells how long iterations take; any other only that its GPU is throttled."""
+        info = self._ranks.get(rank)
+        if info is None or self._folder is None:
+            return
+        log_ = self._pace.setdefault(rank, PaceLog(1.0 if self._local_mount else 5.0))
+        first = info.pp_rank == 0 and info.tp_rank == 0
+        steps = [(int(step), int(number), float(span_s)) for step, number, span_s in message.get("pace") or ()]
+        log_.add(steps if first else [], str(message.get("throttled") or "")[:200])
+        if log_.due(now):
+            body = bodies.PaceBody(rank=rank, steps=log_.steps, throttled=log_.throttled)
+            try:
+                self.folder.write_pace(body)
+                log_.written(now)
+            except StoreError as error:
+                self._store_failed(str(error.args[-1]), now)
 
     def _update_progress(self, rank: int, **fields: Any) -> None:
         known = self._progress.get(rank, bodies.RankProgress(rank=rank))

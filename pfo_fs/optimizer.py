@@ -34,9 +34,6 @@ from pfo_fs.placement import Placement, find_placement
 from pfo_fs.settings import load_settings
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from pfo_fs.device import SimulatedKernels
 
 log = logging.getLogger("pfo_fs")
@@ -82,6 +79,9 @@ class PFOFileOptimizer:
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
         device: CUDA device index of this process; the current device if None.
         job_metadata: Text that describes the job; part of its folder's name.
+        model_key: What is trained, as precisely as it matters for time and power (model, micro-batch size, sequence
+            length, precision): later jobs with the same key, on the same GPUs, start with this one's profile.
+            `job_metadata` if None.
         coordination: `daemon`, `local` (rank 0 schedules, `torch.distributed` carries it), or `auto`: whichever is
             there, the daemon first.
         scheduler, scheduler_args: The job's own wish; otherwise what the daemon, or `PFO_FS_*`, says.
@@ -110,6 +110,7 @@ class PFOFileOptimizer:
         mesh: Any = None,
         device: int | None = None,
         job_metadata: str | None = None,
+        model_key: str | None = None,
         coordination: Literal["auto", "daemon", "local"] = "auto",
         scheduler: str | None = None,
         scheduler_args: dict[str, Any] | None = None,
@@ -162,7 +163,7 @@ class PFOFileOptimizer:
             token = secrets.token_hex(16)
             job = {"token": token, "address": f"pfo-fs-{token[:12]}", "kind": "off", "why": ""}
             self._clocks = self._start_clocks(job, device)  # gets ready while the job's folder is made
-            self._create_job(job, job_metadata, coordination, scheduler)
+            self._create_job(job, job_metadata, model_key, coordination, scheduler)
         job = self._from_rank_0(job)
         if self.placement.rank != 0:
             self._clocks = self._start_clocks(job, device)
@@ -287,7 +288,14 @@ class PFOFileOptimizer:
             profile_steps=self._profile_steps,
         )
 
-    def _create_job(self, job: dict[str, Any], metadata: str | None, coordination: str, scheduler: str | None) -> None:
+    def _create_job(
+        self,
+        job: dict[str, Any],
+        metadata: str | None,
+        model_key: str | None,
+        coordination: str,
+        scheduler: str | None,
+    ) -> None:
         """Rank 0: makes the job's folder and settles who schedules it; `job["why"]` says why not if that fails."""
         place = self.placement
         attempt = secrets.token_hex(8)
@@ -306,10 +314,11 @@ class PFOFileOptimizer:
             "coordination": coordination,
             "scheduler": self._settings.get("scheduler", "") if scheduler else "",
             "scheduler_args": self._settings.get("scheduler_args", {}) if scheduler else {},
+            "model_key": (model_key or "")[:200],
             "profile_steps": self._profile_steps,
             "host": socket.gethostname(),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "versions": {"pfo_fs": pfo_fs.__version__, "python": sys.version.split()[0]},
+            "versions": {"pfo_fs": pfo_fs.__version__, "python": sys.version.split()[0], **_torch_version()},
         }
         try:
             self._agent = self._connect(job, at_once=True)
@@ -490,6 +499,12 @@ class PFOFileOptimizer:
         if key not in self._warned:
             self._warned.add(key)
             log.warning("%s", text)
+
+
+def _torch_version() -> dict[str, str]:
+    """The version of torch, if training has it: kernels change with it, and profiles with them."""
+    torch = sys.modules.get("torch")
+    return {"torch": str(torch.__version__)} if torch is not None else {}
 
 
 def _close_at_exit(reference: weakref.ref[PFOFileOptimizer]) -> None:

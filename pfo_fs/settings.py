@@ -16,8 +16,9 @@ class PFOSettings(BaseSettings):
     """What a daemon, or rank 0 where no daemon runs, schedules with.
 
     Attributes:
-        scheduler: Name of a built-in scheduler (`Manual`, `PointSolution`, `PointSolution3D`), or
-            `package.module:Class` for one's own. Its arguments are checked when the daemon or the optimizer starts.
+        scheduler: Name of a built-in scheduler (`ParetoScheduler`, `InstructionProfiler`, `Manual`, `PointSolution`,
+            `PointSolution3D`), or `package.module:Class` for one's own. Its arguments are checked when the daemon or
+            the optimizer starts.
         scheduler_args: Extra arguments of the scheduler's constructor; as an environment variable, a JSON object.
         log_level: `debug`, `info`, `warning` or `error`.
         dump_data: Whether schedules and results are also written in Zeus's dump format.
@@ -32,7 +33,7 @@ class PFOSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PFO_FS_", extra="ignore", validate_default=True)
 
-    scheduler: str = "Manual"
+    scheduler: str = "ParetoScheduler"
     scheduler_args: dict[str, Any] = {}
     log_level: str = "INFO"
     dump_data: bool = False

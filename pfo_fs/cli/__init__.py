@@ -18,7 +18,9 @@ from rich.logging import RichHandler
 import pfo_fs
 from pfo_fs.cli.plan import plan
 from pfo_fs.cli.schedule import schedule_app
+from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.terminal import JsonFlag, SharedDir, err, fail, open_directory, out
+from pfo_fs.cli.wishes import straggler, target
 from pfo_fs.errors import PfoError
 
 app = typer.Typer(
@@ -63,7 +65,11 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 def daemon(
     shared_dir: SharedDir,
     scheduler: Annotated[
-        str | None, typer.Option(help="Manual, PointSolution, PointSolution3D, or package.module:Class.")
+        str | None,
+        typer.Option(
+            help="ParetoScheduler (default), InstructionProfiler, Manual, PointSolution, PointSolution3D, or "
+            "package.module:Class."
+        ),
     ] = None,
     scheduler_args: Annotated[
         str | None, typer.Option(help='Its arguments, a JSON object: {"solution_path": "plan.py"}.')
@@ -144,7 +150,8 @@ def demo(
     sys.exit(run_demo(iterations=iterations, plan=plan, shared_dir=shared_dir, as_json=json_))
 
 
-app.command()(plan)
+for command in (plan, simulate, target, straggler):
+    app.command()(command)
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

@@ -33,6 +33,8 @@ from pfo_fs.errors import DeviceError
 
 _LOOK_EVERY_NS = 100_000_000
 """How often marks and energy are read where nothing is measured: the back-stop of the sleep."""
+_ASK_EVERY_NS = 2_000_000_000
+"""How often the GPU is asked whether it is throttled."""
 _READING_SHARE = 20
 """Readings that take t are at least 20 t apart: setting clocks must not queue behind a slow energy counter."""
 _SOON_NS = 5_000_000
@@ -84,6 +86,8 @@ class ClockLoop:
         self._measures = True
         self._energy_works = True
         self._reading_ns = 0
+        self._ask_at_ns = 0
+        self._why_throttled = ""
         self._next_look_ns = 0
         self._terminated = False
         self._poll = select.epoll()
@@ -264,8 +268,22 @@ class ClockLoop:
                     self._reporter.measured(measured)
                 self._apply()  # clocks do not wait for the arithmetic
             self._words[page.MEASURED_NUMBER] = self._meter.done_number
-        self._reporter.progress(self._meter.last_step, self._clock, self._message)
+        self._reporter.progress(
+            self._meter.last_step,
+            self._clock,
+            self._message,
+            pace=self._meter.pace,
+            throttled=self._throttled(now_ns),
+        )
         self._reporter.pump()
+
+    def _throttled(self, now_ns: int) -> str:
+        """What holds the clocks back, asked now and then."""
+        if now_ns >= self._ask_at_ns:
+            self._ask_at_ns = now_ns + _ASK_EVERY_NS
+            with suppress(Exception):  # an old driver may not know; the pace tells as well
+                self._why_throttled = self._gpu.throttled()
+        return self._why_throttled
 
 
 def _open(spec: str) -> tuple[Gpu, str]:

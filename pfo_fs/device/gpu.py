@@ -38,6 +38,9 @@ class Gpu(Protocol):
     def energy_j(self) -> float:
         """Returns the reading of a counter of consumed energy, in joules; it never goes back."""
 
+    def throttled(self) -> str:
+        """Returns what holds the clocks below what was asked for, in words; empty if nothing does."""
+
     def close(self) -> None:
         """Lets go of the GPU; does not change its clocks."""
 
@@ -73,6 +76,10 @@ class NoGpu:
     def energy_j(self) -> float:
         """Returns 0."""
         return 0.0
+
+    def throttled(self) -> str:
+        """Returns an empty string."""
+        return ""
 
     def close(self) -> None:
         """Does nothing."""
@@ -137,6 +144,10 @@ class DryRunGpu:
     def energy_j(self) -> float:
         """Returns the real GPU's counter, in joules."""
         return self._gpu.energy_j()
+
+    def throttled(self) -> str:
+        """Returns what the real GPU says."""
+        return self._gpu.throttled()
 
     def close(self) -> None:
         """Lets go of the real GPU."""

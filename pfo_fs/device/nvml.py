@@ -35,6 +35,15 @@ _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
 }
 _NOT_SUPPORTED = 3
 
+# NVML's bits of clocks event reasons; those that a locked clock sets itself are not here.
+_THROTTLING = (
+    (0x04, "power limit"),
+    (0x08, "hardware slowdown"),
+    (0x20, "thermal slowdown"),
+    (0x40, "hardware thermal slowdown"),
+    (0x80, "power brake"),
+)
+
 
 def _pynvml() -> Any:
     try:
@@ -147,6 +156,13 @@ class NvmlGpu:
     def _counter_j(self) -> float:
         energy_mj = _call("reading the energy counter", self._nvml.nvmlDeviceGetTotalEnergyConsumption, self._handle)
         return float(energy_mj) / 1000
+
+    def throttled(self) -> str:
+        """Returns what holds the clocks back: heat, power or a hardware brake; empty if nothing does."""
+        name = "nvmlDeviceGetCurrentClocksEventReasons"
+        ask = getattr(self._nvml, name, None) or self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        reasons = int(_call("reading why clocks are held back", ask, self._handle))
+        return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
 
     def close(self) -> None:
         """Ends the use of NVML; locked clocks stay locked."""

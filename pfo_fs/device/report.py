@@ -35,7 +35,7 @@ class Reporter:
         self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
         self._progress: bytes | None = None
         self._progress_at_s = 0.0
-        self._told: tuple[int, str | None] = (-1, None)
+        self._told: tuple[int, str | None, str] = (-1, None, "")
 
     def measured(self, measured: Measured) -> None:
         """Queues a result, with as many of its iterations as fit into one packet."""
@@ -55,16 +55,27 @@ class Reporter:
                 return
             steps = steps[: len(steps) // 2]
 
-    def progress(self, step: Step | None, clock_mhz: int, message: str | None, *, now: bool = False) -> None:
+    def progress(
+        self,
+        step: Step | None,
+        clock_mhz: int,
+        message: str | None,
+        *,
+        pace: deque[tuple[int, int, float]] | None = None,
+        throttled: str = "",
+        now: bool = False,
+    ) -> None:
         """Says where this rank is, at most once a second and only if there is news.
 
         Args:
             step: The last complete step.
             clock_mhz: MHz in force, 0 for the default.
             message: What is wrong, if anything.
+            pace: (step, schedule number, span in s) of the steps since the last word; emptied when it is passed on.
+            throttled: What holds the GPU's clocks back, if anything.
             now: Do not wait for the second to pass.
         """
-        news = (-1 if step is None else step.step, message)
+        news = (-1 if step is None else step.step, message, throttled)
         now_s = time.monotonic()
         if self._address is None or news == self._told or (now_s < self._progress_at_s and not now):
             return
@@ -78,7 +89,11 @@ class Reporter:
             "iter_energy": None,
             "clock_mhz": clock_mhz or None,
             "message": message,
+            "pace": [(number, schedule, round(span_s, 6)) for number, schedule, span_s in pace or ()],
+            "throttled": throttled,
         }
+        if pace:
+            pace.clear()
         if step is not None:
             text.update(
                 step=step.step,

@@ -190,6 +190,10 @@ class SimulatedGpu:
         self._last_j = max(self._last_j, self._state.energy_at(time.monotonic_ns()))
         return self._last_j
 
+    def throttled(self) -> str:
+        """Returns an empty string: it never gets hot."""
+        return ""
+
     def close(self) -> None:
         """Unmaps the state."""
         self._log.close()

@@ -14,8 +14,12 @@ from pfo_fs.scheduler.samples import Entry, Kind, Point, Samples
 from pfo_fs.scheduler.sweep import next_clocks, share_out
 from pfo_fs.settings import PFOSettings
 
-_MEASURED_S = 2.5
-"""A clock that shares iterations with others gets at least so much time in a window: 25 ticks of a slow counter."""
+_LEAST_S = 0.5
+"""A clock that shares iterations with others gets at least so much time in a window."""
+_ROOM = 3.0
+"""How many times the time that an instruction's power takes to be known a clock gets: others run and wait in it."""
+_COARSE, _COARSER = 21, 9
+"""Clocks of the first grid, where several share an iteration, and where each takes a window of its own."""
 _ODD = 0.03
 """A rank whose instructions take this much longer or shorter than its stage's median is left out: it is ill."""
 _WITH_TOP = 3
@@ -127,17 +131,27 @@ class InstructionProfiler(FrequencyScheduler):
         self.news = "measuring at the highest clocks"
         highest = [clocks[:1] for clocks in self._sorted_clocks()]
         results = yield from self._measure(highest, 1)
-        iteration_s = median(time_s for result in results for time_s in result.iter_time) if results else 0.0
+        measured_s = sum(median(times) for result in results[:1] if (times := result.iter_time) for _ in times)
+        most = max(1, int(measured_s / max(_LEAST_S, _ROOM * self._seconds_needed(results))))
         while self.windows < self.max_windows:
             wanted = [
-                next_clocks(clocks, self._curves(stage), self.tolerance)
+                next_clocks(clocks, self._curves(stage), self.tolerance, _COARSE if most >= _WITH_TOP else _COARSER)
                 for stage, clocks in enumerate(self._sorted_clocks())
             ]
             if sum(map(len, wanted)) <= len(wanted) / 2:
                 break  # a clock here and there is not worth another window for everybody
             self.news = f"profiling: {sum(map(len, wanted))} clocks to go"
-            measured_s = iteration_s * max(1, len(results[0].iter_time) if results else 1)
-            yield from self._measure(wanted, max(1, int(measured_s / _MEASURED_S)))
+            yield from self._measure(wanted, most)
+
+    def _seconds_needed(self, results: Sequence[ProfilingResult]) -> float:
+        """How long an instruction has to run for its power to be known well enough, by the noise seen so far."""
+        needed = [
+            power.seconds * (power.error / power.power / (2 * self.tolerance)) ** 2
+            for result in results
+            for power in result.powers
+            if power.instruction and power.power > 0
+        ]
+        return median(needed) if needed else _LEAST_S
 
     def _measure(self, wanted: Sequence[Sequence[int]], most: int) -> Window:
         """A window in which each stage runs through the first of the clocks it wants; one that wants none runs fast."""

@@ -13,8 +13,6 @@ from itertools import pairwise
 
 from pfo_fs.scheduler.samples import Kind, Point, interpolated
 
-COARSE_CLOCKS = 21
-"""About so many clocks, evenly spread over what the GPU offers, are tried first."""
 RISES = 5
 """A sweep ends where so many clocks in a row took more energy than the best above them (as Zeus's profiler does it,
 but counted from the minimum: noise makes one of five flat steps go down)."""
@@ -23,7 +21,12 @@ _LEAST_SAMPLES = 3
 
 
 def next_clocks(
-    offered_mhz: Sequence[int], curves: Mapping[Kind, Mapping[int, Point]], tolerance: float, *, again: int = 3
+    offered_mhz: Sequence[int],
+    curves: Mapping[Kind, Mapping[int, Point]],
+    tolerance: float,
+    coarse: int = 21,
+    *,
+    again: int = 3,
 ) -> list[int]:
     """Returns the clocks of a stage that are worth measuring next, highest first; empty when it is known well enough.
 
@@ -35,15 +38,16 @@ def next_clocks(
         offered_mhz: Clocks that all GPUs of the stage offer.
         curves: For each kind of the stage, the points measured so far.
         tolerance: Relative error of time and power that is good enough.
+        coarse: About so many clocks, evenly spread over what the GPU offers, make the first grid.
         again: How many windows' worth of samples a point gets at most.
     """
     clocks = sorted(offered_mhz, reverse=True)
-    grid = clocks[:: max(1, round(len(clocks) / COARSE_CLOCKS))]
+    grid = clocks[:: max(1, round(len(clocks) / coarse))]
     measured = [mhz for mhz in clocks if all(mhz in curve for curve in curves.values())]
     lowest = lowest_useful(grid, curves)
-    coarse = [mhz for mhz in grid if mhz not in measured and (lowest is None or mhz >= lowest)]
-    if coarse:
-        return coarse
+    first = [mhz for mhz in grid if mhz not in measured and (lowest is None or mhz >= lowest)]
+    if first:
+        return first
     useful = [mhz for mhz in measured if lowest is None or mhz >= lowest]
     gaps = [
         between[len(between) // 2]

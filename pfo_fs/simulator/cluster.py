@@ -20,8 +20,13 @@ from pfo_fs.planner.columns import ends_of, levels_of
 class Truth(Protocol):
     """What an instruction takes, without noise."""
 
-    clocks_mhz: tuple[int, ...]
-    blocking_power_w: float
+    @property
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """Clocks on offer, highest first."""
+
+    @property
+    def blocking_power_w(self) -> float:
+        """What a waiting GPU draws, in W."""
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
         """Time and energy of an instruction at a clock on offer."""
@@ -71,9 +76,10 @@ class ProfileTruth:
 
     def __init__(self, profile: Profile, blocking_power_w: float) -> None:
         tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
-        self.clocks_mhz = tuple(sorted(set.intersection(*(set(table) for table in tables.values())), reverse=True))
-        if not self.clocks_mhz:
+        common = set.intersection(*(set(table) for table in tables.values()))
+        if not common:
             raise ConfigError(f"{profile.source}: no clock was measured for all instructions")
+        self.clocks_mhz: tuple[int, ...] = tuple(sorted(common, reverse=True))
         self.blocking_power_w = blocking_power_w
         self._tables = tables
 

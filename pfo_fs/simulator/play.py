@@ -6,7 +6,7 @@ real job writes, so `pfo-fs status`, `report` and `trace` work on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pfo_fs.coordination import Coordinator
 from pfo_fs.device import page
 from pfo_fs.device.meter import StepMeter
+from pfo_fs.errors import RecordError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
@@ -55,6 +56,10 @@ class Play:
         root: The shared directory.
         settings: What the daemon schedules with.
         metadata: Of the job.
+
+    Attributes:
+        folder: The job's folder.
+        first_plan: Number of the first schedule that is a plan, and no measuring window; None while there is none.
     """
 
     cluster: Cluster
@@ -62,6 +67,7 @@ class Play:
     settings: PFOSettings
     metadata: str = "simulated"
     folder: JobFolder = field(init=False)
+    first_plan: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         stages, pipelines = len(self.cluster.pipeline.orders), self.cluster.pipelines
@@ -162,18 +168,37 @@ class Play:
         if index is not None:
             schedules = {info.rank: self.folder.read_schedule(index, info) for info in self._infos}
             self._coming = (index.number, index.start_step, schedules)
+            scheduler = self.coordinator.scheduler
+            if self.first_plan is None and scheduler is not None and scheduler.model():
+                self.first_plan = index.number
 
     def _take_what_is_due(self) -> None:
         if self._coming is not None and self._step >= self._coming[1]:
             self._number, _, self._schedules = self._coming
             self._coming, self._clocks = None, None
         if self._clocks is None:
-            stages = len(self.cluster.pipeline.orders)
-            by_pipeline: list[dict[int, Sequence[tuple[str, int]]]] = [{} for _ in range(self.cluster.pipelines)]
-            for rank, schedule in self._schedules.items():
-                if schedule is not None:
-                    by_pipeline[rank // stages][rank % stages] = schedule.frequencies
-            self._clocks = self.cluster.clocks_of(by_pipeline)
+            self._clocks = self.cluster.clocks_of(self._by_pipeline(self._schedules))
+
+    def schedules_of(self, number: int) -> list[dict[int, Sequence[tuple[str, int]]]]:
+        """For each pipeline, the (instruction, MHz) of each of its ranks under schedule `number`.
+
+        Raises:
+            RecordError: There is no such schedule.
+        """
+        index = self.folder.read_index(number)
+        if index is None:
+            raise RecordError(f"{self.folder.path}/sched/{number}: was never committed")
+        return self._by_pipeline({info.rank: self.folder.read_schedule(index, info) for info in self._infos})
+
+    def _by_pipeline(
+        self, schedules: Mapping[int, FrequencySchedule | None]
+    ) -> list[dict[int, Sequence[tuple[str, int]]]]:
+        stages = len(self.cluster.pipeline.orders)
+        found: list[dict[int, Sequence[tuple[str, int]]]] = [{} for _ in range(self.cluster.pipelines)]
+        for rank, schedule in schedules.items():
+            if schedule is not None:
+                found[rank // stages][rank % stages] = schedule.frequencies
+        return found
 
     # ---- what ranks say
 

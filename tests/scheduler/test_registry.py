@@ -58,7 +58,7 @@ def test_a_users_own_scheduler_is_found_by_module_and_class(my_module: str) -> N
     ("name", "message"),
     [
         ("PointSolutoin", "did you mean PointSolution"),
-        ("Pareto9", "Built in are Manual, PointSolution, PointSolution3D"),
+        ("Paradox9", "Built in are Manual, PointSolution, PointSolution3D, InstructionProfiler, ParetoScheduler"),
         ("no_such_module_of_ours:Mine", "ModuleNotFoundError: No module named 'no_such_module_of_ours'"),
         ("my_broken_of_test:Mine", "No module named 'no_such_module_of_ours'"),
         ("my_exit_of_test:Mine", "SystemExit: 3"),

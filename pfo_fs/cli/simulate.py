@@ -1,0 +1,157 @@
+"""`pfo-fs simulate`: the closed loop on a cluster in virtual time."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+
+if TYPE_CHECKING:
+    from pfo_fs.simulator import Iteration, Play, Summary, Truth
+
+_STRAGGLER = re.compile(r"(?P<slowdown>[\d.]+)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
+
+
+def simulate(
+    num_microbatches: Annotated[int, typer.Option(help="Micro-batches of one iteration.", min=1)],
+    profile: Annotated[Path | None, typer.Option(help="A profile CSV to take for the truth.")] = None,
+    gpu: Annotated[str, typer.Option(help="A100 or A40: a model fitted to published profiles.")] = "A100",
+    stages: Annotated[int, typer.Option(help="Stages of a pipeline, without --profile.", min=1)] = 8,
+    schedule: Annotated[
+        str, typer.Option(help="1f1b, gpipe, interleaved, zb-h1, zb-v or early-recomputation.")
+    ] = "1f1b",
+    num_ranks: Annotated[int | None, typer.Option(help="Ranks of the pipeline, for interleaved.")] = None,
+    pipelines: Annotated[int, typer.Option(help="Data-parallel degree.", min=1)] = 1,
+    iterations: Annotated[int, typer.Option(help="How many to play.", min=1)] = 150,
+    straggler: Annotated[
+        list[str] | None,
+        typer.Option(help="1.2@500:900: so many times as slow, from and to which iteration; /3 for pipeline 3."),
+    ] = None,
+    slowdown: Annotated[float | None, typer.Option(help="Longest iteration, over full clocks.")] = None,
+    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs.")] = None,
+    p2p_power: Annotated[float | None, typer.Option(help="With --profile: watts of a GPU that waits.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="No jitter and no warming up.")] = False,
+    profile_steps: Annotated[int, typer.Option(help="Iterations of a measuring window.", min=1)] = 5,
+    shared_dir: Annotated[Path | None, typer.Option(help="Play it here and keep it: for report and trace.")] = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Play a whole job in virtual time: real scheduler, planner and store, simulated GPUs.
+
+    The scheduler knows nothing at first: it profiles, plans, deploys, checks, and follows stragglers.
+    """
+    from pfo_fs.planner import make_pipeline
+    from pfo_fs.settings import PFOSettings
+    from pfo_fs.simulator import QUIET, Cluster, Nuisances, Play, summarize
+
+    truth, num_stages = _truth(profile, gpu, stages, p2p_power)
+    episodes = [_episode(text, pipelines) for text in straggler or ()]
+    asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
+    cluster = Cluster(
+        make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks),
+        truth,
+        QUIET if quiet_cluster else Nuisances(),
+        pipelines,
+        episodes,
+        seed,
+    )
+    with ExitStack() as stack:
+        root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
+        settings = PFOSettings(scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps)
+        play = Play(cluster, root, settings, metadata=f"simulated-{profile.stem if profile else gpu}")
+        played = _play(play, iterations, quiet=json_)
+        summary = summarize(play, played)
+    if json_:
+        rows = [iteration._asdict() for iteration in played]
+        print(json.dumps({"job_id": play.folder.job_id, "summary": summary.as_json(), "iterations": rows}))  # noqa: T201
+        return
+    out.print(_table(summary))
+    out.print(escape(summary.news), highlight=False)
+    if shared_dir is not None:
+        out.print(f"the job lies in {play.folder.files.root / play.folder.path}", soft_wrap=True, highlight=False)
+
+
+def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None) -> tuple[Truth, int]:
+    from pfo_fs.device.physics import gpu_model
+    from pfo_fs.planner import blocking_power_w, read_profile
+    from pfo_fs.simulator import ModelTruth, ProfileTruth
+
+    if profile is None:
+        return ModelTruth(gpu_model(gpu), stages), stages
+    measured = read_profile(profile)
+    return ProfileTruth(measured, p2p_power or blocking_power_w(gpu)), measured.num_stages
+
+
+def _episode(text: str, pipelines: int) -> Any:
+    from pfo_fs.simulator import Episode
+
+    match = _STRAGGLER.fullmatch(text)
+    if match is None:
+        fail(f"--straggler {text!r}: expected such as 1.2@500:900, or 1.2@500:900/3 for pipeline 3")
+    slowdown, first, last = float(match["slowdown"]), int(match["first"]), int(match["last"])
+    pipeline = int(match["pipeline"] or pipelines - 1)
+    if not (slowdown >= 1 and first < last and pipeline < pipelines):
+        fail(f"--straggler {text}: a slowdown of 1 or more, an end after the begin, and a pipeline below {pipelines}")
+    return Episode(slowdown, first, last, pipeline)
+
+
+def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
+    """Plays, with a line for each schedule that comes into force."""
+    played: list[Iteration] = []
+    bars = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*bars, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
+        task = progress.add_task("", total=iterations)
+        number, news = -2, ""
+        for iteration in play.run(iterations):
+            played.append(iteration)
+            progress.advance(task)
+            if not quiet and (iteration.number, iteration.news) != (number, news):
+                number, news = iteration.number, iteration.news
+                line = (
+                    f"{iteration.step:5d}  schedule {number:<3d} {iteration.time_s:7.3f} s {iteration.energy_j:9.0f} J"
+                )
+                progress.console.print(f"{line}  {escape(news)}", highlight=False, soft_wrap=True)
+    return played
+
+
+def _table(summary: Summary) -> Table:
+    table = Table(title="One iteration, noise aside", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("", "time s", "slower", "energy J", "saved"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    table.add_row("highest clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
+    if summary.deployed_at is None:
+        table.caption = f"no plan yet after {summary.iterations} iterations"
+        return table
+    table.add_row(
+        "[bold]plan[/]",
+        f"{summary.plan_time_s:.4f}",
+        f"{summary.slowdown:+.2%}",
+        f"{summary.plan_energy_j:,.0f}",
+        f"[bold]{summary.energy_saved:.2%}[/]",
+    )
+    lines = [
+        f"first plan at iteration {summary.deployed_at}, {summary.schedules} schedules in all; profiling took "
+        f"{summary.overhead_s:,.0f} s more than the highest clocks"
+    ]
+    for episode in summary.episodes:
+        followed = "not followed" if episode.followed_after is None else f"followed after {episode.followed_after}"
+        back = "not back yet" if episode.back_after is None else f"back after {episode.back_after} iterations"
+        saved = "" if episode.saved is None else f", {episode.saved:.1%} saved over it"
+        lines.append(
+            f"pipeline {episode.pipeline}, {episode.slowdown:g} times as slow from {episode.first} to {episode.last}: "
+            f"{followed}, {back}{saved}"
+        )
+    table.caption = "\n".join(lines)
+    table.caption_justify = "left"
+    return table
