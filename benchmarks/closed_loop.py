@@ -1,6 +1,6 @@
 """From an unknown job to its deployed plan, and through a straggler, over many seeds of noise.
 
-    python benchmarks/closed_loop.py                    # 8 x 96 on simulated A100s, 20 seeds; 16 pipelines with a straggler
+    python benchmarks/closed_loop.py                    # 8 x 96 on A100s, 20 seeds; 16 pipelines with a straggler
     python benchmarks/closed_loop.py --seeds 3 --part unknown
 
 The deployed plan is held against one that the same planner makes from the noise-free profile, with the same clocks on

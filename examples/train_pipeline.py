@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--coordination", default="auto", choices=["auto", "daemon", "local"])
     parser.add_argument("--plan", help="a plan (lowtime's .py, or YAML) for this job's own scheduler to follow")
     parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--iterations-with-plan", type=int, help="stop this many iterations after a plan came in force")
+    parser.add_argument("--stop-file", help="end when this file is there, all ranks after the same iteration")
     parser.add_argument("--profile-steps", type=int, default=5)
     parser.add_argument("--num-microbatches", type=int, default=12)
     parser.add_argument("--microbatch-size", type=int, default=2)
@@ -143,9 +143,7 @@ def main() -> None:
             print(f"pfo-fs: job {opt.job_id} in {args.shared_dir}, scheduled by: {opt.coordination}", flush=True)
         simulated = opt.simulated_kernels()
         mark_instructions(stage, opt, simulated.run if simulated else None)  # pfo-fs
-        last_iteration = args.iterations
-        iteration = 0
-        while iteration < last_iteration:
+        for iteration in range(args.iterations):
             starts = torch.randint(len(text) - args.length - 1, (samples,), generator=generator)
             batch = torch.stack([text[start : start + args.length + 1] for start in starts.tolist()]).to(device)
             began = time.perf_counter()
@@ -157,11 +155,9 @@ def main() -> None:
                 pipeline.step(target=batch[:, 1:], losses=losses)
             else:
                 pipeline.step()
-            planned = torch.tensor(opt.schedule_number > 0, dtype=torch.int32, device=device)
-            dist.all_reduce(planned, dist.ReduceOp.MIN)  # all ranks must stop at the same iteration
             opt.on_step_end()  # pfo-fs
-            if args.iterations_with_plan and planned.item() and last_iteration == args.iterations:
-                last_iteration = iteration + args.iterations_with_plan
+            stop = torch.tensor(bool(args.stop_file) and os.path.exists(args.stop_file), device=device)
+            dist.all_reduce(stop, dist.ReduceOp.MAX)  # in place of the gradients' all-reduce: ranks go on together
             optimizer.step()
             optimizer.zero_grad()
             if rank == stages - 1:
@@ -171,7 +167,8 @@ def main() -> None:
                     f"iteration {iteration:4d}  loss {loss:.3f}  {took:.3f} s  schedule {opt.schedule_number}",
                     flush=True,
                 )
-            iteration += 1
+            if stop.item():
+                break
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""`pfo-fs demo`: a small GPT over eight simulated GPUs, first without a plan, then with, in a minute or so."""
+"""`pfo-fs demo`: a small GPT over eight simulated GPUs that pfo-fs profiles, plans for and watches by itself."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from pfo_fs.errors import ConfigError, CoordinationError
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
-from pfo_fs.scheduler import format_schedule_yaml, read_plan
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 STAGES, MICROBATCHES = 8, 12
-TIME_SCALE = 2
+TIME_SCALE = 1.5
 """The simulated GPUs run this many times faster than the A100s that they follow, so that the demo is short."""
+_PROFILE_STEPS, _MAX_WINDOWS = 3, 10
 _START_WITHIN_S = 120.0
 _LINE = re.compile(r"iteration +(\d+) +loss ([\d.]+) +([\d.]+) s +schedule (-?\d+)")
 
 
 @dataclass
 class Outcome:
-    """What one phase of the demo measured, per stage: mean iteration time in s and energy in J."""
+    """What was measured under one schedule, per stage: mean iteration time in s and energy in J."""
 
     time_s: list[float]
     energy_j: list[float]
@@ -64,49 +64,48 @@ class Training:
                 self.first_loss = self.loss if self.first_loss is None else self.first_loss
 
 
-def run_demo(*, iterations: int, plan: Path | None, shared_dir: Path | None, as_json: bool) -> int:
+def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_json: bool) -> int:
     """Runs the demo.
 
     Args:
-        iterations: Measured without, and again with, the plan.
-        plan: A plan for 8 stages x 12 micro-batches, lowtime's `.py` or YAML; None: the one that ships.
+        slowdown: What is planned for: the longest iteration, over the highest clocks.
+        minutes: Give up after so long.
         shared_dir: Kept after the demo; None: a temporary one.
         as_json: Print the result as JSON instead of tables.
 
     Raises:
-        ConfigError: torch is not installed, or the plan is not for this shape.
+        ConfigError: torch is not installed.
         CoordinationError: The training ended before its time; the message has its last words.
     """
     if find_spec("torch") is None:
         raise ConfigError("the demo trains with PyTorch, which is not installed: pip install torch")
     console = Console(stderr=as_json)
-    yaml_text = _plan_as_yaml(plan or _example("plan_8x12.yaml"))
     with ExitStack() as stack:
-        if shared_dir is None:
-            shared_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-demo-"))) / "pfo"
+        folder_ = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-demo-")))
+        shared_dir = shared_dir or folder_ / "pfo"
         console.print(
             f"A small GPT over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B, gloo), one process a "
-            f"stage, each with a simulated A100 ({TIME_SCALE} times as fast).\nShared directory: {shared_dir}",
+            f"stage, each with a simulated A100 ({TIME_SCALE} times as fast). Nobody has profiled it.\n"
+            f"Shared directory: {shared_dir}",
             highlight=False,
         )
         shared = SharedDirectory(Files(shared_dir))
         shared.make_folders()
         known = set(shared.job_ids())
-        stack.enter_context(_daemon(shared_dir))
-        training = stack.enter_context(_training(shared_dir, iterations))
+        stack.enter_context(_daemon(shared_dir, slowdown))
+        training = stack.enter_context(_training(shared_dir, folder_ / "stop"))
         try:
             with Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description:<28}"),
-                BarColumn(bar_width=8),
-                MofNCompleteColumn(),
+                TextColumn("{task.description:<34}"),
+                BarColumn(bar_width=16),
+                TimeElapsedColumn(),
                 TextColumn("{task.fields[news]}"),
                 console=console,
             ) as progress:
                 folder = _new_job(shared, known, training, progress)
-                before = _measure(folder, 0, "all at the top clock", iterations, training, progress)
-                folder.files.publish(f"{folder.path}/schedule.yaml", yaml_text.encode())
-                after = _measure(folder, 1, "schedule.yaml dropped in", iterations, training, progress)
+                _follow(folder, training, progress, minutes)
+                (folder_ / "stop").touch()
                 task = progress.add_task("training ends", total=1, news="")
                 if training.process.wait(60) != 0:
                     raise _ended_early(training)
@@ -114,11 +113,13 @@ def run_demo(*, iterations: int, plan: Path | None, shared_dir: Path | None, as_
         except KeyboardInterrupt:
             console.print("stopped; the clocks are back at the top")
             return 130
-    _report(console, before, after, training, as_json=as_json)
+        _report(console, folder, training, as_json=as_json)
     return 0
 
 
-def _report(console: Console, before: Outcome, after: Outcome, training: Training, *, as_json: bool) -> None:
+def _report(console: Console, folder: JobFolder, training: Training, *, as_json: bool) -> None:
+    # The first window warms up at default clocks, the second runs at the highest; the newest schedule is the plan.
+    before, after = _outcome(folder, 1), _outcome(folder, folder.schedule_numbers()[-1])
     slowdown = max(after.time_s) / max(before.time_s) - 1
     saved = 1 - sum(after.energy_j) / sum(before.energy_j)
     if as_json:
@@ -127,6 +128,8 @@ def _report(console: Console, before: Outcome, after: Outcome, training: Trainin
             "iter_energy_j": {"without": sum(before.energy_j), "with": sum(after.energy_j)},
             "energy_saved": saved,
             "slowdown": slowdown,
+            "iterations": training.iteration + 1,
+            "schedules": 1 + folder.schedule_numbers()[-1],
             "stages": [
                 {"stage": stage, "energy_without_j": without, "energy_with_j": with_plan}
                 for stage, (without, with_plan) in enumerate(zip(before.energy_j, after.energy_j, strict=True))
@@ -136,7 +139,7 @@ def _report(console: Console, before: Outcome, after: Outcome, training: Trainin
         print(json.dumps(result, indent=2))  # noqa: T201
         return
     table = Table(title="One iteration", title_justify="left", header_style="bold")
-    for name in ("stage", "without plan", "with plan", "saved"):
+    for name in ("stage", "highest clocks", "with the plan", "saved"):
         table.add_column(name, justify="right")
     for stage, (without, with_plan) in enumerate(zip(before.energy_j, after.energy_j, strict=True)):
         table.add_row(str(stage), f"{without:.1f} J", f"{with_plan:.1f} J", f"{1 - with_plan / without:.1%}")
@@ -150,25 +153,11 @@ def _report(console: Console, before: Outcome, after: Outcome, training: Trainin
     table.add_row("time", f"{max(before.time_s):.3f} s", f"{max(after.time_s):.3f} s", f"{slowdown:+.1%} time")
     console.print(table)
     console.print(
-        f"loss {training.first_loss:.3f} -> {training.loss:.3f}. "
+        f"loss {training.first_loss:.3f} -> {training.loss:.3f} over {training.iteration + 1} iterations. "
         "The GPUs are simulated (coefficients fitted to a published A100 profile); all else is real: the training, "
-        "the daemon, the shared directory, the switch of all ranks at one step.",
+        "the profiling in it, the daemon, the shared directory, the planner, the switch of all ranks at one step.",
         highlight=False,
     )
-
-
-def _plan_as_yaml(path: Path) -> str:
-    if path.suffix != ".py":
-        return path.read_text()
-    plan = read_plan(path)
-    if len(plan) != STAGES:
-        raise ConfigError(f"{path}: a plan for {len(plan)} stages; the demo has {STAGES}")
-    schedules = [FrequencySchedule(rank=stage, frequencies=list(steps)) for stage, steps in enumerate(plan)]
-    infos = [
-        RankInfo(rank=stage, dp_rank=0, pp_rank=stage, tp_rank=0, available_frequencies=[]) for stage in range(STAGES)
-    ]
-    job = JobInfo(pp_degree=STAGES, dp_degree=1, tp_degree=1, world_size=STAGES)
-    return format_schedule_yaml(schedules, infos, job, comment=f"from {path.name}")
 
 
 def _example(name: str) -> Path:
@@ -178,8 +167,9 @@ def _example(name: str) -> Path:
 
 
 @contextmanager
-def _daemon(shared_dir: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "pfo_fs", "daemon", str(shared_dir), "--scheduler", "Manual"]
+def _daemon(shared_dir: Path, slowdown: float) -> Iterator[None]:
+    command = [sys.executable, "-m", "pfo_fs", "daemon", str(shared_dir), "--scheduler", "ParetoScheduler"]
+    command += ["--scheduler-args", json.dumps({"slowdown": slowdown, "max_windows": _MAX_WINDOWS})]
     daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -189,11 +179,10 @@ def _daemon(shared_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _training(shared_dir: Path, iterations: int) -> Iterator[Training]:
+def _training(shared_dir: Path, stop_file: Path) -> Iterator[Training]:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={STAGES}", "--standalone"]
-    # One step more than is measured at each end: the first after a switch is left out, the last must be complete.
-    command += [str(_example("train_pipeline.py")), "--shared-dir", str(shared_dir), "--iterations", "1000"]
-    command += ["--iterations-with-plan", str(iterations + 2), "--profile-steps", str(iterations)]
+    command += [str(_example("train_pipeline.py")), "--shared-dir", str(shared_dir), "--iterations", "100000"]
+    command += ["--stop-file", str(stop_file), "--profile-steps", str(_PROFILE_STEPS)]
     environment = {
         **os.environ,
         "PFO_FS_GPU": "simulated",
@@ -237,23 +226,32 @@ def _new_job(shared: SharedDirectory, known: set[str], training: Training, progr
     raise CoordinationError(f"the training has not registered within {_START_WITHIN_S:.0f} s")
 
 
-def _measure(
-    folder: JobFolder, number: int, what: str, iterations: int, training: Training, progress: Progress
-) -> Outcome:
-    """Waits until all ranks have measured schedule `number`."""
-    task = progress.add_task(what, total=iterations, news="")
-    since: int | None = None
-    while len(folder.ranks_with_result(number)) < STAGES:
-        _check_alive(training)
+def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: float) -> None:
+    """Shows what the scheduler does, until a plan has been measured and stays."""
+    deadline = time.monotonic() + 60 * minutes
+    task, shown = None, ""
+    while time.monotonic() < deadline:
         current = folder.read_current()
-        in_force = current is not None and current.number == number and training.iteration >= current.start_step
-        if in_force and since is None:
-            since = training.iteration
-        done = 0 if since is None else training.iteration - since
-        progress.update(task, completed=min(done, iterations - 1), news=_news(training))
-        time.sleep(0.1)
-    progress.update(task, completed=iterations, news=_news(training))
-    results: list[ProfilingResult] = []
+        news = (current.message or current.news).partition(";")[0] if current is not None else ""
+        if news and news != shown:
+            if task is not None:
+                progress.update(task, total=1, completed=1)
+            shown = news
+            if not progress.console.is_terminal:
+                progress.console.print(escape(news), highlight=False)
+            task = progress.add_task(escape(news)[:34], total=None, news="")
+        if task is not None:
+            progress.update(task, news=_news(training))
+        if current is not None and current.settled and task is not None:
+            progress.update(task, total=1, completed=1)
+            return
+        _check_alive(training)
+        time.sleep(0.2)
+    raise CoordinationError(f"no plan was in force and measured within {minutes:g} minutes")
+
+
+def _outcome(folder: JobFolder, number: int) -> Outcome:
+    results = []
     for rank in range(STAGES):
         body = folder.read_result(number, rank)
         assert body is not None
@@ -265,7 +263,9 @@ def _measure(
 
 
 def _news(training: Training) -> str:
-    return "" if training.loss is None else f"{training.took_s:.2f} s, loss {training.loss:.2f}"
+    if training.loss is None:
+        return ""
+    return f"iteration {training.iteration}, {training.took_s:.2f} s, loss {training.loss:.2f}"
 
 
 def _check_alive(training: Training) -> None:

@@ -139,15 +139,15 @@ def status(
 
 @app.command()
 def demo(
-    iterations: Annotated[int, typer.Option(help="Iterations without, and again with, the plan.", min=2)] = 5,
-    plan: Annotated[Path | None, typer.Option(help="A plan for 8 stages x 12 micro-batches to use instead.")] = None,
+    slowdown: Annotated[float, typer.Option(help="Longest iteration, over the highest clocks.", min=1.0)] = 1.0,
+    minutes: Annotated[float, typer.Option(help="Give up after so long.", min=1.0)] = 10.0,
     shared_dir: Annotated[Path | None, typer.Option(help="Keep the shared directory here.")] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Train a small GPT over 8 stages on simulated GPUs, first without a plan and then with."""
+    """Train a small GPT over 8 stages on simulated GPUs; pfo-fs profiles, plans and deploys by itself."""
     from pfo_fs.demo import run_demo
 
-    sys.exit(run_demo(iterations=iterations, plan=plan, shared_dir=shared_dir, as_json=json_))
+    sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))
 
 
 for command in (plan, simulate, target, straggler):

@@ -462,6 +462,7 @@ class Coordinator:
             message=self.message[:4000],
             yaml_problem=self._override.problem[:4000] if self._override else "",
             news=self._scheduler.news[:4000] if self._scheduler else "",
+            settled=self._scheduler is not None and self._scheduler.settled,
             source=self._source,
         )
         if (body == self._said and not force and self._still_said()) or not self._still_leads():

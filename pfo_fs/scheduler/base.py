@@ -57,11 +57,13 @@ class FrequencyScheduler(ABC):
             scheduler sets it before `observe`.
         situation: What schedules are made for, besides results.
         news: A line for people: what the scheduler is doing.
+        settled: Whether it has measured what is in force, and leaves it.
         watches_pace: Whether `assess` wants to know how long iterations take.
     """
 
     watches_pace: bool = False
     news: str = ""
+    settled: bool = False
 
     def __init__(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings) -> None:
         self.job_info = job_info

@@ -21,14 +21,17 @@ from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
 
-_MOST_GUARD = 0.05
-_CORRECTIONS = 4
+_MOST_GUARD = 0.25
+_MOST_GAIN = 4.0
+_CORRECTIONS = 5
 """How many times in a row a plan is made faster or slower after measuring it."""
 _SURE = 2.0
 """Standard errors."""
 _LEAST_NOISE = 0.0015
 _WORTH = 0.002
 """Relative: a plan that is faster than it need be by less than this stays."""
+_DRIFTED = 0.015
+"""Relative: instructions that are off the profile by less are not worth a new plan."""
 _OTHER_JOB = 0.03
 """Relative: a profile of an earlier job that is off by more at the highest clock is of something else."""
 _KNOWN_ERROR = 0.002
@@ -92,6 +95,7 @@ class ParetoScheduler(InstructionProfiler):
         self._expected_s = 0.0
         self._expected_for: Target | None = None
         self._given_up = False
+        self._tried: tuple[float, float] | None = None  # the guard of the plan before, and how far it was off
         self._cached: tuple[Any, list[FrequencySchedule]] | None = None
         self._watch = PaceWatch()
 
@@ -127,10 +131,11 @@ class ParetoScheduler(InstructionProfiler):
     def react(self, situation: Situation) -> None:
         """Takes note of another situation; another target is a new start for the corrections."""
         if situation.target != self.situation.target:
-            self._power_scale, self._corrections, self._given_up = 1.0, 0, False
+            self._power_scale, self._corrections, self._given_up, self._tried = 1.0, 0, False, None
         if situation.looks != self.situation.looks:
-            self._corrections = 0
+            self._corrections, self._tried = 0, None
         super().react(situation)
+        self.settled = False
         self._watch.forget()
         if self._model is not None:
             self._say()
@@ -263,8 +268,10 @@ class ParetoScheduler(InstructionProfiler):
 
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Holds the measured plan against what it promised, and corrects what the planner is asked for."""
+        if self._follow_drift(results):
+            return
         self._take(results, self._planned())
-        self._follow_drift(results)
+        self.settled = True
         if self._slowdowns() or self._given_up:
             return
         spans = self._spans(results)
@@ -288,19 +295,65 @@ class ParetoScheduler(InstructionProfiler):
         assert self._model is not None
         before = self._planned()
         self._corrections += 1
+        self.settled = False
         if self.target.power is not None:
             self._power_scale /= 1 + off
         elif self._corrections == 1:
             # A plan without room anywhere shows what full speed does not: how long a result is on its way to the next.
             self._plan_anew()
         else:
-            self._model.guard = round(max(-_MOST_GUARD, self._model.guard + off), 5)
+            self._model.guard = self._next_guard(self._model.guard, off)
         if too_much and (self._planned() == before or self._model.guard > _MOST_GUARD):
             self.news += f"; the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
             self._given_up = self.target.power is None  # slower than the highest clocks is nobody's doing here
 
-    def _follow_drift(self, results: Sequence[ProfilingResult]) -> None:
-        """Where instructions take longer or shorter than the profile says, at clocks that did not change: scale it."""
+    def _next_guard(self, guard: float, off: float) -> float:
+        """The guard that should bring a plan to its target: a secant, once there are two plans to lay it through."""
+        gain = 1.0
+        if self._tried is not None and off != self._tried[1]:
+            gain = min(_MOST_GAIN, max(1.0, (self._tried[0] - guard) / (off - self._tried[1])))
+        self._tried = guard, off
+        return round(max(-_MOST_GUARD, guard + gain * off), 5)
+
+    def _follow_drift(self, results: Sequence[ProfilingResult]) -> bool:
+        """Where instructions take longer or shorter than the profile says at the same clocks, plans anew by that.
+
+        What an iteration may take changes along: it is measured by what it would take at the highest clocks now.
+        """
+        assert self._model is not None
+        pipeline = next((p for p in range(self.job_info.dp_degree) if p not in self.situation.slow_pipelines), 0)
+        schedules = {schedule.rank: schedule for schedule in self._planned()}
+        by_rank = {result.rank: result for result in results}
+        ranks = self._pipeline_ranks(pipeline)
+        if not all(rank in by_rank for rank in ranks):
+            return False
+        entries = [self._entries(rank, schedules.get(rank)) for rank in ranks]
+        dag = self._model.problem.pipeline
+        measured = measured_iteration(dag, [by_rank[rank] for rank in ranks], entries)
+        if measured is None:
+            return False
+        ratios: dict[Kind, list[float]] = {}
+        for instruction, planned_s in zip(dag.instructions, self._plan_for(pipeline).times_s, strict=True):
+            ratio = measured.times_s[instruction] / planned_s
+            ratios.setdefault((instruction.stage, instruction.name), []).append(ratio)
+        drift = {kind: median(values) for kind, values in ratios.items()}
+        drift = {kind: factor for kind, factor in drift.items() if abs(factor - 1) > _DRIFTED}
+        if not drift:
+            return False
+        for kind, factor in drift.items():
+            for point in self.samples.points[kind].values():
+                point.scale_times(factor)
+        before_s = self._model.full_speed.iteration_time_s
+        self._iterations.clear()
+        self._iterations.append(([by_rank[rank] for rank in ranks], entries))
+        self._plan_anew()
+        self._full_s *= self._model.full_speed.iteration_time_s / before_s
+        self._full_j *= self._model.full_speed.iteration_time_s / before_s
+        self._scale = self._bias()
+        self._corrections, self._tried, self._given_up, self.settled = 0, None, False, False
+        self._say()
+        self.news += f"; instructions take {median(drift.values()):.3f} times what they took; planned anew"
+        return True
 
     def _spans(self, results: Sequence[ProfilingResult]) -> dict[int, list[float]]:
         """For each pipeline, how long each of its iterations took until its last instruction had ended."""
@@ -369,6 +422,7 @@ class ParetoScheduler(InstructionProfiler):
         for kind in self.kinds:
             for m in known.measurements[kind]:
                 self._recalled(kind, m)
+        self._fine_windows = 0  # what it lacks of the coarse clocks is measured; the rest is good enough to begin with
 
     def _recalled(self, kind: Kind, m: Measurement) -> None:
         point = self.samples.points.setdefault(kind, {}).get(m.frequency_mhz)

@@ -11,7 +11,7 @@ from pfo_fs.planner import Profile
 from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
 from pfo_fs.scheduler.parallel3d import stage_infos
 from pfo_fs.scheduler.samples import Entry, Kind, Point, Samples
-from pfo_fs.scheduler.sweep import next_clocks, share_out
+from pfo_fs.scheduler.sweep import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.settings import PFOSettings
 
 _LEAST_S = 0.5
@@ -22,6 +22,8 @@ _COARSE, _COARSER = 21, 9
 """Clocks of the first grid, where several share an iteration, and where each takes a window of its own."""
 _ODD = 0.03
 """A rank whose instructions take this much longer or shorter than its stage's median is left out: it is ill."""
+_FINE_WINDOWS = 6
+"""No more windows than this after the first grid: what is left is noise that more of it does not cure."""
 _WITH_TOP = 3
 """Where so many clocks share an iteration, one of them is the highest."""
 _WARM_UP_WINDOWS = 1
@@ -64,6 +66,7 @@ class InstructionProfiler(FrequencyScheduler):
         self.samples = Samples()
         self.windows = 0
         self.warmth = 1.0
+        self._fine_windows = _FINE_WINDOWS
         self._place = {info.rank: info for info in self.rank_infos}
         self._clocks = [info.available_frequencies for info in stage_infos(job_info, self.rank_infos)]
 
@@ -131,17 +134,34 @@ class InstructionProfiler(FrequencyScheduler):
         self.news = "measuring at the highest clocks"
         highest = [clocks[:1] for clocks in self._sorted_clocks()]
         results = yield from self._measure(highest, 1)
+        while not all(self.samples.curve(kind) for kind in self.kinds):
+            self.news = "there are GPUs whose energy cannot be read, so there is nothing to plan by"
+            yield []
         measured_s = sum(median(times) for result in results[:1] if (times := result.iter_time) for _ in times)
         most = max(1, int(measured_s / max(_LEAST_S, _ROOM * self._seconds_needed(results))))
+        most = min(self._capacity(rank, most) for rank in self._one_pipeline())
+        grids = [grid_of(clocks, _COARSE if most >= _WITH_TOP else _COARSER) for clocks in self._sorted_clocks()]
+        fine = 0
         while self.windows < self.max_windows:
-            wanted = [
-                next_clocks(clocks, self._curves(stage), self.tolerance, _COARSE if most >= _WITH_TOP else _COARSER)
-                for stage, clocks in enumerate(self._sorted_clocks())
+            coarse = [
+                coarse_clocks(clocks, grids[n], self._curves(n)) for n, clocks in enumerate(self._sorted_clocks())
             ]
-            if sum(map(len, wanted)) <= len(wanted) / 2:
-                break  # a clock here and there is not worth another window for everybody
-            self.news = f"profiling: {sum(map(len, wanted))} clocks to go"
+            wanted = coarse
+            if not any(coarse):
+                wanted = [
+                    fine_clocks(clocks, grids[n], self._curves(n), self.tolerance)
+                    for n, clocks in enumerate(self._sorted_clocks())
+                ]
+                fine += 1
+                # A clock here and there is not worth another window for everybody.
+                if fine > self._fine_windows or sum(map(len, wanted)) <= len(wanted) / 2:
+                    break
+            self.news = f"profiling: {sum(map(len, wanted))} clocks to go" + ("" if any(coarse) else ", at most")
             yield from self._measure(wanted, most)
+
+    def _capacity(self, rank: int, most: int) -> int:
+        """How many clocks can share an iteration of a rank."""
+        return len(set(share_out([(stage, name) for name, stage in self._order(rank)], range(most), most)))
 
     def _seconds_needed(self, results: Sequence[ProfilingResult]) -> float:
         """How long an instruction has to run for its power to be known well enough, by the noise seen so far."""

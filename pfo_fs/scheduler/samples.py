@@ -66,6 +66,11 @@ class Point:
         self.weight += weight
         self.power_w += (power_w - self.power_w) * weight / self.weight
 
+    def scale_times(self, factor: float) -> None:
+        """The same instruction takes `factor` times as long from now on."""
+        self.time_s *= factor
+        self.squares *= factor * factor
+
     @property
     def time_error(self) -> float:
         """Standard error of the duration, relative."""

@@ -15,70 +15,80 @@ from pfo_fs.scheduler.samples import Kind, Point, interpolated
 
 RISES = 5
 """A sweep ends where so many clocks in a row took more energy than the best above them (as Zeus's profiler does it,
-but counted from the minimum: noise makes one of five flat steps go down)."""
+but counted from the minimum: noise makes one of five flat steps go down). On a coarse grid fewer are enough."""
 _LEAST_SAMPLES = 3
 """Of each instruction in each stretch, besides those just after the change of the clock."""
 
 
-def next_clocks(
-    offered_mhz: Sequence[int],
-    curves: Mapping[Kind, Mapping[int, Point]],
-    tolerance: float,
-    coarse: int = 21,
-    *,
-    again: int = 3,
-) -> list[int]:
-    """Returns the clocks of a stage that are worth measuring next, highest first; empty when it is known well enough.
+Curves = Mapping[Kind, Mapping[int, Point]]
+"""For each kind that a stage runs, the points measured so far."""
 
-    First a coarse grid from the highest clock down, until five clocks in a row took more energy than one above them;
-    then the middle of each gap, and further into gaps only where the middle was not where a straight line put it;
-    then once more what is known too badly.
+
+def grid_of(offered_mhz: Sequence[int], about: int) -> list[int]:
+    """Returns about so many of the clocks on offer, evenly spread, highest first."""
+    clocks = sorted(offered_mhz, reverse=True)
+    return clocks[:: max(1, round(len(clocks) / about))]
+
+
+def coarse_clocks(offered_mhz: Sequence[int], grid: Sequence[int], curves: Curves) -> list[int]:
+    """Returns the clocks of the grid that are still to be measured, highest first; empty when the sweep may end.
+
+    From the highest clock down, until the energy of every instruction has passed its minimum and risen since.
+    """
+    lowest = lowest_useful(grid, curves, _rises(offered_mhz, grid))
+    measured = _measured(grid, curves)
+    return [mhz for mhz in grid if mhz not in measured and (lowest is None or mhz >= lowest)]
+
+
+def fine_clocks(offered_mhz: Sequence[int], grid: Sequence[int], curves: Curves, tolerance: float) -> list[int]:
+    """Returns the clocks worth measuring after the coarse ones, highest first; empty when all is known well enough.
+
+    First the middle of each gap; then, further into a gap, only where its middle was not where a straight line had put
+    it; then once more what is known too badly.
 
     Args:
         offered_mhz: Clocks that all GPUs of the stage offer.
-        curves: For each kind of the stage, the points measured so far.
+        grid: The coarse clocks.
+        curves: What was measured.
         tolerance: Relative error of time and power that is good enough.
-        coarse: About so many clocks, evenly spread over what the GPU offers, make the first grid.
-        again: How many windows' worth of samples a point gets at most.
     """
     clocks = sorted(offered_mhz, reverse=True)
-    grid = clocks[:: max(1, round(len(clocks) / coarse))]
-    measured = [mhz for mhz in clocks if all(mhz in curve for curve in curves.values())]
-    lowest = lowest_useful(grid, curves)
-    first = [mhz for mhz in grid if mhz not in measured and (lowest is None or mhz >= lowest)]
-    if first:
-        return first
-    useful = [mhz for mhz in measured if lowest is None or mhz >= lowest]
+    lowest = lowest_useful(grid, curves, _rises(offered_mhz, grid))
+    useful = [mhz for mhz in _measured(clocks, curves) if lowest is None or mhz >= lowest]
     gaps = [
         between[len(between) // 2]
         for above, below in pairwise(useful)
         if (between := [mhz for mhz in clocks if below < mhz < above])
         and not _straight_around(useful, above, below, grid, curves, tolerance)
     ]
-    if gaps:
-        return gaps
-    least = min((point.count for curve in curves.values() for mhz, point in curve.items() if mhz in useful), default=0)
-    return [
+    return gaps or [
         mhz
         for mhz in useful
-        if any(
-            max(curve[mhz].time_error, curve[mhz].power_error) > tolerance and curve[mhz].count < again * max(least, 1)
-            for curve in curves.values()
-        )
+        if any(curve[mhz].time_error > tolerance or curve[mhz].power_error > 2 * tolerance for curve in curves.values())
     ]
 
 
-def lowest_useful(grid: Sequence[int], curves: Mapping[Kind, Mapping[int, Point]]) -> int | None:
-    """Returns the clock of the grid by which every energy has risen five times; None: nowhere yet."""
+def _measured(clocks: Sequence[int], curves: Curves) -> list[int]:
+    return [mhz for mhz in clocks if all(mhz in curve for curve in curves.values())]
+
+
+def _rises(offered_mhz: Sequence[int], grid: Sequence[int]) -> int:
+    """Five on a grid of every second clock (30 MHz on most GPUs); two on a coarse one are as far."""
+    stride = max(1, round(len(offered_mhz) / max(1, len(grid))))
+    return min(RISES, max(2, round(RISES * 2 / stride)))
+
+
+def lowest_useful(grid: Sequence[int], curves: Curves, rises: int) -> int | None:
+    """Returns the clock of the grid by which every energy has risen `rises` times; None: nowhere yet."""
     ends = []
     for curve in curves.values():
-        rises, least_j, end = 0, float("inf"), None
+        risen, least_j, end = 0, float("inf"), None
         for mhz in grid:
             if mhz not in curve:
                 break
             energy_j = curve[mhz].energy_j
-            rises, least_j = (0, energy_j) if energy_j < least_j else (rises + 1, least_j)
-            if rises == RISES:
+            risen, least_j = (0, energy_j) if energy_j < least_j else (risen + 1, least_j)
+            if risen == rises:
                 end = mhz
                 break
         if end is None:
@@ -92,7 +102,7 @@ def _straight_around(
     above: int,
     below: int,
     grid: Sequence[int],
-    curves: Mapping[Kind, Mapping[int, Point]],
+    curves: Curves,
     tolerance: float,
 ) -> bool:
     """Says whether a gap needs no measurement: the middle that made it was where a straight line had put it."""
@@ -110,7 +120,7 @@ def _straight_around(
             unsure = 2 * max(one.time_error + one.power_error for one in (point, *(curve[mhz] for mhz in around)))
             if abs(guess.time_s / point.time_s - 1) > tolerance + unsure:
                 return False
-            if abs(guess.energy_j / point.energy_j - 1) > tolerance + unsure:
+            if abs(guess.energy_j / point.energy_j - 1) > 2 * tolerance + unsure:
                 return False
     return True
 

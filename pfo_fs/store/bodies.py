@@ -97,7 +97,7 @@ class CurrentBody(_Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
-    `news` what the scheduler is doing.
+    `news` what the scheduler is doing. `settled`: it has measured the schedule in force, and leaves it.
     """
 
     generation: int = Field(ge=0)
@@ -107,6 +107,7 @@ class CurrentBody(_Body):
     message: str = Short
     yaml_problem: str = Short
     news: str = Short
+    settled: bool = False
     source: Source | None = None
 
 

@@ -1,0 +1,201 @@
+"""The real scheduler, planner, coordinator, store and meter on a cluster in virtual time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.device.physics import A100
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.planner import make_pipeline
+from pfo_fs.settings import PFOSettings
+from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
+
+STAGES, MICROBATCHES = 4, 24
+SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
+
+
+def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = None, **odd: float) -> Cluster:
+    return Cluster(
+        make_pipeline("1f1b", STAGES, MICROBATCHES),
+        ModelTruth(A100, STAGES, slowest_mhz=600),
+        replace(Nuisances(), **odd),
+        pipelines,
+        episodes or (),
+        seed,
+    )
+
+
+def settled(play: Play, most: int = 120) -> list[Iteration]:
+    """Plays until a plan has been measured and stays."""
+    played: list[Iteration] = []
+    for iteration in play.run(most):
+        played.append(iteration)
+        current = play.folder.read_current()
+        if current is not None and current.settled and iteration.number == current.number:
+            return played
+    raise AssertionError(f"no plan was settled on within {most} iterations: {played[-1].news}")
+
+
+def schedules_of(play: Play) -> list[list[dict[int, object]]]:
+    return [play.schedules_of(number) for number in play.folder.schedule_numbers()]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path: Path, seed: int) -> None:
+    play = Play(cluster(seed), tmp_path, SETTINGS)
+    summary = summarize(play, settled(play))
+    assert summary.energy_saved > 0.05
+    assert summary.slowdown < 0.002
+
+
+def test_a_daemon_that_is_restarted_again_and_again_makes_the_same_schedules(tmp_path: Path) -> None:
+    steady, shaken = (Play(cluster(), tmp_path / name, SETTINGS) for name in ("steady", "shaken"))
+    for iteration in shaken.run(70):
+        if iteration.step % 3 == 0:
+            shaken.restart_daemon()
+    for _ in steady.run(70):
+        pass
+    assert len(schedules_of(steady)) > 5
+    assert schedules_of(shaken) == schedules_of(steady)
+
+
+def test_training_that_is_restarted_goes_on_with_the_profile_that_was_begun(tmp_path: Path) -> None:
+    first = Play(cluster(0), tmp_path, SETTINGS)
+    for _ in first.run(24):
+        pass
+    begun = next((tmp_path / "profiles").rglob("*.csv")).read_text()
+    second, fresh = Play(cluster(1), tmp_path, SETTINGS), Play(cluster(1), tmp_path / "elsewhere", SETTINGS)
+    assert len(begun.splitlines()) > 20
+    for play in (second, fresh):
+        settled(play)
+    assert second.first_plan is not None
+    assert fresh.first_plan is not None
+    assert second.first_plan < fresh.first_plan
+
+
+def test_a_job_of_a_known_kind_is_planned_after_two_windows(tmp_path: Path) -> None:
+    settled(Play(cluster(0), tmp_path, SETTINGS))
+    again = Play(cluster(1), tmp_path, SETTINGS)
+    summary = summarize(again, settled(again))
+    assert again.first_plan == 2, "one window to warm up, one at the highest clocks"
+    assert summary.energy_saved > 0.05
+    assert summary.slowdown < 0.002
+
+
+def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settled(Play(cluster(0), tmp_path, SETTINGS))
+    path = next((tmp_path / "profiles").rglob("*.csv"))
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    for row in rows[1:]:
+        row[3] = str(float(row[3]) * 1.2)
+    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
+    other = Play(cluster(1), tmp_path, SETTINGS)
+    settled(other)
+    assert other.first_plan is not None
+    assert other.first_plan > 3
+    assert "does not agree" in caplog.text
+
+
+def test_a_damaged_profile_is_said_and_does_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settled(Play(cluster(0), tmp_path, SETTINGS))
+    next((tmp_path / "profiles").rglob("*.csv")).write_text("stage,instruction\n0,__import__('os')\n")
+    settled(Play(cluster(1), tmp_path, SETTINGS))
+    assert "cannot be used" in caplog.text
+
+
+def test_a_plan_that_takes_too_long_is_made_faster(tmp_path: Path) -> None:
+    """Instructions that jitter a lot: full speed has room for that everywhere, a plan has used it up."""
+    play = Play(cluster(time_jitter=0.03), tmp_path, SETTINGS)
+    played = settled(play, 150)
+    first = [i.time_s for i in played if i.number == play.first_plan]
+    full = summarize(play, played).full_time_s
+    assert max(first) > 1.005 * full, "or this test shows nothing"
+    assert played[-1].time_s < 1.004 * full
+    assert played[-1].energy_j < 0.97 * played[10].energy_j
+
+
+def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_two(tmp_path: Path) -> None:
+    play = Play(cluster(pipelines=4, episodes=[Episode(1.2, 90, 130, 2)]), tmp_path, SETTINGS)
+    played = list(play.run(150))
+    (episode,) = summarize(play, played).episodes
+    assert episode.followed_after is not None
+    assert episode.followed_after <= 5
+    assert episode.back_after is not None
+    assert episode.back_after <= 2
+    before = [i for i in played if 80 <= i.step < 90]
+    during = [i for i in played if 100 <= i.step < 130]
+    blind = [i for i in played if i.step == 90]
+    assert during[0].energy_j < 0.95 * blind[0].energy_j
+    slowest = 1.2 * max(i.time_s for i in before)
+    assert max(i.time_s for i in during) < 1.003 * slowest, "nobody waits longer than for the straggler"
+
+
+def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Path) -> None:
+    play = Play(cluster(pipelines=2), tmp_path, SETTINGS)
+    before = settled(play)[-1]
+    play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"straggler: {slowdown: 1.15, pipeline: 1}\n")
+    after = list(play.run(8))[-1]
+    assert after.spans_s[0] == pytest.approx(1.15 * before.spans_s[0], rel=0.01)
+    assert after.spans_s[1] == pytest.approx(before.spans_s[1], rel=0.01)
+    (tmp_path / play.folder.path / "schedule.yaml").unlink()
+    later = list(play.run(12))[-1]
+    assert later.spans_s[0] == pytest.approx(before.spans_s[0], rel=0.005)
+
+
+def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    before = settled(play)[-1]
+    cap_w = 0.85 * before.energy_j / before.time_s
+    play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{power: {cap_w}}}\n".encode())
+    after = list(play.run(60))[-1]
+    assert after.energy_j / after.time_s == pytest.approx(cap_w, rel=0.015)
+    assert after.time_s > before.time_s
+
+
+def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
+    settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=4, scheduler_args={"slowdown": 1.1})
+    play = Play(cluster(), tmp_path, settings)
+    summary = summarize(play, settled(play))
+    assert 1.09 < 1 + summary.slowdown < 1.103
+    assert summary.energy_saved > 0.1
+
+
+def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path: Path) -> None:
+    """All of a single pipeline gets 8 % slower: that is no straggler, the profile is out of date."""
+    play = Play(cluster(episodes=[Episode(1.08, 80, 1000, 0)]), tmp_path, SETTINGS)
+    played = list(play.run(140))
+    before = next(i for i in played if i.step == 78)
+    after = played[-1]
+    current = play.folder.read_current()
+    assert current is not None
+    assert current.settled
+    assert after.time_s == pytest.approx(1.08 * before.time_s, rel=0.004)
+    assert after.energy_j < 1.02 * 1.08 * before.energy_j, "it still runs a plan"
+
+
+def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
+    play = Play(replace(cluster(), nuisances=replace(QUIET, switch_s=0.0)), tmp_path, SETTINGS)
+    settled(play)
+    model = play.folder.read_model()
+    assert model is not None
+    assert model.blocking_power_w == pytest.approx(A100.blocking_power_w, rel=0.02)
+
+
+def test_schedules_of_a_played_job_are_what_a_real_rank_would_read(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    for _ in play.run(20):
+        pass
+    index = play.folder.read_index(1)
+    rank = play.folder.read_rank(2)
+    assert index is not None
+    assert rank is not None
+    schedule = play.folder.read_schedule(index, rank.rank_info)
+    assert isinstance(schedule, FrequencySchedule)
+    assert len(schedule.frequencies) == 2 * MICROBATCHES
+    assert json.loads((tmp_path / play.folder.path / "job.json").read_text())["kind"] == "job"
