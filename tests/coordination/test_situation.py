@@ -1,0 +1,282 @@
+"""Schedulers that heed people and the pace of pipelines: what they are told, and what is written down for a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import pytest
+from jobs import make_job, rank_infos, register, write_results, write_step
+
+from pfo_fs.coordination import Coordinator
+from pfo_fs.coordination.pace import PaceReader
+from pfo_fs.coordination.shelf import ProfileShelf
+from pfo_fs.models import FrequencySchedule, ProfilingResult, Situation, Target
+from pfo_fs.scheduler import FrequencyScheduler, Pace
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import JobFolder, SharedDirectory, bodies
+
+ORDER: list[tuple[str, int | None]] = [("forward", None), ("backward", None)]
+
+
+class Heeding(FrequencyScheduler):
+    """Runs at 1410 MHz, less 15 for each result, less 150 with a target, less 300 for a slow pipeline."""
+
+    watches_pace = True
+    told: list[object] = []  # noqa: RUF012  what the last one made was told, for the tests
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        Heeding.told = []
+        self._results = 0
+        self._kept: dict[object, list[FrequencySchedule]] = {}
+        while True:
+            results = yield []
+            self._results += min(1, round(results[0].iter_time[0]))  # results of 0 s change nothing
+            Heeding.told.append([result.iter_time[0] for result in results])
+
+    def next_schedule(self) -> list[FrequencySchedule]:
+        super().next_schedule()
+        situation = self.situation
+        mhz = 1410 - 15 * self._results - 150 * (situation.target is not None) - 300 * bool(situation.slow_pipelines)
+        if mhz not in self._kept:
+            self._kept[mhz] = [
+                FrequencySchedule(rank=info.rank, frequencies=[(name, mhz) for name, _ in ORDER])
+                for info in self.rank_infos
+            ]
+        return self._kept[mhz]
+
+    def react(self, situation: Situation) -> None:
+        Heeding.told.append(situation)
+        super().react(situation)
+
+    def assess(self, pace: Sequence[Pace]) -> Situation:
+        Heeding.told.append(list(pace))
+        slow = {one.pipeline: one.span_s for one in pace if one.span_s > 1}
+        return self.situation.model_copy(update={"slow_pipelines": slow})
+
+    def findings(self) -> str:
+        return f"stage,instruction,frequency,time,energy\n0,forward,{1410 - self._results},1,1\n"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    folder = make_job(tmp_path, 1, 2)
+    register(folder, rank_infos(1, 2))
+    return folder
+
+
+def coordinate(folder: JobFolder, clock: Clock) -> Coordinator:
+    fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
+    settings = PFOSettings(scheduler=f"{Heeding.__module__}:Heeding")
+    return Coordinator(fresh, settings, kind="daemon", generation=1, monotonic=clock)
+
+
+def poll(coordinator: Coordinator, clock: Clock, seconds: float = 10.0) -> None:
+    end = clock.now + seconds
+    while clock.now < end:
+        coordinator.poll()
+        clock.now += 0.5
+
+
+def clock_mhz(folder: JobFolder) -> int:
+    current = folder.read_current()
+    assert current is not None
+    index = folder.read_index(current.number)
+    assert index is not None
+    schedule = folder.read_schedule(index, rank_infos(1, 2)[0])
+    assert schedule is not None
+    return schedule.frequencies[0][1]
+
+
+def say_yaml(folder: JobFolder, text: str) -> None:
+    folder.files.publish(f"{folder.path}/schedule.yaml", text.encode())
+
+
+def test_a_target_in_the_yaml_reaches_the_scheduler_which_keeps_the_wheel(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    assert clock_mhz(folder) == 1410
+    say_yaml(folder, "target: {power: 18000}\n")
+    poll(coordinator, clock, 4)
+    assert clock_mhz(folder) == 1260
+    current = folder.read_current()
+    assert current is not None
+    assert current.source is not None
+    assert current.source.kind == "scheduler"
+    assert current.source.situation.target == Target(power=18000)
+    status = (folder.files.root / folder.path / "schedule.status.yaml").read_text()
+    assert "the scheduler heeds it" in status
+
+
+def test_removing_the_yaml_takes_the_target_back(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "target: {slowdown: 1.1}\n")
+    poll(coordinator, clock, 4)
+    (folder.files.root / folder.path / "schedule.yaml").unlink()
+    poll(coordinator, clock, 8)
+    assert clock_mhz(folder) == 1410
+
+
+def test_a_target_that_was_removed_while_no_daemon_ran_is_taken_back_too(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "target: {slowdown: 1.1}\n")
+    poll(coordinator, clock, 4)
+    assert clock_mhz(folder) == 1260
+    (folder.files.root / folder.path / "schedule.yaml").unlink()
+    another = coordinate(folder, clock)
+    poll(another, clock, 8)
+    assert clock_mhz(folder) == 1410
+
+
+def test_a_restart_keeps_the_situation_and_publishes_nothing_new(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2))
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "target: {slowdown: 1.1}\n")
+    poll(coordinator, clock, 4)
+    numbers = folder.schedule_numbers()
+    assert clock_mhz(folder) == 1410 - 15 - 150
+    poll(coordinate(folder, clock), clock, 5)
+    assert folder.schedule_numbers() == numbers
+    assert clock_mhz(folder) == 1410 - 15 - 150
+
+
+def test_a_restart_tells_the_scheduler_what_the_first_one_was_told_in_the_same_order(
+    folder: JobFolder, clock: Clock
+) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "target: {slowdown: 1.1}\n")
+    poll(coordinator, clock, 4)  # schedule 2, before schedule 1 was measured
+    write_results(folder, 2, rank_infos(1, 2), time_s=2.0)
+    poll(coordinator, clock, 2)
+    first = list(Heeding.told)
+    poll(coordinate(folder, clock), clock, 2)
+    assert Heeding.told == first
+    assert first == [[1.0, 1.0], Situation(target=Target(slowdown=1.1)), [2.0, 2.0]]
+
+
+def test_results_that_change_nothing_make_no_new_number(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2), time_s=0.0)
+    poll(coordinator, clock, 5)
+    assert Heeding.told == [[0.0, 0.0]]
+    assert folder.schedule_numbers() == [0]
+
+
+def test_the_pace_of_pipelines_changes_the_situation_at_once(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    for rank in (0, 1):
+        folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7, 0, 0.5 + rank)]))
+    write_step(folder, 7, number=0)
+    poll(coordinator, clock, 12)
+    assert clock_mhz(folder) == 1110
+    index = folder.read_index(1)
+    assert index is not None
+    assert index.source.situation.slow_pipelines == {1: 1.5}
+
+
+def test_iterations_under_an_older_schedule_tell_nothing(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2))
+    poll(coordinator, clock, 2)
+    folder.write_pace(bodies.PaceBody(rank=0, steps=[(7, 0, 9.0)]))
+    poll(coordinator, clock, 12)
+    assert clock_mhz(folder) == 1395
+
+
+def test_an_iteration_is_handed_on_once_and_throttling_goes_with_its_pipeline(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 2, 2)
+    infos = {info.rank: info for info in rank_infos(2, 2)}
+    reader = PaceReader(folder)
+    folder.write_pace(bodies.PaceBody(rank=0, steps=[(3, 0, 1.0), (4, 0, 1.1)]))
+    folder.write_pace(bodies.PaceBody(rank=1, steps=[(4, 0, 1.2)]))
+    folder.write_pace(bodies.PaceBody(rank=3, steps=[], throttled="thermal slowdown"))
+    first = reader.read(100.0, infos, 1.0)
+    assert [(one.pipeline, one.step, one.span_s) for one in first] == [(0, 3, 1.0), (0, 4, 1.1), (1, 4, 1.2)]
+    assert [one.throttled for one in first] == ["", "", "rank 3: thermal slowdown"]
+    assert reader.read(200.0, infos, 1.0) == []
+    folder.write_pace(bodies.PaceBody(rank=0, steps=[(4, 0, 1.1), (5, 0, 1.0)]))
+    assert [one.step for one in reader.read(300.0, infos, 1.0)] == [5]
+
+
+# ---- profiles on the shelf
+
+
+def job_body(model: str = "gpt", pp: int = 2) -> bodies.JobBody:
+    return bodies.JobBody.model_validate(
+        {
+            "job_info": {"pp_degree": pp, "dp_degree": 1, "tp_degree": 1, "world_size": pp, "job_metadata": model},
+            "coordination": "auto",
+            "versions": {"torch": "2.13.0", "python": "3.11"},
+        }
+    )
+
+
+ORDERS = {0: ORDER, 1: ORDER}
+GPUS = {0: "A100", 1: "A100"}
+CSV = "stage,instruction,frequency,time,energy\n0,forward,1410,1,1\n"
+
+
+def test_a_later_job_of_the_same_kind_finds_the_profile(tmp_path: Path) -> None:
+    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
+    shelf = ProfileShelf(first)
+    assert shelf.known(job_body(), ORDERS, GPUS) is None
+    shelf.keep(CSV)
+    known = ProfileShelf(second).known(job_body(), ORDERS, GPUS)
+    assert known is not None
+    assert (known.csv, known.source) == (CSV, first.job_id)
+
+
+@pytest.mark.parametrize(
+    ("body", "orders", "gpus"),
+    [
+        (job_body("bert"), ORDERS, GPUS),
+        (job_body(), {0: ORDER, 1: [*ORDER, *ORDER]}, GPUS),
+        (job_body(), ORDERS, {0: "A100", 1: "H100"}),
+        (job_body().model_copy(update={"versions": {"torch": "2.14.0"}}), ORDERS, GPUS),
+    ],
+    ids=["model", "micro-batches", "GPUs", "software"],
+)
+def test_a_job_of_another_kind_does_not(tmp_path: Path, body: bodies.JobBody, orders: dict, gpus: dict) -> None:  # type: ignore[type-arg]
+    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
+    shelf = ProfileShelf(first)
+    shelf.known(job_body(), ORDERS, GPUS)
+    shelf.keep(CSV)
+    assert ProfileShelf(second).known(body, orders, gpus) is None
+
+
+def test_what_was_known_at_the_begin_stays_known_whatever_others_measure_meanwhile(tmp_path: Path) -> None:
+    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
+    shelf = ProfileShelf(first)
+    shelf.known(job_body(), ORDERS, GPUS)
+    shelf.keep(CSV)
+    before = ProfileShelf(second).known(job_body(), ORDERS, GPUS)
+    shelf.keep(CSV + "0,backward,1410,1,1\n")
+    assert ProfileShelf(second).known(job_body(), ORDERS, GPUS) == before
+
+
+def test_without_all_orders_nothing_is_looked_for(tmp_path: Path) -> None:
+    shelf = ProfileShelf(make_job(tmp_path, 2))
+    assert shelf.known(job_body(), {0: ORDER, 1: None}, GPUS) is None
+    assert not shelf.consulted
