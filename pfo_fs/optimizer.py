@@ -86,6 +86,8 @@ class PFOFileOptimizer:
             there, the daemon first.
         scheduler, scheduler_args: The job's own wish; otherwise what the daemon, or `PFO_FS_*`, says.
         profile_steps: Iterations measured for each schedule.
+        device_events: Whether instructions are timed by CUDA events, in the iterations that are measured: the true
+            begin and end on the device, with no synchronisation. None: where the GPU is a CUDA device.
         wait_for_schedule_s: How long to wait here for the first schedule, at most. Later ones never make anybody wait.
         strict: Raise where there would be a warning.
 
@@ -115,6 +117,7 @@ class PFOFileOptimizer:
         scheduler: str | None = None,
         scheduler_args: dict[str, Any] | None = None,
         profile_steps: int | None = None,
+        device_events: bool | None = None,
         wait_for_schedule_s: float = 5.0,
         strict: bool = False,
     ) -> None:
@@ -167,7 +170,7 @@ class PFOFileOptimizer:
         job = self._from_rank_0(job)
         if self.placement.rank != 0:
             self._clocks = self._start_clocks(job, device)
-        self._cursor = InstructionCursor(self._clocks, profile_steps=self._profile_steps, on_mismatch=self._on_mismatch)
+        self._cursor = self._make_cursor(device_events)
         # The hot path goes straight to the cursor; the methods below are there for readers and type checkers.
         self.__dict__.update(on_instruction_begin=self._cursor.begin, on_instruction_end=self._cursor.end)
         atexit.register(_close_at_exit, weakref.ref(self))
@@ -273,6 +276,22 @@ class PFOFileOptimizer:
         from pfo_fs.device import SimulatedKernels
 
         return SimulatedKernels(name, stages=self.placement.pp_degree)
+
+    def _make_cursor(self, device_events: bool | None) -> InstructionCursor:
+        steps, mismatch = self._profile_steps, self._on_mismatch
+        if device_events is None:
+            device_events = self._clocks.spec.startswith("nvml:") and "torch" in sys.modules
+        if device_events:
+            from functools import partial
+
+            import torch
+
+            from pfo_fs.event_cursor import EventCursor
+
+            if torch.cuda.is_available():
+                make_event = partial(torch.cuda.Event, enable_timing=True)
+                return EventCursor(self._clocks, make_event, profile_steps=steps, on_mismatch=mismatch)
+        return InstructionCursor(self._clocks, profile_steps=steps, on_mismatch=mismatch)
 
     def _start_clocks(self, job: dict[str, Any], device: int | None) -> ClockProcess:
         try:

@@ -37,6 +37,7 @@ class FakeNvml(ModuleType):
         self.mig = False
         self.energy_mj = 5_000
         self.power_mw = 100_000
+        self.reasons = 0
         self.locked: list[Any] = []
         self.open = 0
 
@@ -90,6 +91,9 @@ class FakeNvml(ModuleType):
         self._may("nvmlDeviceGetTotalEnergyConsumption")
         return self.energy_mj
 
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        return self.reasons
+
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
         return self.power_mw
 
@@ -127,6 +131,23 @@ def test_the_energy_counter_is_in_joules(fake: FakeNvml) -> None:
     gpu = NvmlGpu(UUIDS[0])
     fake.energy_mj = 7_500
     assert gpu.energy_j() == 7.5
+
+
+def test_what_holds_the_clocks_back_is_told_in_words_and_a_locked_clock_is_not_it(fake: FakeNvml) -> None:
+    gpu = NvmlGpu(UUIDS[0])
+    fake.reasons = 0x02 | 0x01  # application clocks, idle
+    assert gpu.throttled() == ""
+    fake.reasons = 0x20 | 0x04
+    assert gpu.throttled() == "power limit, thermal slowdown"
+
+
+def test_an_old_driver_is_asked_by_the_old_name(fake: FakeNvml) -> None:
+    fake.reasons = 0x08
+    old = fake.nvmlDeviceGetCurrentClocksEventReasons
+    older = type("OlderNvml", (), {"nvmlDeviceGetCurrentClocksThrottleReasons": staticmethod(old)})
+    gpu = NvmlGpu(UUIDS[0])
+    gpu._nvml = older
+    assert gpu.throttled() == "hardware slowdown"
 
 
 def test_without_a_counter_power_is_integrated(fake: FakeNvml) -> None:

@@ -1,0 +1,158 @@
+"""Marks with the times of the device: CUDA events, read when they are ready, without waiting for the device.
+
+A training thread launches kernels ahead of the GPU, so the times of its calls say little about when an instruction
+ran. An event recorded before and after each instruction knows. Events are recorded in the steps that are measured
+only, and read in later steps; the marks of such a step are written then, with the events' times on the same clock as
+all others (`time.monotonic_ns`). How the two clocks lie is learned on the way: an event never runs before it was
+recorded, and where the device had nothing else to do it runs at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from pfo_fs.cursor import Clocks, InstructionCursor
+from pfo_fs.device.page import END, LAST_END
+
+_MOST_HELD = 16
+"""Steps whose events are not ready; with more than this, something is wrong, and the oldest goes."""
+_ANCHORS = 32
+"""Steps over which the distance of the two clocks is taken: they drift by a few millionths."""
+_EPOCH_NS = 60_000_000_000
+"""Events are timed against one that is no older than this: CUDA tells the distance as a float of milliseconds."""
+
+
+class _Held(NamedTuple):
+    """One mark of a step whose events are not read yet: its time, or the event that has it."""
+
+    first: int
+    code: int
+    event: Any = None
+
+
+class _Epoch:
+    """Times of events against the first one of an epoch."""
+
+    def __init__(self, origin: Any) -> None:
+        origin.record()
+        self.began_ns = monotonic_ns()
+        self._origin = origin
+        self._anchors: deque[int] = deque(maxlen=_ANCHORS)
+
+    def times_ns(self, marks: Sequence[_Held]) -> list[int]:
+        """When the events of a step came, on the clock of `time.monotonic_ns`."""
+        device_ns = [round(self._origin.elapsed_time(held.event) * 1e6) for held in marks]
+        self._anchors.append(max(held.first - at for held, at in zip(marks, device_ns, strict=True)))
+        anchor = max(self._anchors)
+        return [at + anchor for at in device_ns]
+
+
+class EventCursor(InstructionCursor):
+    """An instruction cursor whose marks of instructions carry the device's own times.
+
+    Args:
+        clocks: The clock process.
+        make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
+        profile_steps: As for `InstructionCursor`.
+        on_mismatch: As for `InstructionCursor`.
+    """
+
+    def __init__(
+        self,
+        clocks: Clocks,
+        make_event: Callable[[], Any],
+        *,
+        profile_steps: int = 5,
+        on_mismatch: Callable[[int, str, str], None] | None = None,
+    ) -> None:
+        super().__init__(clocks, profile_steps=profile_steps, on_mismatch=on_mismatch)
+        self._make_event = make_event
+        self._pool: list[Any] = []
+        self._recording = False
+        self._step: list[_Held] = []
+        self._held: deque[tuple[list[_Held], _Epoch | None]] = deque()
+        self._epoch: _Epoch | None = None
+
+    def step_begin(self, step: int, number: int) -> None:
+        """Begins a step; writes the marks of earlier ones whose events are ready."""
+        self._flush()
+        self._recording = True
+        self._step = []
+        super().step_begin(step, number)
+        if self._measuring and (self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS):
+            self._epoch = _Epoch(self._make_event())
+        self._recording = self._measuring
+        if not self._recording:
+            self._held.append((self._step, None))  # marks stay in the order of steps
+            self._step = []
+            self._flush()
+        self._measuring = False  # marks of instructions are made here, not in the hot path above
+
+    def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
+        """Begins an instruction."""
+        super().begin(name, stage=stage, microbatch=microbatch)
+        if self._recording:
+            self._record(self._begin_codes.get(name) or self._codes(name))
+
+    def end(self, name: str) -> None:
+        """Ends an instruction."""
+        super().end(name)
+        if self._recording and name in self._end_codes:
+            self._record(self._end_codes[name])
+
+    def step_end(self) -> None:
+        """Ends a step."""
+        if not self._in_step:
+            return
+        self._measuring = self._recording
+        recorded, self._recording = self._recording, True  # `_mark` keeps marks while this is set
+        try:
+            super().step_end()
+        finally:
+            self._recording = False
+            self._held.append((self._step, self._epoch if recorded else None))
+            self._step = []
+            if len(self._held) > _MOST_HELD:
+                self._held.popleft()
+            self._flush()
+
+    # ---- events
+
+    def _record(self, code: int) -> None:
+        event = self._pool.pop() if self._pool else self._make_event()
+        now_ns = monotonic_ns()
+        event.record()
+        self._step.append(_Held(now_ns, code, event))
+
+    def _mark(self, code: int, first: int | None = None) -> None:
+        if self._recording:
+            self._step.append(_Held(monotonic_ns() if first is None else first, code))
+        else:
+            super()._mark(code, first)
+
+    def _flush(self) -> None:
+        """Writes the marks of the oldest steps, as far as their events are ready."""
+        while self._held:
+            marks, epoch = self._held[0]
+            last = next((held.event for held in reversed(marks) if held.event is not None), None)
+            if last is not None and not last.query():
+                return
+            self._held.popleft()
+            self._write(marks, epoch)
+
+    def _write(self, marks: Sequence[_Held], epoch: _Epoch | None) -> None:
+        events = [held for held in marks if held.event is not None]
+        times_ns = iter(epoch.times_ns(events) if epoch is not None and events else ())
+        last_end_ns = 0
+        for first, code, event in marks:
+            if event is not None:
+                first = next(times_ns)
+                self._pool.append(event)
+                if code & 0xFF == END:
+                    last_end_ns = first
+            elif code & 0xFF == LAST_END and last_end_ns:
+                first = last_end_ns
+            super()._mark(code, first)

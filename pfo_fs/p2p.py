@@ -1,0 +1,125 @@
+"""What a GPU draws while it waits for another one: `pfo-fs profile-p2p`, on two GPUs of one machine.
+
+The second process posts a receive and is left waiting, while the first one sleeps; NCCL's kernel spins on the GPU
+meanwhile, which is what a stage does that waits for its neighbours. The energy counter of the waiting GPU, over some
+seconds, gives its *blocking power* (Perseus, SOSP'24, section 3.2). `ParetoScheduler` finds the same figure in the
+training itself; this is for planning before there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pfo_fs.errors import DeviceError, PfoError
+
+_WARM_UP_S = 1.0
+_FINISH_WITHIN_S = 120.0
+_MARK = "pfo-fs-p2p "
+
+
+def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = (), *, timeout_s: float | None = None) -> dict[str, Any]:
+    """Measures the power of a GPU that waits for another one.
+
+    Args:
+        seconds: How long it waits at each clock.
+        clocks_mhz: Clocks of the waiting GPU, in MHz; none: the driver's default.
+        timeout_s: Give up after so long; two minutes more than it should take if None.
+
+    Returns:
+        `gpu` and `rows`, each with `clock_mhz` (0 for the default), `power_w` and `seconds`.
+
+    Raises:
+        DeviceError: There are not two GPUs, the energy cannot be read, or a clock cannot be set.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", __name__]
+    given = json.dumps({"seconds": seconds, "clocks_mhz": list(clocks_mhz)})
+    limit_s = timeout_s or (len(clocks_mhz) + 1) * (seconds + _WARM_UP_S) + _FINISH_WITHIN_S
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PFO_FS_P2P": given, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise DeviceError(f"the two processes were not done within {limit_s:.0f} s") from None
+    for line in done.stdout.splitlines():
+        if line.startswith(_MARK):
+            found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+            if "error" in found:
+                raise DeviceError(found["error"])
+            return found
+    raise DeviceError("the two processes failed:\n" + "\n".join(done.stderr.splitlines()[-15:]))
+
+
+def _measure(given: dict[str, Any]) -> dict[str, Any]:
+    """Both processes: rank 1 waits and measures, rank 0 keeps it waiting."""
+    import torch
+    import torch.distributed as dist
+
+    from pfo_fs.device import ClockProcess, find_gpu_spec, open_gpu, page
+
+    cuda = torch.cuda.is_available()
+    rank = int(os.environ["RANK"])
+    if cuda:
+        if torch.cuda.device_count() < 2:
+            raise DeviceError("only one GPU is visible; waiting for another one takes two")
+        torch.cuda.set_device(rank)
+    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    dist.init_process_group("nccl" if cuda else "gloo")
+    clocks = ClockProcess(find_gpu_spec(rank if cuda else None))  # it gives the clocks back whatever happens
+    gpu = open_gpu(clocks.spec)
+    rows = []
+    problem = ""
+    tensor = torch.zeros(1024, device=device)
+    for mhz in given["clocks_mhz"] or [0]:
+        if rank == 0:
+            dist.barrier()
+            time.sleep(_WARM_UP_S + given["seconds"])
+            dist.send(tensor, dst=1)
+            continue
+        if mhz and clocks.message:
+            problem = clocks.message
+        clocks.words[page.TARGET] = 0 if problem else mhz
+        clocks.ring_doorbell()
+        dist.barrier()
+        work = dist.irecv(tensor, src=0)
+        time.sleep(_WARM_UP_S)
+        t0, e0 = time.monotonic(), gpu.energy_j()
+        time.sleep(given["seconds"] - 0.2)
+        t1, e1 = time.monotonic(), gpu.energy_j()
+        work.wait()
+        if clocks.words[page.CLOCK_MHZ] not in (0, mhz):
+            problem = f"{mhz} MHz is not on offer"
+        if e1 <= e0:
+            problem = f"{clocks.gpu_name}: its energy counter does not move"
+        rows.append({"clock_mhz": mhz, "power_w": (e1 - e0) / (t1 - t0), "seconds": t1 - t0})
+    name = clocks.gpu_name
+    clocks.close()
+    dist.barrier()
+    dist.destroy_process_group()
+    if problem:
+        raise DeviceError(problem)
+    return {"gpu": name, "rows": rows}
+
+
+def main() -> int:
+    """One of the two processes."""
+    try:
+        found = _measure(json.loads(os.environ["PFO_FS_P2P"]))
+    except PfoError as error:
+        found = {"error": str(error)}
+    if os.environ["RANK"] == "1" or "error" in found:
+        sys.stdout.write(_MARK + json.dumps(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
