@@ -17,6 +17,9 @@ from typing import TypeVar
 import pytest
 from hypothesis import settings
 
+# The default scheduler profiles a job and plans for it; most tests are about something else.
+os.environ.setdefault("PFO_FS_SCHEDULER", "Manual")
+
 settings.register_profile("pfo-fs", deadline=None)  # these machines are noisy
 settings.load_profile("pfo-fs")
 

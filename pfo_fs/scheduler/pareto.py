@@ -27,7 +27,8 @@ _CORRECTIONS = 5
 """How many times in a row a plan is made faster or slower after measuring it."""
 _SURE = 2.0
 """Standard errors."""
-_LEAST_NOISE = 0.0015
+_LEAST_NOISE = 0.002
+"""Relative: less than this beyond the target is taken for noise."""
 _WORTH = 0.002
 """Relative: a plan that is faster than it need be by less than this stays."""
 _DRIFTED = 0.015
@@ -85,6 +86,7 @@ class ParetoScheduler(InstructionProfiler):
         self._known: Profile | None = None
         self._known_waiting_w = 0.0
         self._model: JobModel | None = None
+        self._model_number = 0
         self._iterations: list[tuple[list[ProfilingResult], list[list[Entry]]]] = []
         self._full_s = 0.0  # what an iteration takes at the highest clocks
         self._full_j = 0.0
@@ -181,7 +183,7 @@ class ParetoScheduler(InstructionProfiler):
         )
         self._model.guard = guard
         self._scale = self._bias()
-        self._cached = None
+        self._model_number += 1
         self._say()
 
     def _bias(self) -> float:
@@ -208,10 +210,13 @@ class ParetoScheduler(InstructionProfiler):
         """The schedules for the situation; the same list while nothing changes."""
         assert self._model is not None
         slow = tuple(sorted(self.situation.slow_pipelines.items()))
-        tuned = self._model.guard, self._power_scale, self._given_up
+        tuned = self._model_number, self._model.guard, self._power_scale, self._given_up
         key = str(self.target), str(self.situation.straggler), slow, tuned
         if self._cached is None or self._cached[0] != key:
-            self._cached = key, self._schedules_now()
+            schedules = self._schedules_now()
+            if self._cached is not None and schedules == self._cached[1]:
+                schedules = self._cached[1]  # the same list: nothing new to publish, and to measure
+            self._cached = key, schedules
         return self._cached[1]
 
     def _schedules_now(self) -> list[FrequencySchedule]:
@@ -292,20 +297,33 @@ class ParetoScheduler(InstructionProfiler):
             if too_much:
                 self.news += f"; the plan does not deliver: {off:+.2%} beyond the target"
             return
-        assert self._model is not None
-        before = self._planned()
         self._corrections += 1
-        self.settled = False
+        before = self._planned()
         if self.target.power is not None:
             self._power_scale /= 1 + off
-        elif self._corrections == 1:
+            self.settled = self._planned() is before
+            return
+        if self._corrections == 1:
             # A plan without room anywhere shows what full speed does not: how long a result is on its way to the next.
             self._plan_anew()
-        else:
-            self._model.guard = self._next_guard(self._model.guard, off)
-        if too_much and (self._planned() == before or self._model.guard > _MOST_GUARD):
-            self.news += f"; the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
-            self._given_up = self.target.power is None  # slower than the highest clocks is nobody's doing here
+            self._say(measured_s, measured_j)
+        if self._corrections > 1 or self._planned() is before:
+            self._tighten(off, before)
+        self.settled = self._planned() is before
+
+    def _tighten(self, off: float, before: list[FrequencySchedule]) -> None:
+        """Moves the guard until the plan is another one; full speed if that does not help any more."""
+        assert self._model is not None
+        guard = self._next_guard(self._model.guard, off)
+        for _ in range(_CORRECTIONS):
+            self._model.guard = guard
+            if self._planned() is not before or off < 0:
+                return
+            guard = round(guard + off, 5)
+            if guard > _MOST_GUARD:
+                break
+        self.news += f"; the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
+        self._given_up = True  # slower than the highest clocks is nobody's doing here
 
     def _next_guard(self, guard: float, off: float) -> float:
         """The guard that should bring a plan to its target: a secant, once there are two plans to lay it through."""
@@ -340,6 +358,7 @@ class ParetoScheduler(InstructionProfiler):
         drift = {kind: factor for kind, factor in drift.items() if abs(factor - 1) > _DRIFTED}
         if not drift:
             return False
+        before = self._planned()
         for kind, factor in drift.items():
             for point in self.samples.points[kind].values():
                 point.scale_times(factor)
@@ -353,7 +372,7 @@ class ParetoScheduler(InstructionProfiler):
         self._corrections, self._tried, self._given_up, self.settled = 0, None, False, False
         self._say()
         self.news += f"; instructions take {median(drift.values()):.3f} times what they took; planned anew"
-        return True
+        return self._planned() is not before  # the same plan: go on, and hold it against what it may take now
 
     def _spans(self, results: Sequence[ProfilingResult]) -> dict[int, list[float]]:
         """For each pipeline, how long each of its iterations took until its last instruction had ended."""

@@ -1,0 +1,89 @@
+"""Real training on simulated GPUs that nobody has profiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Processes
+
+from pfo_fs.store import Files, JobFolder, SharedDirectory
+
+Wait = Callable[..., Any]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_pipeline.py"
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts the example on two ranks."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(EXAMPLE)]
+        command += ["--shared-dir", str(tmp_path / "pfo"), "--iterations", "100000", "--profile-steps", "3"]
+        command += ["--num-microbatches", "8", "--stop-file", str(tmp_path / "stop"), *arguments]
+        environment = {
+            **os.environ,
+            "PFO_FS_GPU": "simulated",
+            "PFO_FS_SIM_TIME_SCALE": "8",
+            "PFO_FS_SIM_DIR": str(tmp_path / "sim"),
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        }
+        log = (tmp_path / "training.log").open("wb")
+        started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+        process.wait(10)
+
+
+def settled(folder: JobFolder) -> bool:
+    current = folder.read_current()
+    return current is not None and current.settled
+
+
+PARETO = {
+    "PFO_FS_SCHEDULER": "ParetoScheduler",
+    "PFO_FS_SCHEDULER_ARGS": json.dumps({"slowdown": 1.5, "max_windows": 5}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("coordination", ["daemon", "local"])
+def test_a_job_is_profiled_planned_for_and_checked_by_itself(
+    coordination: str,
+    train: Callable[..., subprocess.Popen[bytes]],
+    processes: Processes,
+    tmp_path: Path,
+    wait_for: Wait,
+) -> None:
+    shared = SharedDirectory(Files(tmp_path / "pfo"))
+    if coordination == "daemon":
+        processes.daemon(tmp_path / "pfo", env={**os.environ, **PARETO})
+        wait_for(shared.read_daemon, 20, "the daemon")
+    process = train("--coordination", coordination, **PARETO)
+    (job_id,) = wait_for(lambda: shared.job_ids(), 60, "the job")
+    folder = shared.job(job_id)
+    wait_for(folder.read_job, 20, "job.json")
+    wait_for(lambda: settled(folder), 150, "a plan that was measured and stays")
+    (tmp_path / "stop").touch()
+    assert process.wait(60) == 0
+    model = folder.read_model()
+    assert model is not None
+    assert model.blocking_power_w == pytest.approx(83.64, rel=0.3), "found in the training itself"
+    newest = folder.schedule_numbers()[-1]
+    results = [[folder.read_result(number, rank) for rank in (0, 1)] for number in (1, newest)]
+    energies = [sum(sum(r.result.iter_energy) / len(r.result.iter_energy) for r in pair if r) for pair in results]
+    assert energies[1] < 0.95 * energies[0], "half as long again is worth more than 5 % of the energy"
+    assert list((tmp_path / "pfo" / "profiles").rglob("*.csv")), "kept for later jobs"
