@@ -34,7 +34,8 @@ ALLOWED: dict[str, set[str]] = {
     "status": {"store"},
     "demo": {"store", "scheduler"},
     "plan_command": {"planner", "scheduler"},
-    "cli": {"store", "scheduler", "coordination", "daemon", "status", "demo", "plan_command", "planner"},
+    "reports": {"store", "planner", "scheduler"},
+    "cli": {"store", "scheduler", "coordination", "daemon", "status", "demo", "plan_command", "planner", "reports"},
     "__main__": {"cli"},
     "__init__": {"optimizer", "scheduler"},
 }

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, open_directory, out
+from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
 
 schedule_app = typer.Typer(help="Look at, check and set the schedule of a running job.", no_args_is_help=True)
-
-Job = Annotated[str, typer.Argument(help="Job id, the path of its folder, or 'latest'.")]
-SharedDirOption = Annotated[
-    Path | None,
-    typer.Option("--shared-dir", "-d", help="The shared directory, unless JOB is a path.", envvar="PFO_FS_SHARED_DIR"),
-]
 
 
 @schedule_app.command("show")
@@ -28,7 +23,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     """Print the schedule in force, as YAML that can be edited and set."""
     from pfo_fs.scheduler import format_schedule_yaml
 
-    folder = _find_job(job, shared_dir)
+    folder = find_job(job, shared_dir)
     job_body, infos = _job_and_ranks(folder)
     current = folder.read_current()
     index = folder.read_index(current.number) if current is not None and current.number >= 0 else None
@@ -57,7 +52,7 @@ def schedule_check(
     json_: JsonFlag = False,
 ) -> None:
     """Check a schedule against a job, as its coordinator would; exit code 1 if it would be refused."""
-    folder = _find_job(job, shared_dir)
+    folder = find_job(job, shared_dir)
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
     if json_:
@@ -79,7 +74,7 @@ def schedule_set(
     force: Annotated[bool, typer.Option(help="Even if it would be refused.")] = False,
 ) -> None:
     """Check a schedule and put it in the job's folder, where it comes into force within seconds."""
-    folder = _find_job(job, shared_dir)
+    folder = find_job(job, shared_dir)
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
     for problem in problems:
@@ -88,26 +83,6 @@ def schedule_set(
         sys.exit(1)
     folder.files.publish(f"{folder.path}/schedule.yaml", content)
     out.print(f"set; {folder.files.root / folder.path}/schedule.status.yaml says when it is in force", soft_wrap=True)
-
-
-def _find_job(job: str, shared_dir: Path | None) -> JobFolder:
-    """The folder of a job that is given by id (with a shared directory), by path, or as `latest`."""
-    path = Path(job)
-    if shared_dir is None and path.parent.name == "jobs" and path.is_dir():
-        path = path.resolve()
-        return open_directory(path.parent.parent).job(path.name)
-    if shared_dir is None:
-        fail(f"{job!r}: give the path of the job's folder, or --shared-dir (or PFO_FS_SHARED_DIR)")
-    shared = open_directory(shared_dir)
-    ids = shared.job_ids()
-    if job == "latest":
-        if not ids:
-            fail(f"{shared_dir} has no jobs")
-        job = ids[-1]
-    matches = [job] if job in ids else [job_id for job_id in ids if job in job_id]
-    if len(matches) != 1:
-        fail(f"{job!r} is no job in {shared_dir}" + (f"; it could be {', '.join(matches[:5])}" if matches else ""))
-    return shared.job(matches[0])
 
 
 def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:

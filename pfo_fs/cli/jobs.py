@@ -1,0 +1,52 @@
+"""How commands find the job that a person means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pfo_fs.cli.terminal import fail, open_directory
+
+if TYPE_CHECKING:
+    from pfo_fs.store import JobFolder
+
+Job = Annotated[str, typer.Argument(help="Job id, the path of its folder, or 'latest'.")]
+SharedDirOption = Annotated[
+    Path | None,
+    typer.Option("--shared-dir", "-d", help="The shared directory, unless JOB is a path.", envvar="PFO_FS_SHARED_DIR"),
+]
+
+
+def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> JobFolder:
+    """The folder of a job that is given by id (with a shared directory), by path, or as `latest`.
+
+    Args:
+        job: What the person gave.
+        shared_dir: The shared directory; None where `job` is a path.
+        archived: Jobs in the archive count as well; of two that match, one that is not archived is meant.
+    """
+    path = Path(job)
+    folders = ("jobs", "archive") if archived else ("jobs",)
+    if shared_dir is None and path.parent.name in folders and path.is_dir():
+        path = path.resolve()
+        return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
+    if shared_dir is None:
+        fail(f"{job!r}: give the path of the job's folder, or --shared-dir (or PFO_FS_SHARED_DIR)")
+    shared = open_directory(shared_dir)
+    live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
+    if job == "latest":
+        if not live and not over:
+            fail(f"{shared_dir} has no jobs")
+        job = (live or over)[-1]
+    for ids, is_archived in ((live, False), (over, True)):
+        if job in ids:
+            return shared.job(job, archived=is_archived)
+    matches = [(job_id, False) for job_id in live if job in job_id] + [
+        (job_id, True) for job_id in over if job in job_id
+    ]
+    if len(matches) != 1:
+        could = f"; it could be {', '.join(job_id for job_id, _ in matches[:5])}" if matches else ""
+        fail(f"{job!r} is no job in {shared_dir}" + could)
+    return shared.job(matches[0][0], archived=matches[0][1])
