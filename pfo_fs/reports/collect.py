@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -176,7 +177,8 @@ def collect(folder: JobFolder) -> JobData:
         data.paces += [pace] if pace is not None else []
     indices = [quietly(lambda number=number: folder.read_index(number)) for number in folder.schedule_numbers()]  # type: ignore[misc]
     committed = [index for index in indices if index is not None]
-    for index, following in zip(committed, [*committed[1:], None], strict=True):
+    for index, following in zip_longest(committed, committed[1:]):
+        assert index is not None
         schedules = {}
         for info in data.infos:
             schedule = quietly(lambda info=info, index=index: folder.read_schedule(index, info))  # type: ignore[misc]

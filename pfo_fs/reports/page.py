@@ -530,8 +530,8 @@ def _profile(found: Findings) -> Markup:
     clocks = [len(curve) for curve in found.points.values()]
     times, powers = [p.time_error for p in every], [p.power_error for p in every]
     lead = (
-        f"{min(clocks)} to {max(clocks)} clocks per instruction and stage. Standard errors: time {median(times):.2%} in "
-        f"the middle and {max(times):.2%} at most, power {median(powers):.2%} and {max(powers):.2%}. Points are "
+        f"{min(clocks)} to {max(clocks)} clocks per instruction and stage. Standard errors: time {median(times):.2%} "
+        f"in the middle and {max(times):.2%} at most, power {median(powers):.2%} and {max(powers):.2%}. Points are "
         "measured, bars are one standard error, lines are what is planned with. One GPU."
     )
     planned = found.forecast.problem.profile if found.forecast is not None else None

@@ -94,8 +94,8 @@ def _about(data: JobData, window: Window) -> dict[str, Any]:
         "begins": NOTE,
         "delay_s": model.delay_s if model is not None else 0.0,
         "delay_known": model is not None,
-        "power": "of an instruction at its clock over the whole window where it was told apart, else its own energy over "
-        "its time; between instructions the blocking power"
+        "power": "of an instruction at its clock over the whole window where it was told apart, else its own energy "
+        "over its time; between instructions the blocking power"
         + ("" if model is not None else ", which is not known here"),
         "clock": "the clock that was set (MHz); absent where clocks were left alone",
     }
@@ -147,7 +147,7 @@ def _job_events(
     yield _meta(pid, "process_name", name=f"iterations of {data.folder.job_id}, schedule {window.number}")
     yield _meta(pid, "process_sort_index", sort_index=-1)
     yield _meta(pid, "thread_name", tid=1, name="iterations")
-    ends = [*list(begins.values())[1:], end_s]
+    ends = [*begins.values(), end_s][1:]
     for (number, begin_s), until_s in zip(begins.items(), ends, strict=True):
         spans = [
             (r.iter_span or r.iter_time)[number]
