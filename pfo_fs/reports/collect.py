@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -9,7 +10,7 @@ from statistics import fmean, median
 from typing import TypeVar
 
 from pfo_fs.errors import RecordError, StoreError
-from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.store import JobFolder, bodies
 from pfo_fs.store.directory import PROFILE_LIMIT
 
@@ -29,7 +30,8 @@ class Measured:
         first_step: The first of them.
         spans_s: For each pipeline (data-parallel rank), mean time in s until its last instruction had ended.
         time_s: Mean duration of an iteration, in s, its end (gradient reduction, optimizer) included.
-        energy_j: Mean energy of an iteration over all GPUs, in J; None while results of a rank are missing.
+        energy_j: Mean energy of an iteration over all GPUs, in J; None while results of a rank are missing, or where
+            GPUs do not measure it.
     """
 
     ranks: int
@@ -164,7 +166,7 @@ def collect(folder: JobFolder) -> JobData:
             return None
 
     found = [quietly(lambda rank=rank: folder.read_rank(rank)) for rank in folder.registered_ranks()]  # type: ignore[misc]
-    data.ranks = [rank for rank in found if rank is not None]
+    data.ranks = [rank for rank in found if rank is not None and _has_a_place(rank.rank_info, job.job_info)]
     data.current, data.end = quietly(folder.read_current), quietly(folder.read_end)
     data.claim, data.model = quietly(folder.read_coordinator), quietly(folder.read_model)
     for name in folder.progress_names():
@@ -221,9 +223,20 @@ def _results(
     return found
 
 
+def _has_a_place(info: RankInfo, job: JobInfo) -> bool:
+    """Says whether a rank can be of this job; what loops over stages and pipelines relies on it."""
+    return info.pp_rank < job.pp_degree and info.dp_rank < job.dp_degree and info.tp_rank < job.tp_degree
+
+
 def _has_figures(result: ProfilingResult) -> bool:
-    times = [*result.iter_time, *result.iter_span]
-    return bool(result.iter_time and result.iter_energy) and all(0 < t < float("inf") for t in times)
+    times, count = [*result.iter_time, *result.iter_span], len(result.iter_time)
+    return (
+        bool(times)
+        and len(result.iter_energy) == count
+        and len(result.iter_span) in (0, count)
+        and all(0 < time_s < math.inf for time_s in times)
+        and all(map(math.isfinite, result.iter_energy))
+    )
 
 
 def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured | None:
@@ -236,14 +249,15 @@ def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured 
     spans: dict[int, list[float]] = {}
     for rank, result in firsts.items():
         spans.setdefault(place[rank].dp_rank, []).append(fmean(result.iter_span or result.iter_time))
-    complete = len(results) == data.job.job_info.world_size
+    total_j = sum(fmean(body.result.iter_energy) for body in results.values())
+    complete = len(results) == data.job.job_info.world_size and total_j > 0  # 0 J: these GPUs do not count
     return Measured(
         ranks=len(results),
         iterations=min(len(body.result.iter_time) for body in results.values()),
         first_step=min(body.first_step for body in results.values()),
         spans_s={pipeline: max(values) for pipeline, values in spans.items()},
         time_s=median(fmean(result.iter_time) for result in firsts.values()),
-        energy_j=sum(fmean(body.result.iter_energy) for body in results.values()) if complete else None,
+        energy_j=total_j if complete else None,
     )
 
 

@@ -153,6 +153,8 @@ def forecast_of(data: JobData) -> Forecast:
     """
     if data.model is None:
         raise PlanError("its scheduler has written no model (model.json), so there are no predictions")
+    if not all(math.isfinite(value) for value in data.model.model_dump().values() if isinstance(value, float)):
+        raise PlanError("model.json holds a figure that is no number, so there are no predictions")
     if data.profile_csv is None:
         raise PlanError("there is no profile of its instructions, so there are no predictions")
     points = points_of(data.profile_csv, data.model.profile or "profile")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -36,12 +37,14 @@ class Figures:
 
 @dataclass(frozen=True)
 class Headline:
-    """Attributes:
-    baseline: Everything at the highest clocks, measured, with today's warmth; None where that was never measured.
-    measured: Under the schedule in force; None while there are no complete results.
-    predicted: What the model says of the schedule in force; None without a model.
-    predicted_baseline: What it says of the highest clocks.
-    same_since: The first step from which on the clocks were those of now, with pauses.
+    """The schedule in force, and what it is compared with.
+
+    Attributes:
+        baseline: Everything at the highest clocks, measured, with today's warmth; None where that was never measured.
+        measured: Under the schedule in force; None while there are no complete results.
+        predicted: What the model says of the schedule in force; None without a model.
+        predicted_baseline: What it says of the highest clocks.
+        same_since: The first step from which on the clocks were those of now, with pauses.
     """
 
     baseline: Figures | None
@@ -93,7 +96,10 @@ def _baseline(data: JobData) -> Figures | None:
     model = data.model
     candidates = [w for w in data.windows if w.measured is not None and w.measured.energy_j is not None]
     highest = next((w for w in candidates if w.schedules and is_highest(data, w)), None)
-    if model is not None and model.full_time_s > 0 and model.full_energy_j > 0:
+    known = model is not None and all(
+        0 < figure < math.inf for figure in (model.full_time_s, model.full_energy_j, model.warmth)
+    )
+    if model is not None and known:
         after_s = highest.measured.time_s - highest.measured.span_s if highest and highest.measured else 0.0
         origin = "measured at the highest clocks"
         if abs(model.warmth - 1) >= 0.0005:
@@ -132,8 +138,15 @@ def above_frontier(window: Window, predicted: Predicted | None, curve: Curve | N
     return None if least_j is None else energy_j / least_j - 1
 
 
-def purpose(data: JobData, window: Window, above: float | None, planned_before: bool) -> str:
-    """What a schedule was for, as far as that can be seen from outside."""
+def purpose(data: JobData, window: Window, above: float | None, may_profile: bool) -> str:
+    """What a schedule was for, as far as that can be seen from outside.
+
+    Args:
+        data: The job.
+        window: The schedule.
+        above: How far above the frontier it is, relative; None where nobody knows.
+        may_profile: There is a frontier, and no schedule before was on it: what is not on it is there to measure.
+    """
     source = window.index.source
     if source.kind == "yaml":
         return "by hand (schedule.yaml)"
@@ -145,6 +158,6 @@ def purpose(data: JobData, window: Window, above: float | None, planned_before: 
         return "everything at the highest clocks"
     if above is not None and above <= _ON_FRONTIER:
         return "plan"
-    if data.model is not None and not planned_before:
+    if may_profile:
         return "profiling"
     return "one clock" if len(set(_clocks(window))) == 1 else "several clocks"

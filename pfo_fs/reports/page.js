@@ -39,9 +39,13 @@
       const same = Math.abs(button.dataset.from - from) + Math.abs(button.dataset.to - to) < 1e-6 * data.length;
       button.setAttribute("aria-pressed", same);
     }
+    // Outlines would drown boxes of a few pixels.
+    root.classList.toggle("dense", boxPx() < 5);
     root.dataset.from = from.toFixed(4);
     root.dataset.to = to.toFixed(4);
   };
+
+  const boxPx = () => axis.clientWidth / data.dense * data.length / (to - from);
 
   const range = (at) => {
     let low = Infinity, high = -Infinity;
@@ -130,7 +134,8 @@
     if (dataset.zoom) zoom(+dataset.zoom, (from + to) / 2);
     if (dataset.colour) {
       colour = dataset.colour;
-      root.className = `by-${colour}`;
+      root.classList.remove("by-clock", "by-power");
+      root.classList.add(`by-${colour}`);
       for (const one of root.querySelectorAll("[data-colour]")) one.setAttribute("aria-pressed", one === event.target);
       for (const one of root.querySelectorAll("[data-scale]")) one.hidden = one.dataset.scale !== colour;
       draw();
@@ -138,5 +143,8 @@
   });
   addEventListener("resize", draw);
   addEventListener("beforeprint", () => show(0, data.length));
-  draw();
+  // A phone shows a stretch that can be read; the rest is a swipe away.
+  const stretch = root.querySelectorAll("[data-from]")[1];
+  if (stretch && boxPx() < 3) show(+stretch.dataset.from, +stretch.dataset.to);
+  else draw();
 })();

@@ -559,7 +559,7 @@ def _schedules(found: Findings) -> Markup | None:
     for window in data.windows[-_MOST_ROWS:]:
         measured, predicted = window.measured, found.predictions.get(window.number)
         above = above_frontier(window, predicted, found.curve)
-        what = purpose(data, window, above, planned_before)
+        what = purpose(data, window, above, found.curve is not None and not planned_before)
         planned_before |= what == "plan"
         clocks = [mhz for mhz in mean_clocks(data, window).values() if mhz]
         ranks = ""

@@ -60,6 +60,7 @@ def pipeline_chart(pictures: Sequence[tuple[str, str, Laid]], rank_names: Sequen
         "names": names,
         "row": _ROW,
         "heights": [_height(name) for name in names],
+        "dense": max(len(row) for _, _, laid in pictures for row in laid.rows()),
         "pictures": [_data(laid, names) for _, _, laid in pictures],
     }
     scale = Scale(0.0, length_s, 0.0, 100.0)

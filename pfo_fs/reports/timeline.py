@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -92,13 +93,20 @@ def measured_iterations(
         if len(rows) < len(results):
             continue
         times = [time_s for row in rows for time_s, _ in row]
+        if not all(0 < time_s < math.inf for time_s in times):
+            continue
         watts = [
-            fitted.get((name, mhz), energy_j / time_s if time_s > 0 else 0.0)
+            _plausible(fitted.get((name, mhz), energy_j / time_s))
             for row, entry, fitted in zip(rows, entries, powers, strict=True)
             for (name, _, mhz), (time_s, energy_j) in zip(entry, row, strict=True)
         ]
         laid.append((number, Laid(dag, starts_of(dag, times), times, clocks, watts)))
     return laid
+
+
+def _plausible(power_w: float) -> float:
+    """A power, or 0 for what is none: an instruction between two ticks of the energy counter may seem to have none."""
+    return power_w if 0 < power_w < math.inf else 0.0
 
 
 def _powers(result: ProfilingResult) -> dict[tuple[str, int], float]:

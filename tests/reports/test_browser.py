@@ -68,7 +68,7 @@ def test_a_button_zooms_into_the_middle_and_one_colours_by_power(page: str, tmp_
     first, last = shown(document)
     assert console == []
     assert 0 < first < last < 2.5
-    assert re.search(r'<div id="pipelines" class="by-power"', document)
+    assert re.search(r'<div id="pipelines" class="(?:dense )?by-power"', document)
 
 
 def test_scripts_that_are_not_the_page_s_own_do_not_run(page: str, tmp_path: Path) -> None:

@@ -161,3 +161,27 @@ def test_an_ended_job_says_how_it_ended(played: JobFolder) -> None:
     reader = Reader(render_page(collect(folder), points=2))
     assert "finished" in reader.text[""]
     assert "300 steps" in reader.text["warnings"]
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), 0.0, -1.0])
+def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: float) -> None:
+    data = collect(played)
+    assert data.model is not None
+    model = data.model.model_copy(update=dict.fromkeys(("warmth", "delay_s", "full_time_s", "full_energy_j"), figure))
+    body = played.read_result(25, 0)
+    assert body is not None
+    result = body.result.model_copy(
+        update={
+            "time_breakdown": {"forward": [[figure] * 16] * 5, "backward": [[figure] * 16] * 5},
+            "iter_energy": [figure] * 5,
+            "powers": [power.model_copy(update={"power": figure}) for power in body.result.powers],
+        }
+    )
+    path = played.files.root / played.path / "prof" / "25" / "0.json"
+    path.unlink()
+    played.write_result(25, body.model_copy(update={"result": result}))
+    spoiled = collect(played)
+    text = Reader(render_page(replace(spoiled, model=model), points=2)).text
+    assert "nan" not in text["headline"]
+    assert "inf " not in text["headline"]
+    assert "25212several clocks" in text["schedules"]
