@@ -184,4 +184,4 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
     text = Reader(render_page(replace(spoiled, model=model), points=2)).text
     assert "nan" not in text["headline"]
     assert "inf " not in text["headline"]
-    assert "25212several clocks" in text["schedules"]
+    assert "25212" in text["schedules"]
