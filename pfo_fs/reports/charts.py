@@ -280,6 +280,8 @@ def by_stage(points: Mapping[Kind, Mapping[int, Point]]) -> dict[int, dict[str, 
 
 def legend(low: float, high: float, unit: str) -> Markup:
     """The colour scale, as a strip."""
+    if low == high:
+        return h("span", f"all {high:,.0f} {unit}", class_="scale")
     scale = Scale(0, 12, 0, 120)
     return h(
         "span",

@@ -87,7 +87,9 @@ def _figures(window: Window) -> Figures | None:
     measured = window.measured
     if measured is None or measured.energy_j is None:
         return None
-    origin = f"measured under schedule {window.number}, {measured.iterations} iterations"
+    origin = f"measured under schedule {window.number}, {measured.iterations} iteration"
+    origin += "s" if measured.iterations != 1 else ""
+    origin += "" if any(_clocks(window)) else "; clocks were left alone, which is taken for the highest"
     return Figures(measured.span_s, measured.time_s, measured.energy_j, origin)
 
 
@@ -125,8 +127,9 @@ def is_highest(data: JobData, window: Window) -> bool:
 
 def above_frontier(window: Window, predicted: Predicted | None, curve: Curve | None) -> float | None:
     """How much more energy an iteration takes than the least at its time, relative; None where nobody knows."""
-    if curve is None:
-        return None
+    situation = window.index.source.situation
+    if curve is None or situation.slow_pipelines or situation.straggler is not None:
+        return None  # beside a straggler less is possible than the frontier says, and it costs more
     measured = window.measured
     if measured is not None and measured.energy_j is not None:
         time_s, energy_j = measured.time_s, measured.energy_j

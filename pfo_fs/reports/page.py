@@ -118,6 +118,11 @@ def _missing(text: str) -> Markup:
     return h("p", text, class_="missing")
 
 
+def _seconds(seconds: float) -> str:
+    """Five digits: what is compared here differs by parts of a percent."""
+    return f"{seconds:#.5g} s"
+
+
 def _both(make: Markup, narrow: Markup) -> Markup:
     return h("div", make, narrow, class_="figure")
 
@@ -140,9 +145,7 @@ def _header(data: JobData) -> Markup:
         f"{len(data.ranks)} of {info.world_size} ranks registered" if len(data.ranks) < info.world_size else "",
         f"started {data.job.started}" if data.job.started else "",
         f"last step {data.last_step}" if data.last_step >= 0 else "no step yet",
-        "scheduled by " + {"daemon": "a daemon", "local": "rank 0"}[data.claim.kind]
-        if data.claim
-        else "not scheduled yet",
+        "scheduled by " + {"daemon": "a daemon", "local": "rank 0"}[data.claim.kind] if data.claim else "",
         data.job.scheduler,
     ]
     return h(
@@ -175,7 +178,7 @@ def _headline(data: JobData, headline: Headline) -> Markup:
         how = "measured" if headline.measured is not None else "predicted"
         cards = [
             _plain_card("energy per iteration", f"{best.energy_j:,.0f} J", how),
-            _plain_card("time per iteration", f"{best.span_s:.4g} s", how),
+            _plain_card("time per iteration", _seconds(best.span_s), how),
             _plain_card("average power", f"{best.power_w:,.0f} W", how),
         ]
     if window is not None:
@@ -206,7 +209,7 @@ def _headline(data: JobData, headline: Headline) -> Markup:
 
 
 def _card(title: str, change: float, unit: str, before: float, now: float, how: str, digits: int = 1) -> Markup:
-    now_text, before_text = (f"{v:.4g} {unit}" if unit == "s" else f"{v:,.0f} {unit}" for v in (now, before))
+    now_text, before_text = (_seconds(v) if unit == "s" else f"{v:,.0f} {unit}" for v in (now, before))
     kind = "good" if change < -0.0005 else "bad" if change > 0.01 else "even"
     return h(
         "div",
@@ -408,13 +411,13 @@ def _pipeline(found: Findings) -> Markup:
             span_s = (first.result.iter_span or first.result.iter_time)[number]
             remarks.append(
                 "Only durations are measured; they are laid along the dependencies, everything as early as possible. "
-                f"That makes {picture.length_s:.4g} s of an iteration that took {span_s:.4g} s "
+                f"That makes {_seconds(picture.length_s)} of an iteration that took {_seconds(span_s)} "
                 f"({picture.length_s / span_s - 1:+.2%})."
             )
             pictures.append(
                 (
                     f"measured, step {first.first_step + number}",
-                    f"schedule {window.number}, {picture.length_s:.4g} s",
+                    f"schedule {window.number}, {_seconds(picture.length_s)}",
                     picture,
                 )
             )
@@ -425,7 +428,7 @@ def _pipeline(found: Findings) -> Markup:
             watts = [m.energy_j / m.time_s * found.forecast.problem.gpus_per_rank for m in plan.measurements]
             times = plan.times_s
             laid_plan = Laid(dag, plan.timing.starts_s, times, plan.frequencies_mhz, watts)
-            pictures.append(("predicted", f"schedule {shown.number}, {laid_plan.length_s:.4g} s", laid_plan))
+            pictures.append(("predicted", f"schedule {shown.number}, {_seconds(laid_plan.length_s)}", laid_plan))
         except (PfoError, KeyError):
             remarks.append("There is no prediction beside it: the schedule has clocks that were not measured.")
     elif found.forecast is None:
@@ -575,7 +578,7 @@ def _schedules(found: Findings) -> Markup | None:
             f"{measured.energy_j:,.0f}" if measured is not None and measured.energy_j is not None else "–",
             f"{predicted.energy_j:,.0f}" if predicted is not None else "–",
             f"{measured.power_w:,.0f}" if measured is not None and measured.power_w is not None else "–",
-            f"{above:+.1%}".replace("-", "−") if above is not None else "–",
+            f"{above:+.1%}".replace("-0.0%", "+0.0%").replace("-", "−") if above is not None else "–",
         ]
         rows.append(row)
     head = [
