@@ -113,7 +113,7 @@ def life_chart(data: JobData, predictions: Mapping[int, Predicted], width: float
     step = (right - left) / max(1, len(windows))
     row_px = 20.0 if stages <= 16 else 320.0 / stages
     gap = min(2.0, step * 0.1)
-    parts = [h("text", "stage", x=left - 6, y=11, class_="tick end")]
+    parts = [h("text", data.place.split()[-1], x=left - 6, y=11, class_="tick end")]
     top = 18.0
     for stage in range(stages):
         y = top + stage * row_px
@@ -124,7 +124,8 @@ def life_chart(data: JobData, predictions: Mapping[int, Predicted], width: float
             tone = shade((mhz - low) / (high - low) if high > low else 1.0)
             box = {"x": left + place * step, "y": y, "width": max(step - gap, 0.5), "height": row_px - gap}
             said = h(
-                "title", f"schedule {window.number}, stage {stage}: " + (f"{mhz:,.0f} MHz" if mhz else "left alone")
+                "title",
+                f"schedule {window.number}, {data.place} {stage}: " + (f"{mhz:,.0f} MHz" if mhz else "left alone"),
             )
             parts.append(h("rect", said, **box, **({"fill": colour(tone)} if mhz else {"class_": "alone"})))
             if step > 34 and row_px > 11:
@@ -152,7 +153,7 @@ def life_chart(data: JobData, predictions: Mapping[int, Predicted], width: float
             parts.append(h("text", window.index.start_step, x=centres[place], y=bottom + 31, class_="tick middle"))
     parts.append(h("text", "schedule" if not narrow else "no.", x=left - 6, y=bottom + 16, class_="tick end strong"))
     parts.append(h("text", "from step" if not narrow else "step", x=left - 6, y=bottom + 31, class_="tick end"))
-    title = "Mean clock of each stage, time and power of an iteration, schedule by schedule"
+    title = f"Mean clock of each {data.place}, time and power of an iteration, schedule by schedule"
     return chart(width, bottom + 40, title, *parts, kind=_kind(width))
 
 

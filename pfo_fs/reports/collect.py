@@ -127,6 +127,12 @@ class JobData:
         number = self.current.number if self.current is not None else -1
         return next((window for window in self.windows if window.number == number), None)
 
+    @property
+    def place(self) -> str:
+        """What people call the place of a rank in its pipeline: its stage, unless it holds several."""
+        several = any(len({stage for _, stage in order}) > 1 for order in self.orders.values())
+        return "pipeline rank" if several else "stage"
+
     def pipeline_ranks(self, pipeline: int, tp_rank: int = 0) -> list[RankInfo]:
         """The ranks of one pipeline by stage; empty where one of them is missing."""
         found = {i.pp_rank: i for i in self.infos if i.dp_rank == pipeline and i.tp_rank == tp_rank}
@@ -146,6 +152,20 @@ class JobData:
         return [(name, stage, mhz) for (name, stage), (_, mhz) in zip(order, schedule.frequencies, strict=True)]
 
 
+class _Quietly:
+    """Reads, and notes what cannot be read instead of raising."""
+
+    def __init__(self, unreadable: list[str]) -> None:
+        self._unreadable = unreadable
+
+    def __call__(self, read: Callable[..., T | None], *arguments: object) -> T | None:
+        try:
+            return read(*arguments)
+        except (RecordError, StoreError) as error:
+            self._unreadable.append(str(error.args[-1]))
+            return None
+
+
 def collect(folder: JobFolder) -> JobData:
     """Reads a job, live, ended or archived; what cannot be read is noted and left out.
 
@@ -158,32 +178,26 @@ def collect(folder: JobFolder) -> JobData:
         raise RecordError(f"{folder.files.root / folder.path}/job.json is not there; is this a job's folder?")
     data = JobData(folder, job, archived=folder.path.startswith("archive/"))
 
-    def quietly(read: Callable[[], T | None]) -> T | None:
-        try:
-            return read()
-        except (RecordError, StoreError) as error:
-            data.unreadable.append(str(error.args[-1]))
-            return None
-
-    found = [quietly(lambda rank=rank: folder.read_rank(rank)) for rank in folder.registered_ranks()]  # type: ignore[misc]
+    quietly = _Quietly(data.unreadable)
+    found = [quietly(folder.read_rank, rank) for rank in folder.registered_ranks()]
     data.ranks = [rank for rank in found if rank is not None and _has_a_place(rank.rank_info, job.job_info)]
     data.current, data.end = quietly(folder.read_current), quietly(folder.read_end)
     data.claim, data.model = quietly(folder.read_coordinator), quietly(folder.read_model)
     for name in folder.progress_names():
-        progress = quietly(lambda name=name: folder.read_progress(name))  # type: ignore[misc]
+        progress = quietly(folder.read_progress, name)
         if progress is not None:
             data.progress += progress.ranks
             data.store_errors += [progress.store_error] if progress.store_error else []
     for rank in folder.ranks_with_pace():
-        pace = quietly(lambda rank=rank: folder.read_pace(rank))  # type: ignore[misc]
+        pace = quietly(folder.read_pace, rank)
         data.paces += [pace] if pace is not None else []
-    indices = [quietly(lambda number=number: folder.read_index(number)) for number in folder.schedule_numbers()]  # type: ignore[misc]
+    indices = [quietly(folder.read_index, number) for number in folder.schedule_numbers()]
     committed = [index for index in indices if index is not None]
     for index, following in zip_longest(committed, committed[1:]):
         assert index is not None
         schedules = {}
-        for info in data.infos:
-            schedule = quietly(lambda info=info, index=index: folder.read_schedule(index, info))  # type: ignore[misc]
+        for info in sorted(data.infos, key=lambda info: info.pp_rank):  # neighbours share a plan: it is read once
+            schedule = quietly(folder.read_schedule, index, info)
             if schedule is not None:
                 schedules[info.rank] = schedule
         results = _results(data, index.number, data.infos, quietly)
@@ -191,33 +205,21 @@ def collect(folder: JobFolder) -> JobData:
             Window(index, following.start_step if following else None, schedules, _measured(data, results))
         )
     data.orders = _orders(data, quietly)
-    data.profile_csv = quietly(lambda: _profile_of(data))
+    data.profile_csv = quietly(_profile_of, data)
     return data
 
 
 def results_of(data: JobData, number: int, infos: Sequence[RankInfo]) -> dict[int, bodies.ResultBody]:
     """What these ranks have measured under a schedule; what cannot be read is left out, `collect` has said so."""
-
-    def quietly(read: Callable[[], T | None]) -> T | None:
-        try:
-            return read()
-        except (RecordError, StoreError):
-            return None
-
-    return _results(data, number, infos, quietly)
+    return _results(data, number, infos, _Quietly([]))
 
 
-def _results(
-    data: JobData,
-    number: int,
-    infos: Sequence[RankInfo],
-    quietly: Callable[[Callable[[], bodies.ResultBody | None]], bodies.ResultBody | None],
-) -> dict[int, bodies.ResultBody]:
+def _results(data: JobData, number: int, infos: Sequence[RankInfo], quietly: _Quietly) -> dict[int, bodies.ResultBody]:
     there = set(data.folder.ranks_with_result(number))
     found = {}
     for info in infos:
         if info.rank in there:
-            body = quietly(lambda rank=info.rank: data.folder.read_result(number, rank))  # type: ignore[misc]
+            body = quietly(data.folder.read_result, number, info.rank)
             if body is not None and body.result.rank == info.rank and _has_figures(body.result):
                 found[info.rank] = body
     return found
@@ -261,13 +263,11 @@ def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured 
     )
 
 
-def _orders(
-    data: JobData, quietly: Callable[[Callable[[], bodies.OrderBody | None]], bodies.OrderBody | None]
-) -> dict[int, Order]:
+def _orders(data: JobData, quietly: _Quietly) -> dict[int, Order]:
     """What each rank was seen to run, else what another rank of its stage was, else what its last schedule says."""
     seen: dict[int, list[tuple[str, int | None]]] = {}
     for rank in data.folder.ranks_with_order():
-        body = quietly(lambda rank=rank: data.folder.read_order(rank))  # type: ignore[misc]
+        body = quietly(data.folder.read_order, rank)
         if body is not None:
             seen[rank] = body.instructions
     by_stage = {info.pp_rank: seen[info.rank] for info in data.infos if info.rank in seen}

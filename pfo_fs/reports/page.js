@@ -142,7 +142,10 @@
     }
   });
   addEventListener("resize", draw);
-  addEventListener("beforeprint", () => show(0, data.length));
+  addEventListener("beforeprint", () => {
+    for (const more of document.querySelectorAll("details")) more.open = true;
+    show(0, data.length);
+  });
   // A phone shows a stretch that can be read; the rest is a swipe away.
   const stretch = root.querySelectorAll("[data-from]")[1];
   if (stretch && boxPx() < 3) show(+stretch.dataset.from, +stretch.dataset.to);

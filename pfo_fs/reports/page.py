@@ -139,8 +139,8 @@ def _header(data: JobData) -> Markup:
         state = "archived"
     gpus = sorted({rank.gpu_name for rank in data.ranks if rank.gpu_name})
     facts = [
-        f"{info.pp_degree} stages × {info.dp_degree} pipeline{'s' if info.dp_degree > 1 else ''}"
-        + (f" × {info.tp_degree} GPUs per stage" if info.tp_degree > 1 else ""),
+        f"{info.pp_degree} {data.place}s × {info.dp_degree} pipeline{'s' if info.dp_degree > 1 else ''}"
+        + (f" × {info.tp_degree} GPUs each" if info.tp_degree > 1 else ""),
         f"{info.world_size} × {', '.join(gpus)}" if gpus else f"{info.world_size} ranks",
         f"{len(data.ranks)} of {info.world_size} ranks registered" if len(data.ranks) < info.world_size else "",
         f"started {data.job.started}" if data.job.started else "",
@@ -428,6 +428,10 @@ def _pipeline(found: Findings) -> Markup:
             watts = [m.energy_j / m.time_s * found.forecast.problem.gpus_per_rank for m in plan.measurements]
             times = plan.times_s
             laid_plan = Laid(dag, plan.timing.starts_s, times, plan.frequencies_mhz, watts)
+            if abs(found.forecast.scale - 1) > 5e-4:
+                remarks.append(
+                    f"The prediction is drawn as the model has it, {found.forecast.scale - 1:+.2%} off at full clocks."
+                )
             pictures.append(("predicted", f"schedule {shown.number}, {_seconds(laid_plan.length_s)}", laid_plan))
         except (PfoError, KeyError):
             remarks.append("There is no prediction beside it: the schedule has clocks that were not measured.")
@@ -439,7 +443,7 @@ def _pipeline(found: Findings) -> Markup:
         remarks.append(f"Schedule {data.in_force.number} is in force, but has no results yet.")
     lead = f"Pipeline 0{' of ' + str(data.job.job_info.dp_degree) if data.job.job_info.dp_degree > 1 else ''}. "
     lead += "Low boxes are forwards, high ones backwards; gaps are waiting. " + " ".join(remarks)
-    names = [f"stage {info.pp_rank}" for info in ranks]
+    names = [f"{data.place.split()[-1]} {info.pp_rank}" for info in ranks]
     return _section("pipeline", title, lead, pipeline_chart(pictures, names))
 
 
@@ -461,7 +465,7 @@ def _life(found: Findings) -> Markup:
     known = [mhz for window in data.windows for mhz in mean_clocks(data, window).values() if mhz]
     predictions = found.predictions
     lead: list[Child] = [
-        "Mean clock of each stage, schedule by schedule",
+        f"Mean clock of each {data.place}, schedule by schedule",
         " (",
         legend(min(known), max(known), "MHz"),
         ")",

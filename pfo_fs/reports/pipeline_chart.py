@@ -48,6 +48,8 @@ def pipeline_chart(pictures: Sequence[tuple[str, str, Laid]], rank_names: Sequen
                     h("div", class_="numbers", aria_hidden="true"),
                     class_="view",
                     tabindex=0,
+                    role="group",
+                    aria_label=f"{name}; arrow keys move, plus and minus zoom, Home shows all",
                     data_picture=place,
                 ),
                 class_="pipeline",

@@ -126,7 +126,7 @@ def _events(data: JobData, window: Window, counts: dict[str, int]) -> Iterator[d
     for ranks, _, laid_of in pipelines:
         for place, rank in enumerate(ranks):
             counts["ranks"] += 1
-            name = f"rank {rank.rank}: stage {rank.pp_rank}, pipeline {rank.dp_rank}"
+            name = f"rank {rank.rank}: {data.place} {rank.pp_rank}, pipeline {rank.dp_rank}"
             name += f", tensor rank {rank.tp_rank}" if info.tp_degree > 1 else ""
             name += f" ({gpu[rank.rank]})" if gpu.get(rank.rank) else ""
             yield _meta(rank.rank, "process_name", name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,15 @@ def test_a_job_that_has_only_just_begun_is_read(tmp_path: Path) -> None:
     assert data.windows == []
     assert data.last_step == -1
     assert data.pipeline_orders(0) == []
+
+
+def test_the_place_of_a_rank_is_its_stage_unless_it_holds_several(data: JobData) -> None:
+    assert data.place == "stage"
+    interleaved = {rank: [*order, ("forward", 4 + order[0][1])] for rank, order in data.orders.items()}
+    assert replace(data, orders=interleaved).place == "pipeline rank"
+
+
+def test_a_rank_that_cannot_be_of_the_job_is_left_out(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 10**12})])
+    assert collect(folder).infos == infos[:1]
