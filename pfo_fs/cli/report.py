@@ -46,6 +46,9 @@ def trace(
     number: Annotated[
         int | None, typer.Option(help="The schedule whose measured iterations it has; default: the newest.", min=0)
     ] = None,
+    pipeline: Annotated[
+        int | None, typer.Option(help="Only this pipeline (data-parallel rank), where all are too many.", min=0)
+    ] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Write a job's measured iterations as a trace for ui.perfetto.dev: instructions, clocks and power of each rank."""
@@ -53,7 +56,7 @@ def trace(
 
     data = collect(find_job(job, shared_dir, archived=True))
     window = window_to_trace(data, number)
-    counts = write_trace(data, window, output)
+    counts = write_trace(data, window, output, pipeline)
     if json_:
         print(json.dumps({"file": str(output), "schedule": window.number, **counts}))  # noqa: T201
         return

@@ -20,7 +20,6 @@ NOTE = (
     "dependencies of the pipeline, everything as early as they allow, with the communication delay delay_s between "
     "ranks. How long that makes an iteration stands beside how long it was measured to be."
 )
-_US = 1e6
 
 
 def window_to_trace(data: JobData, number: int | None) -> Window:
@@ -44,21 +43,28 @@ def window_to_trace(data: JobData, number: int | None) -> Window:
     raise ConfigError(f"job {data.folder.job_id} has no results of schedule {number}; there are those of {there}")
 
 
-def write_trace(data: JobData, window: Window, path: str | os.PathLike[str]) -> dict[str, int]:
+def write_trace(
+    data: JobData, window: Window, path: str | os.PathLike[str], pipeline: int | None = None
+) -> dict[str, int]:
     """Writes the measured iterations of one schedule, whole or not at all.
 
     Args:
         data: The job.
         window: One of its schedules, with results.
         path: The file.
+        pipeline: Data-parallel rank of the only pipeline that it shall have; None: all of them.
 
     Returns:
         How many `iterations`, `ranks` and `slices` it has.
 
     Raises:
         PlanError: What the ranks run, or how long it took, is not known.
-        ConfigError: The file cannot be written.
+        ConfigError: The file cannot be written, or there is no such pipeline.
     """
+    degree = data.job.job_info.dp_degree
+    if pipeline is not None and not 0 <= pipeline < degree:
+        raise ConfigError(f"there is no pipeline {pipeline}; job {data.folder.job_id} has 0 to {degree - 1}")
+    chosen = range(degree) if pipeline is None else range(pipeline, pipeline + 1)
     counts = {"iterations": 0, "ranks": 0, "slices": 0}
     partial = Path(f"{os.fspath(path)}.partial")
     try:
@@ -66,7 +72,7 @@ def write_trace(data: JobData, window: Window, path: str | os.PathLike[str]) -> 
             head = {"displayTimeUnit": "ms", "otherData": _about(data, window)}
             file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
             first = True
-            for event in _events(data, window, counts):
+            for event in _events(data, window, chosen, counts):
                 file.write(("" if first else ",\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
                 first = False
             file.write("\n]}\n")
@@ -101,11 +107,11 @@ def _about(data: JobData, window: Window) -> dict[str, Any]:
     }
 
 
-def _events(data: JobData, window: Window, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _events(data: JobData, window: Window, chosen: range, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
     info = data.job.job_info
     gpu = {rank.rank_info.rank: rank.gpu_name for rank in data.ranks}
     pipelines = []
-    for dp_rank in range(info.dp_degree):
+    for dp_rank in chosen:
         for tp_rank in range(info.tp_degree):
             ranks = data.pipeline_ranks(dp_rank, tp_rank)
             results = results_of(data, window.number, ranks)
@@ -159,8 +165,8 @@ def _job_events(
             "ph": "X",
             "pid": pid,
             "tid": 1,
-            "ts": begin_s * _US,
-            "dur": (until_s - begin_s) * _US,
+            "ts": _us(begin_s),
+            "dur": _us(until_s - begin_s),
             "name": f"step {window.measured.first_step + number}",
             "cat": "iteration",
             "args": {
@@ -189,8 +195,8 @@ def _rank_events(
             "ph": "X",
             "pid": rank,
             "tid": 1,
-            "ts": (begin_s + start_s) * _US,
-            "dur": time_s * _US,
+            "ts": _us(begin_s + start_s),
+            "dur": _us(time_s),
             "name": instruction.name,
             "cat": "instruction",
             "args": {
@@ -206,8 +212,13 @@ def _rank_events(
         yield _counter(rank, begin_s + now_s, "power (W)", "W", waiting_w)
 
 
+def _us(seconds: float) -> float:
+    """Microseconds, down to the nanosecond."""
+    return round(seconds * 1e6, 3)
+
+
 def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[str, Any]:
-    return {"ph": "C", "pid": pid, "tid": 1, "ts": at_s * _US, "name": name, "args": {unit: round(value, 1)}}
+    return {"ph": "C", "pid": pid, "tid": 1, "ts": _us(at_s), "name": name, "args": {unit: round(value, 1)}}
 
 
 def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, Any]:

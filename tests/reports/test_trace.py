@@ -123,3 +123,9 @@ def test_a_job_without_known_orders_has_no_trace_and_leaves_no_file(data: JobDat
 def test_a_file_that_cannot_be_written_is_said(data: JobData, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         write_trace(data, data.windows[1], tmp_path / "nowhere" / "trace.json")
+
+
+def test_a_single_pipeline_can_be_asked_for(data: JobData, tmp_path: Path) -> None:
+    assert write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=2)["ranks"] == 4
+    with pytest.raises(ConfigError, match=r"there is no pipeline 3; job .* has 0 to 2"):
+        write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=3)
