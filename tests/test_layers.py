@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "status": {"store"},
     "demo": {"store", "scheduler"},
     "plan_command": {"planner", "scheduler"},
+    "reports": {"store", "planner", "scheduler"},
     "cli": {
         "store",
         "scheduler",
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
         "simulator",
         "device",
         "p2p",
+        "reports",
     },
     "__main__": {"cli"},
     "__init__": {"optimizer", "scheduler"},

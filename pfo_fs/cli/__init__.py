@@ -18,6 +18,7 @@ from rich.logging import RichHandler
 import pfo_fs
 from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
+from pfo_fs.cli.report import report, trace
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.terminal import JsonFlag, SharedDir, err, fail, open_directory, out
@@ -151,7 +152,7 @@ def demo(
     sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))
 
 
-for command in (plan, simulate, target, straggler, profile_p2p):
+for command in (plan, simulate, report, trace, target, straggler, profile_p2p):
     app.command()(command)
 
 

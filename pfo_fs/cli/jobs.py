@@ -1,9 +1,9 @@
-"""How commands name a job."""
+"""How commands find the job that a person means."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,30 +19,34 @@ SharedDirOption = Annotated[
 ]
 
 
-def find_job(job: str, shared_dir: Path | None) -> JobFolder:
-    """The folder of a job that is given by id (with a shared directory), by path, or as `latest`."""
+def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> JobFolder:
+    """The folder of a job that is given by id (with a shared directory), by path, or as `latest`.
+
+    Args:
+        job: What the person gave.
+        shared_dir: The shared directory; None where `job` is a path.
+        archived: Jobs in the archive count as well; of two that match, one that is not archived is meant.
+    """
     path = Path(job)
-    if shared_dir is None and path.parent.name == "jobs" and path.is_dir():
+    folders = ("jobs", "archive") if archived else ("jobs",)
+    if shared_dir is None and path.parent.name in folders and path.is_dir():
         path = path.resolve()
-        return open_directory(path.parent.parent).job(path.name)
+        return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
     if shared_dir is None:
         fail(f"{job!r}: give the path of the job's folder, or --shared-dir (or PFO_FS_SHARED_DIR)")
     shared = open_directory(shared_dir)
-    ids = shared.job_ids()
+    live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
     if job == "latest":
-        if not ids:
+        if not live and not over:
             fail(f"{shared_dir} has no jobs")
-        job = ids[-1]
-    matches = [job] if job in ids else [job_id for job_id in ids if job in job_id]
+        job = (live or over)[-1]
+    for ids, is_archived in ((live, False), (over, True)):
+        if job in ids:
+            return shared.job(job, archived=is_archived)
+    matches = [(job_id, False) for job_id in live if job in job_id] + [
+        (job_id, True) for job_id in over if job in job_id
+    ]
     if len(matches) != 1:
-        fail(f"{job!r} is no job in {shared_dir}" + (f"; it could be {', '.join(matches[:5])}" if matches else ""))
-    return shared.job(matches[0])
-
-
-def job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
-    """`job.json` and what the ranks have registered."""
-    body = folder.read_job()
-    if body is None:
-        fail(f"{folder.files.root / folder.path}: job.json is not there")
-    ranks = [folder.read_rank(rank) for rank in folder.registered_ranks()]
-    return body, [rank.rank_info for rank in ranks if rank is not None]
+        could = f"; it could be {', '.join(job_id for job_id, _ in matches[:5])}" if matches else ""
+        fail(f"{job!r} is no job in {shared_dir}" + could)
+    return shared.job(matches[0][0], archived=matches[0][1])

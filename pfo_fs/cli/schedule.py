@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfo_fs.cli.jobs import Job, SharedDirOption, find_job, job_and_ranks
+from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
 from pfo_fs.cli.terminal import JsonFlag, err, fail, out
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     from pfo_fs.scheduler import format_schedule_yaml
 
     folder = find_job(job, shared_dir)
-    job_body, infos = job_and_ranks(folder)
+    job_body, infos = _job_and_ranks(folder)
     current = folder.read_current()
     index = folder.read_index(current.number) if current is not None and current.number >= 0 else None
     if current is None or index is None:
@@ -85,6 +85,14 @@ def schedule_set(
     out.print(f"set; {folder.files.root / folder.path}/schedule.status.yaml says when it is in force", soft_wrap=True)
 
 
+def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
+    body = folder.read_job()
+    if body is None:
+        fail(f"{folder.files.root / folder.path}: job.json is not there")
+    ranks = [folder.read_rank(rank) for rank in folder.registered_ranks()]
+    return body, [rank.rank_info for rank in ranks if rank is not None]
+
+
 def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
     if file is not None:
         try:
@@ -102,7 +110,7 @@ def _problems(folder: JobFolder, content: bytes) -> list[dict[str, Any]]:
     from pfo_fs.errors import PlanError
     from pfo_fs.scheduler.schedule_yaml import ScheduleProblems, parse_schedule_yaml
 
-    job_body, infos = job_and_ranks(folder)
+    job_body, infos = _job_and_ranks(folder)
     try:
         parse_schedule_yaml(content).resolve(job_body.job_info, infos, known_orders(folder, infos))
     except ScheduleProblems as error:

@@ -1,0 +1,71 @@
+"""`pfo-fs report` and `pfo-fs trace`: what a job did, to look at."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+
+
+def report(
+    job: Job,
+    shared_dir: SharedDirOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    points: Annotated[
+        int | None,
+        typer.Option(help="Points of the frontier, clock changes planned in (takes a while).", min=2, max=1000),
+    ] = None,
+) -> None:
+    """Write one page of HTML about a job, live or over: savings, frontier, pipeline, clocks, stragglers, profile."""
+    from pfo_fs.reports import collect, render_page
+
+    folder = find_job(job, shared_dir, archived=True)
+    with err.status("reading the job and planning its frontier"):
+        page = render_page(collect(folder), points)
+    partial = Path(f"{os.fspath(output)}.partial")
+    try:
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(output)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        fail(f"{output}: cannot be written: {error.strerror}")
+    out.print(escape(f"written: {output} (job {folder.job_id})"), highlight=False, soft_wrap=True)
+
+
+def trace(
+    job: Job,
+    shared_dir: SharedDirOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The trace.")] = Path("trace.json"),
+    number: Annotated[
+        int | None, typer.Option(help="The schedule whose measured iterations it has; default: the newest.", min=0)
+    ] = None,
+    pipeline: Annotated[
+        int | None, typer.Option(help="Only this pipeline (data-parallel rank), where all are too many.", min=0)
+    ] = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Write a job's measured iterations as a trace for ui.perfetto.dev: instructions, clocks and power of each rank."""
+    from pfo_fs.reports import collect, window_to_trace, write_trace
+
+    data = collect(find_job(job, shared_dir, archived=True))
+    window = window_to_trace(data, number)
+    counts = write_trace(data, window, output, pipeline)
+    if json_:
+        print(json.dumps({"file": str(output), "schedule": window.number, **counts}))  # noqa: T201
+        return
+    out.print(
+        escape(
+            f"written: {output}: {counts['iterations']} iterations of {counts['ranks']} ranks under schedule "
+            f"{window.number}, {counts['slices']:,} instructions; open it at ui.perfetto.dev. Begins are reconstructed "
+            "from measured durations."
+        ),
+        highlight=False,
+        soft_wrap=True,
+    )

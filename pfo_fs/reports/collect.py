@@ -1,0 +1,304 @@
+"""Reads everything that the shared directory says about one job into plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from statistics import fmean, median
+from typing import TypeVar
+
+from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store.directory import PROFILE_LIMIT
+
+T = TypeVar("T")
+
+Order = list[tuple[str, int]]
+"""(instruction, stage) of one rank's iteration, in order."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured under one schedule.
+
+    Attributes:
+        ranks: How many ranks have handed in results.
+        iterations: How many iterations each of them measured, at least.
+        first_step: The first of them.
+        spans_s: For each pipeline (data-parallel rank), mean time in s until its last instruction had ended.
+        time_s: Mean duration of an iteration, in s, its end (gradient reduction, optimizer) included.
+        energy_j: Mean energy of an iteration over all GPUs, in J; None while results of a rank are missing, or where
+            GPUs do not measure it.
+    """
+
+    ranks: int
+    iterations: int
+    first_step: int
+    spans_s: dict[int, float]
+    time_s: float
+    energy_j: float | None
+
+    @property
+    def span_s(self) -> float:
+        """Time in s until the last instruction has ended, of the pipeline in the middle (as the scheduler has it)."""
+        return median(self.spans_s.values())
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power of all GPUs together, in W."""
+        return None if self.energy_j is None else self.energy_j / self.time_s
+
+
+@dataclass(frozen=True)
+class Window:
+    """One schedule: from which step on, what it says, what was measured under it.
+
+    Attributes:
+        index: Its commit.
+        end_step: The first step of the next schedule; None: it is the last one.
+        schedules: Of each rank that has one; ranks without leave their clocks alone.
+        measured: None while nobody has handed in results.
+    """
+
+    index: bodies.IndexBody
+    end_step: int | None
+    schedules: dict[int, FrequencySchedule]
+    measured: Measured | None
+
+    @property
+    def number(self) -> int:
+        """The number of the schedule."""
+        return self.index.number
+
+    def is_like(self, other: Window) -> bool:
+        """Says whether both have the same clocks: plan files are named after their content."""
+        return self.index.files == other.index.files
+
+
+@dataclass
+class JobData:
+    """A job, as its folder says.
+
+    Attributes:
+        folder: Where it is.
+        job: What rank 0 said of it.
+        ranks: Every registered rank.
+        orders: What each rank runs in an iteration, where that is known.
+        windows: Its schedules, by number.
+        profile_csv: What was measured of each instruction and clock; None where there is no profile.
+        unreadable: What could not be read, and why.
+    """
+
+    folder: JobFolder
+    job: bodies.JobBody
+    archived: bool
+    ranks: list[bodies.RankBody] = field(default_factory=list)
+    orders: dict[int, Order] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
+    current: bodies.CurrentBody | None = None
+    end: bodies.EndBody | None = None
+    claim: bodies.ClaimBody | None = None
+    model: bodies.ModelBody | None = None
+    progress: list[bodies.RankProgress] = field(default_factory=list)
+    paces: list[bodies.PaceBody] = field(default_factory=list)
+    store_errors: list[str] = field(default_factory=list)
+    profile_csv: str | None = None
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def infos(self) -> list[RankInfo]:
+        """Place of each registered rank."""
+        return [rank.rank_info for rank in self.ranks]
+
+    @property
+    def last_step(self) -> int:
+        """The last step that is known of; -1 before the first."""
+        seen = [rank.step for rank in self.progress]
+        seen += [step for pace in self.paces for step, _, _ in pace.steps]
+        seen += [w.measured.first_step + w.measured.iterations - 1 for w in self.windows if w.measured]
+        return max(seen, default=-1)
+
+    @property
+    def in_force(self) -> Window | None:
+        """The schedule in force, or that was when the job ended."""
+        number = self.current.number if self.current is not None else -1
+        return next((window for window in self.windows if window.number == number), None)
+
+    @property
+    def place(self) -> str:
+        """What people call the place of a rank in its pipeline: its stage, unless it holds several."""
+        several = any(len({stage for _, stage in order}) > 1 for order in self.orders.values())
+        return "pipeline rank" if several else "stage"
+
+    def pipeline_ranks(self, pipeline: int, tp_rank: int = 0) -> list[RankInfo]:
+        """The ranks of one pipeline by stage; empty where one of them is missing."""
+        found = {i.pp_rank: i for i in self.infos if i.dp_rank == pipeline and i.tp_rank == tp_rank}
+        degree = self.job.job_info.pp_degree
+        return [found[stage] for stage in range(degree)] if set(range(degree)) <= set(found) else []
+
+    def pipeline_orders(self, pipeline: int, tp_rank: int = 0) -> list[Order]:
+        """What they run; empty where that is not known of all."""
+        orders = [self.orders.get(info.rank) for info in self.pipeline_ranks(pipeline, tp_rank)]
+        return [order for order in orders if order] if all(orders) else []
+
+    def entries(self, rank: int, window: Window) -> list[tuple[str, int, int]]:
+        """(instruction, stage, MHz) of what a rank ran under a schedule; 0 MHz: its clock was left alone."""
+        order, schedule = self.orders.get(rank, []), window.schedules.get(rank)
+        if schedule is None or len(schedule.frequencies) != len(order):
+            return [(name, stage, 0) for name, stage in order]
+        return [(name, stage, mhz) for (name, stage), (_, mhz) in zip(order, schedule.frequencies, strict=True)]
+
+
+class _Quietly:
+    """Reads, and notes what cannot be read instead of raising."""
+
+    def __init__(self, unreadable: list[str]) -> None:
+        self._unreadable = unreadable
+
+    def __call__(self, read: Callable[..., T | None], *arguments: object) -> T | None:
+        try:
+            return read(*arguments)
+        except (RecordError, StoreError) as error:
+            self._unreadable.append(str(error.args[-1]))
+            return None
+
+
+def collect(folder: JobFolder) -> JobData:
+    """Reads a job, live, ended or archived; what cannot be read is noted and left out.
+
+    Raises:
+        RecordError: `job.json` is not there or no record, so there is nothing to say about this job.
+        StoreError: The directory cannot be read.
+    """
+    job = folder.read_job()
+    if job is None:
+        raise RecordError(f"{folder.files.root / folder.path}/job.json is not there; is this a job's folder?")
+    data = JobData(folder, job, archived=folder.path.startswith("archive/"))
+
+    quietly = _Quietly(data.unreadable)
+    found = [quietly(folder.read_rank, rank) for rank in folder.registered_ranks()]
+    data.ranks = [rank for rank in found if rank is not None and _has_a_place(rank.rank_info, job.job_info)]
+    data.current, data.end = quietly(folder.read_current), quietly(folder.read_end)
+    data.claim, data.model = quietly(folder.read_coordinator), quietly(folder.read_model)
+    for name in folder.progress_names():
+        progress = quietly(folder.read_progress, name)
+        if progress is not None:
+            data.progress += progress.ranks
+            data.store_errors += [progress.store_error] if progress.store_error else []
+    for rank in folder.ranks_with_pace():
+        pace = quietly(folder.read_pace, rank)
+        data.paces += [pace] if pace is not None else []
+    indices = [quietly(folder.read_index, number) for number in folder.schedule_numbers()]
+    committed = [index for index in indices if index is not None]
+    for index, following in zip_longest(committed, committed[1:]):
+        assert index is not None
+        schedules = {}
+        for info in sorted(data.infos, key=lambda info: info.pp_rank):  # neighbours share a plan: it is read once
+            schedule = quietly(folder.read_schedule, index, info)
+            if schedule is not None:
+                schedules[info.rank] = schedule
+        results = _results(data, index.number, data.infos, quietly)
+        data.windows.append(
+            Window(index, following.start_step if following else None, schedules, _measured(data, results))
+        )
+    data.orders = _orders(data, quietly)
+    data.profile_csv = quietly(_profile_of, data)
+    return data
+
+
+def results_of(data: JobData, number: int, infos: Sequence[RankInfo]) -> dict[int, bodies.ResultBody]:
+    """What these ranks have measured under a schedule; what cannot be read is left out, `collect` has said so."""
+    return _results(data, number, infos, _Quietly([]))
+
+
+def _results(data: JobData, number: int, infos: Sequence[RankInfo], quietly: _Quietly) -> dict[int, bodies.ResultBody]:
+    there = set(data.folder.ranks_with_result(number))
+    found = {}
+    for info in infos:
+        if info.rank in there:
+            body = quietly(data.folder.read_result, number, info.rank)
+            if body is not None and body.result.rank == info.rank and _has_figures(body.result):
+                found[info.rank] = body
+    return found
+
+
+def _has_a_place(info: RankInfo, job: JobInfo) -> bool:
+    """Says whether a rank can be of this job; what loops over stages and pipelines relies on it."""
+    return info.pp_rank < job.pp_degree and info.dp_rank < job.dp_degree and info.tp_rank < job.tp_degree
+
+
+def _has_figures(result: ProfilingResult) -> bool:
+    times, count = [*result.iter_time, *result.iter_span], len(result.iter_time)
+    return (
+        bool(times)
+        and len(result.iter_energy) == count
+        and len(result.iter_span) in (0, count)
+        and all(0 < time_s < math.inf for time_s in times)
+        and all(map(math.isfinite, result.iter_energy))
+    )
+
+
+def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured | None:
+    if not results:
+        return None
+    place = {info.rank: info for info in data.infos}
+    firsts = {rank: body.result for rank, body in results.items() if place[rank].pp_rank == 0} or {
+        rank: body.result for rank, body in results.items()
+    }
+    spans: dict[int, list[float]] = {}
+    for rank, result in firsts.items():
+        spans.setdefault(place[rank].dp_rank, []).append(fmean(result.iter_span or result.iter_time))
+    total_j = sum(fmean(body.result.iter_energy) for body in results.values())
+    complete = len(results) == data.job.job_info.world_size and total_j > 0  # 0 J: these GPUs do not count
+    return Measured(
+        ranks=len(results),
+        iterations=min(len(body.result.iter_time) for body in results.values()),
+        first_step=min(body.first_step for body in results.values()),
+        spans_s={pipeline: max(values) for pipeline, values in spans.items()},
+        time_s=median(fmean(result.iter_time) for result in firsts.values()),
+        energy_j=total_j if complete else None,
+    )
+
+
+def _orders(data: JobData, quietly: _Quietly) -> dict[int, Order]:
+    """What each rank was seen to run, else what another rank of its stage was, else what its last schedule says."""
+    seen: dict[int, list[tuple[str, int | None]]] = {}
+    for rank in data.folder.ranks_with_order():
+        body = quietly(data.folder.read_order, rank)
+        if body is not None:
+            seen[rank] = body.instructions
+    by_stage = {info.pp_rank: seen[info.rank] for info in data.infos if info.rank in seen}
+    orders = {}
+    for info in data.infos:
+        order = seen.get(info.rank) or by_stage.get(info.pp_rank)
+        if not order:
+            last = next((w.schedules[info.rank] for w in reversed(data.windows) if info.rank in w.schedules), None)
+            if last is None:
+                continue
+            stages: Sequence[int | None] = last.stages or [None] * len(last.frequencies)
+            order = [(name, stage) for (name, _), stage in zip(last.frequencies, stages, strict=True)]
+        orders[info.rank] = [(name, info.pp_rank if stage is None else stage) for name, stage in order]
+    return orders
+
+
+def _profile_of(data: JobData) -> str | None:
+    """The job's own profile: where `model.json` says, or wherever one has its name."""
+    files, paths = data.folder.files, []
+    if data.model is not None and data.model.profile:
+        path = data.model.profile
+        if path.split("/")[0] != "profiles" or len(path.split("/")) != 3:
+            raise RecordError(f"model.json: {path!r} is no path of a profile below the shared directory")
+        paths.append(path)
+    elif "profiles" in files.names():
+        paths = [f"profiles/{key}/{data.job.job_info.job_id}.csv" for key in files.names("profiles")]
+    for path in paths:
+        content = files.read(path, PROFILE_LIMIT)
+        if content is not None:
+            try:
+                return content.decode()
+            except UnicodeDecodeError as error:
+                raise RecordError(f"{path}: is no text: {error}") from None
+    return None

@@ -1,0 +1,289 @@
+"""What the scheduler's model says of a job: predictions of its schedules, and the frontier."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from pfo_fs.errors import PfoError, PlanError
+from pfo_fs.planner import (
+    Measurement,
+    Plan,
+    Planner,
+    Problem,
+    Profile,
+    all_maximum,
+    even_deadlines,
+    parse_profile,
+    plan_of_orders,
+)
+from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.reports.timeline import dag_of
+from pfo_fs.scheduler.samples import Kind, Point, Samples
+
+_TOLERANCE = 0.003
+"""What the scheduler takes where the job does not say otherwise."""
+_FEW_NODES = 600
+"""With more instructions, planning in what clock changes cost takes seconds for each point of a frontier."""
+POINTS = 12
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the model says of an iteration of the whole job: time in s, energy over all GPUs in J."""
+
+    time_s: float
+    energy_j: float
+
+    @property
+    def power_w(self) -> float:
+        """Mean power of all GPUs together, in W."""
+        return self.energy_j / self.time_s
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The model of one pipeline of the job, as warm as its GPUs are now.
+
+    Attributes:
+        problem: The planner's problem.
+        wide: The same with clocks that are known too badly to plan with: plans of earlier may have them.
+        points: What was measured of each kind of instruction at each clock.
+        pipelines: Data-parallel degree.
+        after_s: From the end of the last instruction to the end of the step, in s, as measured.
+        scale: The model's time at the highest clocks, against the measured one; times are divided by it, as the
+            scheduler does.
+    """
+
+    problem: Problem
+    wide: Problem
+    points: dict[Kind, dict[int, Point]]
+    pipelines: int
+    after_s: float
+    scale: float
+
+    def plan_of(self, data: JobData, window: Window, pipeline: int = 0) -> Plan:
+        """The plan that one pipeline follows under a schedule; clocks that are left alone are taken for the highest.
+
+        Raises:
+            PlanError: A clock was not measured, or the schedule is of other instructions.
+        """
+        highest = {kind: rows[0].frequency_mhz for kind, rows in self.wide.profile.measurements.items()}
+        orders = []
+        for info in data.pipeline_ranks(pipeline):
+            entries = data.entries(info.rank, window)
+            orders.append([(name, mhz or highest[stage, name]) for name, stage, mhz in entries])
+        plan = plan_of_orders(self.wide, orders, f"schedule {window.number}")
+        assert plan.measurements  # every clock is one that was measured
+        return plan
+
+    def predict(self, data: JobData, window: Window) -> Predicted:
+        """What an iteration takes under a schedule; the slow pipelines it was made for are as slow as it says.
+
+        Raises:
+            PlanError: A clock was not measured, or the schedule is of other instructions.
+        """
+        slow = window.index.source.situation.slow_pipelines
+        plans: dict[tuple[str | None, ...], Plan] = {}
+        chosen = []
+        for pipeline in range(self.pipelines):
+            ranks = data.pipeline_ranks(pipeline)
+            files = window.index.files
+            key = tuple(
+                (files.get(f"rank:{i.rank}") or files.get(f"stage:{i.pp_rank}") or "").split(".")[-2:][0] for i in ranks
+            )
+            if key not in plans:
+                plans[key] = self.plan_of(data, window, pipeline)
+            chosen.append(plans[key])
+        span_s = max(plan.iteration_time_s * slow.get(at, 1.0) for at, plan in enumerate(chosen))
+        return self.of_plans(chosen, span_s, slow)
+
+    def of_plans(self, plans: Sequence[Plan], span_s: float, slow: Mapping[int, float] | None = None) -> Predicted:
+        """An iteration in which each pipeline follows its plan and the slowest takes `span_s` by the model (s).
+
+        What a slow pipeline runs takes that many times as long, at the same power.
+        """
+        time_s = span_s / self.scale + self.after_s
+        longer = slow or {}
+        energy_j = sum(
+            plan.energy_over(time_s) + (longer.get(at, 1.0) - 1) * plan.effective_j for at, plan in enumerate(plans)
+        )
+        return Predicted(time_s, energy_j)
+
+    def all_maximum(self) -> Predicted:
+        """What an iteration takes with everything at the highest clocks."""
+        plan = all_maximum(self.problem)
+        return self.of_plans([plan] * self.pipelines, plan.iteration_time_s)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The frontier of the whole job.
+
+    Attributes:
+        planned: (s, J) of each plan.
+        bound: (s, J): no plan with such a deadline can take less.
+        with_changes: What clock changes cost was planned in.
+    """
+
+    planned: list[tuple[float, float]]
+    bound: list[tuple[float, float]]
+    with_changes: bool
+
+    def energy_at(self, time_s: float) -> float | None:
+        """Least planned energy at an iteration time, in J; None outside of the curve."""
+        if time_s < self.planned[0][0]:
+            return self.planned[0][1] if time_s > 0.99 * self.planned[0][0] else None
+        for (before_s, before_j), (after_s, after_j) in pairwise(self.planned):
+            if before_s <= time_s <= after_s:
+                share = (time_s - before_s) / (after_s - before_s) if after_s > before_s else 0.0
+                return before_j + share * (after_j - before_j)
+        return self.planned[-1][1] if time_s <= 1.01 * self.planned[-1][0] else None
+
+
+def forecast_of(data: JobData) -> Forecast:
+    """Makes the scheduler's model of the job again, from its own figures.
+
+    Raises:
+        PlanError: The model, the profile or the order of instructions is not there, or cannot be right.
+    """
+    if data.model is None:
+        raise PlanError("its scheduler has written no model (model.json), so there are no predictions")
+    if not all(math.isfinite(value) for value in data.model.model_dump().values() if isinstance(value, float)):
+        raise PlanError("model.json holds a figure that is no number, so there are no predictions")
+    if data.profile_csv is None:
+        raise PlanError("there is no profile of its instructions, so there are no predictions")
+    points = points_of(data.profile_csv, data.model.profile or "profile")
+    dag = dag_of(data)
+    if dag is None:
+        raise PlanError("the order of its instructions is not known, so there are no predictions")
+    clocks = {
+        stage: sorted(info.available_frequencies, reverse=True)
+        for info in data.pipeline_ranks(0)
+        for _, stage in data.orders[info.rank]
+    }
+    tolerance = data.job.scheduler_args.get("tolerance", _TOLERANCE)
+    kinds = sorted({(i.stage, i.name) for i in dag.instructions})
+    samples, source = Samples(points), "the job's profile"
+    profile = samples.profile(kinds, clocks, tolerance if isinstance(tolerance, float) else _TOLERANCE, source)
+    everything = samples.profile(kinds, clocks, math.inf, source)
+    model = data.model
+    problem = Problem(
+        dag,
+        _warm(profile, model.warmth),
+        model.blocking_power_w,
+        model.overhead_s,
+        model.switch_time_s,
+        model.gpus_per_rank,
+    )
+    wide = replace(problem, profile=_warm(_completed(profile, everything), model.warmth))
+    full_s = all_maximum(problem).iteration_time_s
+    scale = full_s / model.full_time_s if model.full_time_s > 0 else 1.0
+    if not 0.5 < scale < 2:
+        raise PlanError(
+            f"model.json says that an iteration at the highest clocks takes {model.full_time_s:.4g} s, the profile "
+            f"says {full_s:.4g} s: these are of two jobs, so there are no predictions"
+        )
+    return Forecast(problem, wide, points, data.job.job_info.dp_degree, _after_s(data), scale)
+
+
+def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
+    """Computes the frontier.
+
+    Args:
+        forecast: The model.
+        points: How many plans, with what clock changes cost planned in; None: as many as take a few seconds, and in
+            long pipelines with clock changes taken for free.
+    """
+    problem = forecast.problem
+    with_changes = points is not None or len(problem.pipeline.instructions) <= _FEW_NODES
+    if not with_changes:
+        problem = replace(problem, switch_time_s=0.0)
+    planner = Planner(problem, thorough=False)
+    plans = planner.at_each(even_deadlines(planner, points or POINTS))
+    n, after_s, scale = forecast.pipelines, forecast.after_s, forecast.scale
+    waiting_w = n * problem.waiting_power_w
+    times = [forecast.of_plans([plan] * n, plan.iteration_time_s) for plan in plans]
+    planned = sorted((predicted.time_s, predicted.energy_j) for predicted in times)
+    # Real iterations are `scale` times shorter than the model's, and so is the waiting that is in the bound.
+    bound = sorted(
+        (
+            plan.deadline_s / scale + after_s,
+            n * plan.lower_bound_j - max(0.0, waiting_w * plan.deadline_s * (1 - 1 / scale)) + waiting_w * after_s,
+        )
+        for plan in plans
+        if plan.lower_bound_j is not None
+    )
+    return Curve(planned, bound, with_changes and problem.switch_time_s > 0)
+
+
+def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
+    """The measured points of a profile with their errors, as the scheduler had them.
+
+    Raises:
+        PlanError: It is no profile; the message names row and column.
+    """
+    parse_profile(io.StringIO(text), source)
+    found: dict[Kind, dict[int, Point]] = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        if not (row.get("stage") or "").strip():
+            continue
+        time_s, energy_j = float(row["time"]), float(row["energy"])
+        count = max(2, int(_finite(row.get("count"), 2)))
+        time_error, power_error = _finite(row.get("time_error"), 0.0), _finite(row.get("power_error"), 0.0)
+        power_w = energy_j / time_s
+        point = Point(
+            count=count,
+            time_s=time_s,
+            squares=(time_error * time_s) ** 2 * count * (count - 1),
+            weight=1.0 / max(power_error * power_w, 1e-6 * power_w) ** 2,
+            power_w=power_w,
+        )
+        kind = int(float(row["stage"])), row["instruction"].strip().lower()
+        found.setdefault(kind, {})[int(float(row["frequency"]))] = point
+    return found
+
+
+def _finite(text: str | None, otherwise: float) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return otherwise
+    return value if math.isfinite(value) and 0 <= value < 1e9 else otherwise
+
+
+def _completed(profile: Profile, everything: Profile) -> Profile:
+    """The profile, with the clocks beside that only the other has."""
+    table = {}
+    for kind, rows in everything.measurements.items():
+        known = {m.frequency_mhz: m for m in rows} | {m.frequency_mhz: m for m in profile.measurements.get(kind, ())}
+        table[kind] = [known[mhz] for mhz in sorted(known, reverse=True)]
+    return Profile(table, profile.source)
+
+
+def _warm(profile: Profile, warmth: float) -> Profile:
+    table = {
+        kind: [Measurement(m.frequency_mhz, m.time_s, m.energy_j * warmth) for m in rows]
+        for kind, rows in profile.measurements.items()
+    }
+    return Profile(table, profile.source)
+
+
+def _after_s(data: JobData) -> float:
+    measured = [window.measured for window in data.windows if window.measured is not None]
+    return max(0.0, measured[-1].time_s - measured[-1].span_s) if measured else 0.0
+
+
+def quiet_predictions(data: JobData, forecast: Forecast) -> dict[int, Predicted]:
+    """The predictions of all schedules that can be predicted, by number."""
+    found = {}
+    for window in data.windows:
+        try:
+            found[window.number] = forecast.predict(data, window)
+        except (PfoError, KeyError):  # by hand, at a clock that nobody measured
+            continue
+    return found

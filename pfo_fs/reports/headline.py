@@ -1,0 +1,166 @@
+"""What the page says first: what the plan in force saves, against everything at the highest clocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.reports.forecast import Curve, Forecast, Predicted
+
+_ON_FRONTIER = 0.03
+"""Relative: a schedule that takes no more energy than this beyond the least at its time is one that was planned."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """An iteration of the whole job: time until the last instruction has ended and energy over all GPUs.
+
+    Attributes:
+        span_s: Time in s until the last instruction has ended.
+        time_s: With the end of the step.
+        energy_j: Energy over all GPUs, in J.
+        origin: Where these figures are from.
+    """
+
+    span_s: float
+    time_s: float
+    energy_j: float
+    origin: str
+
+    @property
+    def power_w(self) -> float:
+        """Mean power of all GPUs together, in W."""
+        return self.energy_j / self.time_s
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The schedule in force, and what it is compared with.
+
+    Attributes:
+        baseline: Everything at the highest clocks, measured, with today's warmth; None where that was never measured.
+        measured: Under the schedule in force; None while there are no complete results.
+        predicted: What the model says of the schedule in force; None without a model.
+        predicted_baseline: What it says of the highest clocks.
+        same_since: The first step from which on the clocks were those of now, with pauses.
+    """
+
+    baseline: Figures | None
+    measured: Figures | None
+    predicted: Figures | None
+    predicted_baseline: Figures | None
+    same_since: int | None
+
+    @property
+    def best(self) -> Figures | None:
+        """Measured figures if there are any, else predicted ones."""
+        return self.measured or self.predicted
+
+    def against(self) -> Figures | None:
+        """What `best` is compared with: measured with measured if possible."""
+        return self.baseline or (self.predicted_baseline if self.measured is None else None)
+
+
+def headline_of(data: JobData, forecast: Forecast | None, predictions: Mapping[int, Predicted]) -> Headline:
+    """Works out the headline."""
+    after_s = forecast.after_s if forecast is not None else 0.0
+    window = data.in_force
+
+    def as_figures(predicted: Predicted | None) -> Figures | None:
+        if predicted is None:
+            return None
+        return Figures(predicted.time_s - after_s, predicted.time_s, predicted.energy_j, "predicted")
+
+    alike = [other for other in data.windows if window is not None and other.is_like(window)]
+    return Headline(
+        baseline=_baseline(data),
+        measured=next((found for other in reversed(alike) if (found := _figures(other)) is not None), None),
+        predicted=as_figures(predictions.get(window.number)) if window is not None else None,
+        predicted_baseline=as_figures(forecast.all_maximum()) if forecast is not None else None,
+        same_since=alike[0].index.start_step if alike else None,
+    )
+
+
+def _figures(window: Window) -> Figures | None:
+    measured = window.measured
+    if measured is None or measured.energy_j is None:
+        return None
+    origin = f"measured under schedule {window.number}, {measured.iterations} iteration"
+    origin += "s" if measured.iterations != 1 else ""
+    origin += "" if any(_clocks(window)) else "; clocks were left alone, which is taken for the highest"
+    return Figures(measured.span_s, measured.time_s, measured.energy_j, origin)
+
+
+def _baseline(data: JobData) -> Figures | None:
+    """Everything at the highest clocks, or clocks left alone, which is nearly the same on most GPUs."""
+    model = data.model
+    candidates = [w for w in data.windows if w.measured is not None and w.measured.energy_j is not None]
+    highest = next((w for w in candidates if w.schedules and is_highest(data, w)), None)
+    known = model is not None and all(
+        0 < figure < math.inf for figure in (model.full_time_s, model.full_energy_j, model.warmth)
+    )
+    if model is not None and known:
+        after_s = highest.measured.time_s - highest.measured.span_s if highest and highest.measured else 0.0
+        origin = "measured at the highest clocks"
+        if abs(model.warmth - 1) >= 0.0005:
+            origin += f", times {model.warmth:.3f}: so much more the GPUs draw now that they are warm"
+        return Figures(
+            model.full_time_s, model.full_time_s + max(0.0, after_s), model.full_energy_j * model.warmth, origin
+        )
+    window = highest or next((w for w in candidates if not any(_clocks(w))), None)
+    return _figures(window) if window is not None else None
+
+
+def _clocks(window: Window) -> list[int]:
+    return [mhz for schedule in window.schedules.values() for _, mhz in schedule.frequencies]
+
+
+def is_highest(data: JobData, window: Window) -> bool:
+    """Says whether a schedule runs everything at the highest clock that its GPU offers."""
+    tops = {info.rank: max(info.available_frequencies, default=0) for info in data.infos}
+    return len(window.schedules) == len(tops) and all(
+        mhz == tops[rank] for rank, schedule in window.schedules.items() for _, mhz in schedule.frequencies
+    )
+
+
+def above_frontier(window: Window, predicted: Predicted | None, curve: Curve | None) -> float | None:
+    """How much more energy an iteration takes than the least at its time, relative; None where nobody knows."""
+    situation = window.index.source.situation
+    if curve is None or situation.slow_pipelines or situation.straggler is not None:
+        return None  # beside a straggler less is possible than the frontier says, and it costs more
+    measured = window.measured
+    if measured is not None and measured.energy_j is not None:
+        time_s, energy_j = measured.time_s, measured.energy_j
+    elif predicted is not None:
+        time_s, energy_j = predicted.time_s, predicted.energy_j
+    else:
+        return None
+    least_j = curve.energy_at(time_s)
+    return None if least_j is None else energy_j / least_j - 1
+
+
+def purpose(data: JobData, window: Window, above: float | None, may_profile: bool) -> str:
+    """What a schedule was for, as far as that can be seen from outside.
+
+    Args:
+        data: The job.
+        window: The schedule.
+        above: How far above the frontier it is, relative; None where nobody knows.
+        may_profile: There is a frontier, and no schedule before was on it: what is not on it is there to measure.
+    """
+    source = window.index.source
+    if source.kind == "yaml":
+        return "by hand (schedule.yaml)"
+    if not any(_clocks(window)):
+        return "clocks left alone"
+    if source.situation.slow_pipelines or source.situation.straggler is not None:
+        return "plan beside a straggler"
+    if is_highest(data, window):
+        return "everything at the highest clocks"
+    if above is not None and above <= _ON_FRONTIER:
+        return "plan"
+    if may_profile:
+        return "profiling"
+    return "one clock" if len(set(_clocks(window))) == 1 else "several clocks"

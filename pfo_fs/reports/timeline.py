@@ -1,0 +1,127 @@
+"""When everything happened: only durations are measured, so begins follow from the DAG of the iteration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pfo_fs.models import ProfilingResult
+from pfo_fs.planner import Pipeline
+from pfo_fs.reports.collect import JobData, Window
+from pfo_fs.scheduler.model import pipeline_of
+from pfo_fs.scheduler.samples import iterations_of
+
+
+@dataclass(frozen=True)
+class Laid:
+    """One iteration of one pipeline, node by node of its DAG.
+
+    Attributes:
+        pipeline: The DAG.
+        starts_s: When each instruction begins, in s from the begin of the iteration.
+        times_s: How long each takes.
+        clocks_mhz: The clock that was set for each; 0: it was left alone.
+        powers_w: What the rank's GPUs draw meanwhile; 0 where nobody knows.
+    """
+
+    pipeline: Pipeline
+    starts_s: Sequence[float]
+    times_s: Sequence[float]
+    clocks_mhz: Sequence[int]
+    powers_w: Sequence[float]
+
+    @property
+    def length_s(self) -> float:
+        """From the first begin to the last end."""
+        return max(start + time for start, time in zip(self.starts_s, self.times_s, strict=True))
+
+    def rows(self) -> list[range]:
+        """The nodes of each rank."""
+        return [range(first, end) for first, end in pairwise(self.pipeline.first_nodes)]
+
+
+def dag_of(data: JobData, pipeline: int = 0) -> Pipeline | None:
+    """The DAG that a pipeline's ranks run, with the communication delay that was found; None while it is not known.
+
+    Raises:
+        PlanError: Nothing can run in the orders that the directory holds.
+    """
+    orders = data.pipeline_orders(pipeline)
+    if not orders:
+        return None
+    return pipeline_of(orders).with_delay(data.model.delay_s if data.model is not None else 0.0)
+
+
+def starts_of(dag: Pipeline, times_s: Sequence[float]) -> list[float]:
+    """When each node begins, everything as early as the DAG allows (as `Problem.timing`, but without a profile)."""
+    before: list[list[tuple[int, float]]] = [[] for _ in times_s]
+    for first, then, delay_s in dag.edges:
+        before[then].append((first, delay_s))
+    starts = [0.0] * len(times_s)
+    for node in dag.topological:
+        starts[node] = max((starts[b] + times_s[b] + delay_s for b, delay_s in before[node]), default=0.0)
+    return starts
+
+
+def measured_iterations(
+    data: JobData, window: Window, results: Sequence[ProfilingResult], dag: Pipeline
+) -> list[tuple[int, Laid]]:
+    """Lays the measured durations of each iteration along the DAG.
+
+    Args:
+        data: The job.
+        window: The schedule under which it was measured.
+        results: Of each rank of one pipeline, by stage.
+        dag: What they run.
+
+    Returns:
+        (number of the iteration in the window, iteration); those in which a rank ran something else are left out.
+    """
+    entries = [data.entries(result.rank, window) for result in results]
+    clocks = [mhz for row in entries for _, _, mhz in row]
+    powers = [_powers(result) for result in results]
+    laid = []
+    for number in range(min(len(result.iter_time) for result in results)):
+        rows = []
+        for result, entry in zip(results, entries, strict=True):
+            runs = next(iterations_of(_only(result, number), entry), None)
+            if runs is None:
+                break
+            rows.append(runs)
+        if len(rows) < len(results):
+            continue
+        times = [time_s for row in rows for time_s, _ in row]
+        if not all(0 < time_s < math.inf for time_s in times):
+            continue
+        watts = [
+            _plausible(fitted.get((name, mhz), energy_j / time_s))
+            for row, entry, fitted in zip(rows, entries, powers, strict=True)
+            for (name, _, mhz), (time_s, energy_j) in zip(entry, row, strict=True)
+        ]
+        laid.append((number, Laid(dag, starts_of(dag, times), times, clocks, watts)))
+    return laid
+
+
+def _plausible(power_w: float) -> float:
+    """A power, or 0 for what is none: an instruction between two ticks of the energy counter may seem to have none."""
+    return power_w if 0 < power_w < math.inf else 0.0
+
+
+def _powers(result: ProfilingResult) -> dict[tuple[str, int], float]:
+    """What was told apart over the whole window, which is finer than one instruction between two ticks."""
+    return {(p.instruction, p.frequency): p.power for p in result.powers if p.instruction and p.power > 0}
+
+
+def _only(result: ProfilingResult, number: int) -> ProfilingResult:
+    """The same result with a single iteration."""
+    return ProfilingResult.model_construct(
+        rank=result.rank,
+        iter_time=result.iter_time[number : number + 1],
+        iter_energy=result.iter_energy[number : number + 1],
+        time_breakdown={name: rows[number : number + 1] for name, rows in result.time_breakdown.items()},
+        energy_breakdown={name: rows[number : number + 1] for name, rows in result.energy_breakdown.items()},
+        iter_span=result.iter_span[number : number + 1],
+        powers=result.powers,
+    )

@@ -1,0 +1,225 @@
+"""Traces of measured iterations, in the trace event format that Perfetto (ui.perfetto.dev) and chrome://tracing read.
+
+The format is https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: times in microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.reports.collect import JobData, Window, results_of
+from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
+
+NOTE = (
+    "Only durations of instructions are recorded. Begins are reconstructed: the measured durations are laid along the "
+    "dependencies of the pipeline, everything as early as they allow, with the communication delay delay_s between "
+    "ranks. How long that makes an iteration stands beside how long it was measured to be."
+)
+
+
+def window_to_trace(data: JobData, number: int | None) -> Window:
+    """The schedule to trace: `number`, or the newest with results.
+
+    Raises:
+        ConfigError: There is none, or it has no results.
+    """
+    measured = [window for window in data.windows if window.measured is not None]
+    if not measured:
+        raise ConfigError(
+            f"job {data.folder.job_id} has no results yet, so there is nothing to trace; results come some iterations "
+            "after a schedule"
+        )
+    if number is None:
+        return measured[-1]
+    for window in measured:
+        if window.number == number:
+            return window
+    there = ", ".join(str(window.number) for window in measured)
+    raise ConfigError(f"job {data.folder.job_id} has no results of schedule {number}; there are those of {there}")
+
+
+def write_trace(
+    data: JobData, window: Window, path: str | os.PathLike[str], pipeline: int | None = None
+) -> dict[str, int]:
+    """Writes the measured iterations of one schedule, whole or not at all.
+
+    Args:
+        data: The job.
+        window: One of its schedules, with results.
+        path: The file.
+        pipeline: Data-parallel rank of the only pipeline that it shall have; None: all of them.
+
+    Returns:
+        How many `iterations`, `ranks` and `slices` it has.
+
+    Raises:
+        PlanError: What the ranks run, or how long it took, is not known.
+        ConfigError: The file cannot be written, or there is no such pipeline.
+    """
+    degree = data.job.job_info.dp_degree
+    if pipeline is not None and not 0 <= pipeline < degree:
+        raise ConfigError(f"there is no pipeline {pipeline}; job {data.folder.job_id} has 0 to {degree - 1}")
+    chosen = range(degree) if pipeline is None else range(pipeline, pipeline + 1)
+    counts = {"iterations": 0, "ranks": 0, "slices": 0}
+    partial = Path(f"{os.fspath(path)}.partial")
+    try:
+        with open(partial, "w", encoding="utf-8") as file:
+            head = {"displayTimeUnit": "ms", "otherData": _about(data, window)}
+            file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+            first = True
+            for event in _events(data, window, chosen, counts):
+                file.write(("" if first else ",\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
+                first = False
+            file.write("\n]}\n")
+        if not counts["slices"]:
+            raise PlanError(
+                f"job {data.folder.job_id}, schedule {window.number}: the order of instructions is not known, or no "
+                "iteration ran in it, so there is nothing to trace"
+            )
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return counts
+
+
+def _about(data: JobData, window: Window) -> dict[str, Any]:
+    assert window.measured is not None
+    model = data.model
+    return {
+        "job": data.folder.job_id,
+        "schedule": window.number,
+        "from_step": window.index.start_step,
+        "first_measured_step": window.measured.first_step,
+        "begins": NOTE,
+        "delay_s": model.delay_s if model is not None else 0.0,
+        "delay_known": model is not None,
+        "power": "of an instruction at its clock over the whole window where it was told apart, else its own energy "
+        "over its time; between instructions the blocking power"
+        + ("" if model is not None else ", which is not known here"),
+        "clock": "the clock that was set (MHz); absent where clocks were left alone",
+    }
+
+
+def _events(data: JobData, window: Window, chosen: range, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
+    info = data.job.job_info
+    gpu = {rank.rank_info.rank: rank.gpu_name for rank in data.ranks}
+    pipelines = []
+    for dp_rank in chosen:
+        for tp_rank in range(info.tp_degree):
+            ranks = data.pipeline_ranks(dp_rank, tp_rank)
+            results = results_of(data, window.number, ranks)
+            dag = dag_of(data, dp_rank)
+            if dag is None or not ranks or len(results) < len(ranks):
+                continue
+            of_ranks = [results[i.rank].result for i in ranks]
+            pipelines.append((ranks, of_ranks, dict(measured_iterations(data, window, of_ranks, dag))))
+    numbers = sorted({number for _, _, laid in pipelines for number in laid})
+    begins, at_s = {}, 0.0
+    for number in numbers:  # iterations begin together: gradients are reduced at the end of each
+        begins[number] = at_s
+        lasted = [r.iter_time[number] for _, results, laid in pipelines if number in laid for r in results]
+        at_s += max([*lasted, *(laid[number].length_s for _, _, laid in pipelines if number in laid)])
+    counts["iterations"] = len(numbers)
+    yield from _job_events(data, window, pipelines, begins, at_s)
+    waiting_w = data.model.blocking_power_w if data.model is not None else None
+    for ranks, _, laid_of in pipelines:
+        for place, rank in enumerate(ranks):
+            counts["ranks"] += 1
+            name = f"rank {rank.rank}: {data.place} {rank.pp_rank}, pipeline {rank.dp_rank}"
+            name += f", tensor rank {rank.tp_rank}" if info.tp_degree > 1 else ""
+            name += f" ({gpu[rank.rank]})" if gpu.get(rank.rank) else ""
+            yield _meta(rank.rank, "process_name", name=name)
+            yield _meta(rank.rank, "process_sort_index", sort_index=rank.rank)
+            yield _meta(rank.rank, "thread_name", tid=1, name="instructions")
+            for number, laid in sorted(laid_of.items()):
+                for event in _rank_events(laid, place, rank.rank, begins[number], number, waiting_w):
+                    counts["slices"] += event["ph"] == "X"
+                    yield event
+
+
+def _job_events(
+    data: JobData, window: Window, pipelines: list[Any], begins: dict[int, float], end_s: float
+) -> Iterator[dict[str, Any]]:
+    """A process of its own for the iterations."""
+    assert window.measured is not None
+    pid = 1 + max((info.rank for info in data.infos), default=0)
+    yield _meta(pid, "process_name", name=f"iterations of {data.folder.job_id}, schedule {window.number}")
+    yield _meta(pid, "process_sort_index", sort_index=-1)
+    yield _meta(pid, "thread_name", tid=1, name="iterations")
+    ends = [*begins.values(), end_s][1:]
+    for (number, begin_s), until_s in zip(begins.items(), ends, strict=True):
+        spans = [
+            (r.iter_span or r.iter_time)[number]
+            for _, results, laid in pipelines
+            if number in laid
+            for r in results[:1]
+        ]
+        yield {
+            "ph": "X",
+            "pid": pid,
+            "tid": 1,
+            "ts": _us(begin_s),
+            "dur": _us(until_s - begin_s),
+            "name": f"step {window.measured.first_step + number}",
+            "cat": "iteration",
+            "args": {
+                "measured_span_s": max(spans, default=0.0),
+                "reconstructed_span_s": max(laid[number].length_s for _, _, laid in pipelines if number in laid),
+            },
+        }
+
+
+def _rank_events(
+    laid: Laid, place: int, rank: int, begin_s: float, number: int, waiting_w: float | None
+) -> Iterator[dict[str, Any]]:
+    nodes = laid.rows()[place]
+    clock, now_s = None, 0.0
+    for node in nodes:
+        instruction, start_s, time_s = laid.pipeline.instructions[node], laid.starts_s[node], laid.times_s[node]
+        mhz, power_w = laid.clocks_mhz[node], laid.powers_w[node]
+        if waiting_w is not None and start_s > now_s + 1e-9:
+            yield _counter(rank, begin_s + now_s, "power (W)", "W", waiting_w)
+        if mhz and mhz != clock:
+            yield _counter(rank, begin_s + start_s, "clock (MHz)", "MHz", mhz)
+            clock = mhz
+        if power_w:
+            yield _counter(rank, begin_s + start_s, "power (W)", "W", power_w)
+        yield {
+            "ph": "X",
+            "pid": rank,
+            "tid": 1,
+            "ts": _us(begin_s + start_s),
+            "dur": _us(time_s),
+            "name": instruction.name,
+            "cat": "instruction",
+            "args": {
+                "stage": instruction.stage,
+                "micro-batch": instruction.microbatch,
+                "iteration": number,
+                **({"MHz": mhz} if mhz else {}),
+                **({"W": round(power_w, 1)} if power_w else {}),
+            },
+        }
+        now_s = start_s + time_s
+    if waiting_w is not None:
+        yield _counter(rank, begin_s + now_s, "power (W)", "W", waiting_w)
+
+
+def _us(seconds: float) -> float:
+    """Microseconds, down to the nanosecond."""
+    return round(seconds * 1e6, 3)
+
+
+def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[str, Any]:
+    return {"ph": "C", "pid": pid, "tid": 1, "ts": _us(at_s), "name": name, "args": {unit: round(value, 1)}}
+
+
+def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": what, "args": args}

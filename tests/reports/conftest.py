@@ -1,0 +1,54 @@
+"""A job that was played in virtual time, once for all tests here, and small ones with parts missing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.device.physics import A100
+from pfo_fs.planner import make_pipeline
+from pfo_fs.reports import JobData, collect
+from pfo_fs.settings import PFOSettings
+from pfo_fs.simulator import Cluster, Episode, ModelTruth, Play
+from pfo_fs.store import Files, JobFolder, SharedDirectory
+
+
+@pytest.fixture(scope="session")
+def played_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four stages, sixteen micro-batches, three pipelines of which one is slow for a while; target: no slowdown."""
+    root = tmp_path_factory.mktemp("played") / "pfo"
+    cluster = Cluster(
+        make_pipeline("1f1b", 4, 16),
+        ModelTruth(A100, 4),
+        pipelines=3,
+        episodes=[Episode(1.2, 180, 210, 1)],
+        seed=0,
+    )
+    play = Play(cluster, root, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
+    for _ in play.run(240):
+        pass
+    return root
+
+
+@pytest.fixture
+def played(played_once: Path, tmp_path: Path) -> JobFolder:
+    """A copy of that job, to be spoiled."""
+    shutil.copytree(played_once, tmp_path / "pfo")
+    return the_job(tmp_path / "pfo")
+
+
+@pytest.fixture(scope="session")
+def data(played_once: Path) -> JobData:
+    """That job, collected."""
+    return collect(the_job(played_once))
+
+
+def the_job(root: Path, *, archived: bool = False) -> JobFolder:
+    """The only job of a shared directory."""
+    shared = SharedDirectory(Files(root, create=False))
+    ids = shared.archived_job_ids() if archived else shared.job_ids()
+    folder = shared.job(ids[-1], archived=archived)
+    folder.read_job()
+    return folder

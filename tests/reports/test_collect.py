@@ -1,0 +1,87 @@
+"""What is read of a job's folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from jobs import make_job, rank_infos, register
+
+from pfo_fs.errors import RecordError
+from pfo_fs.reports import JobData, collect
+from pfo_fs.store import Files, JobFolder, SharedDirectory
+
+
+def test_schedules_come_with_their_steps_and_with_what_was_measured(data: JobData) -> None:
+    assert [window.number for window in data.windows] == list(range(len(data.windows)))
+    for window, following in zip(data.windows, data.windows[1:], strict=False):
+        assert window.end_step == following.index.start_step
+    measured = data.windows[1].measured
+    assert measured is not None
+    assert measured.ranks == 12
+    assert measured.iterations == 5
+    assert measured.span_s == pytest.approx(data.model.full_time_s if data.model else 0)
+    assert data.unreadable == []
+
+
+def test_a_rank_without_an_order_of_its_own_runs_what_another_of_its_stage_runs(data: JobData) -> None:
+    assert len(data.orders) == 12
+    assert data.orders[11] == data.orders[3]
+
+
+def test_a_torn_result_is_left_out_and_said(played: JobFolder) -> None:
+    path = played.files.root / played.path / "prof" / "1" / "5.json"
+    path.write_bytes(path.read_bytes()[:200])
+    data = collect(played)
+    assert any("prof/1/5.json" in text for text in data.unreadable)
+    measured = data.windows[1].measured
+    assert measured is not None
+    assert measured.ranks == 11
+    assert measured.energy_j is None
+
+
+def test_an_archived_job_is_read_as_well(played: JobFolder) -> None:
+    shared = SharedDirectory(played.files)
+    shared.archive(played.job_id)
+    data = collect(shared.job(played.job_id, archived=True))
+    assert data.archived
+    assert data.profile_csv is not None
+
+
+def test_a_profile_elsewhere_is_not_read(played: JobFolder) -> None:
+    model = played.read_model()
+    assert model is not None
+    for path in ("../secret.csv", "jobs/x/y.csv", "/etc/passwd", "profiles/../job.csv"):
+        played.write_model(model.model_copy(update={"profile": path}))
+        data = collect(played)
+        assert data.profile_csv is None
+        assert data.unreadable
+
+
+def test_a_folder_without_job_json_is_no_job(tmp_path: Path) -> None:
+    shared = SharedDirectory(Files(tmp_path))
+    shared.make_folders()
+    with pytest.raises(RecordError, match=r"job\.json is not there"):
+        collect(shared.job("nobody"))
+
+
+def test_a_job_that_has_only_just_begun_is_read(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 2)
+    register(folder, rank_infos(2)[:1])
+    data = collect(folder)
+    assert data.windows == []
+    assert data.last_step == -1
+    assert data.pipeline_orders(0) == []
+
+
+def test_the_place_of_a_rank_is_its_stage_unless_it_holds_several(data: JobData) -> None:
+    assert data.place == "stage"
+    interleaved = {rank: [*order, ("forward", 4 + order[0][1])] for rank, order in data.orders.items()}
+    assert replace(data, orders=interleaved).place == "pipeline rank"
+
+
+def test_a_rank_that_cannot_be_of_the_job_is_left_out(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 10**12})])
+    assert collect(folder).infos == infos[:1]

@@ -1,0 +1,58 @@
+"""The scheduler's model, made again from its own figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pfo_fs.errors import PlanError
+from pfo_fs.reports import JobData
+from pfo_fs.reports.forecast import Forecast, forecast_of, frontier_of, quiet_predictions
+
+
+@pytest.fixture(scope="module")
+def forecast(data: JobData) -> Forecast:
+    return forecast_of(data)
+
+
+def test_every_schedule_is_predicted_within_two_percent_of_what_was_measured(data: JobData, forecast: Forecast) -> None:
+    predictions = quiet_predictions(data, forecast)
+    assert set(predictions) == {window.number for window in data.windows}
+    for window in data.windows:
+        assert window.measured is not None
+        assert predictions[window.number].time_s == pytest.approx(window.measured.time_s, rel=0.02)
+        assert predictions[window.number].energy_j == pytest.approx(window.measured.energy_j, rel=0.025)
+
+
+def test_no_plan_is_below_the_lower_bound(forecast: Forecast) -> None:
+    curve = frontier_of(forecast, points=5)
+    assert len(curve.planned) == len(curve.bound) == 5
+    for (time_s, energy_j), (deadline_s, bound_j) in zip(curve.planned, curve.bound, strict=True):
+        assert time_s <= deadline_s * (1 + 1e-9)
+        assert bound_j <= energy_j <= 1.1 * bound_j
+
+
+def test_the_frontier_ends_below_the_highest_clocks(forecast: Forecast) -> None:
+    curve = frontier_of(forecast, points=3)
+    highest = forecast.all_maximum()
+    least_j = curve.energy_at(highest.time_s)
+    assert least_j is not None
+    assert least_j < 0.97 * highest.energy_j
+    assert curve.energy_at(0.5 * highest.time_s) is None
+    assert curve.energy_at(5 * highest.time_s) is None
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [("model", "no model"), ("profile_csv", "no profile"), ("orders", "order of its instructions is not known")],
+)
+def test_without_what_it_needs_it_says_what_is_missing(data: JobData, gone: str, said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        forecast_of(replace(data, **{gone: {} if gone == "orders" else None}))
+
+
+def test_a_model_of_another_job_is_refused(data: JobData) -> None:
+    assert data.model is not None
+    with pytest.raises(PlanError, match="two jobs"):
+        forecast_of(replace(data, model=data.model.model_copy(update={"full_time_s": 100.0})))

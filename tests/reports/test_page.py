@@ -1,0 +1,187 @@
+"""The page: what it says, what it does when parts are missing, and that no text of the directory becomes markup."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from jobs import make_job, one_f_one_b, rank_infos, register, write_results, write_step
+
+from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.reports import JobData, collect, render_page
+from pfo_fs.store import JobFolder, SharedDirectory, bodies
+
+HOSTILE = "</script></style></title><img src=x onerror=alert(1)>\"'&"
+
+
+class Reader(HTMLParser):
+    """Collects the elements and the text of each section."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, str] = {}
+        self._section = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "section":
+            self._section = dict(attrs).get("id") or ""
+
+    def handle_data(self, data: str) -> None:
+        self.text[self._section] = self.text.get(self._section, "") + data
+
+
+@pytest.fixture(scope="module")
+def page(data: JobData) -> str:
+    return render_page(data)
+
+
+def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -> None:
+    assert data.current is not None
+    said = re.search(r"measured: ([\d.]+)% less energy at \+([\d.]+)% time", data.current.news)
+    assert said is not None
+    headline = Reader(page).text["headline"]
+    assert f"−{said[1]} %" in headline
+    assert f"+{said[2]} %" in headline
+    assert "schedule 25since step 212; the same clocks first at step 161" in headline
+
+
+def test_every_part_is_there_for_a_job_that_has_everything(page: str) -> None:
+    text = Reader(page).text
+    assert {"headline", "warnings", "frontier", "pipeline", "life", "stragglers", "profile", "schedules"} <= set(text)
+    assert "pipeline 11.2 ×foundstep 183step 212" in text["stragglers"]
+    assert 'class="missing"' not in page
+
+
+def test_the_page_refers_to_nothing_elsewhere(page: str) -> None:
+    for tag, attributes in Reader(page).elements:
+        assert not {"src", "href", "srcset", "action", "data"} & set(attributes), tag
+        assert not [name for name in attributes if name.startswith("on")], tag
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_every_picture_has_a_name(page: str) -> None:
+    pictures = [attributes for tag, attributes in Reader(page).elements if tag == "svg"]
+    assert len(pictures) > 8
+    assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in pictures)
+
+
+def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
+    data = collect(played)
+    assert data.current is not None
+    assert data.model is not None
+    assert data.profile_csv is not None
+    plain = Reader(render_page(data))
+    name = "<img onerror=a>"
+    info = data.job.job_info.model_copy(update={"job_metadata": HOSTILE})
+    told = bodies.RankProgress(rank=3, step=5, error=HOSTILE)
+    hostile = replace(
+        data,
+        job=data.job.model_copy(update={"job_info": info, "scheduler": HOSTILE, "started": "<b>now</b>"}),
+        ranks=[rank.model_copy(update={"gpu_name": HOSTILE, "message": HOSTILE}) for rank in data.ranks],
+        current=data.current.model_copy(update={"message": HOSTILE, "yaml_problem": HOSTILE, "news": HOSTILE}),
+        end=bodies.EndBody(reason="crashed", message=HOSTILE),
+        progress=[told],
+        paces=[bodies.PaceBody(rank=0, throttled=HOSTILE)],
+        store_errors=[HOSTILE],
+        unreadable=[HOSTILE],
+        profile_csv=data.profile_csv.replace("forward", name),
+        orders={
+            rank: [(name if step == "forward" else step, stage) for step, stage in order]
+            for rank, order in data.orders.items()
+        },
+    )
+    page = render_page(hostile)
+    reader = Reader(page)
+    count = [tag for tag, _ in reader.elements].count
+    assert count("img") == count("b") == 0
+    assert count("script") == [tag for tag, _ in plain.elements].count("script")
+    assert "<img" not in page
+    assert HOSTILE in reader.text["warnings"]
+
+
+def test_a_job_without_anything_gets_a_page_that_says_what_is_missing(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 2)
+    text = Reader(render_page(collect(folder))).text
+    assert "no schedule yet" in text["headline"]
+    assert "No energies yet" in text["headline"]
+    assert "no model" in text["frontier"]
+    assert "order of instructions" in text["pipeline"]
+    assert "No schedule has been in force" in text["life"]
+    assert "No profile" in text["profile"]
+
+
+def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measured(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 2), rank_infos(2)
+    register(folder, infos)
+    folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), [], infos)
+    write_results(folder, 0, infos, 1.0)
+    schedules = [FrequencySchedule(rank=rank, frequencies=one_f_one_b(rank, 2, 3, 1200)) for rank in range(2)]
+    source = bodies.Source(kind="yaml", sha256="0" * 64)
+    folder.write_schedule(1, 1, 10, source, schedules, infos)
+    for rank in range(2):
+        times = {"forward": [[0.1] * 3], "backward": [[0.2] * 3]}
+        result = ProfilingResult(rank=rank, iter_time=[1.25], iter_energy=[80.0], time_breakdown=times)
+        folder.write_result(1, bodies.ResultBody(result=result, first_step=12))
+    folder.write_current(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
+    write_step(folder, 40, 1.25)
+    text = Reader(render_page(collect(folder))).text
+    assert "−20.0 %" in text["headline"]
+    assert "by hand" in text["headline"]
+    assert "measured, step 12" in text["pipeline"]
+    assert "no model" in text["pipeline"]
+    assert "by hand" in text["schedules"]
+
+
+def test_a_schedule_that_nobody_has_measured_yet_is_shown_by_its_prediction(played: JobFolder) -> None:
+    data = collect(played)
+    unmeasured = [replace(window, measured=None) if window.number in (23, 25) else window for window in data.windows]
+    text = Reader(render_page(replace(data, windows=unmeasured))).text
+    assert "predicted, not measured yet" in text["headline"]
+    assert "Schedule 25 is in force, but has no results yet" in text["pipeline"]
+
+
+def test_what_coordinator_and_ranks_complain_of_is_shown_once_with_the_ranks(data: JobData) -> None:
+    ranks = [bodies.RankProgress(rank=rank, error="clocks cannot be set: no permission") for rank in range(12)]
+    text = Reader(render_page(replace(data, progress=ranks), points=2)).text["warnings"]
+    assert text.count("no permission") == 1
+    assert "rank 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: error" in text
+
+
+def test_an_ended_job_says_how_it_ended(played: JobFolder) -> None:
+    played.write_end(bodies.EndBody(reason="finished", message="300 steps"))
+    SharedDirectory(played.files).archive(played.job_id)
+    folder = SharedDirectory(played.files).job(played.job_id, archived=True)
+    reader = Reader(render_page(collect(folder), points=2))
+    assert "finished" in reader.text[""]
+    assert "300 steps" in reader.text["warnings"]
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), 0.0, -1.0])
+def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: float) -> None:
+    data = collect(played)
+    assert data.model is not None
+    model = data.model.model_copy(update=dict.fromkeys(("warmth", "delay_s", "full_time_s", "full_energy_j"), figure))
+    body = played.read_result(25, 0)
+    assert body is not None
+    result = body.result.model_copy(
+        update={
+            "time_breakdown": {"forward": [[figure] * 16] * 5, "backward": [[figure] * 16] * 5},
+            "iter_energy": [figure] * 5,
+            "powers": [power.model_copy(update={"power": figure}) for power in body.result.powers],
+        }
+    )
+    path = played.files.root / played.path / "prof" / "25" / "0.json"
+    path.unlink()
+    played.write_result(25, body.model_copy(update={"result": result}))
+    spoiled = collect(played)
+    text = Reader(render_page(replace(spoiled, model=model), points=2)).text
+    assert "nan" not in text["headline"]
+    assert "inf " not in text["headline"]
+    assert "25212" in text["schedules"]

@@ -1,0 +1,131 @@
+"""Traces, held against the trace event format."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.reports import JobData, window_to_trace, write_trace
+
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def document(data: JobData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("trace") / "trace.json"
+    write_trace(data, window_to_trace(data, None), path)
+    loaded: dict[str, Any] = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def events(document: dict[str, Any]) -> Events:
+    found: Events = document["traceEvents"]
+    return found
+
+
+def slices(events: Events) -> dict[int, Events]:
+    """The instructions of each process."""
+    found: dict[int, Events] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X" and event["cat"] == "instruction":
+            found[event["pid"]].append(event)
+    return found
+
+
+def test_every_event_has_what_the_format_asks_for(events: Events) -> None:
+    for event in events:
+        assert event["ph"] in {"X", "C", "M"}
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert isinstance(event["name"], str)
+        assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert event["dur"] > 0
+        if event["ph"] == "C":
+            assert all(isinstance(value, (int, float)) for value in event["args"].values())
+        if event["ph"] == "M":
+            known = {"process_name": "name", "thread_name": "name", "process_sort_index": "sort_index"}
+            assert set(event["args"]) == {known[event["name"]]}
+
+
+def test_there_is_a_named_process_for_each_rank_with_all_its_instructions(events: Events) -> None:
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names[5].startswith("rank 5: stage 1, pipeline 1")
+    of_rank = slices(events)
+    assert sorted(of_rank) == list(range(12))
+    assert all(len(found) == 5 * 32 for found in of_rank.values())
+    assert {"stage", "micro-batch", "iteration", "MHz", "W"} <= set(of_rank[0][0]["args"])
+
+
+def test_a_rank_runs_one_instruction_at_a_time(events: Events) -> None:
+    for found in slices(events).values():
+        for before, after in pairwise(found):
+            assert after["ts"] >= before["ts"] + before["dur"] - 0.01
+
+
+def test_a_forward_begins_after_that_of_the_stage_before_has_ended(events: Events) -> None:
+    of_rank = slices(events)
+
+    def forward(rank: int, microbatch: int) -> dict[str, Any]:
+        return next(e for e in of_rank[rank] if e["name"] == "forward" and e["args"]["micro-batch"] == microbatch)
+
+    for microbatch in range(16):
+        before, after = forward(0, microbatch), forward(1, microbatch)
+        assert after["ts"] >= before["ts"] + before["dur"]
+
+
+def test_clock_and_power_are_counters_in_the_order_of_time(events: Events) -> None:
+    tracks: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "C":
+            tracks[event["pid"], event["name"]].append(event["ts"])
+    assert {name for _, name in tracks} == {"clock (MHz)", "power (W)"}
+    assert all(times == sorted(times) for times in tracks.values())
+
+
+def test_the_reconstructed_iteration_is_as_long_as_the_measured_one_within_a_percent(events: Events) -> None:
+    iterations = [event for event in events if event.get("cat") == "iteration"]
+    assert len(iterations) == 5
+    for event in iterations:
+        args = event["args"]
+        assert args["reconstructed_span_s"] == pytest.approx(args["measured_span_s"], rel=0.01)
+
+
+def test_the_trace_says_that_begins_are_reconstructed(document: dict[str, Any]) -> None:
+    assert "reconstructed" in document["otherData"]["begins"]
+    assert document["otherData"]["schedule"] == 25
+
+
+def test_another_schedule_can_be_asked_for(data: JobData, tmp_path: Path) -> None:
+    counts = write_trace(data, window_to_trace(data, 1), tmp_path / "one.json")
+    assert counts == {"iterations": 5, "ranks": 12, "slices": 5 * 12 * 32}
+
+
+def test_a_schedule_without_results_is_refused_with_those_that_have_some(data: JobData) -> None:
+    with pytest.raises(ConfigError, match="no results of schedule 99; there are those of 0, 1,"):
+        window_to_trace(data, 99)
+
+
+def test_a_job_without_known_orders_has_no_trace_and_leaves_no_file(data: JobData, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="order of instructions is not known"):
+        write_trace(replace(data, orders={}), data.windows[1], tmp_path / "trace.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_said(data: JobData, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_trace(data, data.windows[1], tmp_path / "nowhere" / "trace.json")
+
+
+def test_a_single_pipeline_can_be_asked_for(data: JobData, tmp_path: Path) -> None:
+    assert write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=2)["ranks"] == 4
+    with pytest.raises(ConfigError, match=r"there is no pipeline 3; job .* has 0 to 2"):
+        write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=3)
