@@ -29,13 +29,14 @@ ALLOWED: dict[str, set[str]] = {
     "cursor": {"device"},
     "agent": {"store", "coordination"},
     "optimizer": {"placement", "collective", "agent_client", "cursor", "device", "scheduler"},
+    "power_limit": {"device", "store"},
     "daemon": {"store", "scheduler", "coordination"},
     "status": {"store"},
     "demo": {"store", "scheduler"},
     "plan_command": {"planner", "scheduler"},
-    "cli": {"store", "scheduler", "coordination", "daemon", "status", "demo", "plan_command", "planner"},
+    "cli": {"store", "scheduler", "coordination", "daemon", "status", "demo", "plan_command", "planner", "power_limit"},
     "__main__": {"cli"},
-    "__init__": {"optimizer", "scheduler"},
+    "__init__": {"optimizer", "scheduler", "power_limit"},
 }
 LOWEST = {"errors": set(), "models": {"errors"}, "settings": {"errors"}, "wire": set()}
 
@@ -74,6 +75,7 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
     heavy = {"torch", "pandas", "pynvml", "numpy", "scipy", "lowtime", "watchdog", "matplotlib", "highspy", "networkx"}
+    heavy |= {"transformers", "zeus"}
     for node in ast.parse(path.read_text()).body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -89,6 +91,9 @@ def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
         ("import pfo_fs.agent", {"torch", "pandas", "pynvml", "numpy", "rich", "watchdog"}),
         ("import pfo_fs.optimizer", {"torch", "pandas", "pynvml", "numpy", "yaml", "rich", "watchdog", "filelock"}),
         ("import pfo_fs.device.clock_process", {"torch", "pydantic", "pandas", "numpy", "rich"}),
+        ("from pfo_fs import GlobalPowerLimitOptimizer", {"torch", "pandas", "pynvml", "numpy", "rich"}),
+        ("from pfo_fs import HFGlobalPowerLimitOptimizer", {"torch", "transformers", "numpy"}),
+        ("import pfo_fs.power_limit.files_process", {"torch", "numpy", "pandas", "pynvml", "rich"}),
     ],
 )
 def test_starting_does_not_import(code: str, absent: set[str]) -> None:
@@ -104,6 +109,8 @@ def test_the_public_names_are_these() -> None:
     assert pfo_fs.__all__ == [
         "FrequencySchedule",
         "FrequencyScheduler",
+        "GlobalPowerLimitOptimizer",
+        "HFGlobalPowerLimitOptimizer",
         "InstructionProfilingResult",
         "JobInfo",
         "OfflineProfilingResult",

@@ -1,0 +1,48 @@
+"""The ranks of one `torch.distributed` job decide together: a few small messages when a limit has been measured.
+
+A gloo group of its own, so that no GPU is waited for, and never more than one exchange per measured limit. Ranks train
+in step, so nobody waits longer here than at the next gradient.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+class RankGroup:
+    """All ranks of the default process group, or this process alone. Making one is a collective call."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        dist: Any = sys.modules.get("torch.distributed")
+        if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+            return
+        self._dist = dist
+        self._cpu = sys.modules["torch"].device("cpu")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._group = dist.new_group(backend="gloo")
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns what all ranks gave, by rank.
+
+        Raises:
+            RuntimeError: A rank is gone.
+        """
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        self._dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def from_first(self, value: Any) -> Any:
+        """Returns what rank 0 gave; the others' values do not matter.
+
+        Raises:
+            RuntimeError: A rank is gone.
+        """
+        if self.size == 1:
+            return value
+        box = [value]
+        self._dist.broadcast_object_list(box, src=0, group=self._group, device=self._cpu)
+        return box[0]
