@@ -144,7 +144,7 @@ class SimulatedGpu:
         fault, _, count = os.environ.get("PFO_FS_SIM_FAULT", "").partition(":")
         self._refuses = fault == "permission"
         self._locks_left = int(count or 1) - 1 if fault == "lock" else -1
-        self._limits_left = int(count or 1) - 1 if fault == "limit" else -1
+        self._limits_left = int(count or 1) if fault == "limit" else -1
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks, in MHz, highest first."""
@@ -203,9 +203,9 @@ class SimulatedGpu:
         """
         if self._refuses:
             raise DevicePermissionError("simulated: this user may not set power limits")
+        self._limits_left -= 1
         if self._limits_left == 0:
             raise DeviceError(f"simulated: {limit_w:g} W could not be set")
-        self._limits_left -= 1
         lowest_w, highest_w = self.power_limit_range_w()
         if not lowest_w <= limit_w <= highest_w:
             raise DeviceError(f"{self.name}: {limit_w:g} W is not within {lowest_w:g} to {highest_w:g} W")

@@ -40,6 +40,10 @@ class LimitedGpu:
         """The clock process's id."""
         return self._clocks.pid
 
+    def wait_until_ready(self) -> None:
+        """Waits until the clock process has started, or failed to."""
+        _ = self._clocks.info
+
     def range_w(self) -> tuple[float, float]:
         """Returns the lowest and the highest limit, in watts, and takes note of the one to set back in the end.
 

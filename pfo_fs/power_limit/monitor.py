@@ -117,7 +117,11 @@ class EnergyMonitor:
         if sync_execution and torch is not None and torch.cuda.is_initialized():
             for device in self._devices or [torch.cuda.current_device()]:
                 torch.cuda.synchronize(device)
-        return time.monotonic(), [gpu.energy_j() for gpu in self.gpus]
+        for gpu in self.gpus:
+            gpu.wait_until_ready()
+        before_s = time.monotonic()
+        energies_j = [gpu.energy_j() for gpu in self.gpus]
+        return (before_s + time.monotonic()) / 2, energies_j
 
     def simulated_kernels(self, **options: Any) -> SimulatedKernels | None:
         """The computing side of the first GPU, if it is a simulated one; takes the options of `SimulatedKernels`."""
