@@ -319,7 +319,9 @@ def test_a_failure_in_between_gives_the_limit_back_with_one_warning(
     assert limits_set(sim_dir) == [500, 500]
 
 
-def test_gpus_with_different_ranges_are_an_error_that_names_them(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_with_different_ranges_are_an_error_that_names_them(
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monitor = EnergyMonitor(specs=["simulated:a"])
     assert monitor.gpus[0].range_w() == (100, 500)
     monkeypatch.setenv("PFO_FS_SIM_MODEL", "A40")
@@ -343,15 +345,20 @@ def test_another_monitors_gpus_are_found_by_its_indices(sim_dir: Path, monkeypat
     assert limits_set(sim_dir, "theirs") == [500, 200, 500]
 
 
-def test_a_real_zeus_monitor_has_what_is_asked_of_a_monitor() -> None:
-    import inspect
+def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that replays what a real one has recorded."""
+    from zeus.utils.testing import ReplayZeusMonitor
 
-    from zeus.monitor import ZeusMonitor
-
-    begin, end = (inspect.signature(getattr(ZeusMonitor, f"{what}_window")) for what in ("begin", "end"))
-    begin.bind(None, "key")
-    end.bind(None, "key", cancel=True)
-    assert "gpu_indices" in inspect.getsource(ZeusMonitor.__init__)
+    rows = ["start_time,window_name,elapsed_time,gpu0_energy", "0,w,1.0,400", "0,w,1.1,300"]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    monitor = ReplayZeusMonitor(log_file=tmp_path / "log.csv", ignore_sync_execution=True, match_window_name=False)
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
+    with GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=300) as optimizer:
+        for step in range(12):
+            if step == 3:
+                optimizer.on_epoch_end()  # in the middle of a window
+            optimizer.on_step_begin()
+    assert [tuple(m.model_dump().values()) for m in optimizer.measurements] == [(500, 400.0, 1.0), (200, 300.0, 1.1)]
 
 
 def test_the_nvml_gpu_speaks_in_watts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,9 +73,7 @@ def run(optimizer: Any, count: int = 60) -> None:
 OPTIONS: dict[str, Any] = {"wait_steps": 1, "warmup_steps": 2, "profile_steps": 3, "pl_step": 50}
 
 
-def test_the_profile_file_is_zeuss_byte_by_byte(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_profile_file_is_zeuss_byte_by_byte(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), profile_path=tmp_path / "ours.json", **OPTIONS)
     run(optimizer)
     optimizer.close()
