@@ -68,6 +68,7 @@ def main() -> None:
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("pfo_fs").setLevel(logging.INFO)  # says at which limit it is
+    torch.set_num_threads(1)  # a model this small gains nothing from more
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(  # sets up torch.distributed, so it comes first
             output_dir=folder,

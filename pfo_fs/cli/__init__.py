@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 
 import pfo_fs
 from pfo_fs.cli.plan import plan
+from pfo_fs.cli.power_limit import power_limit
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.terminal import JsonFlag, SharedDir, err, fail, open_directory, out
 from pfo_fs.errors import PfoError
@@ -145,6 +146,7 @@ def demo(
 
 
 app.command()(plan)
+app.command("power-limit")(power_limit)
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

@@ -1,8 +1,9 @@
 """One rank of a small gloo job, for `test_power_limit_ranks.py`: its monitor says numbers that depend on the rank.
 
-    python power_limit_rank.py RANK WORLD_SIZE STORE OPTIONS
+    python power_limit_rank.py RANK WORLD_SIZE STORE SCENARIOS
 
-Prints one JSON object: state, measurements, and what went wrong.
+`SCENARIOS` is a JSON object: by name, the optimizer's options; `env` has environment variables by rank, and `dies_at`
+is the step at which rank 1 ends. Prints one JSON object by scenario: state, measurements, what went wrong.
 """
 
 from __future__ import annotations
@@ -11,41 +12,42 @@ import json
 import logging
 import os
 import sys
-import time
-from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
 
 import torch.distributed as dist
 from power_limit_fakes import FakeMonitor
 
 from pfo_fs.errors import PfoError
-from pfo_fs.power_limit import Done, GlobalPowerLimitOptimizer, MaxSlowdownConstraint, Off
-
-warnings: list[str] = []
+from pfo_fs.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
 
 
 class Keep(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
     def emit(self, record: logging.LogRecord) -> None:
-        warnings.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
-def main() -> None:
-    rank, size, store, options = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
-    logging.getLogger("pfo_fs").addHandler(Keep(logging.WARNING))
-    os.environ["PFO_FS_GPU"] = f"simulated:gpu{rank}"
-    os.environ.update(options.pop("env", {}).get(str(rank), {}))
+def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
     dies_at = options.pop("dies_at", None)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(0, 60))
-    if "selector_factor" in options:
-        options["optimum_selector"] = MaxSlowdownConstraint(options.pop("selector_factor"))
+    if "factor" in options:
+        options["optimum_selector"] = MaxSlowdownConstraint(options.pop("factor"))
     windows = iter(range(100))
 
     def numbers() -> tuple[float, float]:
         window = next(windows)  # 500, 400, ... W
         return 10.0 + window + rank, 100.0 * (rank + 1) + 10 * window
 
-    result: dict[str, object] = {"rank": rank}
+    kept = Keep()
+    logging.getLogger("pfo_fs").addHandler(kept)
+    result: dict[str, Any] = {"warnings": kept.messages}
+    environment = options.pop("env", {}).get(str(rank), {})
     try:
-        optimizer = GlobalPowerLimitOptimizer(FakeMonitor(numbers), **options)
+        with patch.dict(os.environ, {"PFO_FS_GPU": f"simulated:{name}{rank}", **environment}):
+            optimizer = GlobalPowerLimitOptimizer(FakeMonitor(numbers), **options)
         result["selector"] = repr(optimizer.optimum_selector)
         for step in range(40):
             if step == dies_at and rank == 1:
@@ -54,20 +56,20 @@ def main() -> None:
             if step == 5:
                 optimizer.on_epoch_end()
         result["state"] = repr(optimizer.state)
-        assert isinstance(optimizer.state, Done | Off)
         result["measurements"] = [m.model_dump() for m in optimizer.measurements]
         result["measured"] = next(windows)
         optimizer.close()
     except PfoError as error:
         result["error"] = f"{type(error).__name__}: {error}"
-    result["warnings"] = warnings
-    print(json.dumps(result), flush=True)
-    if dies_at is None:
-        dist.barrier()
-        dist.destroy_process_group()
-    else:
-        time.sleep(0.1)
-        os._exit(0)
+    logging.getLogger("pfo_fs").removeHandler(kept)
+    return result
+
+
+def main() -> None:
+    rank, size = int(sys.argv[1]), int(sys.argv[2])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=size)
+    print(json.dumps({name: run(name, rank, options) for name, options in json.loads(sys.argv[4]).items()}), flush=True)
+    os._exit(0)  # no goodbye to a rank that has died
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""Several real ranks on gloo decide together."""
+"""Several real ranks on gloo decide together. One job of two ranks runs all scenarios, one of four the first again."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +18,54 @@ OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 
 
 pytestmark = pytest.mark.slow
 
-
-def run_ranks(processes: Any, tmp_path: Path, size: int, **options: Any) -> list[dict[str, Any]]:
-    """Runs a job and returns what its ranks say, by rank; one that dies says nothing."""
-    arguments = (str(size), str(tmp_path / "store"), json.dumps({**OPTIONS, **options}))
-    ranks = [processes.python(str(PROGRAM), str(rank), *arguments) for rank in range(size)]
-    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
-    lines = [[line for line in output.splitlines() if line.startswith('{"rank"')] for output in outputs]
-    assert all(found or rank.returncode == 9 for found, rank in zip(lines, ranks, strict=True)), outputs
-    return [json.loads(found[-1]) for found in lines if found]
+WaitFor = Callable[..., Any]
+Results = list[dict[str, Any]]
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_energies_are_added_and_the_slowest_time_counts_on_all_ranks(
-    processes: Any, tmp_path: Path, sim_dir: Path, size: int
-) -> None:
-    path = tmp_path / "profile.json"
-    results = run_ranks(processes, tmp_path, size, profile_path=str(path), selector_factor=1.15)
+def run_ranks(folder: Path, size: int, scenarios: dict[str, dict[str, Any]]) -> Results:
+    """Runs a job and returns what its ranks say; one that dies says nothing."""
+    (folder / "sim").mkdir(mode=0o700)
+    command = [sys.executable, str(PROGRAM)]
+    arguments = [str(size), str(folder / "store"), json.dumps({n: {**OPTIONS, **s} for n, s in scenarios.items()})]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), *arguments],
+            text=True,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PFO_FS_SIM_DIR": str(folder / "sim")},
+        )
+        for rank in range(size)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode in (0, 9) for rank in ranks] == [True] * size
+    return [json.loads(output.splitlines()[-1]) for output in outputs if output]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """The folder of the job of two ranks, and what each rank says of each scenario."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "known.json").write_text('{"measurements": [{"power_limit": 300, "energy": 1, "time": 1}]}')
+    (folder / "malformed.json").write_text("{}")
+    scenarios: dict[str, dict[str, Any]] = {
+        "combined": {"profile_path": str(folder / "profile.json"), "factor": 1.15},
+        "known": {"profile_path": str(folder / "known.json")},
+        "malformed": {"profile_path": str(folder / "malformed.json")},
+        "ranges": {"env": {"1": {"PFO_FS_SIM_MODEL": "A40"}}},
+        "permission": {"env": {"1": {"PFO_FS_SIM_FAULT": "permission"}}},
+        "failure": {"env": {"1": {"PFO_FS_SIM_FAULT": "limit:4"}}},
+        "first": {"shared_dir": str(folder / "shared")},
+        "second": {"shared_dir": str(folder / "shared"), "search": "coarse-to-fine"},
+    }
+    return folder, run_ranks(folder, 2, scenarios)
+
+
+def check_combined(folder: Path, results: Results) -> None:
+    size = len(results)
     expected = [
         {
             "power_limit": limit_w,
@@ -39,64 +74,70 @@ def test_energies_are_added_and_the_slowest_time_counts_on_all_ranks(
         }
         for window, limit_w in enumerate((500, 400, 300, 200, 100))
     ]
-    for result in results:
-        assert result["measurements"] == expected
-        assert result["state"] == "Done(optimal_power_limit=400)"
-        assert result["warnings"] == []
-    assert json.loads(path.read_text()) == {"measurements": expected}
-    for rank in range(size):
-        assert limits_set(sim_dir, f"gpu{rank}")[-2:] == [400, 500]
+    for rank, result in enumerate(results):
+        assert result["combined"]["measurements"] == expected
+        assert result["combined"]["state"] == "Done(optimal_power_limit=400)"
+        assert result["combined"]["warnings"] == []
+        assert limits_set(folder / "sim", f"combined{rank}")[-2:] == [400, 500]
+    assert json.loads((folder / "profile.json").read_text()) == {"measurements": expected}
 
 
-def test_a_profile_only_rank_0_needs_to_see(processes: Any, tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    path.write_text('{"measurements": [{"power_limit": 300, "energy": 1, "time": 1}]}')
-    for result in run_ranks(processes, tmp_path, 2, profile_path=str(path)):
-        assert result["state"] == "Done(optimal_power_limit=300)"
-        assert result["measured"] == 0
+def test_energies_are_added_and_the_slowest_time_counts_on_two_ranks(job: tuple[Path, Results]) -> None:
+    check_combined(*job)
 
 
-def test_a_malformed_profile_is_an_error_on_all_ranks(processes: Any, tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    path.write_text("{}")
-    for result in run_ranks(processes, tmp_path, 2, profile_path=str(path)):
-        assert result["error"].startswith("PlanError")
+def test_energies_are_added_and_the_slowest_time_counts_on_four_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "four"
+    folder.mkdir()
+    scenario = {"profile_path": str(folder / "profile.json"), "factor": 1.15}
+    check_combined(folder, run_ranks(folder, 4, {"combined": scenario}))
 
 
-def test_different_ranges_are_an_error_on_all_ranks_that_names_the_gpus(processes: Any, tmp_path: Path) -> None:
-    for result in run_ranks(processes, tmp_path, 2, env={"1": {"PFO_FS_SIM_MODEL": "A40"}}):
-        assert result["error"].startswith("ConfigError")
-        assert "A100 SIM-gpu0 (rank 0, GPU 0): 100 to 500 W" in result["error"]
-        assert "A40 SIM-gpu1 (rank 1, GPU 0): 100 to 300 W" in result["error"]
+def test_a_profile_is_read_by_rank_0_for_all(job: tuple[Path, Results]) -> None:
+    for result in job[1]:
+        assert result["known"]["state"] == "Done(optimal_power_limit=300)"
+        assert result["known"]["measured"] == 0
 
 
-@pytest.mark.parametrize("fault", ["permission", "limit:4"])
+def test_a_malformed_profile_is_an_error_on_all_ranks(job: tuple[Path, Results]) -> None:
+    for result in job[1]:
+        assert result["malformed"]["error"].startswith("PlanError")
+
+
+def test_different_ranges_are_an_error_on_all_ranks_that_names_the_gpus(job: tuple[Path, Results]) -> None:
+    for result in job[1]:
+        error = result["ranges"]["error"]
+        assert error.startswith("ConfigError")
+        assert "A100 SIM-ranges0 (rank 0, GPU 0): 100 to 500 W" in error
+        assert "A40 SIM-ranges1 (rank 1, GPU 0): 100 to 300 W" in error
+
+
+@pytest.mark.parametrize("scenario", ["permission", "failure"])
 def test_one_rank_that_cannot_set_limits_is_one_warning_and_all_leave_them_alone(
-    processes: Any, tmp_path: Path, sim_dir: Path, fault: str
+    job: tuple[Path, Results], scenario: str
 ) -> None:
-    results = run_ranks(processes, tmp_path, 2, env={"1": {"PFO_FS_SIM_FAULT": fault}})
-    assert [len(result["warnings"]) for result in results] == [1, 0]
-    assert "rank 1" in results[0]["warnings"][0]
-    assert all(result["state"].startswith("Off(") for result in results)
-    assert all(limits_set(sim_dir, f"gpu{rank}")[-1:] in ([], [500]) for rank in range(2))
-
-
-def test_a_rank_that_dies_leaves_the_others_training(processes: Any, tmp_path: Path, sim_dir: Path) -> None:
-    (survivor,) = run_ranks(processes, tmp_path, 2, dies_at=7)
-    assert survivor["state"].startswith("Off(reason='ranks cannot be asked")
-    assert len(survivor["warnings"]) == 1
-    assert limits_set(sim_dir, "gpu0")[-1] == 500
-    assert limits_set(sim_dir, "gpu1")[-1] == 500
+    folder, results = job
+    assert [len(result[scenario]["warnings"]) for result in results] == [1, 0]
+    assert "rank 1" in results[0][scenario]["warnings"][0]
+    for rank, result in enumerate(results):
+        assert result[scenario]["state"].startswith("Off(")
+        assert limits_set(folder / "sim", f"{scenario}{rank}")[-1:] in ([], [500])
 
 
 def test_ranks_share_with_other_jobs_through_rank_0_and_the_default_cost_counts_all_gpus(
-    processes: Any, tmp_path: Path
+    job: tuple[Path, Results],
 ) -> None:
-    shared = str(tmp_path / "shared")
-    first = run_ranks(processes, tmp_path, 2, shared_dir=shared)
-    (tmp_path / "store").unlink(missing_ok=True)
-    second = run_ranks(processes, tmp_path, 2, shared_dir=shared, search="coarse-to-fine")
-    assert {result["state"] for result in first + second} == {first[0]["state"]}
-    assert {result["selector"] for result in first} == {"ZeusCost(eta_knob=0.5, world_size=2)"}
-    assert [result["measured"] for result in first] == [5, 5]
-    assert [result["measured"] for result in second] == [0, 0]
+    for result in job[1]:
+        assert result["first"]["selector"] == "ZeusCost(eta_knob=0.5, world_size=2)"
+        assert result["first"]["state"] == result["second"]["state"] == job[1][0]["first"]["state"]
+        assert (result["first"]["measured"], result["second"]["measured"]) == (5, 0)
+
+
+def test_a_rank_that_dies_leaves_the_others_training(tmp_path: Path, wait_for: WaitFor) -> None:
+    folder = tmp_path / "two"
+    folder.mkdir()
+    (survivor,) = run_ranks(folder, 2, {"death": {"dies_at": 7}})
+    assert survivor["death"]["state"].startswith("Off(reason='ranks cannot be asked")
+    assert len(survivor["death"]["warnings"]) == 1
+    for rank in range(2):
+        wait_for(lambda rank=rank: limits_set(folder / "sim", f"death{rank}")[-1] == 500)
