@@ -63,7 +63,8 @@ class GlobalPowerLimitOptimizer:
             one after the other; give each kind of load a directory of its own.
         search: `full` measures all limits, as Zeus does; `coarse-to-fine` at most half as many steps (`search.py`).
         reprofile_drift: Measure everything anew when steps have come to take so much more or less time than just after
-            the choice: 0.2 for 20 %. None for never.
+            the choice: 0.2 for 20 %, in two windows of `profile_steps` in a row. The profile is then written anew.
+            None for never.
 
     Attributes:
         state: `Ready`, `Warmup`, `Profiling`, `Done` or `Off`.
@@ -397,6 +398,10 @@ class GlobalPowerLimitOptimizer:
                 for gpu in gpus[:64]
             )
             raise ConfigError(f"one power limit for all needs GPUs with the same range of limits, but there are {each}")
+        names = [gpu["name"] for gpu in gpus]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice and self._ranks.rank == 0:
+            log.warning("power limit: %s monitored by several ranks; their energy counts as often", ", ".join(twice))
         lowest_w, highest_w = ranges.pop()
         self.power_limits = list(range(math.floor(highest_w), math.ceil(lowest_w) - 1, -pl_step_w))
         return gpus

@@ -113,8 +113,9 @@ def test_whatever_the_numbers_every_search_ends_and_measures_no_limit_twice(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_predictions_between_measurements_are_within_5_percent(name: str) -> None:
+    """Where a limit can be kept: 100 W are too few for an A40 even at its lowest clock."""
     model = MODELS[name]
-    limits_w = limits_of(model, 5)
+    limits_w = [limit_w for limit_w in limits_of(model, 5) if limit_w >= 125]
     known = [at_limit(model, limit_w) for limit_w in limits_of(model, 25)]
     for found in predict(limits_w, known):
         truth = at_limit(model, found.power_limit)
