@@ -83,6 +83,11 @@ class ProfileFiles:
                 self.leave()
             self.look()
 
+    @property
+    def shares(self) -> bool:
+        """Whether there is a shared directory."""
+        return self._given["shared_dir"] is not None
+
     def look(self) -> None:
         """Takes in what the helper has said meanwhile."""
         while self._socket is not None:
@@ -119,12 +124,12 @@ class ProfileFiles:
 
     def publish(self, measurement: PowerLimitMeasurement) -> None:
         """Has a measurement shared, if there is a shared directory."""
-        if self._given["shared_dir"] is not None:
+        if self.shares:
             self._send({"type": "measured", "measurement": measurement.model_dump()})
 
     def publish_result(self, selector: str, power_limit_w: int) -> None:
         """Has a choice shared, if there is a shared directory."""
-        if self._given["shared_dir"] is not None:
+        if self.shares:
             self._send({"type": "result", "result": {"selector": selector[:1000], "power_limit": power_limit_w}})
 
     def save(self, measurements: list[PowerLimitMeasurement]) -> None:

@@ -11,8 +11,10 @@ All that is asked of the file system is in `store.Files`.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import socket
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field
@@ -29,6 +31,20 @@ _RESULT = re.compile(r"result-[0-9a-f]{16}\.json")
 _RECORD_BYTES = 65_536
 
 Body = TypeVar("Body", bound=BaseModel)
+
+
+def folder_key(gpu_name: str, limits_w: Sequence[int], profile_steps: int, gpus: int) -> str:
+    """Names what measurements must have in common to be shared.
+
+    Args:
+        gpu_name: Product name and UUID; only the former counts.
+        limits_w: The limits in question.
+        profile_steps: Steps of a measurement.
+        gpus: How many GPUs a job has.
+    """
+    name = re.sub(r"[^A-Za-z0-9]+", "-", gpu_name.rpartition(" ")[0]).strip("-")[:60] or "gpu"
+    exactly = json.dumps([name, list(limits_w), profile_steps, gpus])
+    return f"{name}-{gpus}x-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"
 
 
 class Result(BaseModel):

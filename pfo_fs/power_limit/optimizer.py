@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
-import json
 import logging
 import math
 import os
-import random
-import re
 import time
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal
 
 from pfo_fs.errors import ConfigError, DeviceError, PlanError
+from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.files import ProfileFiles
-from pfo_fs.power_limit.measurements import PowerLimitMeasurement, parse_profile
+from pfo_fs.power_limit.folder import folder_key
+from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
 from pfo_fs.power_limit.ranks import RankGroup
 from pfo_fs.power_limit.search import CoarseToFine, FullSweep, Search
@@ -98,6 +95,9 @@ class GlobalPowerLimitOptimizer:
         ):
             if value < least:
                 raise ConfigError(f"{name} is {value}; it is at least {least}")
+        for path in (profile_path, shared_dir):
+            if path is not None:
+                os.fspath(path)  # a TypeError on all ranks, not on the first alone
         if search not in _SEARCHES:
             raise ConfigError(f"search is {search!r}; it can be 'full' or 'coarse-to-fine'")
         if reprofile_drift is not None and not 0 < reprofile_drift < math.inf:
@@ -110,7 +110,6 @@ class GlobalPowerLimitOptimizer:
         self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
         self.profile_path = profile_path
         self._search: Search = _SEARCHES[search](warmup_steps, profile_steps)
-        self._scale = profile_steps / self._search.window_steps  # measurements are always of `profile_steps` steps
         self._drift = reprofile_drift
         self._drift_watch: DriftWatch | None = None
         self._owns_monitor = monitor is None
@@ -118,30 +117,35 @@ class GlobalPowerLimitOptimizer:
         self._gpus = gpus_of(self.monitor)
         self._limit_w: int | None = None
         self._problem = ""
-        self._sharing = shared_dir is not None
         self._closed = False
-        self._files: ProfileFiles | None = None  # of the first rank
+        self._chooser: Chooser | None = None  # the first rank's
         atexit.register(_close_at_exit, weakref.ref(self))
 
         self._ranks = RankGroup()
         gpus = self._agree_on_limits(pl_step)
         self.optimum_selector = optimum_selector or ZeusCost(0.5, world_size=max(1, len(gpus)))
-        if self.power_limits:
-            decision: dict[str, Any] | None = None
-            if self._ranks.rank == 0:
-                key = _key(gpus[0], self.power_limits, profile_steps, len(gpus))
-                self._files = ProfileFiles(profile_path, shared_dir, key)
-                decision = self._first_decision()
-            decision = self._ranks.from_first(decision)
-            assert decision is not None
-            if decision["error"]:
-                self.close()
-                raise PlanError(decision["error"])
-            if decision["optimal"] is None and not decision["problem"]:
-                self._set_limit(self.power_limits[0])
-                self.state = Ready(decision["next"], wait_steps + 1)
-            else:
-                self._follow(decision, save=False)
+        if not self.power_limits:
+            return
+        decision: Decision | None = None
+        if self._ranks.rank == 0:
+            files = ProfileFiles(
+                profile_path, shared_dir, folder_key(gpus[0]["name"], self.power_limits, profile_steps, len(gpus))
+            )
+            self._chooser = Chooser(
+                files, self.optimum_selector, self._search, self.power_limits, profile_steps, self._gpus[0].range_w()
+            )
+            decision = self._chooser.first(str(profile_path))
+        decision = self._ranks.from_first(decision)
+        assert decision is not None
+        if decision.error:
+            self.close()
+            raise PlanError(decision.error)
+        if decision.next_w is not None:
+            self._set_limit(self.power_limits[0])
+            self.measurements = decision.measurements
+            self.state = Ready(decision.next_w, wait_steps + 1)
+        else:
+            self._follow(decision, save=False)
 
     # ---- training calls these
 
@@ -202,8 +206,8 @@ class GlobalPowerLimitOptimizer:
         else:
             for gpu in self._gpus:
                 gpu.give_back()
-        if self._files is not None:
-            self._files.close()
+        if self._chooser is not None:
+            self._chooser.files.close()
 
     def __enter__(self) -> GlobalPowerLimitOptimizer:
         return self
@@ -243,33 +247,32 @@ class GlobalPowerLimitOptimizer:
             self._note(gpu.check())
         try:
             windows = self._ranks.gather({**window, "problem": self._problem})
-            decision = self._decide(limit_w, windows) if self._ranks.rank == 0 else None
-            decision = self._ranks.from_first(decision)
+            decision = self._ranks.from_first(self._chooser and self._chooser.after(limit_w, windows))
         except RuntimeError as error:
             self._leave_alone(f"ranks cannot be asked any more: {error}", warn=True)
             return
-        assert decision is not None
         self._follow(decision, save=True)
 
-    def _follow(self, decision: dict[str, Any], *, save: bool) -> None:
+    def _follow(self, decision: Decision, *, save: bool) -> None:
         """Goes on, as all ranks do, with what the first one has decided."""
-        if decision["problem"]:
-            self._leave_alone(decision["problem"], warn=self._ranks.rank == 0)
+        if decision.problem:
+            self._leave_alone(decision.problem, warn=self._ranks.rank == 0)
             return
-        self.measurements = [PowerLimitMeasurement.model_validate(found) for found in decision["measurements"]]
-        optimal_w = decision["optimal"]
-        if optimal_w is None:
-            self._begin_warmup(decision["next"])
+        self.measurements = decision.measurements
+        if decision.next_w is not None:
+            self._begin_warmup(decision.next_w)
             return
+        optimal_w = decision.optimal_w
+        assert optimal_w is not None
         log.info("power limit: %d W is the best", optimal_w)
         self.state = Done(optimal_w)
         self._set_limit(optimal_w)
         if self._drift is not None:
             self._drift_watch = DriftWatch(self._drift, self.warmup_steps, self.profile_steps)
-        if self._files is not None:
+        if self._chooser is not None:
             if save:
-                self._files.save(self.measurements)
-            self._files.leave()
+                self._chooser.files.save(self.measurements)
+            self._chooser.files.leave()
 
     def _look_for_drift(self, drift: float) -> None:
         assert self._drift_watch is not None
@@ -287,82 +290,11 @@ class GlobalPowerLimitOptimizer:
                 log.warning(
                     "power limit: steps have come to take %.0f %% another time; limits are measured anew", 100 * off
                 )
-            self._sharing = False  # what is measured from here on is of another load than the others'
-            if self._files is not None:
-                self._files.stop_sharing()
+            if self._chooser is not None:
+                self._chooser.start_anew()
             self.measurements = []
             self._set_limit(self.power_limits[0])
             self.state = Ready(self.power_limits[0], 1)
-
-    # ---- what the first rank decides for all
-
-    def _first_decision(self) -> dict[str, Any]:
-        """What is known before the first step: a profile, another's result, another's measurements, or nothing."""
-        assert self._files is not None
-        decision: dict[str, Any] = {"measurements": [], "optimal": None, "next": None, "problem": "", "error": ""}
-        if self._files.profile is not None:
-            try:
-                found = parse_profile(self._files.profile, str(self.profile_path))
-                optimal_w = int(self.optimum_selector.select(found))
-            except PlanError as error:
-                return {**decision, "error": str(error)}
-            lowest_w, highest_w = self._gpus[0].range_w()
-            if not lowest_w <= optimal_w <= highest_w:
-                text = f"{self.profile_path} makes {optimal_w} W the best power limit, but this GPU takes "
-                return {**decision, "error": f"{text}{lowest_w:g} to {highest_w:g} W; is the profile another GPU's?"}
-            return {**decision, "measurements": [m.model_dump() for m in found], "optimal": optimal_w}
-        return {**decision, **self._next_decision()}
-
-    def _decide(self, limit_w: int, windows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """What comes of the windows of all ranks."""
-        for rank, window in enumerate(windows):
-            if window["problem"]:
-                return {"problem": f"rank {rank}: {window['problem']}"}
-        try:
-            measured = PowerLimitMeasurement(
-                power_limit=limit_w,
-                energy=sum(window["energy_j"] for window in windows) * self._scale,
-                time=max(window["time_s"] for window in windows) * self._scale,
-            )
-        except ValueError:
-            return {"problem": f"energy and time of {limit_w} W are not both positive: {windows}"}
-        self.measurements = [*(m for m in self.measurements if m.power_limit != limit_w), measured]
-        if self._files is not None:
-            self._files.publish(measured)
-        return self._next_decision()
-
-    def _next_decision(self) -> dict[str, Any]:
-        """The limit to measure next, or the best one."""
-        assert self._files is not None
-        decision: dict[str, Any] = {"optimal": None, "next": None, "problem": ""}
-        selector = repr(self.optimum_selector)
-        if self._sharing:
-            self._files.look()
-            self._take_shared(self._files.measurements)
-        try:
-            optimal_w = self._files.results.get(selector)
-            if optimal_w not in self.power_limits:
-                optimal_w = None
-                decision["next"] = self._next_limit_w()
-                if decision["next"] is None:
-                    optimal_w = int(self.optimum_selector.select(self.measurements))
-                    self._files.publish_result(selector, optimal_w)
-        except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training either
-            return {**decision, "problem": f"{selector} could not choose: {error!r}"}
-        return {**decision, "optimal": optimal_w, "measurements": [m.model_dump() for m in self.measurements]}
-
-    def _next_limit_w(self) -> int | None:
-        limit_w = self._search.next_limit_w(self.power_limits, self.measurements, self.optimum_selector)
-        if limit_w is None or not self._sharing or not isinstance(self._search, FullSweep):
-            return limit_w
-        # Jobs that measure at the same time should not all go down in step.
-        measured = {measurement.power_limit for measurement in self.measurements}
-        return random.choice([limit_w for limit_w in self.power_limits if limit_w not in measured])
-
-    def _take_shared(self, shared: dict[int, PowerLimitMeasurement]) -> None:
-        """Adds what others have measured; where both have, theirs counts, for it is what everybody sees."""
-        known = {measurement.power_limit: measurement for measurement in self.measurements} | shared
-        self.measurements = [known[limit_w] for limit_w in self.power_limits if limit_w in known]
 
     # ---- GPUs
 
@@ -428,18 +360,11 @@ class GlobalPowerLimitOptimizer:
         self._limit_w = None
         for gpu in self._gpus:
             gpu.give_back()
-        if self._files is not None:
-            self._files.leave()
+        if self._chooser is not None:
+            self._chooser.files.leave()
 
 
 _SEARCHES: dict[str, type[FullSweep] | type[CoarseToFine]] = {"full": FullSweep, "coarse-to-fine": CoarseToFine}
-
-
-def _key(gpu: dict[str, Any], limits_w: Sequence[int], profile_steps: int, gpus: int) -> str:
-    """Names what measurements must have in common to be shared: kind of GPU, limits, steps, number of GPUs."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", gpu["name"].rpartition(" ")[0]).strip("-")[:60] or "gpu"
-    exactly = json.dumps([name, list(limits_w), profile_steps, gpus])
-    return f"{name}-{gpus}x-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"
 
 
 def _close_at_exit(reference: weakref.ref[GlobalPowerLimitOptimizer]) -> None:

@@ -206,7 +206,7 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
     folder = next((tmp_path / "shared" / "power-limit").iterdir())
 
     def others_know(limit_w: int) -> bool:
-        open_files = [job._files for job in jobs if job._files is not None and not isinstance(job.state, pl.Done)]
+        open_files = [job._chooser.files for job in jobs if not isinstance(job.state, pl.Done)]
         for files in open_files:
             files.look()
         return all(limit_w in files.measurements for files in open_files)

@@ -199,8 +199,8 @@ TRAINER = textwrap.dedent("""
     import os, signal, sys, time
     from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer, Warmup
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    optimizer = GlobalPowerLimitOptimizer(EnergyMonitor(specs=["simulated:a"]), profile_path=sys.argv[2])
-    optimizer.power_limits = [500, 250]
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    optimizer = GlobalPowerLimitOptimizer(monitor, pl_step=250, profile_path=sys.argv[2])
     for step in range(52):
         optimizer.on_step_begin()
     assert optimizer.state == Warmup(250, 10), optimizer.state
