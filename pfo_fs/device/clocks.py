@@ -207,6 +207,11 @@ class ClockProcess:
         """The clock process's id; None if it could not be started."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def lost(self) -> bool:
+        """Whether the clock process is known to have died, or never got ready."""
+        return self._lost
+
     def alive(self) -> bool:
         """Says whether the clock process runs."""
         return not self._lost and not self._closed and self._process is not None and self._process.poll() is None

@@ -61,6 +61,7 @@ class Chooser:
         self._scale = profile_steps / search.window_steps
         self._range_w = range_w
         self._known: list[PowerLimitMeasurement] = []
+        self._in_file: list[PowerLimitMeasurement] = []
 
     def first(self, profile_name: str) -> Decision:
         """Decides before the first step: from the profile, another job's choice, others' measurements, or nothing.
@@ -82,6 +83,7 @@ class Chooser:
             text = f"{profile_name} makes {optimal_w} W the best power limit, but this GPU takes "
             text += f"{lowest_w:g} to {highest_w:g} W; is the profile another GPU's?"
             return Decision([], error=text)
+        self._in_file = found
         return Decision(found, optimal_w=optimal_w)
 
     def after(self, limit_w: int, windows: Sequence[dict[str, Any]]) -> Decision:
@@ -105,6 +107,13 @@ class Chooser:
         self._known = [*(m for m in self._known if m.power_limit != limit_w), measured]
         self.files.publish(measured)
         return self._decide()
+
+    def conclude(self, decision: Decision) -> None:
+        """Writes the profile, unless it is what was read; the helper process may go then."""
+        if decision.measurements and decision.measurements != self._in_file:
+            self._in_file = decision.measurements
+            self.files.save(decision.measurements)
+        self.files.leave()
 
     def start_anew(self) -> None:
         """Forgets all; what is measured from here on is of another load than that of other jobs."""

@@ -145,7 +145,7 @@ class GlobalPowerLimitOptimizer:
             self.measurements = decision.measurements
             self.state = Ready(decision.next_w, wait_steps + 1)
         else:
-            self._follow(decision, save=False)
+            self._follow(decision)
 
     # ---- training calls these
 
@@ -162,6 +162,8 @@ class GlobalPowerLimitOptimizer:
 
     def on_step_begin(self) -> None:
         """Marks the beginning of a step; all that happens happens here."""
+        if self._closed:
+            return
         state = self.state
         if isinstance(state, Ready):
             state.steps -= 1
@@ -177,8 +179,9 @@ class GlobalPowerLimitOptimizer:
                 self._finish_profiling(state.current_power_limit)
         elif isinstance(state, Done):
             self._set_limit(state.optimal_power_limit)  # it was given back if training paused
-            if self._drift is not None:
-                self._look_for_drift(self._drift)
+            self._look_after_gpus()
+            if self._drift_watch is not None:
+                self._look_for_drift(self._drift_watch)
 
     def on_step_end(self) -> None:
         """Marks the end of a step."""
@@ -251,9 +254,9 @@ class GlobalPowerLimitOptimizer:
         except RuntimeError as error:
             self._leave_alone(f"ranks cannot be asked any more: {error}", warn=True)
             return
-        self._follow(decision, save=True)
+        self._follow(decision)
 
-    def _follow(self, decision: Decision, *, save: bool) -> None:
+    def _follow(self, decision: Decision) -> None:
         """Goes on, as all ranks do, with what the first one has decided."""
         if decision.problem:
             self._leave_alone(decision.problem, warn=self._ranks.rank == 0)
@@ -270,22 +273,29 @@ class GlobalPowerLimitOptimizer:
         if self._drift is not None:
             self._drift_watch = DriftWatch(self._drift, self.warmup_steps, self.profile_steps)
         if self._chooser is not None:
-            if save:
-                self._chooser.files.save(self.measurements)
-            self._chooser.files.leave()
+            self._chooser.conclude(decision)
 
-    def _look_for_drift(self, drift: float) -> None:
-        assert self._drift_watch is not None
-        off = self._drift_watch.step_begins(time.monotonic())
+    def _look_after_gpus(self) -> None:
+        """Warns, once, if the limit chosen is not in force any more. Some microseconds."""
+        for gpu in self._gpus:
+            if not self._problem and gpu.check():
+                self._note(gpu.problem)
+                if self._drift_watch is None or self._ranks.size == 1:
+                    self._leave_alone(self._problem, warn=True)
+                else:  # the others still count on this rank's looking for drift
+                    log.warning("power limit: %s. Training goes on", self._problem)
+
+    def _look_for_drift(self, watch: DriftWatch) -> None:
+        off = watch.step_begins(time.monotonic())
         if off is None:
             return
         try:
             off = max(self._ranks.gather(off))
         except RuntimeError as error:
-            self._drift = None
+            self._drift_watch = None
             log.warning("power limit: ranks cannot be asked any more, the limit stays: %s", error)
             return
-        if self._drift_watch.has_drifted(off):
+        if watch.has_drifted(off):
             if self._ranks.rank == 0:
                 log.warning(
                     "power limit: steps have come to take %.0f %% another time; limits are measured anew", 100 * off

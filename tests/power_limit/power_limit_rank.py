@@ -2,8 +2,9 @@
 
     python power_limit_rank.py RANK WORLD_SIZE STORE SCENARIOS
 
-`SCENARIOS` is a JSON object: by name, the optimizer's options; `env` has environment variables by rank, and `dies_at`
-is the step at which rank 1 ends. Prints one JSON object by scenario: state, measurements, what went wrong.
+`SCENARIOS` is a JSON object: by name, the optimizer's options; `env` has environment variables by rank, `dies_at` is the
+step at which rank 1 ends, `diverges_at` the one at which an epoch ends for rank 1 alone. Prints one JSON object by
+scenario: state, measurements, what went wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from power_limit_fakes import FakeMonitor
 
 from pfo_fs.errors import PfoError
-from pfo_fs.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint
+from pfo_fs.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint, ranks
 
 
 class Keep(logging.Handler):
@@ -33,6 +34,7 @@ class Keep(logging.Handler):
 
 def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
     dies_at = options.pop("dies_at", None)
+    diverges_at = options.pop("diverges_at", None)
     if "factor" in options:
         options["optimum_selector"] = MaxSlowdownConstraint(options.pop("factor"))
     windows = iter(range(100))
@@ -45,6 +47,7 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
     logging.getLogger("pfo_fs").addHandler(kept)
     result: dict[str, Any] = {"warnings": kept.messages}
     environment = options.pop("env", {}).get(str(rank), {})
+    ranks._WAIT_S = options.pop("wait_s", 60.0)
     try:
         with patch.dict(os.environ, {"PFO_FS_GPU": f"simulated:{name}{rank}", **environment}):
             optimizer = GlobalPowerLimitOptimizer(FakeMonitor(numbers), **options)
@@ -52,6 +55,10 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
         for step in range(40):
             if step == dies_at and rank == 1:
                 os._exit(9)
+            if diverges_at is not None:
+                dist.barrier()  # as gradients would
+                if step == diverges_at and rank == 1:
+                    optimizer.on_epoch_end()
             optimizer.on_step_begin()
             if step == 5:
                 optimizer.on_epoch_end()

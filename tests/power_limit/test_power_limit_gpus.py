@@ -18,7 +18,7 @@ from pfo_fs.device.gpu import DryRunGpu, NoGpu, open_gpu
 from pfo_fs.device.physics import A40, A100, MODELS
 from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
 from pfo_fs.errors import ConfigError, DeviceError
-from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer, Off
+from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
 from pfo_fs.power_limit.gpus import LimitedGpu
 
 WaitFor = Callable[..., Any]
@@ -330,6 +330,36 @@ def test_gpus_with_different_ranges_are_an_error_that_names_them(
     with pytest.raises(ConfigError, match=r"A100 SIM-a .*: 100 to 500 W; simulated A40 SIM-b .*: 100 to 300 W"):
         GlobalPowerLimitOptimizer(monitor)
     monitor.close()
+
+
+@pytest.mark.parametrize("drift", [None, 0.5])
+@pytest.mark.parametrize("event", ["death", "failure"])
+def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
+    sim_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: WaitFor,
+    caplog: pytest.LogCaptureFixture,
+    event: str,
+    drift: float | None,
+) -> None:
+    if event == "failure":
+        monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:4")  # tried, 500, 200, and then the choice
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 300}
+    with GlobalPowerLimitOptimizer(monitor, Time(), reprofile_drift=drift, **options) as optimizer:
+        while not isinstance(optimizer.state, Done):
+            optimizer.on_step_begin()
+        optimizer.state = Done(300)  # another than the last one, so that it must be set
+        if event == "death":
+            assert monitor.gpus[0].pid is not None
+            os.kill(monitor.gpus[0].pid, signal.SIGKILL)
+        wait_for(lambda: (optimizer.on_step_begin(), isinstance(optimizer.state, Off))[1])
+        for _ in range(5):
+            optimizer.on_step_begin()
+    monitor.close()
+    wait_for(lambda: limits_set(sim_dir)[-1] == 500)
+    ours = [record for record in caplog.records if "left alone" in record.message]
+    assert len(ours) == 1
 
 
 def test_another_monitors_gpus_are_found_by_its_indices(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
         "permission": {"env": {"1": {"PFO_FS_SIM_FAULT": "permission"}}},
         "failure": {"env": {"1": {"PFO_FS_SIM_FAULT": "limit:4"}}},
         "first": {"shared_dir": str(folder / "shared")},
+        "out_of_step": {"diverges_at": 3, "wait_s": 2.0},
         "second": {"shared_dir": str(folder / "shared"), "search": "coarse-to-fine"},
     }
     return folder, run_ranks(folder, 2, scenarios)
@@ -131,6 +132,16 @@ def test_ranks_share_with_other_jobs_through_rank_0_and_the_default_cost_counts_
         assert result["first"]["selector"] == "ZeusCost(eta_knob=0.5, world_size=2)"
         assert result["first"]["state"] == result["second"]["state"] == job[1][0]["first"]["state"]
         assert (result["first"]["measured"], result["second"]["measured"]) == (5, 0)
+
+
+def test_ranks_out_of_step_leave_limits_alone_and_do_not_wait_for_each_other_for_ever(
+    job: tuple[Path, Results],
+) -> None:
+    """One waits for the other's measurement, which waits for the first one's gradients."""
+    for rank, result in enumerate(job[1]):
+        assert result["out_of_step"]["state"].startswith("Off(reason='ranks cannot be asked")
+        assert len(result["out_of_step"]["warnings"]) == 1
+        assert limits_set(job[0] / "sim", f"out_of_step{rank}")[-1] == 500
 
 
 def test_a_rank_that_dies_leaves_the_others_training(tmp_path: Path, wait_for: WaitFor) -> None:
