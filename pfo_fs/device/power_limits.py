@@ -2,7 +2,7 @@
 
 Requests come over the socket between the two as lines of JSON, and each is answered by one line. What is set here is
 set back at the trainer's end, to what was in force before the first request, whatever that was: a limit may be the
-site's own.
+site's own. One that an earlier job has left behind is not (`limit_note.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device.gpu import Gpu
+from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.errors import DeviceError
 
 _MAX_REQUEST_BYTES = 4096
@@ -34,6 +35,7 @@ class PowerLimits:
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
+        self._note = LimitNote(gpu.uuid)
         self._before_w: float | None = None
         self._changed = False
         self._refused = ""
@@ -68,14 +70,18 @@ class PowerLimits:
     def _limits(self) -> dict[str, Any]:
         lowest_w, highest_w = self._gpu.power_limit_range_w()
         if self._before_w is None:
-            self._before_w = self._gpu.power_limit_w()
-            self._gpu.set_power_limit_w(self._before_w)  # changes nothing, and shows whether this user may
+            now_w = self._gpu.power_limit_w()
+            left_w = self._note.before_w(now_w)
+            before_w = now_w if left_w is None or not lowest_w <= left_w <= highest_w else left_w
+            self._gpu.set_power_limit_w(before_w)  # shows whether this user may, and mostly changes nothing
+            self._before_w = before_w
         return {"lowest_w": lowest_w, "highest_w": highest_w, "before_w": self._before_w}
 
     def _set(self, limit_w: float) -> None:
         if self._before_w is None:
             raise DeviceError("no power limit is set before the one in force is known")
         self._changed = True
+        self._note.write(self._before_w, limit_w)
         try:
             self._gpu.set_power_limit_w(limit_w)
         except Exception:
@@ -88,6 +94,7 @@ class PowerLimits:
             with suppress(Exception):
                 self._gpu.set_power_limit_w(self._before_w)
                 self._changed = False
+                self._note.remove()
 
     def refuse(self, reason: str) -> None:
         """Sets back what was in force before, and sets no limit any more."""

@@ -138,11 +138,14 @@ class Chooser:
 
     def _next_w(self) -> int | None:
         limit_w = self._search.next_limit_w(self._limits_w, self._known, self._selector)
-        if limit_w is None or not self.files.shares or not isinstance(self._search, FullSweep):
+        if limit_w is None or not self.files.shares:
             return limit_w
-        # Jobs that measure at the same time should not all go down in step.
-        measured = {measurement.power_limit for measurement in self._known}
-        return random.choice([limit_w for limit_w in self._limits_w if limit_w not in measured])
+        if isinstance(self._search, FullSweep):  # jobs that measure at the same time should not all go down in step
+            measured = {measurement.power_limit for measurement in self._known}
+            left_w = [limit_w for limit_w in self._limits_w if limit_w not in measured]
+            limit_w = random.choice([limit_w for limit_w in left_w if limit_w not in self.files.begun_w] or left_w)
+        self.files.announce(limit_w)
+        return limit_w
 
     def _take_shared(self) -> None:
         """Adds what others have measured; where both have, theirs counts, for it is what everybody sees."""

@@ -42,6 +42,7 @@ class ProfileFiles:
         profile: The text of the profile file as it was at the start; None if there was none.
         measurements: What others have measured, by limit in W.
         results: What others have chosen, in W, by selector.
+        begun_w: Limits, in W, that somebody has begun with.
 
     Args:
         profile_path: The profile; None for none.
@@ -61,6 +62,7 @@ class ProfileFiles:
         self.profile: str | None = None
         self.measurements: dict[int, PowerLimitMeasurement] = {}
         self.results: dict[str, int] = {}
+        self.begun_w: set[int] = set()
         self._given = {
             "profile_path": None if profile_path is None else os.path.abspath(profile_path),
             "shared_dir": None if shared_dir is None else os.path.abspath(shared_dir),
@@ -117,10 +119,17 @@ class ProfileFiles:
             with suppress(ValidationError):
                 measurement = PowerLimitMeasurement.model_validate(found)
                 self.measurements[measurement.power_limit] = measurement
+        self.begun_w.update(message["begun_w"])
         for found in message["results"]:
             with suppress(ValidationError):
                 result = Result.model_validate(found)
                 self.results[result.selector] = result.power_limit
+
+    def announce(self, limit_w: int) -> None:
+        """Has others told that this limit, in W, is being measured, if there is a shared directory."""
+        if self.shares:
+            self.begun_w.add(limit_w)
+            self._send({"type": "begin", "limit_w": limit_w})
 
     def publish(self, measurement: PowerLimitMeasurement) -> None:
         """Has a measurement shared, if there is a shared directory."""

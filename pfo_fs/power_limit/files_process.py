@@ -109,19 +109,22 @@ class Helper:
     def _news(self) -> dict[str, Any]:
         if self._folder is not None:
             try:
-                measurements, results = self._folder.news()
+                news = self._folder.news()
                 return {
-                    "measurements": [measurement.model_dump() for measurement in measurements],
-                    "results": [result.model_dump() for result in results],
+                    "measurements": [measurement.model_dump() for measurement in news.measurements],
+                    "results": [result.model_dump() for result in news.results],
+                    "begun_w": news.begun_w,
                 }
             except StoreError as error:
                 self._tell_problem(f"measurements are not shared: {error.args[-1]}")
-        return {"measurements": [], "results": []}
+        return {"measurements": [], "results": [], "begun_w": []}
 
     def _obey(self, message: wire.Message) -> None:
         try:
             if message["type"] == "save" and self._profile_path is not None:
                 write_file(self._profile_path, message["text"])
+            elif message["type"] == "begin" and self._folder is not None:
+                self._folder.announce(int(message["limit_w"]))
             elif message["type"] == "measured" and self._folder is not None:
                 self._folder.publish(PowerLimitMeasurement.model_validate(message["measurement"]))
             elif message["type"] == "result" and self._folder is not None:

@@ -1,10 +1,12 @@
 """What jobs with the same load share: measurements, and the choice that came of them.
 
 <shared_dir>/power-limit/<what is measured>/
+  <limit in W>.begun      whoever was first to begin with this limit, once: others had better take another one
   <limit in W>.json       whoever has measured this limit first, once
   result-<selector>.json  whoever was through first, once
 
-Records are immutable and nobody waits for anybody, so a job that dies leaves nothing behind but its share of the work.
+Records are immutable and nobody waits for anybody: a limit that was begun with is only the last to be chosen, so a job
+that dies leaves nothing behind but its share of the work.
 All that is asked of the file system is in `store.Files`.
 """
 
@@ -15,7 +17,7 @@ import json
 import re
 import socket
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -27,6 +29,7 @@ from pfo_fs.store.records import Header, decode, encode
 _TOP = "power-limit"
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LIMIT = re.compile(r"[1-9]\d{0,5}\.json")
+_BEGUN = re.compile(r"([1-9]\d{0,5})\.begun")
 _RESULT = re.compile(r"result-[0-9a-f]{16}\.json")
 _RECORD_BYTES = 65_536
 
@@ -54,6 +57,14 @@ class Result(BaseModel):
     power_limit: Annotated[int, Field(gt=0)]
 
 
+class News(NamedTuple):
+    """What has come: measurements, choices, and limits, in W, that somebody has begun with."""
+
+    measurements: list[PowerLimitMeasurement]
+    results: list[Result]
+    begun_w: list[int]
+
+
 class MeasurementFolder:
     """The folder of one kind of measurement.
 
@@ -74,7 +85,7 @@ class MeasurementFolder:
         files.make_folder(_TOP)
         files.make_folder(self._path)
 
-    def news(self) -> tuple[list[PowerLimitMeasurement], list[Result]]:
+    def news(self) -> News:
         """Returns what has come since the last call; what is no record of ours is passed over.
 
         Raises:
@@ -82,6 +93,7 @@ class MeasurementFolder:
         """
         measurements: list[PowerLimitMeasurement] = []
         results: list[Result] = []
+        begun_w: list[int] = []
         for name in self._files.names(self._path):
             if name in self._known:
                 continue
@@ -93,7 +105,10 @@ class MeasurementFolder:
                 result = self._read(name, "power-limit-result", Result)
                 if result is not None and name == _result_name(result.selector):
                     results.append(result)
-        return measurements, results
+            elif begun := _BEGUN.fullmatch(name):
+                self._known.add(name)
+                begun_w.append(int(begun[1]))
+        return News(measurements, results, begun_w)
 
     def _read(self, name: str, kind: str, model: type[Body]) -> Body | None:
         data = self._files.read(f"{self._path}/{name}", _RECORD_BYTES)
@@ -104,6 +119,14 @@ class MeasurementFolder:
             return decode(data, kind, model)[1]
         except RecordError:
             return None
+
+    def announce(self, limit_w: int) -> None:
+        """Tells others that this limit, in W, is being measured.
+
+        Raises:
+            StoreError: The directory does not take it.
+        """
+        self._files.claim(f"{self._path}/{limit_w}.begun", b"")
 
     def publish(self, measurement: PowerLimitMeasurement) -> None:
         """Puts a measurement there, unless somebody was faster.

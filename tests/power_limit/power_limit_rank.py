@@ -2,8 +2,8 @@
 
     python power_limit_rank.py RANK WORLD_SIZE STORE SCENARIOS
 
-`SCENARIOS` is a JSON object: by name, the optimizer's options; `env` has environment variables by rank, `dies_at` is the
-step at which rank 1 ends, `diverges_at` the one at which an epoch ends for rank 1 alone. Prints one JSON object by
+`SCENARIOS` is a JSON object: by name, the optimizer's options; `env` has environment variables by rank, `dies_at` is
+the step at which rank 1 ends, `diverges_at` the one at which an epoch ends for rank 1 alone. Prints one JSON object by
 scenario: state, measurements, what went wrong.
 """
 

@@ -22,6 +22,8 @@ from pfo_fs.power_limit.files import ProfileFiles
 from pfo_fs.power_limit.folder import MeasurementFolder, Result
 from pfo_fs.store import Files
 
+pytestmark = pytest.mark.usefixtures("sim_dir")
+
 WaitFor = Callable[..., Any]
 OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 50}
 NUMBERS = {300: (10.0, 3000.0), 250: (10.5, 2700.0), 200: (11.5, 2500.0), 150: (14.0, 2450.0), 100: (20.0, 2900.0)}
@@ -160,10 +162,19 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
     two.publish_result(Result(selector="Energy()", power_limit=250))
     one.publish_result(Result(selector="Energy()", power_limit=300))
     for folder in (one, two):
-        found, results = folder.news()
+        found, results, _ = folder.news()
         assert {m.power_limit: m.energy for m in found} == {300: 1, 250: 3}
         assert results == [Result(selector="Energy()", power_limit=250)]
-        assert folder.news() == ([], [])
+        assert folder.news() == ([], [], [])
+
+
+def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
+    one, two = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(2))
+    one.announce(300)
+    two.announce(300)
+    two.announce(250)
+    assert sorted(one.news().begun_w) == [250, 300]
+    assert one.news().begun_w == []
 
 
 def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
@@ -174,7 +185,7 @@ def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
     (place / "200.json").write_bytes((place / "300.json").read_bytes())  # says 300
     (place / "150.json").write_bytes(b"x" * 64)
     (place / "notes.txt").write_text("for people")
-    found, _ = folder.news()
+    found = folder.news().measurements
     assert [m.power_limit for m in found] == [300]
 
 
@@ -205,24 +216,29 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
     jobs = [make(monkeypatch, shared_dir=tmp_path / "shared")[0] for _ in range(2)]
     folder = next((tmp_path / "shared" / "power-limit").iterdir())
 
-    def others_know(limit_w: int) -> bool:
+    def all_know(limit_w: int) -> bool:
+        """Whether each job knows that this limit is taken, or measured."""
         open_files = [job._chooser.files for job in jobs if not isinstance(job.state, pl.Done)]
         for files in open_files:
             files.look()
-        return all(limit_w in files.measurements for files in open_files)
+        return all(limit_w in files.begun_w and files.measurements.keys() >= written() for files in open_files)
 
-    measured_by = [0, 0]
+    def written() -> set[int]:
+        return {int(path.stem) for path in folder.glob("[0-9]*.json")}
+
+    windows = [0, 0]
     for turn in range(40):
         job = jobs[turn % 2]
-        limit_w = job.state.current_power_limit if isinstance(job.state, pl.Profiling) else None
+        measured_w = job.state.current_power_limit if isinstance(job.state, pl.Profiling) else None
         job.on_step_begin()
-        if limit_w is not None:  # a window was complete
-            measured_by[turn % 2] += 1
-            wait_for((folder / f"{limit_w}.json").exists)
-            wait_for(lambda limit_w=limit_w: others_know(limit_w))
+        if measured_w is not None:  # a window was complete
+            windows[turn % 2] += 1
+            wait_for(lambda limit_w=measured_w: limit_w in written())
+        if isinstance(job.state, pl.Warmup):
+            wait_for(lambda limit_w=job.state.current_power_limit: all_know(limit_w))
     assert {state_of(job) for job in jobs} == {("Done", 250, None)}
-    assert sum(measured_by) <= 5 + 1 + 2, "both may begin with one limit, and both may be at the last ones"
-    assert all(measured_by)
+    assert sum(windows) <= 5 + 1 + 1, "both may begin with one limit, and both may be left with the last one"
+    assert all(windows)
     for job in jobs:
         job.close()
 

@@ -21,6 +21,8 @@ from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
 from pfo_fs.power_limit.gpus import LimitedGpu
 
+pytestmark = pytest.mark.usefixtures("sim_dir")
+
 WaitFor = Callable[..., Any]
 Open = Callable[..., LimitedGpu]
 
@@ -127,6 +129,56 @@ def test_what_was_not_changed_is_not_set_back(open_limited: Open, sim_dir: Path)
     gpu.range_w()
     gpu.close()
     assert limits_set(sim_dir) == []
+
+
+def kill_all(gpu: LimitedGpu) -> None:
+    """Kills the clock process with nobody to notice, as when a whole job is killed."""
+    gpu._clocks._lost = True
+    assert gpu._clocks._process is not None
+    gpu._clocks._process.kill()
+    gpu._clocks._process.wait(10)
+
+
+def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    kill_all(gpu)
+    later = open_limited()
+    later.range_w()
+    later.set_limit_w(300)
+    later.close()
+    assert limits_set(sim_dir) == [200, 500, 300, 500]
+    assert not list(sim_dir.glob("power-limit-*"))
+
+
+def test_a_limit_that_somebody_has_set_after_a_killed_job_is_kept(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    kill_all(gpu)
+    SimulatedGpu("a").set_power_limit_w(350)
+    later = open_limited()
+    later.range_w()
+    later.set_limit_w(300)
+    later.close()
+    assert limits_set(sim_dir)[-2:] == [300, 350]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"before_w": "x", "set_w": 500}', '{"before_w": 9e9, "set_w": 500}'])
+def test_a_note_that_is_none_counts_for_nothing(open_limited: Open, sim_dir: Path, text: str) -> None:
+    (sim_dir / "power-limit-SIM-a.json").write_text(text)
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(300)
+    gpu.close()
+    assert limits_set(sim_dir) == [300, 500]
 
 
 def test_no_permission_is_a_reason(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:

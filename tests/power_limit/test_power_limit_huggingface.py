@@ -17,6 +17,8 @@ from pfo_fs import HFGlobalPowerLimitOptimizer
 from pfo_fs.errors import ConfigError
 from pfo_fs.power_limit import Done, EnergyMonitor, MaxSlowdownConstraint, Ready, ZeusCost
 
+pytestmark = pytest.mark.usefixtures("sim_dir")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_hf.py"
 WaitFor = Callable[..., Any]
 
