@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,29 @@ app(standalone_mode=False)
 assert not {{"torch", "numpy", "matplotlib", "pandas", "transformers"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# ---- what the README shows
+
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_every_option_that_the_readme_shows_exists() -> None:
+    shown = set(re.findall(r"--[a-z0-9-]+", " ".join(re.findall(r"pfo-fs power-limit .*", README))))
+    known = CliRunner().invoke(app, ["power-limit", "--help"], env={"COLUMNS": "200"}).output
+    assert {"--selector", "--factor", "--json"} <= shown
+    assert all(option in known for option in shown)
+
+
+def test_the_loop_in_the_readme_runs(tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```python\n(from pfo_fs\.power_limit .*?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:readme")
+    names: dict[str, Any] = {"epochs": 2, "loader": range(450)}
+    exec(block, names)
+    assert isinstance(names["plo"].state, pl.Off)
+    assert len(names["plo"].measurements) == 16, "an epoch measures 8 limits"
 
 
 # ---- selectors
