@@ -55,7 +55,7 @@ def draw_profile(
         axes.grid(alpha=0.3)
     if longest_s is not None:
         upper.axhline(longest_s, color="grey", linestyle="--", linewidth=1, label="longest time allowed")
-        upper.legend(frameon=False, loc="upper center")
+        upper.legend(loc="upper center", facecolor="white", framealpha=1, edgecolor="none")
     lower.set_xlabel("power limit (W)")
     figure.suptitle(title, fontsize=11)
     try:
