@@ -88,7 +88,7 @@ class Machine:
     def give_back(self) -> None:
         pass
 
-    close = give_back
+    close = settle = give_back
 
     # Zeus's GPU layer
 

@@ -65,6 +65,12 @@ class LimitedGpu:
             self._clocks.send_request({"ask": "set", "limit_w": limit_w})
             self._unanswered += 1
 
+    def settle(self) -> None:
+        """Waits until the limit is in force, or known not to be; it mostly is long before this is called."""
+        self._take_answers(_ANSWER_WITHIN_S)
+        if self._unanswered:
+            self.problem = self.problem or f"the clock process gave no answer within {_ANSWER_WITHIN_S:.0f} s"
+
     def check(self) -> str:
         """Returns `problem`, after a look at what became of limits that were set, and of the clock process.
 

@@ -232,6 +232,8 @@ class GlobalPowerLimitOptimizer:
     def _begin_profiling(self, limit_w: int) -> None:
         log.info("power limit: %d W, measuring", limit_w)
         self.state = Profiling(limit_w, self._search.window_steps)
+        for gpu in self._gpus:
+            gpu.settle()
         try:
             self.monitor.begin_window(_WINDOW)
         except Exception as error:  # noqa: BLE001  whatever a monitor raises, training goes on

@@ -33,6 +33,9 @@ class FakeGpu:
     def set_limit_w(self, limit_w: int) -> None:
         self.limits_w.append(limit_w)
 
+    def settle(self) -> None:
+        pass
+
     def check(self) -> str:
         return self.problem
 
