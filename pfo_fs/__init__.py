@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RankInfo,
     )
     from pfo_fs.optimizer import PFOFileOptimizer
+    from pfo_fs.power_limit import GlobalPowerLimitOptimizer, HFGlobalPowerLimitOptimizer
     from pfo_fs.scheduler import FrequencyScheduler, PointSolution, PointSolution3D, make_3d_parallel
     from pfo_fs.settings import PFOSettings
 
@@ -27,6 +28,8 @@ __version__ = "0.1.0"
 _HOME = {
     "PfoError": "pfo_fs.errors",
     "FrequencySchedule": "pfo_fs.models",
+    "GlobalPowerLimitOptimizer": "pfo_fs.power_limit",
+    "HFGlobalPowerLimitOptimizer": "pfo_fs.power_limit",
     "InstructionProfilingResult": "pfo_fs.models",
     "JobInfo": "pfo_fs.models",
     "OfflineProfilingResult": "pfo_fs.models",
@@ -43,6 +46,8 @@ _HOME = {
 __all__ = [
     "FrequencySchedule",
     "FrequencyScheduler",
+    "GlobalPowerLimitOptimizer",
+    "HFGlobalPowerLimitOptimizer",
     "InstructionProfilingResult",
     "JobInfo",
     "OfflineProfilingResult",

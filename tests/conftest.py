@@ -52,6 +52,18 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
+@pytest.fixture
+def sim_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of their own for simulated GPUs, and for notes about them; no other setting counts."""
+    folder = tmp_path / "sim"
+    folder.mkdir(mode=0o700)
+    for variable in ("PFO_FS_SIM_FAULT", "PFO_FS_SIM_MODEL", "PFO_FS_DRY_RUN", "PFO_FS_GPU"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"):
+        monkeypatch.setenv(variable, str(folder))
+    return folder
+
+
 class Processes:
     """Starts processes for a test and ends all that are left, by pid."""
 

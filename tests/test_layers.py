@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "p2p": {"device"},
     "agent": {"store", "coordination", "pace_log"},
     "optimizer": {"placement", "collective", "agent_client", "cursor", "event_cursor", "device", "scheduler"},
+    "power_limit": {"device", "store"},
     "daemon": {"store", "scheduler", "coordination"},
     "status": {"store"},
     "demo": {"store", "scheduler"},
@@ -51,9 +52,10 @@ ALLOWED: dict[str, set[str]] = {
         "device",
         "p2p",
         "reports",
+        "power_limit",
     },
     "__main__": {"cli"},
-    "__init__": {"optimizer", "scheduler"},
+    "__init__": {"optimizer", "scheduler", "power_limit"},
 }
 LOWEST = {"errors": set(), "models": {"errors"}, "settings": {"errors"}, "wire": set()}
 
@@ -92,6 +94,7 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
     heavy = {"torch", "pandas", "pynvml", "numpy", "scipy", "lowtime", "watchdog", "matplotlib", "highspy", "networkx"}
+    heavy |= {"transformers", "zeus"}
     for node in ast.parse(path.read_text()).body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -107,6 +110,9 @@ def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
         ("import pfo_fs.agent", {"torch", "pandas", "pynvml", "numpy", "rich", "watchdog"}),
         ("import pfo_fs.optimizer", {"torch", "pandas", "pynvml", "numpy", "yaml", "rich", "watchdog", "filelock"}),
         ("import pfo_fs.device.clock_process", {"torch", "pydantic", "pandas", "numpy", "rich"}),
+        ("from pfo_fs import GlobalPowerLimitOptimizer", {"torch", "pandas", "pynvml", "numpy", "rich"}),
+        ("from pfo_fs import HFGlobalPowerLimitOptimizer", {"torch", "transformers", "numpy"}),
+        ("import pfo_fs.power_limit.files_process", {"torch", "numpy", "pandas", "pynvml", "rich"}),
     ],
 )
 def test_starting_does_not_import(code: str, absent: set[str]) -> None:
@@ -122,6 +128,8 @@ def test_the_public_names_are_these() -> None:
     assert pfo_fs.__all__ == [
         "FrequencySchedule",
         "FrequencyScheduler",
+        "GlobalPowerLimitOptimizer",
+        "HFGlobalPowerLimitOptimizer",
         "InstructionProfilingResult",
         "JobInfo",
         "OfflineProfilingResult",

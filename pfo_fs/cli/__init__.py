@@ -18,6 +18,7 @@ from rich.logging import RichHandler
 import pfo_fs
 from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
+from pfo_fs.cli.power_limit import power_limit
 from pfo_fs.cli.report import report, trace
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
@@ -154,6 +155,7 @@ def demo(
 
 for command in (plan, simulate, report, trace, target, straggler, profile_p2p):
     app.command()(command)
+app.command("power-limit")(power_limit)
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

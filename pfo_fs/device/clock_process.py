@@ -2,9 +2,10 @@
 
 Started as `python -m pfo_fs.device.clock_process` by `clocks.ClockProcess`; what it needs comes as one JSON object in
 `PFO_FS_CLOCKS`. It shares a page of memory with training (`page.py`) and has a doorbell (an eventfd) and a socket pair
-to it. The end of that socket, or of the trainer's process, is the trainer's death, whatever killed it: reset the
-clocks, then leave. It lives in a session of its own, ignores SIGINT and SIGHUP, and takes SIGTERM as word that the job
-is being ended: clocks back at once, and for good.
+to it, which also carries requests about power limits (`power_limits.py`). The end of that socket, or of the trainer's
+process, is the trainer's death, whatever killed it: reset the clocks and the power limit, then leave. It lives in a
+session of its own, ignores SIGINT and SIGHUP, and takes SIGTERM as word that the job is being ended: clocks back at
+once, and for good.
 
 No polling: a timer's wake-up costs 25 us of CPU on a small machine. The loop does all there is to do, says in the page
 that it sleeps, looks once more, and waits for the doorbell, with a back-stop. No pydantic, torch or pandas here.
@@ -27,6 +28,7 @@ from pfo_fs.device import page
 from pfo_fs.device.gpu import Gpu, NoGpu, open_gpu
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.device.page import MarkReader, SharedPage
+from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.priority import be_prompt
 from pfo_fs.device.report import Reporter
 from pfo_fs.errors import DeviceError
@@ -70,6 +72,7 @@ class ClockLoop:
         why_clocks_stay: str,
     ) -> None:
         self._gpu = gpu
+        self._power_limits = PowerLimits(gpu)
         self._words = shared.words
         self._trainer = trainer
         self._reporter = reporter
@@ -121,6 +124,7 @@ class ClockLoop:
                 pass
         finally:
             self._words[page.SLEEPING] = 0
+            self._power_limits.restore()
             self._release()
             self._controls = False  # what a killed trainer last wished for still stands in the page
 
@@ -166,8 +170,10 @@ class ClockLoop:
             if fd == self._trainer.fileno():
                 with suppress(BlockingIOError):
                     try:
-                        if not self._trainer.recv(4096, socket.MSG_DONTWAIT):
+                        data = self._trainer.recv(4096, socket.MSG_DONTWAIT)
+                        if not data:
                             return False
+                        self._power_limits.take(data, self._trainer)
                     except ConnectionError:
                         return False
             elif fd == self._parent:
@@ -175,6 +181,8 @@ class ClockLoop:
             elif fd == self._signals:
                 with suppress(BlockingIOError):
                     os.read(fd, 4096)
+                if self._terminated:
+                    self._power_limits.refuse("the clock process got SIGTERM; the power limit is what it was before")
         return True
 
     # ---- clocks
@@ -286,11 +294,11 @@ class ClockLoop:
         return self._why_throttled
 
 
-def _open(spec: str) -> tuple[Gpu, str]:
+def _open(spec: str, leave_clocks: bool) -> tuple[Gpu, str]:
     """Opens the GPU and resets its clocks, for a job that crashed may have left them; says why clocks stay, if so."""
     try:
         gpu = open_gpu(spec)
-        return gpu, gpu.why_clocks_stay()
+        return gpu, "clocks are not this process's business" if leave_clocks else gpu.why_clocks_stay()
     except DeviceError as error:
         return NoGpu(str(error)), str(error)
 
@@ -300,9 +308,12 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     given: dict[str, Any] = json.loads(os.environ.pop("PFO_FS_CLOCKS"))
-    gpu, why_clocks_stay = _open(given["spec"])
-    if given.get("reset_only"):
-        return 0  # opening has reset the clocks
+    gpu, why_clocks_stay = _open(given["spec"], given["leave_clocks"])
+    if given.get("reset_only"):  # opening has reset the clocks
+        if given["power_limit_w"] is not None:
+            with suppress(DeviceError):
+                gpu.set_power_limit_w(given["power_limit_w"])
+        return 0
     trainer = socket.socket(fileno=given["socket_fd"])
     loop = ClockLoop(
         gpu,

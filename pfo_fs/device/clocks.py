@@ -70,6 +70,7 @@ class ClockProcess:
         profile_steps: Complete steps that make one result.
         min_dwell_ms: Least time between two changes of the clock; `PFO_FS_MIN_DWELL_MS`, or 0, if None.
         start_timeout_s: How long it may take until the process is ready.
+        leave_clocks: Set no clocks and reset none: for a user of power limits and energy only.
     """
 
     def __init__(
@@ -82,14 +83,18 @@ class ClockProcess:
         profile_steps: int = 5,
         min_dwell_ms: float | None = None,
         start_timeout_s: float = 30.0,
+        leave_clocks: bool = False,
     ) -> None:
         self.spec = spec
+        self.power_limit_before_w: float | None = None  # what to set back should the process die
+        self._leave_clocks = leave_clocks
         self._page = SharedPage.create()
         self.words = self._page.words
         self._deadline_s = time.monotonic() + start_timeout_s
         self._info: ClockInfo | None = None
         self._lost = False
         self._closed = False
+        self._answers = b""
         self._peek = ctypes.create_string_buffer(1)
         self._doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._socket, theirs = socket.socketpair()
@@ -102,6 +107,7 @@ class ClockProcess:
             "token": token,
             "profile_steps": profile_steps,
             "min_dwell_ms": min_dwell_ms,
+            "leave_clocks": leave_clocks,
             "trainer_pid": os.getpid(),
             "page_fd": self._page.fd,
             "doorbell_fd": self._doorbell,
@@ -139,6 +145,34 @@ class ClockProcess:
         elif size == 1 and self._info is None:
             self._info = self._wait_for_hello()  # it is there; unread, it would hide the end of the socket
 
+    # ---- power limits and energy: requests, of which the clock process answers one after the other
+
+    def send_request(self, request: dict[str, Any]) -> None:
+        """Sends a request (see `power_limits.py`) without waiting; what becomes of it, `receive_answer` says."""
+        _ = self.info  # the hello comes first
+        with suppress(OSError):
+            self._socket.send(json.dumps(request).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def receive_answer(self, timeout_s: float) -> dict[str, Any] | None:
+        """Returns the next answer; None if none comes within `timeout_s` seconds, or the clock process has died."""
+        deadline_s = time.monotonic() + timeout_s
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        while not self._lost and not self._closed:
+            line, end, rest = self._answers.partition(b"\n")
+            if end:
+                self._answers = rest
+                return dict(json.loads(line))
+            if not poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+                return None
+            piece = b""
+            with suppress(ConnectionError):
+                piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
+            if not piece:
+                self._died()
+            self._answers += piece
+        return None
+
     # ---- what it is
 
     @property
@@ -172,6 +206,11 @@ class ClockProcess:
     def pid(self) -> int | None:
         """The clock process's id; None if it could not be started."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def lost(self) -> bool:
+        """Whether the clock process is known to have died, or never got ready."""
+        return self._lost
 
     def alive(self) -> bool:
         """Says whether the clock process runs."""
@@ -227,13 +266,15 @@ class ClockProcess:
         return self._info
 
     def _died(self) -> None:
-        """Whoever killed it may have left a clock locked, so another process resets the clocks."""
+        """Whoever killed it may have left a clock locked or a power limit set, so another process sets them back."""
         self._lost = True
         self.words[page.SLEEPING] = 0
-        log.warning("the clock process has died; clocks go back to their default and stay there")
+        what = "the power limit goes back to what it was" if self._leave_clocks else "clocks go back to their default"
+        log.warning("the clock process has died; %s and stay there", what)
         if not self.spec.startswith("none"):
+            given = {"reset_only": True, "leave_clocks": self._leave_clocks, "power_limit_w": self.power_limit_before_w}
             with suppress(OSError):
-                self._process = _start(self.spec, {"reset_only": True}, ())
+                self._process = _start(self.spec, given, ())
 
 
 def _number(variable: str) -> float:

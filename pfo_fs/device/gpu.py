@@ -1,4 +1,4 @@
-"""What a GPU is to us: some clocks, and an energy counter.
+"""What a GPU is to us: some clocks, a power limit, and an energy counter.
 
 A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `simulated:<name>`, or `none`. A device is always found by its
 UUID: LOCAL_RANK and CUDA's ordinals are not NVML's. Light on purpose: the clock process starts from here.
@@ -34,6 +34,24 @@ class Gpu(Protocol):
 
     def reset_clocks(self) -> None:
         """Gives the graphics clock back to the driver."""
+
+    def power_limit_range_w(self) -> tuple[float, float]:
+        """Returns the lowest and the highest power limit that can be set, in watts.
+
+        Raises:
+            DeviceError: The GPU has no power limit to set.
+        """
+
+    def power_limit_w(self) -> float:
+        """Returns the power limit in force, in watts."""
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        """Sets the power limit, in watts; it stays until somebody sets another.
+
+        Raises:
+            DevicePermissionError: This user may not.
+            DeviceError: The GPU, or its driver, did not do so.
+        """
 
     def energy_j(self) -> float:
         """Returns the reading of a counter of consumed energy, in joules; it never goes back."""
@@ -73,6 +91,18 @@ class NoGpu:
     def reset_clocks(self) -> None:
         """Does nothing."""
 
+    def power_limit_range_w(self) -> tuple[float, float]:
+        """Refuses."""
+        raise DeviceError(f"no power limit can be set: {self._reason}")
+
+    def power_limit_w(self) -> float:
+        """Refuses."""
+        raise DeviceError(f"there is no power limit: {self._reason}")
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        """Refuses."""
+        raise DeviceError(f"cannot set a power limit of {limit_w:g} W: {self._reason}")
+
     def energy_j(self) -> float:
         """Returns 0."""
         return 0.0
@@ -86,7 +116,7 @@ class NoGpu:
 
 
 class ActionLog:
-    """Appends what was done to a GPU's clocks to a file: `<monotonic ns> <lock|reset> <MHz>` as one JSON line each."""
+    """Appends what was done to a GPU to a file, as one JSON line each: clocks locked or reset, power limits set."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -94,6 +124,10 @@ class ActionLog:
     def write(self, action: str, mhz: int) -> None:
         """Appends one line, with the time of the call."""
         os.write(self._fd, b'{"t_ns":%d,"action":"%s","mhz":%d}\n' % (time.monotonic_ns(), action.encode(), mhz))
+
+    def write_limit(self, limit_w: float) -> None:
+        """Appends one line about a power limit, in watts, with the time of the call."""
+        os.write(self._fd, b'{"t_ns":%d,"action":"limit","watts":%.10g}\n' % (time.monotonic_ns(), limit_w))
 
     def close(self) -> None:
         """Closes the file."""
@@ -105,7 +139,7 @@ class ActionLog:
 class DryRunGpu:
     """Reads everything from a real GPU and changes nothing on it (`PFO_FS_DRY_RUN=1`).
 
-    For machines where clocks may not be touched: clocks that would be set are only recorded.
+    For machines where clocks may not be touched: clocks and power limits that would be set are only recorded.
 
     Args:
         gpu: The real one.
@@ -117,7 +151,7 @@ class DryRunGpu:
         self._log = ActionLog(log_path) if log_path else None
         self.name = f"{gpu.name} (dry run)"
         self.uuid = gpu.uuid
-        self.actions: list[tuple[str, int]] = []
+        self.actions: list[tuple[str, float]] = []
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the real GPU's clocks, in MHz."""
@@ -134,6 +168,21 @@ class DryRunGpu:
     def reset_clocks(self) -> None:
         """Records the reset only."""
         self._record("reset", 0)
+
+    def power_limit_range_w(self) -> tuple[float, float]:
+        """Returns the real GPU's range, in watts."""
+        return self._gpu.power_limit_range_w()
+
+    def power_limit_w(self) -> float:
+        """Returns the real GPU's limit, in watts, whatever was recorded."""
+        return self._gpu.power_limit_w()
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        """Records the limit only."""
+        if len(self.actions) < 10_000:
+            self.actions.append(("limit", limit_w))
+        if self._log is not None:
+            self._log.write_limit(limit_w)
 
     def _record(self, action: str, mhz: int) -> None:
         if len(self.actions) < 10_000:

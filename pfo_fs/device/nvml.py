@@ -10,9 +10,9 @@ from typing import Any
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 _PERMISSION = (
-    "this user may not lock GPU clocks. Run training as root, or give its container CAP_SYS_ADMIN "
+    "this user may not set GPU clocks and power limits. Run training as root, or give its container CAP_SYS_ADMIN "
     "(docker run --cap-add SYS_ADMIN), or let a privileged daemon such as zeusd set them. `nvidia-smi -acp 0` does not "
-    "help: it is about application clocks, which are something else. Training goes on at default clocks"
+    "help: it is about application clocks, which are something else. Training goes on without"
 )
 
 # NVML's error code -> (our error, what it means). What is not here is a DeviceError with NVML's own words.
@@ -141,6 +141,30 @@ class NvmlGpu:
     def reset_clocks(self) -> None:
         """Unlocks the graphics clock."""
         _call(f"unlocking the clocks of {self.uuid}", self._nvml.nvmlDeviceResetGpuLockedClocks, self._handle)
+
+    def power_limit_range_w(self) -> tuple[float, float]:
+        """Returns the lowest and the highest power limit that the board takes, in watts."""
+        lowest_mw, highest_mw = _call(
+            f"reading the range of power limits of {self.uuid}",
+            self._nvml.nvmlDeviceGetPowerManagementLimitConstraints,
+            self._handle,
+        )
+        return lowest_mw / 1000, highest_mw / 1000
+
+    def power_limit_w(self) -> float:
+        """Returns the power limit that was set last, or the board's default, in watts."""
+        read = self._nvml.nvmlDeviceGetPowerManagementLimit
+        return float(_call(f"reading the power limit of {self.uuid}", read, self._handle)) / 1000
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        """Sets the power limit, in watts.
+
+        Raises:
+            DevicePermissionError: This user may not.
+            DeviceError: The driver refuses.
+        """
+        what = f"setting a power limit of {limit_w:g} W on {self.uuid}"
+        _call(what, self._nvml.nvmlDeviceSetPowerManagementLimit, self._handle, round(limit_w * 1000))
 
     def energy_j(self) -> float:
         """Returns the GPU's energy counter in joules; without one, its power integrated over the calls of this."""

@@ -6,7 +6,8 @@ With x = clock / highest clock:
     power = floor_w + linear_w * x + steep_w * max(0, x - knee) ** exponent    above the knee the voltage rises
 
 Above `cap_mhz` the GPU's power limit holds the clock back, whatever was asked for: time and power stay what they are
-there.
+there. A lower limit lowers the cap to the clock whose power it is (`within`); the clocks on offer do not matter for
+that, since a GPU at its limit changes between two of them many times a second. No limit goes below the lowest clock.
 
 Coefficients are fitted to the profiles of GPT-3 175B in the artifact of Perseus (SOSP'24; 8 stages, 1 micro-batch, 855
 MHz to the highest clock); below 855 MHz the models extrapolate. Largest error over the rows, in time, power and energy:
@@ -15,7 +16,7 @@ MHz to the highest clock); below 855 MHz the models extrapolate. Largest error o
     A40        4.8 %   1.6 %   4.2 %    (1.7 %; below 1,020 MHz the measured backward gets faster again, the model not)
 
 The A100's profile says 475 W at 1,410 MHz, more than the 400 W that the board is rated at; the artifact says so, and it
-is kept. The A40 runs into its 300 W at about 1,440 MHz.
+is kept, with power limits of up to 500 W, as some of these boards have. The A40 runs into its 300 W at about 1,440 MHz.
 """
 
 from __future__ import annotations
@@ -50,6 +51,21 @@ class Coefficients(NamedTuple):
         x = min(mhz, self.cap_mhz) / self.top_mhz
         return self.floor_w + self.linear_w * x + self.steep_w * math.pow(max(0.0, x - self.knee), self.exponent)
 
+    def within(self, limit_w: float, lowest_mhz: float) -> Coefficients:
+        """Returns the same instruction under a power limit of `limit_w` watts.
+
+        Args:
+            limit_w: The limit.
+            lowest_mhz: The clock below which the GPU does not go, whatever the limit.
+        """
+        low, high = lowest_mhz, min(self.cap_mhz, self.top_mhz)
+        if self.power_w(high) <= limit_w:
+            return self
+        while high - low > 0.01:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.power_w(middle) <= limit_w else (low, middle)
+        return self._replace(cap_mhz=low)
+
 
 class GpuModel(NamedTuple):
     """A kind of GPU running GPT-3 175B.
@@ -57,6 +73,7 @@ class GpuModel(NamedTuple):
     Attributes:
         name: As people say it.
         clocks_mhz: Clocks that can be locked, highest first.
+        power_limits_w: The lowest and the highest power limit; the highest is the default.
         blocking_power_w: What it draws while it waits for other stages, in W (the Perseus paper, section 6.1).
         instructions: Coefficients of `forward` and `backward`.
         last_stage: The same for the last stage, which holds the language-model head and takes longer.
@@ -64,6 +81,7 @@ class GpuModel(NamedTuple):
 
     name: str
     clocks_mhz: tuple[int, ...]
+    power_limits_w: tuple[float, float]
     blocking_power_w: float
     instructions: Mapping[str, Coefficients]
     last_stage: Mapping[str, Coefficients]
@@ -83,6 +101,7 @@ _LIKE_BACKWARD = {"backward": 1.0, "backward_input": 0.5, "backward_weight": 0.5
 A100 = GpuModel(
     "A100",
     tuple(range(1410, 209, -15)),
+    (100.0, 500.0),
     83.64,
     {
         "forward": Coefficients(1410, 0.048759, 0.8998, 40.23, 317.8, 751.9, 0.7799, 1.137),
@@ -97,6 +116,7 @@ A100 = GpuModel(
 A40 = GpuModel(
     "A40",
     tuple(range(1740, 209, -15)),
+    (100.0, 300.0),
     70.38,
     {
         "forward": Coefficients(1740, 0.10102, 0.58989, 92.405, 172.26, 908.75, 0.60678, 1.7554, 1436),

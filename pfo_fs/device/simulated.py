@@ -27,7 +27,8 @@ def simulated_model() -> GpuModel:
 # ---- the state that the two processes share
 
 _MAGIC_WORD = 0x70666F_5E0001
-_MAGIC, _CLOCK_MHZ, _CLOCK_SINCE_NS = 0, 1, 2  # written by the clock's side; 0 MHz is the default clock
+# Written by the clock's side. 0 MHz is the default clock, 0 mW the default limit.
+_MAGIC, _CLOCK_MHZ, _CHANGED_NS, _LIMIT_MW = 0, 1, 2, 3
 _VERSION, _MARK_NS, _ENERGY_J, _POWER_W, _UNTIL_NS = 8, 9, 10, 11, 12  # written by the side that computes
 _STATE_WORDS = 16
 _GPU_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -127,7 +128,7 @@ class SimulatedGpu:
 
     Each change of the clock is a line in `<name>.log` beside the state. Both files go when the GPU is closed, unless
     `PFO_FS_SIM_DIR` asks for them to be in a certain place. `PFO_FS_SIM_FAULT` makes it fail: `permission`, or `lock:N`
-    for the N-th time that a clock is locked.
+    for the N-th time that a clock is locked, or `limit:N` for the N-th time that a power limit is set.
 
     Args:
         name: Letters, digits and `._-`; the process that computes gives the same to `SimulatedKernels`.
@@ -143,6 +144,7 @@ class SimulatedGpu:
         fault, _, count = os.environ.get("PFO_FS_SIM_FAULT", "").partition(":")
         self._refuses = fault == "permission"
         self._locks_left = int(count or 1) - 1 if fault == "lock" else -1
+        self._limits_left = int(count or 1) if fault == "limit" else -1
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks, in MHz, highest first."""
@@ -181,8 +183,35 @@ class SimulatedGpu:
 
     def _set(self, mhz: int) -> None:
         if self._state.words[_CLOCK_MHZ] != mhz:
-            self._state.words[_CLOCK_SINCE_NS] = time.monotonic_ns()
+            self._state.words[_CHANGED_NS] = time.monotonic_ns()
             self._state.words[_CLOCK_MHZ] = mhz
+
+    def power_limit_range_w(self) -> tuple[float, float]:
+        """Returns the lowest and the highest power limit, in watts."""
+        return simulated_model().power_limits_w
+
+    def power_limit_w(self) -> float:
+        """Returns the power limit in force, in watts."""
+        return self._state.words[_LIMIT_MW] / 1000 or self.power_limit_range_w()[1]
+
+    def set_power_limit_w(self, limit_w: float) -> None:
+        """Sets the power limit, in watts.
+
+        Raises:
+            DevicePermissionError: `PFO_FS_SIM_FAULT` says so.
+            DeviceError: It is outside of the range.
+        """
+        if self._refuses:
+            raise DevicePermissionError("simulated: this user may not set power limits")
+        self._limits_left -= 1
+        if self._limits_left == 0:
+            raise DeviceError(f"simulated: {limit_w:g} W could not be set")
+        lowest_w, highest_w = self.power_limit_range_w()
+        if not lowest_w <= limit_w <= highest_w:
+            raise DeviceError(f"{self.name}: {limit_w:g} W is not within {lowest_w:g} to {highest_w:g} W")
+        self._state.words[_CHANGED_NS] = time.monotonic_ns()
+        self._state.words[_LIMIT_MW] = round(limit_w * 1000)
+        self._log.write_limit(limit_w)
 
     def energy_j(self) -> float:
         """Returns the counter, in joules."""
@@ -226,7 +255,8 @@ class SimulatedKernels:
         self.time_scale = scale
         self._gpu = simulated_model()
         self._mhz = self._gpu.clocks_mhz[0]
-        self._model = self._gpu.coefficients("forward")
+        self._limit_mw = 0
+        self._free = self._model = self._gpu.coefficients("forward")  # without, and with, the power limit
         self._mark_ns = 0
         self._left = 0.0  # share of the instruction that is still to do at `_mark_ns`
 
@@ -248,8 +278,8 @@ class SimulatedKernels:
 
     def start(self, instruction: str, stage: int = 0, started_ns: int | None = None) -> None:
         """Begins an instruction, as launching a kernel does; `finish` waits for it."""
-        self._model = self.model(instruction, stage)
-        self._mhz = self._clock_mhz()
+        self._free = self.model(instruction, stage)
+        self._read_clock()
         self._left = 1.0
         begin_ns = time.monotonic_ns() if started_ns is None else started_ns
         self._go_on(max(begin_ns, self._state.words[_MARK_NS]))
@@ -260,12 +290,11 @@ class SimulatedKernels:
         while True:
             now_ns = time.monotonic_ns()
             until_ns = self._state.words[_UNTIL_NS]
-            mhz = self._clock_mhz()
-            if mhz != self._mhz:
-                changed_ns = min(max(self._state.words[_CLOCK_SINCE_NS], self._mark_ns), now_ns)
+            if self._clock_mhz() != self._mhz or self._state.words[_LIMIT_MW] != self._limit_mw:
+                changed_ns = min(max(self._state.words[_CHANGED_NS], self._mark_ns), now_ns)
                 if changed_ns < until_ns:
                     self._left -= (changed_ns - self._mark_ns) / (self._model.time_s(self._mhz) * 1e9)
-                    self._mhz = mhz
+                    self._read_clock()
                     self._go_on(changed_ns)
                     until_ns = self._state.words[_UNTIL_NS]
             if now_ns >= until_ns:
@@ -275,6 +304,12 @@ class SimulatedKernels:
 
     def _clock_mhz(self) -> int:
         return self._state.words[_CLOCK_MHZ] or self._gpu.clocks_mhz[0]
+
+    def _read_clock(self) -> None:
+        """Takes over clock and power limit."""
+        self._mhz, self._limit_mw = self._clock_mhz(), self._state.words[_LIMIT_MW]
+        limited = self._limit_mw > 0
+        self._model = self._free.within(self._limit_mw / 1000, self._gpu.clocks_mhz[-1]) if limited else self._free
 
     def _go_on(self, mark_ns: int) -> None:
         self._mark_ns = mark_ns

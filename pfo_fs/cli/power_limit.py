@@ -1,0 +1,109 @@
+"""`pfo-fs power-limit`: the best power limit of a finished profile."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pfo_fs.power_limit import OptimumSelector, PowerLimitMeasurement
+
+
+def power_limit(
+    profile: Annotated[Path, typer.Argument(help='JSON as pfo-fs and Zeus write it: {"measurements": [...]}.')],
+    selector: Annotated[str, typer.Option(help="max-slowdown, energy, time or zeus-cost.")] = "zeus-cost",
+    factor: Annotated[
+        float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than the largest limit takes.")
+    ] = None,
+    eta_knob: Annotated[
+        float | None, typer.Option(help="For zeus-cost: 1 is for energy alone, 0 for time alone; default 0.5.")
+    ] = None,
+    world_size: Annotated[int | None, typer.Option(help="For zeus-cost: GPUs that were measured; default 1.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Picture of time and energy: .png, .svg or .pdf.")
+    ] = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Choose a power limit from a profile that GlobalPowerLimitOptimizer, or Zeus's, has measured."""
+    from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
+    from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES
+
+    chooser = _selector(selector, factor, eta_knob, world_size)
+    try:
+        with profile.open("rb") as file:
+            text = file.read(MAX_PROFILE_BYTES + 1)
+    except OSError as error:
+        fail(f"{profile}: {error.strerror}")
+    measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.power_limit)
+    chosen_w = chooser.select(measurements)
+    if json_:
+        rows = [m.model_dump() for m in measurements]
+        print(json.dumps({"selector": repr(chooser), "power_limit": chosen_w, "measurements": rows}))  # noqa: T201
+    else:
+        out.print(_table(measurements, chosen_w))
+        out.print(f"{chooser!r}: [bold]{chosen_w} W[/]", highlight=False, soft_wrap=True)
+    if output is not None:
+        if find_spec("matplotlib") is None:
+            err.print("no picture: it needs matplotlib (pip install matplotlib)", highlight=False, soft_wrap=True)
+            return
+        from pfo_fs.power_limit.picture import draw_profile
+
+        longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
+        draw_profile(measurements, chosen_w, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)
+        if not json_:
+            out.print(f"written: {output}", soft_wrap=True, highlight=False)
+
+
+def _selector(name: str, factor: float | None, eta_knob: float | None, world_size: int | None) -> OptimumSelector:
+    """The selector that the options name; options of another selector are an error."""
+    from pfo_fs.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
+
+    takes: dict[str, set[str]] = {
+        "max-slowdown": {"--factor"},
+        "energy": set(),
+        "time": set(),
+        "zeus-cost": {"--eta-knob", "--world-size"},
+    }
+    if name not in takes:
+        fail(f"--selector is one of {', '.join(takes)}, not {name!r}")
+    given = {"--factor": factor, "--eta-knob": eta_knob, "--world-size": world_size}
+    for option, value in given.items():
+        if value is not None and option not in takes[name]:
+            owner = next(other for other, options in takes.items() if option in options)
+            fail(f"{option} belongs to --selector {owner}, not to {name}")
+    if name == "max-slowdown":
+        if factor is None:
+            fail("--selector max-slowdown needs a --factor: 1.05 allows 5 % more time")
+        return MaxSlowdownConstraint(factor)
+    if name == "zeus-cost":
+        return ZeusCost(0.5 if eta_knob is None else eta_knob, 1 if world_size is None else world_size)
+    return Energy() if name == "energy" else Time()
+
+
+def _table(measurements: Sequence[PowerLimitMeasurement], chosen_w: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("limit W", "time s", "slower", "energy J", "saved", ""):
+        table.add_column(title, justify="right")
+    top = measurements[0]
+    for m in measurements:
+        chosen = m.power_limit == chosen_w
+        table.add_row(
+            str(m.power_limit),
+            f"{m.time:.4f}",
+            f"{m.time / top.time - 1:.2%}",
+            f"{m.energy:,.1f}",
+            f"{1 - m.energy / top.energy:.2%}",
+            "chosen" if chosen else "",
+            style="bold" if chosen else "",
+        )
+    return table

@@ -1,0 +1,73 @@
+"""What a power limit was before we changed it, noted where the next job on this host finds it.
+
+A limit stays when nobody is left to set it back: a job that is killed whole, clock process included, leaves it to the
+next one, which must not take it for the site's own. The note counts only as long as the limit that it says was set last
+is still in force; otherwise somebody else has had a hand in it since.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from contextlib import suppress
+from typing import Any
+
+_MAX_BYTES = 4096
+
+
+def _folder() -> str:
+    """Returns a folder of this user's alone, gone at the next boot as limits are: `PFO_FS_RUN_DIR`, or one in memory.
+
+    Raises:
+        OSError: There is none.
+    """
+    folder = os.environ.get("PFO_FS_RUN_DIR") or f"/dev/shm/pfo-fs-{os.geteuid()}"  # noqa: S108  checked below
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    info = os.lstat(folder)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not a folder of this user alone")
+    return folder
+
+
+class LimitNote:
+    """The note about one GPU. Where it cannot be kept, there is none; nothing else depends on it.
+
+    Args:
+        uuid: The GPU's.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        self._name = f"power-limit-{uuid.replace('/', '_')}.json"
+
+    def before_w(self, in_force_w: float) -> float | None:
+        """Returns the limit to set back in the end, in W, if we have left `in_force_w` behind; else None."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found = self._read()
+            before_w, set_w = float(found["before_w"]), float(found["set_w"])
+            if math.isfinite(before_w) and abs(set_w - in_force_w) < 0.5:
+                return before_w
+        return None
+
+    def write(self, before_w: float, set_w: float) -> None:
+        """Notes that `set_w` is about to be set where `before_w` was in force, both in W."""
+        with suppress(OSError):
+            path = os.path.join(_folder(), self._name)
+            temporary = f"{path}.{os.getpid()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o600), "w") as file:
+                json.dump({"before_w": before_w, "set_w": set_w, "pid": os.getpid()}, file)
+            os.replace(temporary, path)
+
+    def remove(self) -> None:
+        """Removes the note, unless another process has written it."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if self._read()["pid"] == os.getpid():
+                os.unlink(os.path.join(_folder(), self._name))
+
+    def _read(self) -> dict[str, Any]:
+        fd = os.open(os.path.join(_folder(), self._name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            return dict(json.loads(file.read(_MAX_BYTES)))

@@ -1,0 +1,155 @@
+"""What the first rank decides for all: which limit is measured next, or which is the best."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from pfo_fs.errors import PlanError
+from pfo_fs.power_limit.files import ProfileFiles
+from pfo_fs.power_limit.measurements import PowerLimitMeasurement, parse_profile
+from pfo_fs.power_limit.search import FullSweep, Search
+from pfo_fs.power_limit.selectors import OptimumSelector
+
+
+class Decision(NamedTuple):
+    """What happens now, on all ranks. One of `next_w`, `optimal_w`, `problem` and `error` is set.
+
+    Attributes:
+        measurements: All that is known.
+        next_w: The limit to measure next, in W.
+        optimal_w: The best limit, in W.
+        problem: Why limits are left alone from now on.
+        error: What the user has to mend before training.
+    """
+
+    measurements: list[PowerLimitMeasurement]
+    next_w: int | None = None
+    optimal_w: int | None = None
+    problem: str = ""
+    error: str = ""
+
+
+class Chooser:
+    """Keeps what is known, and decides.
+
+    Args:
+        files: The profile and the shared directory.
+        selector: What is best.
+        search: What to measure.
+        limits_w: The limits in question, in W, highest first.
+        profile_steps: Steps that a measurement stands for, however many were measured.
+        range_w: The lowest and the highest limit that the GPUs take, in W.
+    """
+
+    def __init__(
+        self,
+        files: ProfileFiles,
+        selector: OptimumSelector,
+        search: Search,
+        limits_w: Sequence[int],
+        profile_steps: int,
+        range_w: tuple[float, float],
+    ) -> None:
+        self.files = files
+        self._selector = selector
+        self._search = search
+        self._limits_w = list(limits_w)
+        self._scale = profile_steps / search.window_steps
+        self._range_w = range_w
+        self._known: list[PowerLimitMeasurement] = []
+        self._in_file: list[PowerLimitMeasurement] = []
+
+    def first(self, profile_name: str) -> Decision:
+        """Decides before the first step: from the profile, another job's choice, others' measurements, or nothing.
+
+        Args:
+            profile_name: What to call the profile in errors.
+        """
+        if self.files.profile is None:
+            return self._decide()
+        try:
+            found = parse_profile(self.files.profile, profile_name)
+            optimal_w = int(self._selector.select(found))
+        except PlanError as error:
+            return Decision([], error=str(error))
+        except Exception as error:  # noqa: BLE001  as in `_decide`
+            return Decision([], problem=f"{self._selector!r} could not choose: {error!r}")
+        lowest_w, highest_w = self._range_w
+        if not lowest_w <= optimal_w <= highest_w:
+            text = f"{profile_name} makes {optimal_w} W the best power limit, but this GPU takes "
+            text += f"{lowest_w:g} to {highest_w:g} W; is the profile another GPU's?"
+            return Decision([], error=text)
+        self._in_file = found
+        return Decision(found, optimal_w=optimal_w)
+
+    def after(self, limit_w: int, windows: Sequence[dict[str, Any]]) -> Decision:
+        """Decides when a limit has been measured.
+
+        Args:
+            limit_w: The limit, in W.
+            windows: By rank: `time_s`, `energy_j`, and `problem`, why there is no measurement.
+        """
+        for rank, window in enumerate(windows):
+            if window["problem"]:
+                return Decision([], problem=f"rank {rank}: {window['problem']}")
+        try:
+            measured = PowerLimitMeasurement(
+                power_limit=limit_w,
+                energy=sum(window["energy_j"] for window in windows) * self._scale,
+                time=max(window["time_s"] for window in windows) * self._scale,
+            )
+        except ValidationError:
+            return Decision([], problem=f"energy and time at {limit_w} W are not both positive: {windows}")
+        self._known = [*(m for m in self._known if m.power_limit != limit_w), measured]
+        self.files.publish(measured)
+        return self._decide()
+
+    def conclude(self, decision: Decision) -> None:
+        """Writes the profile, unless it is what was read; the helper process may go then."""
+        if decision.measurements and decision.measurements != self._in_file:
+            self._in_file = decision.measurements
+            self.files.save(decision.measurements)
+        self.files.leave()
+
+    def start_anew(self) -> None:
+        """Forgets all; what is measured from here on is of another load than that of other jobs."""
+        self._known = []
+        self.files.stop_sharing()
+
+    def _decide(self) -> Decision:
+        self._take_shared()
+        selector = repr(self._selector)
+        optimal_w = self.files.results.get(selector)
+        if optimal_w in self._limits_w:
+            return Decision(self._known, optimal_w=optimal_w)
+        try:
+            next_w = self._next_w()
+            if next_w is not None:
+                return Decision(self._known, next_w=next_w)
+            optimal_w = int(self._selector.select(self._known))
+        except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
+            return Decision(self._known, problem=f"{selector} could not choose: {error!r}")
+        self.files.publish_result(selector, optimal_w)
+        return Decision(self._known, optimal_w=optimal_w)
+
+    def _next_w(self) -> int | None:
+        limit_w = self._search.next_limit_w(self._limits_w, self._known, self._selector)
+        if limit_w is None or not self.files.shares:
+            return limit_w
+        if isinstance(self._search, FullSweep):  # jobs that measure at the same time should not all go down in step
+            measured = {measurement.power_limit for measurement in self._known}
+            left_w = [limit_w for limit_w in self._limits_w if limit_w not in measured]
+            limit_w = random.choice([limit_w for limit_w in left_w if limit_w not in self.files.begun_w] or left_w)
+        self.files.announce(limit_w)
+        return limit_w
+
+    def _take_shared(self) -> None:
+        """Adds what others have measured; where both have, theirs counts, for it is what everybody sees."""
+        if self.files.shares:
+            self.files.look()
+            known = {measurement.power_limit: measurement for measurement in self._known} | self.files.measurements
+            self._known = [known[limit_w] for limit_w in self._limits_w if limit_w in known]

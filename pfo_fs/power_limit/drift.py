@@ -1,0 +1,48 @@
+"""Whether steps take another time than when the power limit was chosen. Pure: times come from outside."""
+
+from __future__ import annotations
+
+from statistics import median
+
+
+class DriftWatch:
+    """Compares medians of step times: of each window with that of the first one.
+
+    A window's median is not moved by an evaluation or a checkpoint between two steps; two windows in a row that are off
+    are no accident.
+
+    Args:
+        threshold: By how much a median may differ, 0.1 for 10 %.
+        settle_steps: Steps that are left out at the start.
+        window_steps: Steps in a window.
+    """
+
+    def __init__(self, threshold: float, settle_steps: int, window_steps: int) -> None:
+        self._threshold = threshold
+        self._left_out = settle_steps + 1
+        self._window_steps = window_steps
+        self._last_s: float | None = None
+        self._times_s: list[float] = []
+        self._reference_s: float | None = None
+        self._off = 0
+
+    def step_begins(self, now_s: float) -> float | None:
+        """Takes note of a step's beginning; returns how far off a window was that is complete with it, else None."""
+        last_s, self._last_s = self._last_s, now_s
+        if self._left_out:
+            self._left_out -= 1
+            return None
+        if last_s is not None:
+            self._times_s.append(now_s - last_s)
+        if len(self._times_s) < self._window_steps:
+            return None
+        middle_s = median(self._times_s)
+        self._times_s.clear()
+        if self._reference_s is None:
+            self._reference_s = middle_s
+        return abs(middle_s / self._reference_s - 1) if self._reference_s > 0 else 0.0
+
+    def has_drifted(self, off: float) -> bool:
+        """Says whether a window that is `off` by so much, the largest of all ranks, was one too many."""
+        self._off = self._off + 1 if off > self._threshold else 0
+        return self._off >= 2

@@ -1,0 +1,210 @@
+"""The training process's side of the profile file and the shared directory: nothing here waits, but for the start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pfo_fs import wire
+from pfo_fs.power_limit.folder import Result
+from pfo_fs.power_limit.measurements import PowerLimitMeasurement, profile_text
+
+log = logging.getLogger("pfo_fs")
+
+_open_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_in_forked_child() -> None:
+    """A forked data loader must not keep the helper alive when the trainer is killed."""
+    for connection in list(_open_sockets):
+        with suppress(OSError):
+            os.close(connection.detach())
+
+
+os.register_at_fork(after_in_child=_close_in_forked_child)
+
+
+class ProfileFiles:
+    """A helper process that has the files in hand.
+
+    Attributes:
+        profile: The text of the profile file as it was at the start; None if there was none.
+        measurements: What others have measured, by limit in W.
+        results: What others have chosen, in W, by selector.
+        begun_w: Limits, in W, that somebody has begun with.
+
+    Args:
+        profile_path: The profile; None for none.
+        shared_dir: The shared directory; None for none.
+        key: What is measured, for the shared directory.
+        timeout_s: How long the start may take; after that, and after any problem, there is one warning, and training
+            goes on as if there were no files.
+    """
+
+    def __init__(
+        self,
+        profile_path: str | os.PathLike[str] | None,
+        shared_dir: str | os.PathLike[str] | None,
+        key: str,
+        timeout_s: float = 15.0,
+    ) -> None:
+        self.profile: str | None = None
+        self.measurements: dict[int, PowerLimitMeasurement] = {}
+        self.results: dict[str, int] = {}
+        self.begun_w: set[int] = set()
+        self._given = {
+            "profile_path": None if profile_path is None else os.path.abspath(profile_path),
+            "shared_dir": None if shared_dir is None else os.path.abspath(shared_dir),
+            "key": key,
+        }
+        self._socket: socket.socket | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._started = False
+        self._warned = False
+        if profile_path is None and shared_dir is None:
+            return
+        self._start()
+        deadline_s = time.monotonic() + timeout_s
+        while not self._started and self._socket is not None:
+            left_s = deadline_s - time.monotonic()
+            poller = select.poll()
+            poller.register(self._socket, select.POLLIN)
+            if left_s <= 0 or not poller.poll(left_s * 1000):
+                self._warn(f"no answer within {timeout_s:.0f} s; does the file system hang?")
+                self.leave()
+            self.look()
+
+    @property
+    def shares(self) -> bool:
+        """Whether there is a shared directory."""
+        return self._given["shared_dir"] is not None
+
+    def look(self) -> None:
+        """Takes in what the helper has said meanwhile."""
+        while self._socket is not None:
+            try:
+                packet = self._socket.recv(wire.RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._warn("its helper process has died")
+                self.leave()
+                return
+            try:
+                self._take(wire.decode(packet))
+            except (ValueError, KeyError, TypeError) as error:
+                self._warn(f"a message that cannot be read: {error}")
+
+    def _take(self, message: wire.Message) -> None:
+        if message["type"] == "problem":
+            self._warn(message["message"])
+            return
+        if message["type"] == "start":
+            self._started = True
+            self.profile = message["profile"]
+        for found in message["measurements"]:
+            with suppress(ValidationError):
+                measurement = PowerLimitMeasurement.model_validate(found)
+                self.measurements[measurement.power_limit] = measurement
+        self.begun_w.update(message["begun_w"])
+        for found in message["results"]:
+            with suppress(ValidationError):
+                result = Result.model_validate(found)
+                self.results[result.selector] = result.power_limit
+
+    def announce(self, limit_w: int) -> None:
+        """Has others told that this limit, in W, is being measured, if there is a shared directory."""
+        if self.shares:
+            self.begun_w.add(limit_w)
+            self._send({"type": "begin", "limit_w": limit_w})
+
+    def publish(self, measurement: PowerLimitMeasurement) -> None:
+        """Has a measurement shared, if there is a shared directory."""
+        if self.shares:
+            self._send({"type": "measured", "measurement": measurement.model_dump()})
+
+    def publish_result(self, selector: str, power_limit_w: int) -> None:
+        """Has a choice shared, if there is a shared directory."""
+        if self.shares:
+            self._send({"type": "result", "result": {"selector": selector[:1000], "power_limit": power_limit_w}})
+
+    def save(self, measurements: list[PowerLimitMeasurement]) -> None:
+        """Has the profile file written, if there is to be one."""
+        if self._given["profile_path"] is not None:
+            if self._socket is None:
+                self._start()
+            self._send({"type": "save", "text": profile_text(measurements)})
+
+    def stop_sharing(self) -> None:
+        """From now on, what is measured here is nobody else's business."""
+        self._given["shared_dir"] = None
+        self.measurements.clear()
+        self.results.clear()
+
+    def leave(self) -> None:
+        """Lets the helper go when it has done what it was told; does not wait for that."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Waits until everything is written, but no longer than `timeout_s`."""
+        self.leave()
+        deadline_s = time.monotonic() + timeout_s
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._warn("its helper process has not finished writing")
+
+    def _send(self, message: wire.Message) -> None:
+        if self._socket is not None:
+            try:
+                self._socket.send(wire.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except OSError as error:
+                self._warn(f"its helper process takes no more: {error}")
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("power limit: profile and shared directory: %s; training goes on", text)
+
+    def _start(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _open_sockets.add(self._socket)
+        wire.enlarge(self._socket)
+        package = str(Path(__file__).resolve().parent.parent.parent)
+        path = os.environ.get("PYTHONPATH", "")
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pfo_fs.power_limit.files_process"],
+                env={
+                    **os.environ,
+                    "PFO_FS_POWER_LIMIT_FILES": json.dumps({**self._given, "socket_fd": theirs.fileno()}),
+                    "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
+                },
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # a launcher's signals to the training processes are not for it
+            )
+            self._processes.append(process)
+        except OSError as error:
+            self._warn(f"its helper process could not be started: {error}")
+            self.leave()
+        finally:
+            theirs.close()

@@ -1,0 +1,159 @@
+"""The helper process that reads and writes the profile file and the shared directory of a power-limit optimizer.
+
+Started as `python -m pfo_fs.power_limit.files_process` by `files.ProfileFiles`; a mount that hangs hangs this process.
+Messages are packets of `wire`. It first says what there is, then does what it is told, tells news of the shared
+directory, and leaves when training closes the socket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pfo_fs import wire
+from pfo_fs.errors import StoreError
+from pfo_fs.power_limit.folder import MeasurementFolder, Result
+from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES, PowerLimitMeasurement
+from pfo_fs.store import Files, is_local
+
+
+def read_file(path: Path) -> str | None:
+    """Returns a file's text, one byte too much if it is too large; None if there is no file.
+
+    Raises:
+        OSError: It cannot be read, or is no plain file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for a writer
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(f"{path} is no plain file")
+        return file.read(MAX_PROFILE_BYTES + 1).decode("utf-8", "replace")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Puts a file in place, whole or not at all.
+
+    Raises:
+        OSError: It cannot be written; what was there stays.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+class Helper:
+    """See the module's docstring.
+
+    Args:
+        trainer: The socket to training.
+        profile_path: The profile, if there is one.
+        shared_dir: The shared directory, if there is one.
+        key: What is measured, for the shared directory.
+    """
+
+    def __init__(self, trainer: socket.socket, profile_path: str | None, shared_dir: str | None, key: str) -> None:
+        self._trainer = trainer
+        self._profile_path = Path(profile_path) if profile_path else None
+        self._shared_dir = shared_dir
+        self._key = key
+        self._folder: MeasurementFolder | None = None
+        self._told = ""
+
+    def serve(self) -> None:
+        """Serves until training closes the socket."""
+        start: dict[str, Any] = {"type": "start", "profile": None}
+        if self._profile_path is not None:
+            try:
+                start["profile"] = read_file(self._profile_path)
+            except OSError as error:
+                self._tell_problem(f"the profile cannot be read: {error}")
+        interval_s = None
+        if self._shared_dir is not None:
+            try:
+                self._folder = MeasurementFolder(Files(self._shared_dir), self._key)
+                interval_s = 0.5 if is_local(self._shared_dir) else 2.0
+            except StoreError as error:
+                self._tell_problem(f"measurements are not shared: {error.args[-1]}")
+        self._tell({**start, **self._news()})
+        waiting = select.poll()
+        waiting.register(self._trainer, select.POLLIN)
+        while True:
+            if waiting.poll(None if interval_s is None else interval_s * 1000):
+                packet = self._trainer.recv(wire.RECEIVE_BYTES)
+                if not packet:
+                    return
+                self._obey(wire.decode(packet))
+            news = self._news()
+            if any(news.values()):
+                self._tell({"type": "news", **news})
+
+    def _news(self) -> dict[str, Any]:
+        if self._folder is not None:
+            try:
+                news = self._folder.news()
+                return {
+                    "measurements": [measurement.model_dump() for measurement in news.measurements],
+                    "results": [result.model_dump() for result in news.results],
+                    "begun_w": news.begun_w,
+                }
+            except StoreError as error:
+                self._tell_problem(f"measurements are not shared: {error.args[-1]}")
+        return {"measurements": [], "results": [], "begun_w": []}
+
+    def _obey(self, message: wire.Message) -> None:
+        try:
+            if message["type"] == "save" and self._profile_path is not None:
+                write_file(self._profile_path, message["text"])
+            elif message["type"] == "begin" and self._folder is not None:
+                self._folder.announce(int(message["limit_w"]))
+            elif message["type"] == "measured" and self._folder is not None:
+                self._folder.publish(PowerLimitMeasurement.model_validate(message["measurement"]))
+            elif message["type"] == "result" and self._folder is not None:
+                self._folder.publish_result(Result.model_validate(message["result"]))
+        except StoreError as error:
+            self._tell_problem(f"measurements are not shared: {error.args[-1]}")
+        except OSError as error:
+            self._tell_problem(f"the profile cannot be written: {error}")
+
+    def _tell_problem(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            self._tell({"type": "problem", "message": text})
+
+    def _tell(self, message: wire.Message) -> None:
+        """A trainer that does not read, or is no more, misses it."""
+        with suppress(OSError):
+            self._trainer.send(wire.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+def main() -> int:
+    """Runs the helper."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    given: dict[str, Any] = json.loads(os.environ.pop("PFO_FS_POWER_LIMIT_FILES"))
+    trainer = socket.socket(fileno=given["socket_fd"])
+    Helper(trainer, given["profile_path"], given["shared_dir"], given["key"]).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Energy and time of stretches of training, per GPU. `EnergyMonitor` is used like `zeus.monitor.ZeusMonitor`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from pfo_fs.device import SimulatedKernels, find_gpu_spec
+from pfo_fs.errors import ConfigError, DeviceError
+from pfo_fs.power_limit.gpus import LimitedGpu
+
+
+class Window(Protocol):
+    """What a monitor says of a window: `time` in s, `gpu_energy` in J by the GPU's index."""
+
+    @property
+    def time(self) -> float: ...
+
+    @property
+    def gpu_energy(self) -> dict[int, float]: ...
+
+
+class Monitor(Protocol):
+    """What the optimizer asks of a monitor; a `ZeusMonitor` has it, too."""
+
+    @property
+    def gpu_indices(self) -> Sequence[int]:
+        """CUDA device indices of this process."""
+
+    def begin_window(self, key: str) -> None:
+        """Begins to measure."""
+
+    def end_window(self, key: str, *, cancel: bool = False) -> Window:
+        """Returns what was measured; nothing that counts if `cancel`."""
+
+
+class Measurement(NamedTuple):
+    """What was measured in a window.
+
+    Attributes:
+        time: In s.
+        gpu_energy: In J, by the GPU's index.
+    """
+
+    time: float
+    gpu_energy: dict[int, float]
+
+    @property
+    def total_energy(self) -> float:
+        """Energy of all GPUs, in J."""
+        return sum(self.gpu_energy.values())
+
+
+class EnergyMonitor:
+    """Measures windows of training: time, and energy of each GPU.
+
+    Args:
+        gpu_indices: CUDA device indices of this process; the current device if None. Where every GPU has a process of
+            its own, each process monitors its own GPU.
+        specs: The GPUs by spec instead (`simulated:<name>`, `nvml:<UUID>`); they count from 0.
+    """
+
+    def __init__(self, gpu_indices: Sequence[int] | None = None, *, specs: Sequence[str] | None = None) -> None:
+        if specs is None:
+            specs = [spec_of(index) for index in (gpu_indices if gpu_indices is not None else (None,))]
+            self._devices = list(gpu_indices) if gpu_indices is not None else []
+        elif gpu_indices is not None:
+            raise ConfigError("name GPUs by gpu_indices or by specs, not by both")
+        else:
+            self._devices = []
+        if not specs:
+            raise ConfigError("a monitor needs at least one GPU; gpu_indices or specs is empty")
+        self.gpu_indices: list[int] = self._devices or list(range(len(specs)))
+        self.gpus = [LimitedGpu(spec) for spec in specs]
+        self._open: dict[str, tuple[float, list[float]]] = {}
+
+    def begin_window(self, key: str, sync_execution: bool = True) -> None:
+        """Begins a window.
+
+        Args:
+            key: Its name; several may be open at once.
+            sync_execution: Wait until the GPUs have done what was launched, so that it counts in front of the window.
+
+        Raises:
+            ConfigError: It is open already.
+            DeviceError: Energy cannot be read.
+        """
+        if key in self._open:
+            raise ConfigError(f"window {key!r} has begun already; end it first")
+        self._open[key] = self._read(sync_execution)
+
+    def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
+        """Ends a window and returns what was measured.
+
+        Args:
+            key: Its name.
+            sync_execution: Wait until the GPUs have done what was launched, so that it counts in the window.
+            cancel: Measure nothing; the result is empty.
+
+        Raises:
+            ConfigError: No such window is open.
+            DeviceError: Energy cannot be read.
+        """
+        if key not in self._open:
+            raise ConfigError(f"window {key!r} has not begun; open are: {', '.join(self._open) or 'none'}")
+        began_s, energies_j = self._open.pop(key)
+        if cancel:
+            return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
+        ended_s, now_j = self._read(sync_execution)
+        consumed = (now - before for now, before in zip(now_j, energies_j, strict=True))
+        return Measurement(ended_s - began_s, dict(zip(self.gpu_indices, consumed, strict=True)))
+
+    def _read(self, sync_execution: bool) -> tuple[float, list[float]]:
+        torch = sys.modules.get("torch")
+        if sync_execution and torch is not None and torch.cuda.is_initialized():
+            for device in self._devices or [torch.cuda.current_device()]:
+                torch.cuda.synchronize(device)
+        for gpu in self.gpus:
+            gpu.wait_until_ready()
+        before_s = time.monotonic()
+        energies_j = [gpu.energy_j() for gpu in self.gpus]
+        return (before_s + time.monotonic()) / 2, energies_j
+
+    def simulated_kernels(self, **options: Any) -> SimulatedKernels | None:
+        """The computing side of the first GPU, if it is a simulated one; takes the options of `SimulatedKernels`."""
+        kind, _, name = self.gpus[0].spec.partition(":")
+        return SimulatedKernels(name, **options) if kind == "simulated" else None
+
+    def close(self) -> None:
+        """Sets power limits back and lets go of the GPUs."""
+        for gpu in self.gpus:
+            gpu.close()
+
+
+def spec_of(index: int | None) -> str:
+    """Returns the spec of a CUDA device of this process; where it cannot be used, `none:` and why."""
+    try:
+        return find_gpu_spec(index)
+    except DeviceError as error:
+        return f"none:{error}"
+
+
+def gpus_of(monitor: Monitor) -> list[LimitedGpu]:
+    """Returns the GPUs that a monitor watches, to set limits on: ours has them, for another's they are opened."""
+    if isinstance(monitor, EnergyMonitor):
+        return monitor.gpus
+    specs = dict.fromkeys(spec_of(index) for index in monitor.gpu_indices)
+    return [LimitedGpu(spec) for spec in specs]

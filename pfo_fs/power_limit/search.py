@@ -1,0 +1,167 @@
+"""Which power limits are measured, and in which order.
+
+`FullSweep` is Zeus's: all of them, from the top down. `CoarseToFine` measures a few, predicts the others from them,
+and measures where the optimum is predicted, until that and its neighbours are measured. Its windows are half as long,
+and it takes at most half of the sweep's steps.
+
+What lies between two measurements is predicted from how GPUs behave under a limit: where the limit holds, average
+power is the limit, so that power over limit changes little from one limit to the next and is taken to be linear in
+between; and time is close to a power of the limit, so that its logarithm is interpolated over the limit's, by the
+monotone cubics of Fritsch and Carlson ("Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17(2), 1980),
+with the slopes of Fritsch and Butland. Below the lowest measured limit both go on as they were.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pfo_fs.power_limit.measurements import PowerLimitMeasurement
+from pfo_fs.power_limit.selectors import OptimumSelector
+
+_RINGS = (1, 2, 4)
+"""How far from the optimum, in limits, measurements must confirm it: near ones for precision, far ones for noise."""
+
+
+class Search(ABC):
+    """Says which limit to measure next. It keeps no state: what was measured, by whomever, says it all.
+
+    Attributes:
+        window_steps: Steps in which one limit is measured.
+    """
+
+    window_steps: int
+
+    @abstractmethod
+    def next_limit_w(
+        self, limits_w: Sequence[int], measurements: Sequence[PowerLimitMeasurement], selector: OptimumSelector
+    ) -> int | None:
+        """Returns the limit to measure next, one of `limits_w`; None if enough is known.
+
+        Args:
+            limits_w: The limits in question, in W, highest first.
+            measurements: What is known of some of them.
+            selector: What is sought.
+        """
+
+
+class FullSweep(Search):
+    """All limits, from the top down.
+
+    Args:
+        warmup_steps: Steps before a limit is measured.
+        profile_steps: Steps in which it is.
+    """
+
+    def __init__(self, warmup_steps: int, profile_steps: int) -> None:
+        self.window_steps = profile_steps
+
+    def next_limit_w(
+        self, limits_w: Sequence[int], measurements: Sequence[PowerLimitMeasurement], selector: OptimumSelector
+    ) -> int | None:
+        """Returns the highest limit that is not measured yet."""
+        measured = {measurement.power_limit for measurement in measurements}
+        return next((limit_w for limit_w in limits_w if limit_w not in measured), None)
+
+
+class CoarseToFine(Search):
+    """The top, the middle, wherever the optimum is predicted, and in the end what surrounds the optimum.
+
+    A prediction never goes further down than half of what lies below the lowest limit measured: low limits are slow,
+    and seldom what is sought.
+
+    Args:
+        warmup_steps: Steps before a limit is measured.
+        profile_steps: Steps in which the full sweep would measure it; half of them are used.
+    """
+
+    def __init__(self, warmup_steps: int, profile_steps: int) -> None:
+        self.window_steps = max(1, profile_steps // 2)
+        self._share = (warmup_steps + profile_steps) / (warmup_steps + self.window_steps) / 2
+
+    def next_limit_w(
+        self, limits_w: Sequence[int], measurements: Sequence[PowerLimitMeasurement], selector: OptimumSelector
+    ) -> int | None:
+        """Returns the limit to measure next; None if the optimum is found, or half of the sweep's steps are used."""
+        known = {m.power_limit: m for m in measurements if m.power_limit in limits_w}
+        count = len(limits_w)
+        if len(known) >= max(1, int(count * self._share)):
+            return None
+        for position in (0, count // 2):
+            if limits_w[position] not in known:
+                return limits_w[position]
+        lowest = limits_w.index(min(known))
+        reach = limits_w[: lowest + 1 + (count - lowest) // 2]
+        best_w = selector.select(predict(reach, list(known.values())))
+        if best_w not in known:
+            return best_w
+        position = limits_w.index(best_w)
+        around = [position + distance for ring in _RINGS for distance in (ring, -ring)]
+        return next((limits_w[i] for i in around if 0 <= i < count and limits_w[i] not in known), None)
+
+
+def predict(limits_w: Sequence[int], known: Sequence[PowerLimitMeasurement]) -> list[PowerLimitMeasurement]:
+    """Returns a measurement for each limit, highest limit first as in `limits_w`: a known one, or what is predicted.
+
+    Args:
+        limits_w: Limits in W.
+        known: At least two measurements, one per limit.
+    """
+    by_limit = {measurement.power_limit: measurement for measurement in known}
+    points = [by_limit[limit_w] for limit_w in sorted(by_limit)]
+    log_limits = [math.log(point.power_limit) for point in points]
+    log_times = [math.log(point.time) for point in points]
+    shares = [point.energy / point.time / point.power_limit for point in points]
+    slopes = _slopes(log_limits, log_times)
+    found = []
+    for limit_w in limits_w:
+        if limit_w in by_limit:
+            found.append(by_limit[limit_w])
+            continue
+        x = math.log(limit_w)
+        time_s = math.exp(_cubic(x, log_limits, log_times, slopes))
+        share = _linear(x, log_limits, shares)
+        found.append(PowerLimitMeasurement(power_limit=limit_w, energy=share * limit_w * time_s, time=time_s))
+    return found
+
+
+def _linear(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Interpolates linearly; constant beyond the ends."""
+    right = bisect_right(xs, x)
+    if right in (0, len(xs)):
+        return ys[0 if right == 0 else -1]
+    part = (x - xs[right - 1]) / (xs[right] - xs[right - 1])
+    return ys[right - 1] + part * (ys[right] - ys[right - 1])
+
+
+def _slopes(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
+    """Returns the slope of the monotone cubic at each point: the weighted harmonic mean of those on both sides."""
+    widths = [b - a for a, b in pairwise(xs)]
+    secants = [(b - a) / width for (a, b), width in zip(pairwise(ys), widths, strict=True)]
+    slopes = [secants[0]]
+    for (left, right), (w0, w1) in zip(pairwise(secants), pairwise(widths), strict=True):
+        if left * right <= 0:
+            slopes.append(0.0)
+        else:
+            slopes.append(3 * (w0 + w1) / ((2 * w1 + w0) / left + (w1 + 2 * w0) / right))
+    return [*slopes, secants[-1]]
+
+
+def _cubic(x: float, xs: Sequence[float], ys: Sequence[float], slopes: Sequence[float]) -> float:
+    """Evaluates the piecewise cubic; a straight line beyond the ends."""
+    right = bisect_right(xs, x)
+    if right in (0, len(xs)):
+        end = 0 if right == 0 else -1
+        return ys[end] + slopes[end] * (x - xs[end])
+    x0, width = xs[right - 1], xs[right] - xs[right - 1]
+    part = (x - x0) / width
+    y0, y1, d0, d1 = ys[right - 1], ys[right], slopes[right - 1] * width, slopes[right] * width
+    return (
+        y0
+        + part * d0
+        + part**2 * (3 * (y1 - y0) - 2 * d0 - d1)
+        + part**3 * (2 * (y0 - y1) + d0 + d1)
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+"""States of the power-limit optimizer; steps are counted where one begins. Limits are in W.
+
+    Ready ─▶ Warmup ─▶ Profiling ─▶ Warmup for the next limit ... ─▶ Done
+      ▲────────┴──────────┘  an epoch's end: the same limit again, what is half measured is dropped
+
+`Off` takes the place of all of them where limits cannot be set or measured: training is left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Ready:
+    """Goes to `Warmup` when `steps` more steps have begun."""
+
+    next_power_limit: int
+    steps: int
+
+
+@dataclass
+class Warmup:
+    """The limit is set and settles; goes to `Profiling` when `steps` more steps have begun."""
+
+    current_power_limit: int
+    steps: int
+
+
+@dataclass
+class Profiling:
+    """Steps are measured; the measurement is complete when `steps` more steps have begun."""
+
+    current_power_limit: int
+    steps: int
+
+
+@dataclass
+class Done:
+    """The best limit is in force."""
+
+    optimal_power_limit: int
+
+
+@dataclass
+class Off:
+    """Power limits are left alone; `reason` says why, for people."""
+
+    reason: str
+
+
+State = Ready | Warmup | Profiling | Done | Off

@@ -1,0 +1,141 @@
+"""Stand-ins for GPUs and monitors, and Zeus's own class on top of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pfo_fs.device.physics import GpuModel
+from pfo_fs.errors import DeviceError
+from pfo_fs.power_limit import GlobalPowerLimitOptimizer, PowerLimitMeasurement
+
+
+class FakeGpu:
+    """As much of `LimitedGpu` as the optimizer uses; keeps what it was told."""
+
+    def __init__(self, lowest_w: float = 100, highest_w: float = 300, name: str = "Fake GPU-0") -> None:
+        self.name, self.lowest_w, self.highest_w = name, lowest_w, highest_w
+        self.limits_w: list[int] = []
+        self.given_back = 0
+        self.closed = False
+        self.problem = ""
+
+    def range_w(self) -> tuple[float, float]:
+        if self.problem:
+            raise DeviceError(self.problem)
+        return self.lowest_w, self.highest_w
+
+    def set_limit_w(self, limit_w: int) -> None:
+        self.limits_w.append(limit_w)
+
+    def settle(self) -> None:
+        pass
+
+    def check(self) -> str:
+        return self.problem
+
+    def give_back(self) -> None:
+        self.given_back += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeMonitor:
+    """Says of the n-th complete window what the n-th of `numbers` says: (time in s, energy in J)."""
+
+    def __init__(self, numbers: Sequence[tuple[float, float]] | Callable[[], tuple[float, float]]) -> None:
+        self.gpu_indices = [0]
+        self._numbers = numbers if callable(numbers) else iter(numbers).__next__
+        self.open: set[str] = set()
+        self.cancelled = 0
+
+    def begin_window(self, key: str) -> None:
+        assert not self.open
+        self.open.add(key)
+
+    def end_window(self, key: str, *, cancel: bool = False) -> Any:
+        self.open.remove(key)
+        if cancel:
+            self.cancelled += 1
+            return SimpleNamespace(time=0.0, gpu_energy={0: 0.0})
+        time_s, energy_j = self._numbers()
+        return SimpleNamespace(time=time_s, gpu_energy={0: energy_j})
+
+
+def make_optimizer(
+    monkeypatch: pytest.MonkeyPatch, monitor: FakeMonitor, gpu: FakeGpu | None = None, **options: Any
+) -> tuple[GlobalPowerLimitOptimizer, FakeGpu]:
+    """Ours on fakes."""
+    gpu = gpu or FakeGpu()
+    monkeypatch.setattr("pfo_fs.power_limit.optimizer.gpus_of", lambda _: [gpu])
+    return GlobalPowerLimitOptimizer(monitor, **options), gpu
+
+
+class ZeusGpus:
+    """What Zeus's class asks of its GPU layer; keeps the limits that were set, in W."""
+
+    def __init__(self, lowest_w: int, highest_w: int) -> None:
+        self._range_mw = (lowest_w * 1000, highest_w * 1000)
+        self.limits_w: list[int] = []
+
+    def get_power_management_limit_constraints(self, index: int) -> tuple[int, int]:
+        return self._range_mw
+
+    def set_persistence_mode(self, index: int, enabled: bool, block: bool) -> None:
+        pass
+
+    def set_power_management_limit(self, index: int, limit_mw: int) -> None:
+        self.limits_w.append(limit_mw // 1000)
+
+
+def make_zeus(
+    monkeypatch: pytest.MonkeyPatch, monitor: FakeMonitor, gpu: FakeGpu, **options: Any
+) -> tuple[Any, ZeusGpus]:
+    """Zeus's own class, on a GPU like ours."""
+    from zeus.optimizer import power_limit
+
+    gpus = ZeusGpus(int(gpu.lowest_w), int(gpu.highest_w))
+    monkeypatch.setattr(power_limit, "get_gpus", lambda ensure_homogeneous=False: gpus)
+    monkeypatch.setattr(power_limit, "atexit", SimpleNamespace(register=lambda _: None))
+    return power_limit.GlobalPowerLimitOptimizer(monitor, **options), gpus
+
+
+def state_of(optimizer: Any) -> tuple[str, int, int | None]:
+    """Name, limit in W and steps of a state, ours or Zeus's."""
+    state = optimizer.state
+    for name in ("next_power_limit", "current_power_limit", "optimal_power_limit"):
+        limit = getattr(state, name, None)
+        if limit is not None:
+            limit_w = limit // 1000 if type(state).__module__.startswith("zeus") else limit
+            return type(state).__name__, limit_w, getattr(state, "steps", None)
+    raise AssertionError(state)
+
+
+def at_limit(model: GpuModel, limit_w: int, steps: int = 40) -> PowerLimitMeasurement:
+    """What a perfect measurement of forward and backward would say."""
+    parts = [model.coefficients(name).within(limit_w, model.clocks_mhz[-1]) for name in ("forward", "backward")]
+    times_s = [part.time_s(model.clocks_mhz[0]) for part in parts]
+    energy_j = sum(t * part.power_w(model.clocks_mhz[0]) for t, part in zip(times_s, parts, strict=True))
+    return PowerLimitMeasurement(power_limit=limit_w, energy=energy_j * steps, time=sum(times_s) * steps)
+
+
+def limits_set(sim_dir: Path, name: str = "a") -> list[float]:
+    """The limits that a simulated GPU was given, in W; setting the one in force at the start is left out."""
+    path = sim_dir / f"{name}.log"
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else iter(())
+    return [line["watts"] for line in lines if line["action"] == "limit"][1:]
+
+
+def steps(optimizer: GlobalPowerLimitOptimizer, count: int, work: Callable[[], None] = lambda: None) -> Iterator[int]:
+    """Runs steps, and says after each which one it was."""
+    for step in range(count):
+        optimizer.on_step_begin()
+        work()
+        optimizer.on_step_end()
+        yield step

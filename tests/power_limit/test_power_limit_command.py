@@ -1,0 +1,182 @@
+"""`pfo-fs power-limit`, and the selectors behind it beside Zeus's."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from power_limit_fakes import at_limit
+from typer.testing import CliRunner
+
+from pfo_fs import power_limit as pl
+from pfo_fs.cli import app
+from pfo_fs.device.physics import A100
+from pfo_fs.errors import ConfigError
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "profile.json"
+    path.write_text(pl.profile_text([at_limit(A100, limit_w) for limit_w in range(500, 99, -25)]))
+    return path
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "pfo_fs", "power-limit", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit_w"),
+    [
+        (["--selector", "max-slowdown", "--factor", "1.05"], 450),
+        (["--selector", "max-slowdown", "--factor", "1.2"], 325),
+        (["--selector", "energy"], 275),
+        (["--selector", "time"], 500),
+        ([], 350),
+        (["--selector", "zeus-cost", "--eta-knob", "0.8", "--world-size", "1"], 300),
+        (["--selector", "zeus-cost", "--world-size", "8"], 500),
+    ],
+)
+def test_each_selector_answers_from_a_profile(profile: Path, arguments: list[str], limit_w: int) -> None:
+    done = CliRunner().invoke(app, ["power-limit", str(profile), "--json", *arguments])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["power_limit"] == limit_w
+    assert len(answer["measurements"]) == 17
+
+
+def test_the_answer_for_people_marks_the_limit_and_a_picture_is_drawn(profile: Path, tmp_path: Path) -> None:
+    code, text, _ = run(profile, "--selector", "max-slowdown", "--factor", "1.05", "-o", tmp_path / "p.png")
+    assert code == 0
+    (chosen,) = (line for line in text.splitlines() if "chosen" in line)
+    assert chosen.split()[:3] == ["450", "5.7842", "3.91%"]
+    assert "MaxSlowdownConstraint(factor=1.05): 450 W" in text
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_answer_is_there_all_the_same(
+    profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["pfo_fs.cli.power_limit"], "find_spec", lambda name: None)
+    done = CliRunner().invoke(app, ["power-limit", str(profile), "-o", str(tmp_path / "p.png"), "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["power_limit"] == 350
+    assert not (tmp_path / "p.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--selector", "best"], "--selector is one of max-slowdown, energy, time, zeus-cost"),
+        (["--selector", "max-slowdown"], "needs a --factor"),
+        (["--selector", "max-slowdown", "--factor", "0.9"], "1.05 allows 5 %"),
+        (["--selector", "energy", "--factor", "1.1"], "--factor belongs to --selector max-slowdown"),
+        (["--eta-knob", "2"], "between 0 (time) and 1 (energy)"),
+        (["--world-size", "0"], "1 or more"),
+        (["-o", "/nonexistent/p.png"], "cannot be written"),
+        (["-o", "p.unknown"], "cannot be written"),
+    ],
+)
+def test_wrong_options_end_with_a_message_that_says_what_to_do(profile: Path, arguments: list[str], words: str) -> None:
+    code, _, text = run(profile, *arguments)
+    assert code == 1
+    assert words in text
+    assert "Traceback" not in text
+
+
+def test_a_file_that_is_not_there_or_no_profile_is_an_error(tmp_path: Path) -> None:
+    code, _, text = run(tmp_path / "nothing.json")
+    assert (code, "No such file" in text) == (1, True)
+    (tmp_path / "p.json").write_text('{"measurements": [[1, 2]]}')
+    code, _, text = run(tmp_path / "p.json")
+    assert (code, "measurements.0" in text) == (1, True)
+
+
+def test_the_command_imports_no_torch(profile: Path) -> None:
+    code = f"""
+import sys
+sys.argv = ["pfo-fs", "power-limit", {str(profile)!r}]
+from pfo_fs.cli import app
+app(standalone_mode=False)
+assert not {{"torch", "numpy", "matplotlib", "pandas", "transformers"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# ---- what the README shows
+
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_every_option_that_the_readme_shows_exists() -> None:
+    shown = set(re.findall(r"--[a-z0-9-]+", " ".join(re.findall(r"pfo-fs power-limit .*", README))))
+    known = CliRunner().invoke(app, ["power-limit", "--help"], env={"COLUMNS": "200"}).output
+    assert {"--selector", "--factor", "--json"} <= shown
+    assert all(option in known for option in shown)
+
+
+def test_the_loop_in_the_readme_runs(tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```python\n(from pfo_fs\.power_limit .*?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:readme")
+    names: dict[str, Any] = {"epochs": 2, "loader": range(450)}
+    exec(block, names)
+    assert isinstance(names["plo"].state, pl.Off)
+    assert len(names["plo"].measurements) == 16, "an epoch measures 8 limits"
+
+
+# ---- selectors
+
+
+def zeus_kinds() -> Any:
+    from zeus.optimizer import power_limit
+
+    return power_limit
+
+
+@given(
+    numbers=st.dictionaries(
+        st.integers(1, 1000), st.tuples(st.floats(0.1, 100), st.floats(0.1, 1e5)), min_size=1, max_size=40
+    ),
+    eta=st.floats(0, 1),
+    world_size=st.integers(1, 1000),
+    factor=st.floats(1, 10),
+)
+def test_every_selector_chooses_as_zeuss(
+    numbers: dict[int, tuple[float, float]], eta: float, world_size: int, factor: float
+) -> None:
+    zeus = zeus_kinds()
+    ours = [pl.PowerLimitMeasurement(power_limit=w, time=t, energy=e) for w, (t, e) in numbers.items()]
+    theirs = [zeus.PowerLimitMeasurement(power_limit=w, time=t, energy=e) for w, (t, e) in numbers.items()]
+    for name, arguments in (
+        ("Energy", {}),
+        ("Time", {}),
+        ("ZeusCost", {"eta_knob": eta, "world_size": world_size}),
+        ("MaxSlowdownConstraint", {"factor": factor}),
+    ):
+        assert getattr(pl, name)(**arguments).select(ours) == getattr(zeus, name)(**arguments).select(theirs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (pl.ZeusCost, {"eta_knob": -0.1}),
+        (pl.ZeusCost, {"eta_knob": float("nan")}),
+        (pl.ZeusCost, {"eta_knob": 0.5, "world_size": 0}),
+        (pl.MaxSlowdownConstraint, {"factor": 0.99}),
+        (pl.MaxSlowdownConstraint, {"factor": float("nan")}),
+    ],
+)
+def test_selectors_out_of_range_are_errors(kind: Any, arguments: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        kind(**arguments)

@@ -1,0 +1,308 @@
+"""The profile file and the shared directory, which only a helper process touches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, state_of
+
+from pfo_fs import power_limit as pl
+from pfo_fs.errors import PlanError, StoreError
+from pfo_fs.power_limit.files import ProfileFiles
+from pfo_fs.power_limit.folder import MeasurementFolder, Result
+from pfo_fs.store import Files
+
+pytestmark = pytest.mark.usefixtures("sim_dir")
+
+WaitFor = Callable[..., Any]
+OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 50}
+NUMBERS = {300: (10.0, 3000.0), 250: (10.5, 2700.0), 200: (11.5, 2500.0), 150: (14.0, 2450.0), 100: (20.0, 2900.0)}
+
+
+def numbers_at(gpu: FakeGpu) -> Callable[[], tuple[float, float]]:
+    return lambda: NUMBERS[gpu.limits_w[-1]]
+
+
+def make(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[pl.GlobalPowerLimitOptimizer, FakeGpu]:
+    gpu = FakeGpu()
+    return make_optimizer(monkeypatch, FakeMonitor(numbers_at(gpu)), gpu, **{**OPTIONS, **options})
+
+
+# ---- the profile
+
+
+@given(
+    st.lists(
+        st.builds(
+            pl.PowerLimitMeasurement,
+            power_limit=st.integers(1, 10_000),
+            energy=st.floats(1e-6, 1e12),
+            time=st.floats(1e-6, 1e9),
+        ),
+        min_size=1,
+    )
+)
+def test_a_profile_is_the_same_after_writing_and_reading(measurements: list[pl.PowerLimitMeasurement]) -> None:
+    assert pl.parse_profile(pl.profile_text(measurements), "p.json") == measurements
+
+
+@given(st.one_of(st.text(), st.binary()))
+def test_no_text_does_more_than_raise_our_error(text: str | bytes) -> None:
+    with pytest.raises(PlanError, match=r"^p\.json "):
+        pl.parse_profile(text, "p.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "JSON"),
+        ('{"measurements": []}', "at least 1"),
+        ('{"measurements": [{"power_limit": 0, "energy": 1, "time": 1}]}', r"measurements\.0\.power_limit"),
+        ('{"measurements": [{"power_limit": 1, "energy": NaN, "time": 1}]}', "energy"),
+        ('{"measurements": [{"power_limit": 1, "energy": 1}]}', "time: Field required"),
+        ('{"measurements": "' + "x" * (1 << 20) + '"}', "larger than 1 MiB"),
+        ("[" * 100_000, "JSON"),
+    ],
+)
+def test_a_malformed_profile_is_an_error_that_says_where(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=words):
+        make(monkeypatch, profile_path=path)
+    assert path.read_text() == text
+
+
+def test_a_profile_of_another_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text('{"measurements": [{"power_limit": 450, "energy": 1, "time": 1}]}')
+    with pytest.raises(PlanError, match=r"450 W .* 100 to 300 W; is the profile another GPU's"):
+        make(monkeypatch, profile_path=path)
+
+
+def test_a_profile_that_cannot_be_read_is_one_warning_and_limits_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "p.json")
+    optimizer, _ = make(monkeypatch, profile_path=tmp_path / "p.json")
+    for _ in range(20):
+        optimizer.on_step_begin()
+    optimizer.close()
+    assert state_of(optimizer) == ("Done", 250, None)
+    assert "no plain file" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_a_folder_that_is_not_there_is_one_warning_and_the_limit_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer, _ = make(monkeypatch, profile_path=tmp_path / "missing" / "p.json")
+    for _ in range(20):
+        optimizer.on_step_begin()
+    optimizer.close()
+    assert state_of(optimizer) == ("Done", 250, None)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a mount that does not answer."""
+    program = tmp_path / "hangs"
+    program.write_text("#!/bin/sh\nexec sleep 20\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    files = ProfileFiles(tmp_path / "p.json", tmp_path / "shared", "key", timeout_s=0.2)
+    assert files.profile is None
+    files.close(0.1)
+    assert "does the file system hang" in caplog.text
+    assert len(caplog.records) == 1
+    for process in files._processes:
+        process.kill()
+        process.wait()
+
+
+def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
+    files = ProfileFiles(None, tmp_path / "shared", "key")
+    os.kill(files._processes[0].pid, signal.SIGKILL)
+    wait_for(lambda: (files.look(), caplog.records)[1])
+    files.publish(pl.PowerLimitMeasurement(power_limit=1, energy=1, time=1))
+    files.look()
+    files.close()
+    assert len(caplog.records) == 1
+
+
+def test_without_files_there_is_no_helper() -> None:
+    assert ProfileFiles(None, None, "key")._processes == []
+
+
+# ---- the shared directory
+
+
+def measured(limit_w: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
+    return pl.PowerLimitMeasurement(power_limit=limit_w, energy=energy_j, time=1.0)
+
+
+def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) -> None:
+    one, two = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(2))
+    one.publish(measured(300, 1))
+    two.publish(measured(300, 2))
+    two.publish(measured(250, 3))
+    two.publish_result(Result(selector="Energy()", power_limit=250))
+    one.publish_result(Result(selector="Energy()", power_limit=300))
+    for folder in (one, two):
+        found, results, _ = folder.news()
+        assert {m.power_limit: m.energy for m in found} == {300: 1, 250: 3}
+        assert results == [Result(selector="Energy()", power_limit=250)]
+        assert folder.news() == ([], [], [])
+
+
+def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
+    one, two = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(2))
+    one.announce(300)
+    two.announce(300)
+    two.announce(250)
+    assert sorted(one.news().begun_w) == [250, 300]
+    assert one.news().begun_w == []
+
+
+def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
+    folder = MeasurementFolder(Files(tmp_path / "shared"), "key")
+    folder.publish(measured(300))
+    place = tmp_path / "shared" / "power-limit" / "key"
+    (place / "250.json").write_text('{"power_limit": 250}')
+    (place / "200.json").write_bytes((place / "300.json").read_bytes())  # says 300
+    (place / "150.json").write_bytes(b"x" * 64)
+    (place / "notes.txt").write_text("for people")
+    found = folder.news().measurements
+    assert [m.power_limit for m in found] == [300]
+
+
+@pytest.mark.parametrize("key", ["../x", "", "a/b"])
+def test_keys_that_are_no_folder_names_are_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(StoreError):
+        MeasurementFolder(Files(tmp_path / "shared"), key)
+
+
+def test_a_later_job_takes_over_all_and_measures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
+    for _ in range(20):
+        first.on_step_begin()
+    first.close()
+    assert state_of(first) == ("Done", 150, None)
+    for selector, limit_w in ((pl.Energy(), 150), (pl.Time(), 300)):
+        later, gpu = make_optimizer(
+            monkeypatch, FakeMonitor([]), shared_dir=tmp_path / "shared", optimum_selector=selector, **OPTIONS
+        )
+        assert state_of(later) == ("Done", limit_w, None)
+        assert gpu.limits_w == [limit_w]
+        later.close()
+
+
+def test_jobs_at_the_same_time_share_the_work_and_end_alike(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait_for: WaitFor
+) -> None:
+    jobs = [make(monkeypatch, shared_dir=tmp_path / "shared")[0] for _ in range(2)]
+    folder = next((tmp_path / "shared" / "power-limit").iterdir())
+
+    def all_know(limit_w: int) -> bool:
+        """Whether each job knows that this limit is taken, or measured."""
+        open_files = [job._chooser.files for job in jobs if not isinstance(job.state, pl.Done)]
+        for files in open_files:
+            files.look()
+        return all(limit_w in files.begun_w and files.measurements.keys() >= written() for files in open_files)
+
+    def written() -> set[int]:
+        return {int(path.stem) for path in folder.glob("[0-9]*.json")}
+
+    windows = [0, 0]
+    for turn in range(40):
+        job = jobs[turn % 2]
+        measured_w = job.state.current_power_limit if isinstance(job.state, pl.Profiling) else None
+        job.on_step_begin()
+        if measured_w is not None:  # a window was complete
+            windows[turn % 2] += 1
+            wait_for(lambda limit_w=measured_w: limit_w in written())
+        if isinstance(job.state, pl.Warmup):
+            wait_for(lambda limit_w=job.state.current_power_limit: all_know(limit_w))
+    assert {state_of(job) for job in jobs} == {("Done", 250, None)}
+    assert sum(windows) <= 5 + 1 + 1, "both may begin with one limit, and both may be left with the last one"
+    assert all(windows)
+    for job in jobs:
+        job.close()
+
+
+def test_jobs_of_other_gpus_or_other_steps_do_not_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for gpu, options in (
+        (FakeGpu(), {}),
+        (FakeGpu(name="Other GPU-1"), {}),
+        (FakeGpu(highest_w=350), {}),
+        (FakeGpu(), {"profile_steps": 2}),
+    ):
+        optimizer, _ = make_optimizer(
+            monkeypatch, FakeMonitor([]), gpu, shared_dir=tmp_path / "shared", **{**OPTIONS, **options}
+        )
+        assert type(optimizer.state).__name__ == "Ready"
+        optimizer.close()
+    assert len(list((tmp_path / "shared" / "power-limit").iterdir())) == 4
+
+
+def test_a_directory_that_cannot_be_used_is_one_warning_and_everything_is_measured_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    optimizer, _ = make(monkeypatch, shared_dir=tmp_path / "shared")
+    for _ in range(20):
+        optimizer.on_step_begin()
+    optimizer.close()
+    assert state_of(optimizer) == ("Done", 250, None)
+    assert "everybody may write there" in caplog.text
+    assert len(caplog.records) == 1
+
+
+JOB = textwrap.dedent("""
+    import json, sys, time
+    from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
+    monitor = EnergyMonitor(specs=["simulated:" + sys.argv[1]])
+    kernels = monitor.simulated_kernels(time_scale=20)
+    with GlobalPowerLimitOptimizer(
+        monitor, MaxSlowdownConstraint(1.3), warmup_steps=1, profile_steps=4, pl_step=50, shared_dir=sys.argv[2]
+    ) as optimizer:
+        windows = 0
+        deadline = time.monotonic() + 60
+        while not isinstance(optimizer.state, Done):
+            assert time.monotonic() < deadline, optimizer.state
+            known = optimizer.state
+            optimizer.on_step_begin()
+            windows += type(known).__name__ == "Profiling" and optimizer.state is not known
+            kernels.run("forward")
+            kernels.run("backward")
+            print("step", flush=True)
+        print(json.dumps([optimizer.state.optimal_power_limit, windows]), flush=True)
+    monitor.close()
+""")
+
+
+@pytest.mark.slow
+def test_real_jobs_share_and_one_that_is_killed_leaves_nobody_waiting(tmp_path: Path, processes: Any) -> None:
+    victim, *jobs = (processes.python("-c", JOB, name, str(tmp_path / "shared")) for name in "abc")
+    victim.stdout.readline()
+    victim.kill()
+    results = [json.loads(job.communicate(timeout=90)[0].splitlines()[-1]) for job in jobs]
+    assert len({limit_w for limit_w, _ in results}) == 1
+    later = processes.python("-c", JOB, "d", str(tmp_path / "shared"))
+    assert json.loads(later.communicate(timeout=90)[0].splitlines()[-1]) == [results[0][0], 0]
+    folder = next((tmp_path / "shared" / "power-limit").iterdir())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700

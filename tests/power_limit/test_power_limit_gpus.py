@@ -1,0 +1,479 @@
+"""Power limits from the trainer to the GPU, through real clock processes, and back again whatever happens."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from power_limit_fakes import limits_set
+
+from pfo_fs.device.gpu import DryRunGpu, NoGpu, open_gpu
+from pfo_fs.device.physics import A40, A100, MODELS
+from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
+from pfo_fs.errors import ConfigError, DeviceError
+from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
+from pfo_fs.power_limit.gpus import LimitedGpu
+
+pytestmark = pytest.mark.usefixtures("sim_dir")
+
+WaitFor = Callable[..., Any]
+Open = Callable[..., LimitedGpu]
+
+
+@pytest.fixture
+def open_limited() -> Iterator[Open]:
+    opened: list[LimitedGpu] = []
+
+    def one(spec: str = "simulated:a") -> LimitedGpu:
+        opened.append(LimitedGpu(spec))
+        return opened[-1]
+
+    yield one
+    for gpu in opened:
+        gpu.close()
+
+
+# ---- the simulated GPU
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_under_a_limit_an_instruction_draws_that_much_or_less_and_never_gets_faster(name: str) -> None:
+    model = MODELS[name]
+    lowest_w, highest_w = map(int, model.power_limits_w)
+    for instruction in ("forward", "backward", "backward_weight"):
+        free = model.coefficients(instruction)
+        top_mhz, low_mhz = model.clocks_mhz[0], model.clocks_mhz[-1]
+        assert free.within(highest_w, low_mhz) == free
+        times_s = []
+        for limit_w in range(highest_w, lowest_w - 1, -5):
+            limited = free.within(limit_w, low_mhz)
+            times_s.append(limited.time_s(top_mhz))
+            assert limited.power_w(top_mhz) <= max(limit_w, free.power_w(low_mhz)) + 0.01
+            assert limited.time_s(low_mhz) == pytest.approx(free.time_s(low_mhz), rel=1e-4)
+        assert times_s == sorted(times_s)
+    assert A40.coefficients("forward").within(200, 210).power_w(1740) == pytest.approx(200, abs=0.1)
+
+
+def test_a_limit_that_changes_while_an_instruction_runs_changes_the_rest_of_it() -> None:
+    gpu, kernels = SimulatedGpu("a"), SimulatedKernels("a", time_scale=1)
+    kernels.start("backward")
+    free = kernels.model("backward", 0)
+    started_ns = kernels._mark_ns
+    gpu.set_power_limit_w(150)
+    changed_ns = gpu._state.words[2]
+    kernels.finish()
+    ended_ns = gpu._state.words[12]
+    share = (changed_ns - started_ns) / 1e9 / free.time_s(1410)
+    slow_s = free.within(150, 210).time_s(1410)
+    assert (ended_ns - changed_ns) / 1e9 == pytest.approx((1 - share) * slow_s, abs=0.002)
+
+
+def test_limits_beyond_the_range_are_refused_and_the_one_in_force_is_told() -> None:
+    gpu = SimulatedGpu("a")
+    assert gpu.power_limit_range_w() == A100.power_limits_w
+    assert gpu.power_limit_w() == 500
+    gpu.set_power_limit_w(250)
+    assert gpu.power_limit_w() == 250
+    for limit_w in (99, 501):
+        with pytest.raises(DeviceError, match="100 to 500 W"):
+            gpu.set_power_limit_w(limit_w)
+
+
+def test_a_dry_run_records_limits_and_sets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
+    gpu = open_gpu("simulated:a")
+    assert isinstance(gpu, DryRunGpu)
+    gpu.set_power_limit_w(250)
+    assert gpu.actions == [("limit", 250)]
+    assert gpu.power_limit_w() == 500
+
+
+def test_where_there_is_no_gpu_there_is_no_limit() -> None:
+    gpu = NoGpu("because")
+    for call in (gpu.power_limit_range_w, gpu.power_limit_w, lambda: gpu.set_power_limit_w(100)):
+        with pytest.raises(DeviceError, match="because"):
+            call()
+
+
+# ---- through the clock process
+
+
+def test_limits_are_set_and_at_the_close_back_to_what_was_there_before(open_limited: Open, sim_dir: Path) -> None:
+    SimulatedGpu("a").set_power_limit_w(450)  # the site's own, say
+    (sim_dir / "a.log").unlink()
+    gpu = open_limited()
+    assert gpu.range_w() == (100, 500)
+    gpu.set_limit_w(300)
+    gpu.set_limit_w(200)
+    gpu.close()
+    assert limits_set(sim_dir) == [300, 200, 450]
+
+
+def test_a_clock_process_for_limits_leaves_clocks_alone(open_limited: Open, sim_dir: Path) -> None:
+    SimulatedGpu("a").lock_clock_mhz(900)
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.close()
+    assert "reset" not in (sim_dir / "a.log").read_text()
+
+
+def test_what_was_not_changed_is_not_set_back(open_limited: Open, sim_dir: Path) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.close()
+    assert limits_set(sim_dir) == []
+
+
+def kill_all(gpu: LimitedGpu) -> None:
+    """Kills the clock process with nobody to notice, as when a whole job is killed."""
+    gpu._clocks._lost = True
+    assert gpu._clocks._process is not None
+    gpu._clocks._process.kill()
+    gpu._clocks._process.wait(10)
+
+
+def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    kill_all(gpu)
+    later = open_limited()
+    later.range_w()
+    later.set_limit_w(300)
+    later.close()
+    assert limits_set(sim_dir) == [200, 500, 300, 500]
+    assert not list(sim_dir.glob("power-limit-*"))
+
+
+def test_a_limit_that_somebody_has_set_after_a_killed_job_is_kept(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    kill_all(gpu)
+    SimulatedGpu("a").set_power_limit_w(350)
+    later = open_limited()
+    later.range_w()
+    later.set_limit_w(300)
+    later.close()
+    assert limits_set(sim_dir)[-2:] == [300, 350]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"before_w": "x", "set_w": 500}', '{"before_w": 9e9, "set_w": 500}'])
+def test_a_note_that_is_none_counts_for_nothing(open_limited: Open, sim_dir: Path, text: str) -> None:
+    (sim_dir / "power-limit-SIM-a.json").write_text(text)
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(300)
+    gpu.close()
+    assert limits_set(sim_dir) == [300, 500]
+
+
+def test_no_permission_is_a_reason(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
+    gpu = open_limited()
+    with pytest.raises(DeviceError, match="may not set power limits"):
+        gpu.range_w()
+    assert "may not set" in gpu.problem
+
+
+def test_a_limit_that_cannot_be_set_gives_the_old_one_back_and_is_told(
+    open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
+) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:3")
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(300)
+    assert gpu.energy_j() >= 0
+    assert gpu.problem == ""
+    gpu.set_limit_w(200)
+    wait_for(gpu.check)
+    assert "200 W could not be set" in gpu.problem
+    assert limits_set(sim_dir) == [300, 500]
+
+
+@pytest.mark.parametrize("spec", ["none", "nvml:GPU-nowhere"])
+def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, spec: str) -> None:
+    gpu = open_limited(spec)
+    with pytest.raises(DeviceError):
+        gpu.range_w()
+    gpu.set_limit_w(100)
+    gpu.give_back()
+
+
+def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    assert gpu.pid is not None
+    os.kill(gpu.pid, signal.SIGKILL)
+    with caplog.at_level(logging.WARNING, "pfo_fs"):
+        gpu.set_limit_w(150)
+        wait_for(gpu.check)
+        with pytest.raises(DeviceError, match="has died"):
+            gpu.energy_j()
+    assert len(caplog.records) == 1
+    wait_for(lambda: limits_set(sim_dir)[-1] == 500)
+
+
+def test_sigterm_to_the_clock_process_gives_the_limit_back_for_good(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    assert gpu.pid is not None
+    os.kill(gpu.pid, signal.SIGTERM)
+    wait_for(lambda: limits_set(sim_dir) == [200, 500])
+    gpu.set_limit_w(300)
+    wait_for(gpu.check)
+    assert "SIGTERM" in gpu.problem
+    assert limits_set(sim_dir) == [200, 500]
+
+
+TRAINER = textwrap.dedent("""
+    import os, signal, sys, time
+    from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer, Warmup
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    optimizer = GlobalPowerLimitOptimizer(monitor, pl_step=250, profile_path=sys.argv[2])
+    for step in range(52):
+        optimizer.on_step_begin()
+    assert optimizer.state == Warmup(250, 10), optimizer.state
+    child = 0
+    if sys.argv[1] == "forked":
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    print(child, flush=True)
+    if sys.argv[1] == "exception":
+        raise RuntimeError("training has failed")
+    time.sleep(60)
+""")
+
+
+@pytest.mark.parametrize(
+    ("how", "killer"),
+    [
+        ("alone", signal.SIGKILL),
+        ("forked", signal.SIGKILL),
+        ("alone", signal.SIGTERM),
+        ("alone", signal.SIGINT),
+        ("exception", None),
+    ],
+)
+def test_limits_are_back_after_the_trainers_death(
+    sim_dir: Path, tmp_path: Path, wait_for: WaitFor, processes: Any, how: str, killer: signal.Signals | None
+) -> None:
+    """Also while a child that the trainer forked, a data loader's worker, lives on."""
+    trainer = processes.python("-c", TRAINER, how, str(tmp_path / "profile.json"))
+    child = int(trainer.stdout.readline())
+    try:
+        if killer is not None:
+            wait_for(lambda: limits_set(sim_dir) == [500, 250], what="the limit")
+            trainer.send_signal(killer)
+        wait_for(lambda: limits_set(sim_dir)[-2:] == [250, 500], what="the old limit")
+        trainer.wait(10)
+        assert not (tmp_path / "profile.json").exists()
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+
+
+# ---- the monitor
+
+
+def test_a_window_has_the_time_and_energy_of_each_gpu() -> None:
+    monitor = EnergyMonitor(specs=["simulated:a", "simulated:b"])
+    kernels = monitor.simulated_kernels(time_scale=1)
+    assert kernels is not None
+    model = kernels.model("backward", 0)
+    monitor.begin_window("w")
+    kernels.run("backward")
+    measured = monitor.end_window("w")
+    monitor.close()
+    assert measured.time >= model.time_s(1410)
+    idle_w = A100.blocking_power_w
+    busy_j = model.power_w(1410) * model.time_s(1410) + idle_w * (measured.time - model.time_s(1410))
+    assert measured.gpu_energy[0] == pytest.approx(busy_j, rel=0.1)
+    assert measured.gpu_energy[1] == pytest.approx(idle_w * measured.time, rel=0.1)
+    assert measured.total_energy == sum(measured.gpu_energy.values())
+
+
+def test_windows_that_do_not_match_are_errors() -> None:
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    with pytest.raises(ConfigError, match="has not begun"):
+        monitor.end_window("w")
+    monitor.begin_window("w")
+    with pytest.raises(ConfigError, match="begun already"):
+        monitor.begin_window("w")
+    assert monitor.end_window("w", cancel=True).time == 0
+    monitor.begin_window("w")
+    monitor.close()
+    with pytest.raises(DeviceError):
+        monitor.end_window("w")
+
+
+def test_a_monitor_of_no_gpu_or_of_gpus_named_twice_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        EnergyMonitor(specs=[])
+    with pytest.raises(ConfigError, match="not by both"):
+        EnergyMonitor([0], specs=["none"])
+
+
+# ---- the optimizer on them
+
+
+def test_without_permission_there_is_one_warning_and_training_goes_on(
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
+    monkeypatch.setenv("PFO_FS_GPU", "simulated")
+    with GlobalPowerLimitOptimizer() as optimizer:
+        for _ in range(3):
+            optimizer.on_step_begin()
+            optimizer.on_step_end()
+        optimizer.on_epoch_end()
+        assert isinstance(optimizer.state, Off)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "may not set power limits" in caplog.text
+
+
+def test_a_failure_in_between_gives_the_limit_back_with_one_warning(
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:3")
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    with GlobalPowerLimitOptimizer(monitor, warmup_steps=1, profile_steps=1) as optimizer:
+        for _ in range(10):
+            optimizer.on_step_begin()
+    monitor.close()
+    assert isinstance(optimizer.state, Off)
+    assert "475 W could not be set" in optimizer.state.reason
+    assert len(caplog.records) == 1
+    assert limits_set(sim_dir) == [500, 500]
+
+
+def test_gpus_with_different_ranges_are_an_error_that_names_them(
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    assert monitor.gpus[0].range_w() == (100, 500)
+    monkeypatch.setenv("PFO_FS_SIM_MODEL", "A40")
+    other = LimitedGpu("simulated:b")
+    monitor.gpus.append(other)
+    with pytest.raises(ConfigError, match=r"A100 SIM-a .*: 100 to 500 W; simulated A40 SIM-b .*: 100 to 300 W"):
+        GlobalPowerLimitOptimizer(monitor)
+    monitor.close()
+
+
+@pytest.mark.parametrize("drift", [None, 0.5])
+@pytest.mark.parametrize("event", ["death", "failure"])
+def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
+    sim_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: WaitFor,
+    caplog: pytest.LogCaptureFixture,
+    event: str,
+    drift: float | None,
+) -> None:
+    if event == "failure":
+        monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:4")  # tried, 500, 200, and then the choice
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 300}
+    with GlobalPowerLimitOptimizer(monitor, Time(), reprofile_drift=drift, **options) as optimizer:
+        while not isinstance(optimizer.state, Done):
+            optimizer.on_step_begin()
+        optimizer.state = Done(300)  # another than the last one, so that it must be set
+        if event == "death":
+            assert monitor.gpus[0].pid is not None
+            os.kill(monitor.gpus[0].pid, signal.SIGKILL)
+        wait_for(lambda: (optimizer.on_step_begin(), isinstance(optimizer.state, Off))[1])
+        for _ in range(5):
+            optimizer.on_step_begin()
+    monitor.close()
+    wait_for(lambda: limits_set(sim_dir)[-1] == 500)
+    ours = [record for record in caplog.records if "left alone" in record.message]
+    assert len(ours) == 1
+
+
+def test_another_monitors_gpus_are_found_by_its_indices(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from power_limit_fakes import FakeMonitor
+
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:theirs")
+    with GlobalPowerLimitOptimizer(
+        FakeMonitor([(1.0, 400.0), (1.1, 300.0)]), wait_steps=0, warmup_steps=1, profile_steps=1, pl_step=300
+    ) as optimizer:
+        for _ in range(6):
+            optimizer.on_step_begin()
+        assert type(optimizer.state).__name__ == "Done"
+    assert limits_set(sim_dir, "theirs") == [500, 200, 500]
+
+
+def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that replays what a real one has recorded."""
+    from zeus.utils.testing import ReplayZeusMonitor
+
+    rows = ["start_time,window_name,elapsed_time,gpu0_energy", "0,w,1.0,400", "0,w,1.1,300"]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    monitor = ReplayZeusMonitor(log_file=tmp_path / "log.csv", ignore_sync_execution=True, match_window_name=False)
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
+    with GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=300) as optimizer:
+        for step in range(12):
+            if step == 3:
+                optimizer.on_epoch_end()  # in the middle of a window
+            optimizer.on_step_begin()
+    assert [tuple(m.model_dump().values()) for m in optimizer.measurements] == [(500, 400.0, 1.0), (200, 300.0, 1.1)]
+
+
+def test_the_nvml_gpu_speaks_in_watts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfo_fs.device.nvml import NvmlGpu
+    from pfo_fs.errors import DevicePermissionError
+
+    class Error(Exception):
+        value = 4
+
+    class Nvml:
+        NVMLError = Error
+        limit_mw = 400_000
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: {"nvmlDeviceGetName": "A100", "nvmlDeviceGetMigMode": (0, 0)}.get(name, 0)
+
+        def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: int) -> list[int]:
+            return [100_000, 400_000]
+
+        def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:
+            return self.limit_mw
+
+        def nvmlDeviceSetPowerManagementLimit(self, handle: int, limit_mw: int) -> None:
+            if limit_mw == 123_000:
+                raise Error
+            self.limit_mw = limit_mw
+
+    fake = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
+    gpu = NvmlGpu("GPU-1")
+    assert gpu.power_limit_range_w() == (100, 400)
+    gpu.set_power_limit_w(287.5)
+    assert fake.limit_mw == 287_500
+    assert gpu.power_limit_w() == 287.5
+    with pytest.raises(DevicePermissionError, match=r"123 W .*CAP_SYS_ADMIN"):
+        gpu.set_power_limit_w(123)

@@ -1,0 +1,154 @@
+"""Several real ranks on gloo decide together. One job of two ranks runs all scenarios, one of four the first again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from power_limit_fakes import limits_set
+
+PROGRAM = Path(__file__).with_name("power_limit_rank.py")
+OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2, "pl_step": 100}
+
+pytestmark = pytest.mark.slow
+
+WaitFor = Callable[..., Any]
+Results = list[dict[str, Any]]
+
+
+def run_ranks(folder: Path, size: int, scenarios: dict[str, dict[str, Any]]) -> Results:
+    """Runs a job and returns what its ranks say; one that dies says nothing."""
+    (folder / "sim").mkdir(mode=0o700)
+    command = [sys.executable, str(PROGRAM)]
+    arguments = [str(size), str(folder / "store"), json.dumps({n: {**OPTIONS, **s} for n, s in scenarios.items()})]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), *arguments],
+            text=True,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PFO_FS_SIM_DIR": str(folder / "sim"), "PFO_FS_RUN_DIR": str(folder / "sim")},
+        )
+        for rank in range(size)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode in (0, 9) for rank in ranks] == [True] * size
+    return [json.loads(output.splitlines()[-1]) for output in outputs if output]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """The folder of the job of two ranks, and what each rank says of each scenario."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "known.json").write_text('{"measurements": [{"power_limit": 300, "energy": 1, "time": 1}]}')
+    (folder / "malformed.json").write_text("{}")
+    scenarios: dict[str, dict[str, Any]] = {
+        "combined": {"profile_path": str(folder / "profile.json"), "factor": 1.15},
+        "known": {"profile_path": str(folder / "known.json")},
+        "malformed": {"profile_path": str(folder / "malformed.json")},
+        "ranges": {"env": {"1": {"PFO_FS_SIM_MODEL": "A40"}}},
+        "permission": {"env": {"1": {"PFO_FS_SIM_FAULT": "permission"}}},
+        "failure": {"env": {"1": {"PFO_FS_SIM_FAULT": "limit:4"}}},
+        "first": {"shared_dir": str(folder / "shared")},
+        "out_of_step": {"diverges_at": 3, "wait_s": 2.0},
+        "second": {"shared_dir": str(folder / "shared"), "search": "coarse-to-fine"},
+    }
+    return folder, run_ranks(folder, 2, scenarios)
+
+
+def check_combined(folder: Path, results: Results) -> None:
+    size = len(results)
+    expected = [
+        {
+            "power_limit": limit_w,
+            "energy": sum(100.0 * (rank + 1) + 10 * window for rank in range(size)),
+            "time": 10.0 + window + size - 1,
+        }
+        for window, limit_w in enumerate((500, 400, 300, 200, 100))
+    ]
+    for rank, result in enumerate(results):
+        assert result["combined"]["measurements"] == expected
+        assert result["combined"]["state"] == "Done(optimal_power_limit=400)"
+        assert result["combined"]["warnings"] == []
+        assert limits_set(folder / "sim", f"combined{rank}")[-2:] == [400, 500]
+    assert json.loads((folder / "profile.json").read_text()) == {"measurements": expected}
+
+
+def test_energies_are_added_and_the_slowest_time_counts_on_two_ranks(job: tuple[Path, Results]) -> None:
+    check_combined(*job)
+
+
+def test_energies_are_added_and_the_slowest_time_counts_on_four_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "four"
+    folder.mkdir()
+    scenario = {"profile_path": str(folder / "profile.json"), "factor": 1.15}
+    check_combined(folder, run_ranks(folder, 4, {"combined": scenario}))
+
+
+def test_a_profile_is_read_by_rank_0_for_all(job: tuple[Path, Results]) -> None:
+    for result in job[1]:
+        assert result["known"]["state"] == "Done(optimal_power_limit=300)"
+        assert result["known"]["measured"] == 0
+
+
+def test_a_malformed_profile_is_an_error_on_all_ranks(job: tuple[Path, Results]) -> None:
+    for result in job[1]:
+        assert result["malformed"]["error"].startswith("PlanError")
+
+
+def test_different_ranges_are_an_error_on_all_ranks_that_names_the_gpus(job: tuple[Path, Results]) -> None:
+    for result in job[1]:
+        error = result["ranges"]["error"]
+        assert error.startswith("ConfigError")
+        assert "A100 SIM-ranges0 (rank 0, GPU 0): 100 to 500 W" in error
+        assert "A40 SIM-ranges1 (rank 1, GPU 0): 100 to 300 W" in error
+
+
+@pytest.mark.parametrize("scenario", ["permission", "failure"])
+def test_one_rank_that_cannot_set_limits_is_one_warning_and_all_leave_them_alone(
+    job: tuple[Path, Results], scenario: str
+) -> None:
+    folder, results = job
+    assert [len(result[scenario]["warnings"]) for result in results] == [1, 0]
+    assert "rank 1" in results[0][scenario]["warnings"][0]
+    for rank, result in enumerate(results):
+        assert result[scenario]["state"].startswith("Off(")
+        assert limits_set(folder / "sim", f"{scenario}{rank}")[-1:] in ([], [500])
+
+
+def test_ranks_share_with_other_jobs_through_rank_0_and_the_default_cost_counts_all_gpus(
+    job: tuple[Path, Results],
+) -> None:
+    for result in job[1]:
+        assert result["first"]["selector"] == "ZeusCost(eta_knob=0.5, world_size=2)"
+        assert result["first"]["state"] == result["second"]["state"] == job[1][0]["first"]["state"]
+        assert (result["first"]["measured"], result["second"]["measured"]) == (5, 0)
+
+
+def test_ranks_out_of_step_leave_limits_alone_and_do_not_wait_for_each_other_for_ever(
+    job: tuple[Path, Results],
+) -> None:
+    """One waits for the other's measurement, which waits for the first one's gradients."""
+    for rank, result in enumerate(job[1]):
+        assert result["out_of_step"]["state"].startswith("Off(reason='ranks cannot be asked")
+        assert len(result["out_of_step"]["warnings"]) == 1
+        assert limits_set(job[0] / "sim", f"out_of_step{rank}")[-1] == 500
+
+
+def test_a_rank_that_dies_leaves_the_others_training(tmp_path: Path, wait_for: WaitFor) -> None:
+    folder = tmp_path / "two"
+    folder.mkdir()
+    (survivor,) = run_ranks(folder, 2, {"death": {"dies_at": 7}})
+    assert survivor["death"]["state"].startswith("Off(reason='ranks cannot be asked")
+    assert len(survivor["death"]["warnings"]) == 1
+    for rank in range(2):
+        wait_for(lambda rank=rank: limits_set(folder / "sim", f"death{rank}")[-1] == 500)

@@ -1,0 +1,211 @@
+"""The coarse-to-fine search against the full sweep, over all models of simulated GPUs and many seeds of noise."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from power_limit_fakes import FakeGpu, FakeMonitor, at_limit, make_optimizer
+
+from pfo_fs import power_limit as pl
+from pfo_fs.device.physics import MODELS, GpuModel
+from pfo_fs.power_limit.drift import DriftWatch
+from pfo_fs.power_limit.search import CoarseToFine, FullSweep, predict
+
+SELECTORS: list[pl.OptimumSelector] = [
+    pl.Energy(),
+    pl.Time(),
+    *(pl.ZeusCost(eta) for eta in (0, 0.25, 0.5, 0.75, 1)),
+    *(pl.MaxSlowdownConstraint(factor) for factor in (1, 1.02, 1.05, 1.1, 1.2, 1.5)),
+]
+WARMUP_STEPS, PROFILE_STEPS = 10, 40
+SEEDS = range(25)
+
+
+def limits_of(model: GpuModel, pl_step_w: int) -> list[int]:
+    lowest_w, highest_w = map(int, model.power_limits_w)
+    return list(range(highest_w, lowest_w - 1, -pl_step_w))
+
+
+def cost(selector: pl.OptimumSelector, truth: dict[int, pl.PowerLimitMeasurement], limit_w: int) -> float:
+    """What a limit costs in truth: seconds for `Time`, else joules."""
+    found = truth[limit_w]
+    if isinstance(selector, pl.Time):
+        return found.time
+    return selector.cost_j(found, max(truth)) if isinstance(selector, pl.ZeusCost) else found.energy
+
+
+def noisy(truth: dict[int, pl.PowerLimitMeasurement], noise: float, seed: int) -> dict[int, pl.PowerLimitMeasurement]:
+    """Windows whose times and powers are off by a normal error of standard deviation `noise`."""
+    dice = random.Random(seed)
+    return {
+        limit_w: pl.PowerLimitMeasurement(
+            power_limit=limit_w,
+            time=m.time * (factor := 1 + dice.gauss(0, noise)),
+            energy=m.energy * factor * (1 + dice.gauss(0, noise)),
+        )
+        for limit_w, m in truth.items()
+    }
+
+
+def search(
+    limits_w: list[int], table: dict[int, pl.PowerLimitMeasurement], selector: pl.OptimumSelector
+) -> tuple[int, int]:
+    """Returns the choice, and the steps it took."""
+    looking = CoarseToFine(WARMUP_STEPS, PROFILE_STEPS)
+    measured: list[pl.PowerLimitMeasurement] = []
+    while (limit_w := looking.next_limit_w(limits_w, measured, selector)) is not None:
+        assert limit_w not in {m.power_limit for m in measured}
+        measured.append(table[limit_w])
+    return selector.select(measured), len(measured) * (WARMUP_STEPS + looking.window_steps)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.002, 0.003])
+@pytest.mark.parametrize("pl_step_w", [10, 25, 50])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_choice_is_that_of_the_full_sweep_or_costs_1_percent_more_at_most_in_half_the_steps(
+    name: str, pl_step_w: int, noise: float
+) -> None:
+    limits_w = limits_of(MODELS[name], pl_step_w)
+    truth = {limit_w: at_limit(MODELS[name], limit_w) for limit_w in limits_w}
+    for selector in SELECTORS:
+        for seed in SEEDS if noise else range(1):
+            table = noisy(truth, noise, seed)
+            full_w = selector.select(list(table.values()))
+            chosen_w, steps = search(limits_w, table, selector)
+            assert 2 * steps <= len(limits_w) * (WARMUP_STEPS + PROFILE_STEPS)
+            where = f"{selector}, seed {seed}: {chosen_w} W, the full sweep {full_w} W"
+            assert cost(selector, truth, chosen_w) <= 1.01 * cost(selector, truth, full_w), where
+            if isinstance(selector, pl.MaxSlowdownConstraint):
+                allowed_s = max(selector.factor * table[limits_w[0]].time, table[full_w].time)
+                assert table[chosen_w].time <= allowed_s, where
+
+
+@given(
+    count=st.integers(1, 60),
+    warmup_steps=st.integers(0, 20),
+    profile_steps=st.integers(1, 60),
+    data=st.data(),
+)
+def test_whatever_the_numbers_every_search_ends_and_measures_no_limit_twice(
+    count: int, warmup_steps: int, profile_steps: int, data: Any
+) -> None:
+    limits_w = list(range(10 * count, 0, -10))
+    dice = random.Random(data.draw(st.integers(0, 1000)))
+    selector = data.draw(st.sampled_from(SELECTORS))
+    for kind in (FullSweep, CoarseToFine):
+        looking = kind(warmup_steps, profile_steps)
+        measured: list[pl.PowerLimitMeasurement] = []
+        while (limit_w := looking.next_limit_w(limits_w, measured, selector)) is not None:
+            measured.append(
+                pl.PowerLimitMeasurement(power_limit=limit_w, time=dice.uniform(0.1, 9), energy=dice.uniform(1, 9))
+            )
+        assert len({m.power_limit for m in measured}) == len(measured)
+        assert measured[0].power_limit == limits_w[0]
+        if kind is CoarseToFine and count > 3:
+            steps = len(measured) * (warmup_steps + looking.window_steps)
+            assert 2 * steps <= count * (warmup_steps + profile_steps)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predictions_between_measurements_are_within_5_percent(name: str) -> None:
+    """Where a limit can be kept: 100 W are too few for an A40 even at its lowest clock."""
+    model = MODELS[name]
+    limits_w = [limit_w for limit_w in limits_of(model, 5) if limit_w >= 125]
+    known = [at_limit(model, limit_w) for limit_w in limits_of(model, 25)]
+    for found in predict(limits_w, known):
+        truth = at_limit(model, found.power_limit)
+        assert found.time == pytest.approx(truth.time, rel=0.05)
+        assert found.energy == pytest.approx(truth.energy, rel=0.05)
+
+
+def test_in_training_the_search_takes_half_the_steps_and_its_windows_count_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Measurements of half as many steps are doubled, so that a profile file means the same."""
+    model = MODELS["A40"]
+    taken = {}
+    for kind, share in (("full", 1.0), ("coarse-to-fine", 0.5)):
+        gpu = FakeGpu(100, 300)
+
+        def numbers(gpu: FakeGpu = gpu, share: float = share) -> tuple[float, float]:
+            found = at_limit(model, gpu.limits_w[-1])
+            return found.time * share, found.energy * share
+
+        optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(numbers), gpu, search=kind)
+        taken[kind] = 0
+        while not isinstance(optimizer.state, pl.Done):
+            optimizer.on_step_begin()
+            taken[kind] += 1
+        assert optimizer.state.optimal_power_limit == 225
+        for found in optimizer.measurements:
+            assert found.time == pytest.approx(at_limit(model, found.power_limit).time)
+            assert found.energy == pytest.approx(at_limit(model, found.power_limit).energy)
+    assert taken["full"] == 2 + 9 * 50
+    assert taken["coarse-to-fine"] <= taken["full"] / 2
+
+
+# ---- drift
+
+
+def feed(watch: DriftWatch, start_s: float, step_s: float, steps: int) -> tuple[float, list[bool]]:
+    drifted = []
+    for _ in range(steps):
+        start_s += step_s
+        off = watch.step_begins(start_s)
+        if off is not None:
+            drifted.append(watch.has_drifted(off))
+    return start_s, drifted
+
+
+def test_drift_takes_two_windows_in_a_row() -> None:
+    watch = DriftWatch(0.2, settle_steps=5, window_steps=10)
+    now_s, drifted = feed(watch, 0.0, 5.0, 6)  # settling counts for nothing
+    now_s, drifted = feed(watch, now_s, 1.0, 30)
+    assert drifted == [False] * 3
+    now_s, drifted = feed(watch, now_s, 1.15, 20)
+    assert drifted == [False] * 2
+    now_s, drifted = feed(watch, now_s, 1.3, 10)
+    now_s, drifted = feed(watch, now_s, 1.0, 10)
+    assert drifted == [False]
+    now_s, drifted = feed(watch, now_s, 0.7, 20)
+    assert drifted == [False, True]
+
+
+def test_pauses_between_steps_are_no_drift() -> None:
+    watch = DriftWatch(0.2, settle_steps=0, window_steps=5)
+    now_s = 0.0
+    for _ in range(20):
+        now_s, drifted = feed(watch, now_s, 1.0, 4)
+        now_s, more = feed(watch, now_s, 600.0, 1)  # an evaluation
+        assert not any(drifted + more)
+
+
+def test_after_a_drift_limits_are_measured_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = [(1.0, 300.0), (1.1, 100.0), (1.0, 100.0), (1.1, 300.0)]
+    now_s = [0.0]
+    monkeypatch.setattr("pfo_fs.power_limit.optimizer.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    optimizer, gpu = make_optimizer(
+        monkeypatch, FakeMonitor(numbers), optimum_selector=pl.Energy(), wait_steps=0, warmup_steps=1, profile_steps=4,
+        pl_step=200, reprofile_drift=0.2,
+    )  # fmt: skip
+
+    def run(steps: int, step_s: float) -> None:
+        for _ in range(steps):
+            now_s[0] += step_s
+            optimizer.on_step_begin()
+
+    run(30, 1.0)
+    assert optimizer.state == pl.Done(100)
+    run(30, 2.0)
+    assert optimizer.state == pl.Done(300)
+    assert gpu.limits_w == [300, 100, 300, 100, 300]
+    assert "another time" in caplog.text
+    run(30, 2.0)
+    assert optimizer.state == pl.Done(300)

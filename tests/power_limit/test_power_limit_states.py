@@ -1,0 +1,213 @@
+"""Every change of state, beside Zeus's own class that is fed the same numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, make_zeus, state_of
+
+from pfo_fs import power_limit as ours
+from pfo_fs.errors import ConfigError
+
+NUMBERS = [(10.0, 3000.0), (10.5, 2700.0), (11.5, 2500.0), (14.0, 2450.0), (20.0, 2900.0)]
+
+
+def zeus_selector(selector: ours.OptimumSelector) -> Any:
+    from zeus.optimizer import power_limit as zeus
+
+    return getattr(zeus, type(selector).__name__)(**vars(selector))
+
+
+SELECTORS = st.one_of(
+    st.just(ours.Energy()),
+    st.just(ours.Time()),
+    st.builds(ours.ZeusCost, eta_knob=st.floats(0, 1), world_size=st.integers(1, 8)),
+    st.builds(ours.MaxSlowdownConstraint, factor=st.floats(1, 3)),
+)
+
+
+@given(
+    events=st.lists(st.sampled_from(["step"] * 12 + ["epoch"]), min_size=1, max_size=150),
+    wait_steps=st.integers(0, 3),
+    warmup_steps=st.integers(1, 3),
+    profile_steps=st.integers(1, 4),
+    pl_step=st.integers(20, 150),
+    numbers=st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 1e5)), min_size=12, max_size=12),
+    selector=SELECTORS,
+)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_states_limits_and_choice_are_zeuss_after_every_event(
+    monkeypatch: pytest.MonkeyPatch,
+    events: list[str],
+    numbers: list[tuple[float, float]],
+    selector: ours.OptimumSelector,
+    **options: int,
+) -> None:
+    gpu = FakeGpu(100, 300)
+    monitor, zeus_monitor = FakeMonitor(numbers), FakeMonitor(numbers)
+    optimizer, gpu = make_optimizer(monkeypatch, monitor, gpu, optimum_selector=selector, **options)
+    zeus, zeus_gpus = make_zeus(
+        monkeypatch, zeus_monitor, gpu, optimum_selector=zeus_selector(selector), **options
+    )  # fmt: skip
+    assert state_of(optimizer) == state_of(zeus)
+    for event in events:
+        for each in (optimizer, zeus):
+            each.on_epoch_end() if event == "epoch" else each.on_step_begin()
+        assert state_of(optimizer) == state_of(zeus)
+        assert gpu.limits_w == zeus_gpus.limits_w
+        assert (len(monitor.open), monitor.cancelled) == (len(zeus_monitor.open), zeus_monitor.cancelled)
+    assert [m.model_dump() for m in optimizer.measurements] == [m.dict() for m in zeus.measurements]
+    assert optimizer.power_limits == [limit_mw // 1000 for limit_mw in zeus.power_limits]
+
+
+def run(optimizer: Any, count: int = 60) -> None:
+    for _ in range(count):
+        optimizer.on_step_begin()
+
+
+OPTIONS: dict[str, Any] = {"wait_steps": 1, "warmup_steps": 2, "profile_steps": 3, "pl_step": 50}
+
+
+def test_the_profile_file_is_zeuss_byte_by_byte(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), profile_path=tmp_path / "ours.json", **OPTIONS)
+    run(optimizer)
+    optimizer.close()
+    zeus, _ = make_zeus(monkeypatch, FakeMonitor(NUMBERS), gpu, profile_path=tmp_path / "zeus.json", **OPTIONS)
+    run(zeus)
+    assert (tmp_path / "ours.json").read_bytes() == (tmp_path / "zeus.json").read_bytes()
+    assert state_of(optimizer) == state_of(zeus) == ("Done", 250, None)
+
+
+@pytest.mark.parametrize("writer", ["ours", "zeus"])
+def test_a_profile_of_either_is_read_by_both_and_nothing_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, writer: str
+) -> None:
+    path = tmp_path / "profile.json"
+    if writer == "ours":
+        first, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), profile_path=path, **OPTIONS)
+    else:
+        first, _ = make_zeus(monkeypatch, FakeMonitor(NUMBERS), FakeGpu(), profile_path=path, **OPTIONS)
+    run(first)
+    if writer == "ours":
+        first.close()
+    for selector in (ours.Energy(), ours.Time(), ours.ZeusCost(0.2), ours.MaxSlowdownConstraint(1.1)):
+        optimizer, gpu = make_optimizer(
+            monkeypatch, FakeMonitor([]), profile_path=path, optimum_selector=selector, **OPTIONS
+        )
+        zeus, zeus_gpus = make_zeus(
+            monkeypatch, FakeMonitor([]), gpu, profile_path=path, optimum_selector=zeus_selector(selector), **OPTIONS
+        )
+        assert state_of(optimizer) == state_of(zeus)
+        assert gpu.limits_w == zeus_gpus.limits_w
+        run(optimizer)
+        optimizer.close()
+    assert len(json.loads(path.read_text())["measurements"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("begun", "state", "after"),
+    [
+        (1, "Ready", ("Ready", 300, 1)),
+        (2, "Warmup", ("Ready", 300, 1)),
+        (4, "Profiling", ("Ready", 300, 1)),
+        (7, "Warmup", ("Ready", 250, 1)),
+        (9, "Profiling", ("Ready", 250, 1)),
+        (60, "Done", ("Done", 250, None)),
+    ],
+)
+def test_the_end_of_an_epoch_drops_what_is_half_measured_and_comes_back_to_the_same_limit(
+    monkeypatch: pytest.MonkeyPatch, begun: int, state: str, after: tuple[str, int, int | None]
+) -> None:
+    monitor = FakeMonitor(NUMBERS)
+    optimizer, gpu = make_optimizer(monkeypatch, monitor, **OPTIONS)
+    run(optimizer, begun)
+    assert type(optimizer.state).__name__ == state
+    measured = list(optimizer.measurements)
+    optimizer.on_epoch_end()
+    optimizer.on_epoch_begin()
+    assert state_of(optimizer) == after
+    assert monitor.cancelled == (state == "Profiling")
+    assert not monitor.open
+    assert optimizer.measurements == measured
+    assert gpu.limits_w[-1] == (250 if state == "Done" else 300)
+    run(optimizer)
+    assert state_of(optimizer) == ("Done", 250, None)
+
+
+def test_without_warm_up_a_limit_is_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeus's class stops with an error here: it takes no state of 0 steps."""
+    options = OPTIONS | {"warmup_steps": 0, "wait_steps": 0}
+    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **options)
+    run(optimizer, 1)
+    assert state_of(optimizer) == ("Profiling", 300, 3)
+    run(optimizer, 3)
+    assert state_of(optimizer) == ("Profiling", 250, 3)
+    run(optimizer, 12)
+    assert state_of(optimizer) == ("Done", 250, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"wait_steps": -1}, "wait_steps is -1"),
+        ({"warmup_steps": -1}, "warmup_steps"),
+        ({"profile_steps": 0}, "profile_steps is 0; it is at least 1"),
+        ({"pl_step": 0}, "pl_step"),
+        ({"search": "binary"}, "'full' or 'coarse-to-fine'"),
+        ({"reprofile_drift": 0.0}, "reprofile_drift"),
+    ],
+)
+def test_arguments_that_cannot_be_right_are_errors(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_optimizer(monkeypatch, FakeMonitor([]), **options)
+
+
+def test_a_selector_that_fails_is_one_warning_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(ours.OptimumSelector):
+        def select(self, measurements: object) -> int:
+            raise KeyError("oops")
+
+    optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), optimum_selector=Broken(), **OPTIONS)
+    run(optimizer)
+    assert isinstance(optimizer.state, ours.Off)
+    assert "oops" in optimizer.state.reason
+    assert gpu.given_back == 1
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("at", ["begin", "end", "zero"])
+def test_a_monitor_that_fails_is_one_warning_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    monitor = FakeMonitor([(0.0, 0.0)] * 9)
+    if at != "zero":
+        monkeypatch.setattr(monitor, f"{at}_window", lambda *_, **__: 1 / 0)
+    optimizer, gpu = make_optimizer(monkeypatch, monitor, **OPTIONS)
+    run(optimizer)
+    optimizer.on_epoch_end()
+    assert isinstance(optimizer.state, ours.Off)
+    assert gpu.given_back == 1
+    assert len(caplog.records) == 1
+
+
+def test_after_a_pause_the_choice_is_in_force_again_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **OPTIONS)
+    run(optimizer)
+    optimizer.pause()
+    assert gpu.given_back == 1
+    run(optimizer, 1)
+    assert gpu.limits_w[-2:] == [250, 250]
+
+
+def test_the_default_selector_counts_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor([]))
+    assert optimizer.optimum_selector == ours.ZeusCost(0.5, world_size=1)
