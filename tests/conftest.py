@@ -7,15 +7,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from hypothesis import settings
+from running import Gluster, Processes
 
 # The default scheduler profiles a job and plans for it; most tests are about something else.
 os.environ.setdefault("PFO_FS_SCHEDULER", "Manual")
@@ -64,30 +63,6 @@ def sim_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-class Processes:
-    """Starts processes for a test and ends all that are left, by pid."""
-
-    def __init__(self) -> None:
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            command,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            **options,  # type: ignore[call-overload]
-        )
-        self.started.append(process)
-        return process
-
-    def python(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
-        return self.start(sys.executable, *arguments, **options)
-
-    def daemon(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
-        return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **options)
-
-
 @pytest.fixture
 def processes() -> Iterator[Processes]:
     started = Processes()
@@ -132,14 +107,6 @@ volume client
   option remote-subvolume brick
 end-volume
 """
-
-
-@dataclass
-class Gluster:
-    """A volume: its two mounts, and the process that serves it."""
-
-    mounts: tuple[Path, Path]
-    server: subprocess.Popen[bytes]
 
 
 @pytest.fixture

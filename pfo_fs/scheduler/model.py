@@ -25,6 +25,10 @@ from pfo_fs.planner import (
 from pfo_fs.scheduler.samples import Entry, iterations_of
 
 _MOST_PLANS = 32
+_ALIKE = 0.002
+"""Relative: clocks whose times differ by less are one clock; on a GPU below its limits 15 MHz make a percent."""
+_SLOWER = 0.0005
+"""Relative: what the price of clock changes may make the fastest plan slower than full speed."""
 
 
 def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
@@ -115,8 +119,14 @@ class JobModel:
         """The planner of the problem with the guard."""
         if self.guard not in self._planners:
             self._planners.clear()
-            profile = _guarded(self.problem.profile, self.guard)
-            self._planners[self.guard] = Planner(replace(self.problem, profile=profile), thorough=False)
+            problem = replace(self.problem, profile=_guarded(self.problem.profile, self.guard))
+            # Where a board's power limit makes high clocks alike, the best ones differ by instruction, and every plan
+            # has changes: those must not make it slower than full speed.
+            for switch_time_s in (problem.switch_time_s, problem.switch_time_s / 10, 0.0):
+                planner = Planner(replace(problem, switch_time_s=switch_time_s), thorough=False)
+                if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _SLOWER):
+                    break
+            self._planners[self.guard] = planner
         return self._planners[self.guard]
 
     def within(self, deadline_s: float, straggler: bool = False) -> Plan:
@@ -146,7 +156,29 @@ class JobModel:
         """Keeps a plan, evaluated with what was measured."""
         if len(self._plans) >= _MOST_PLANS:
             del self._plans[next(iter(self._plans))]
-        self._plans[key] = plan.replace(problem=self.problem)
+        self._plans[key] = plan.replace(problem=replace(self.problem, switch_time_s=plan.problem.switch_time_s))
+
+
+def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
+    """Of clocks that a board's power limit makes alike, keeps one, the same for all instructions of a rank.
+
+    Noise would make another one the best for each instruction, and a change of the clock between any two of them.
+    """
+    table = dict(profile.measurements)
+    for order in pipeline.orders:
+        kinds = sorted({(i.stage, i.name) for i in order})
+        alike = {}
+        for kind in kinds:
+            top = max(table[kind], key=lambda m: m.frequency_mhz)
+            alike[kind] = {m.frequency_mhz for m in table[kind] if m.time_s <= top.time_s * (1 + _ALIKE)}
+        common = set.intersection(*alike.values())
+        if not common:
+            continue
+        for kind in kinds:
+            table[kind] = [
+                m for m in table[kind] if m.frequency_mhz == min(common) or m.frequency_mhz not in alike[kind]
+            ]
+    return Profile(table, profile.source)
 
 
 def _guarded(profile: Profile, guard: float) -> Profile:

@@ -14,8 +14,10 @@ from itertools import pairwise
 from pfo_fs.scheduler.samples import Kind, Point, interpolated
 
 RISES = 5
-"""A sweep ends where so many clocks in a row took more energy than the best above them (as Zeus's profiler does it,
-but counted from the minimum: noise makes one of five flat steps go down). On a coarse grid fewer are enough."""
+"""A sweep ends where energy has risen so many times in a row, as Zeus's profiler does it; on a coarse grid fewer."""
+_RISE, _FAR = 0.003, 0.03
+"""Relative: less from one clock to the next is no rise (where a power limit holds, clocks are alike); and so far above
+the minimum there is nothing to come back from, even if noise makes one of the steps go down."""
 _LEAST_SAMPLES = 3
 """Of each instruction in each stretch, besides those just after the change of the clock."""
 
@@ -82,13 +84,16 @@ def lowest_useful(grid: Sequence[int], curves: Curves, rises: int) -> int | None
     """Returns the clock of the grid by which every energy has risen `rises` times; None: nowhere yet."""
     ends = []
     for curve in curves.values():
-        risen, least_j, end = 0, float("inf"), None
+        end = None
+        in_a_row, since, least_j, before_j = 0, 0, float("inf"), float("inf")
         for mhz in grid:
             if mhz not in curve:
                 break
             energy_j = curve[mhz].energy_j
-            risen, least_j = (0, energy_j) if energy_j < least_j else (risen + 1, least_j)
-            if risen == rises:
+            in_a_row = in_a_row + 1 if energy_j > before_j * (1 + _RISE) else 0
+            since, least_j = (0, energy_j) if energy_j < least_j else (since + 1, least_j)
+            before_j = energy_j
+            if in_a_row == rises or (since >= rises and energy_j > least_j * (1 + _FAR)):
                 end = mhz
                 break
         if end is None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Processes
 from jobs import make_job, plan_text, rank_infos, register, schedules_of, write_results
+from running import Processes
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 

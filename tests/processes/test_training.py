@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Gluster, Processes
+from running import Gluster, Processes
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 

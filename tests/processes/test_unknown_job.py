@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Processes
+from running import Processes
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 

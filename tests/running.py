@@ -1,0 +1,40 @@
+"""Processes that tests start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class Processes:
+    """Starts processes for a test and ends all that are left, by pid."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **options,  # type: ignore[call-overload]
+        )
+        self.started.append(process)
+        return process
+
+    def python(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        return self.start(sys.executable, *arguments, **options)
+
+    def daemon(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **options)
+
+
+@dataclass
+class Gluster:
+    """A volume: its two mounts, and the process that serves it."""
+
+    mounts: tuple[Path, Path]
+    server: subprocess.Popen[bytes]
