@@ -73,6 +73,7 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
                 "state": current.state,
                 "message": current.message,
                 "yaml_problem": current.yaml_problem,
+                "news": current.news,
                 "schedule": current.number if current.number >= 0 else None,
                 "schedule_source": current.source.kind if current.source else None,
                 "from_step": current.start_step,
@@ -130,6 +131,8 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     row.append(_number(job.get("iter_time_s"), ".3f", " s"))
     row.append(_number(job.get("iter_energy_j"), ".0f", " J"))
     lines = [Text(job["job_id"], style="bold"), row]
+    if job.get("news") and not job.get("end_reason"):
+        lines.append(Text(f"  {job['news']}", style="cyan"))
     refused = job.get("yaml_problem") and f"schedule.yaml refused: {job['yaml_problem']}"
     texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), refused, job.get("last_error"))))
     texts.pop(job.get("end_reason") or "", None)

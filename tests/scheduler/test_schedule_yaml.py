@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scheduler_jobs import problems_of
 
 from pfo_fs.errors import PlanError
+from pfo_fs.models import Straggler, Target
 from pfo_fs.scheduler import ScheduleProblems, parse_schedule_yaml
 from pfo_fs.scheduler.yaml_entries import ByName, Listing, OneClock
 
@@ -333,3 +334,35 @@ trees = st.recursive(
 @given(st.lists(st.tuples(st.sampled_from(["all", "stages", "ranks", "al"]), trees), max_size=4))
 def test_no_yaml_raises_anything_but_plan_error(items: list[tuple[str, str]]) -> None:
     only_plan_errors("".join(f"{key}: {value}\n" for key, value in items))
+
+
+# ---- words to the scheduler
+
+
+def test_a_target_and_a_straggler_leave_the_clocks_to_the_scheduler() -> None:
+    document = parse_schedule_yaml("target: {power: 18000}\nstraggler: {slowdown: 1.2, pipeline: 3}\n")
+    assert document.target == Target(power=18000)
+    assert document.straggler == Straggler(slowdown=1.2, pipeline=3)
+    assert not document.has_clocks
+    assert parse_schedule_yaml("all: 1200\ntarget: {slowdown: 1.1}\n").has_clocks
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("target: 1.05\n", "a target is such as {slowdown: 1.05}"),
+        ("target: {}\n", "exactly one of slowdown, deadline"),
+        ("target: {slowdown: 1.05, power: 3}\n", "exactly one of slowdown, deadline"),
+        ("target: {slowdown: 0.9}\n", "slowdown Input should be greater than or equal to 1"),
+        ("target: {slowdown: fast}\n", "slowdown Input should be a valid number"),
+        ("target: {slowdwon: 1.1}\n", "did you mean 'slowdown'?"),
+        ("target: {power: .inf}\n", "power"),
+        ("straggler: {pipeline: 3}\n", "slowdown Field required"),
+        ("straggler: {slowdown: [1.2]}\n", "'slowdown' takes one number"),
+        ("straggler: {slowdown: 1.2, pipeline: -1}\n", "pipeline Input should be greater"),
+    ],
+)
+def test_a_wrong_target_or_straggler_is_reported_with_its_reason(text: str, reason: str) -> None:
+    with pytest.raises(ScheduleProblems) as caught:
+        parse_schedule_yaml(text)
+    assert reason in str(caught.value)

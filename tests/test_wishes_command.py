@@ -1,0 +1,112 @@
+"""`pfo-fs target` and `pfo-fs straggler`, and what of them `status` shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from jobs import make_job, rank_infos, register
+
+from pfo_fs.store import JobFolder, bodies
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    folder = make_job(tmp_path, 1, 4)
+    register(folder, rank_infos(1, 4))
+    return folder
+
+
+def pfo_fs(folder: JobFolder, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pfo_fs", command, "latest", "-d", str(folder.files.root), *arguments],
+        capture_output=True, text=True, timeout=60, env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+
+
+def wishes(folder: JobFolder) -> object:
+    return yaml.safe_load((folder.files.root / folder.path / "schedule.yaml").read_text())
+
+
+def test_both_wishes_stand_in_the_yaml_side_by_side(folder: JobFolder) -> None:
+    assert pfo_fs(folder, "target", "--power", "18000").returncode == 0
+    assert pfo_fs(folder, "straggler", "--slowdown", "1.2", "--pipeline", "3").returncode == 0
+    assert wishes(folder) == {"target": {"power": 18000.0}, "straggler": {"slowdown": 1.2, "pipeline": 3}}
+    assert pfo_fs(folder, "target", "--slowdown", "1.05").returncode == 0
+    assert wishes(folder) == {"straggler": {"slowdown": 1.2, "pipeline": 3}, "target": {"slowdown": 1.05}}
+
+
+def test_taking_the_last_wish_back_removes_the_file(folder: JobFolder) -> None:
+    pfo_fs(folder, "target", "--power", "18000")
+    pfo_fs(folder, "straggler", "--slowdown", "1.2")
+    assert pfo_fs(folder, "target", "--none").returncode == 0
+    assert wishes(folder) == {"straggler": {"slowdown": 1.2}}
+    assert pfo_fs(folder, "straggler", "--gone").returncode == 0
+    assert not (folder.files.root / folder.path / "schedule.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        ("target", [], "exactly one"),
+        ("target", ["--power", "5", "--slowdown", "1.1"], "exactly one"),
+        ("target", ["--slowdown", "0.5"], "greater than or equal to 1"),
+        ("target", ["--power", "nan"], "--power"),
+        ("straggler", [], "--slowdown, or --gone"),
+        ("straggler", ["--slowdown", "1.2", "--pipeline", "4"], "pipelines 0 to 3"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_refused_and_nothing_is_written(
+    folder: JobFolder, command: str, arguments: list[str], words: str
+) -> None:
+    done = pfo_fs(folder, command, *arguments)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert not (folder.files.root / folder.path / "schedule.yaml").exists()
+
+
+def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
+    path = folder.files.root / folder.path / "schedule.yaml"
+    path.write_text("all: 1200  # typed by hand\n")
+    done = pfo_fs(folder, "target", "--power", "18000")
+    assert done.returncode == 1
+    assert "holds clocks" in done.stderr
+    assert path.read_text() == "all: 1200  # typed by hand\n"
+
+
+def test_status_tells_what_the_scheduler_is_doing(folder: JobFolder) -> None:
+    folder.write_current(bodies.CurrentBody(generation=1, number=3, state="running", news="profiling: 12 clocks to go"))
+    shown = subprocess.run(
+        [sys.executable, "-m", "pfo_fs", "status", str(folder.files.root)],
+        capture_output=True, text=True, timeout=60, check=True, env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
+    ).stdout  # fmt: skip
+    assert "profiling: 12 clocks to go" in shown
+
+
+def test_a_simulated_job_is_told_in_json(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pfo_fs", "simulate", "--num-microbatches", "16", "--stages", "2",
+            "--iterations", "40", "--pipelines", "2", "--straggler", "1.3@30:36", "--json",
+            "--shared-dir", str(tmp_path / "pfo"),
+        ],
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    assert len(told["iterations"]) == 40
+    assert told["summary"]["episodes"][0]["slowdown"] == 1.3
+    assert (tmp_path / "pfo" / "jobs" / told["job_id"] / "job.json").exists(), "kept for report and trace"
+
+
+@pytest.mark.parametrize("straggler", ["1.2", "1.2@9:3", "0.5@1:3", "1.2@1:3/7"])
+def test_a_straggler_that_cannot_be_is_refused(straggler: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pfo_fs", "simulate", "--num-microbatches", "4", "--straggler", straggler],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "--straggler" in done.stderr
