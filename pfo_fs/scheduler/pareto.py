@@ -6,7 +6,7 @@ import csv
 import io
 import logging
 from collections.abc import Sequence
-from statistics import fmean, median, stdev
+from statistics import fmean, median, median_low, stdev
 from typing import Any
 
 from pfo_fs.errors import PlanError
@@ -16,7 +16,7 @@ from pfo_fs.scheduler.base import Pace, ScheduleGenerator
 from pfo_fs.scheduler.model import JobModel, measured_iteration, pipeline_of, span_of
 from pfo_fs.scheduler.profiler import InstructionProfiler
 from pfo_fs.scheduler.samples import Entry, Kind
-from pfo_fs.scheduler.stragglers import PaceWatch
+from pfo_fs.scheduler.stragglers import PaceWatch, Patience
 from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
@@ -100,6 +100,7 @@ class ParetoScheduler(InstructionProfiler):
         self._tried: tuple[float, float] | None = None  # the guard of the plan before, and how far it was off
         self._cached: tuple[Any, list[FrequencySchedule]] | None = None
         self._watch = PaceWatch()
+        self._patience = Patience()
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
@@ -143,6 +144,7 @@ class ParetoScheduler(InstructionProfiler):
             self._say()
 
     def _take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
+        results = [result for result in results if result.iter_time]
         super()._take(results, schedules)
         planned = {schedule.rank: schedule for schedule in schedules}
         ranks = self._pipeline_ranks(0)
@@ -157,10 +159,10 @@ class ParetoScheduler(InstructionProfiler):
     def _note_full_speed(self, results: Sequence[ProfilingResult]) -> None:
         """The first window with clocks set runs everything at the highest: what all else is measured by."""
         spans = self._spans(results)
-        self._full_s = median(fmean(values) for values in spans.values())
+        self._full_s = median_low(fmean(values) for values in spans.values())  # of two pipelines the healthy one
         self._watch.noise = max(_noise_of(values) for values in spans.values())
         self._full_j = sum(fmean(result.iter_energy) for result in results)
-        self._after_s = max(0.0, median(fmean(r.iter_time) - span_of(r) for r in results if r.rank in self._firsts()))
+        self._after_s = max(0.0, median(fmean(r.iter_time) - span_of(r) for r in self._firsts(results).values()))
         self._use_known()
 
     def _plan_anew(self) -> None:
@@ -277,17 +279,19 @@ class ParetoScheduler(InstructionProfiler):
             return
         self._take(results, self._planned())
         self.settled = True
-        if self._slowdowns() or self._given_up:
-            return
         spans = self._spans(results)
+        if self._slowdowns() or not spans:
+            return
         means = [fmean(values) for values in spans.values()]
-        measured_s = median(means)
+        measured_s = median_low(means)
         self._watch.noise = max(_noise_of(values) for values in spans.values())
         error = max(_LEAST_NOISE, _SURE * self._watch.noise / (len(means) * len(next(iter(spans.values())))) ** 0.5)
         measured_j = sum(fmean(result.iter_energy) for result in results)
         self._expected_s, self._expected_for = measured_s, self.target
+        if self._given_up:
+            return
         if self.target.power is not None:
-            power_w = measured_j / fmean(t for r in results if r.rank in self._firsts() for t in r.iter_time)
+            power_w = measured_j / fmean(t for r in self._firsts(results).values() for t in r.iter_time)
             off = power_w / self.target.power - 1
         else:
             off = measured_s / self._goal_s() - 1
@@ -376,16 +380,16 @@ class ParetoScheduler(InstructionProfiler):
 
     def _spans(self, results: Sequence[ProfilingResult]) -> dict[int, list[float]]:
         """For each pipeline, how long each of its iterations took until its last instruction had ended."""
-        firsts = self._firsts()
-        return {
-            self._place[result.rank].dp_rank: list(result.iter_span or result.iter_time)
-            for result in results
-            if result.rank in firsts
-        }
+        return {p: list(result.iter_span or result.iter_time) for p, result in self._firsts(results).items()}
 
-    def _firsts(self) -> set[int]:
-        """The first rank of each pipeline, which sees all of an iteration."""
-        return {info.rank for info in self.rank_infos if info.pp_rank == 0 and info.tp_rank == 0}
+    def _firsts(self, results: Sequence[ProfilingResult]) -> dict[int, ProfilingResult]:
+        """For each pipeline, the result of a rank of its first stage, which sees all of an iteration."""
+        found: dict[int, ProfilingResult] = {}
+        for result in results:
+            place = self._place[result.rank]
+            if place.pp_rank == 0 and result.iter_time:
+                found.setdefault(place.dp_rank, result)
+        return found
 
     def _pipeline_ranks(self, pipeline: int) -> list[int]:
         """The ranks of a pipeline, by stage, if their orders are known."""
@@ -412,7 +416,8 @@ class ParetoScheduler(InstructionProfiler):
                 return self.situation.model_copy(update={"slow_pipelines": found})
         else:
             self._watch.slowdowns(pace, expected, {})
-        if not slowdowns and self._watch.drifted():
+        self._patience.pass_by(pace)
+        if not slowdowns and self._watch.drifted() and self._patience.is_over():
             return self.situation.model_copy(update={"looks": self.situation.looks + 1})
         return self.situation
 

@@ -200,6 +200,7 @@ class InstructionProfiler(FrequencyScheduler):
     def _take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
         """Takes results into the samples, without ranks that are far off the others of their stage."""
         planned = {schedule.rank: schedule for schedule in schedules}
+        results = [result for result in results if result.iter_time]
         self._note_warmth(results)
         for group in self._by_stage(results).values():
             middle = median(_busy_s(result) for result in group)

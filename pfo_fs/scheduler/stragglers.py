@@ -17,6 +17,8 @@ _CONFIRM = 2
 _DRIFT = 0.01
 _DRIFT_STEPS = 8
 """Iterations in a row that put the plan in question."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096
+"""Iterations between two looks at a plan that is off what was expected."""
 _SAME = 0.01
 """A slowdown that differs less from the known one changes nothing."""
 
@@ -93,3 +95,25 @@ class PaceWatch:
     def forget(self) -> None:
         """Starts afresh."""
         self._last.clear()
+
+
+class Patience:
+    """How soon the plan may be put in question again: a job that drifts all the time is not measured all the time."""
+
+    def __init__(self) -> None:
+        self._step = -1
+        self._not_before = -1
+        self._pause = _FIRST_PAUSE
+
+    def pass_by(self, pace: Sequence[Pace]) -> None:
+        """Notes iterations that have ended."""
+        self._step = max([self._step, *(one.step for one in pace)])
+
+    def is_over(self) -> bool:
+        """Whether to look now; if so, the next look is twice as far away, unless nothing was off for long."""
+        if self._step < self._not_before:
+            return False
+        calm = self._not_before >= 0 and self._step > self._not_before + 4 * self._pause
+        self._pause = _FIRST_PAUSE if calm or self._not_before < 0 else min(2 * self._pause, _LONGEST_PAUSE)
+        self._not_before = self._step + self._pause
+        return True

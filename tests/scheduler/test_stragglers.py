@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pfo_fs.scheduler.base import Pace
-from pfo_fs.scheduler.stragglers import PaceWatch
+from pfo_fs.scheduler.stragglers import PaceWatch, Patience
 
 EXPECTED = dict.fromkeys(range(4), 10.0)
 
@@ -77,3 +79,24 @@ def test_drift_is_told_only_after_several_iterations() -> None:
     for step in range(7):
         watch.slowdowns(pace(step, [10.5] * 4), EXPECTED, {})
         assert watch.drifted() == 0.0
+
+
+def test_looks_at_a_plan_that_is_always_off_get_rarer_and_rarer() -> None:
+    patience = Patience()
+    looks = []
+    for step in range(5000):
+        patience.pass_by(pace(step, [10.0]))
+        if patience.is_over():
+            looks.append(step)
+    gaps = [later - earlier for earlier, later in pairwise(looks)]
+    assert gaps == sorted(gaps)
+    assert len(looks) < 12, "or schedules would be numbered without end"
+
+
+def test_after_a_long_calm_the_next_look_is_soon_followed_by_another() -> None:
+    patience = Patience()
+    for step in (0, 16, 48, 112, 5000):
+        patience.pass_by(pace(step, [10.0]))
+        assert patience.is_over()
+    patience.pass_by(pace(5016, [10.0]))
+    assert patience.is_over()
