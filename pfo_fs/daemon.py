@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -30,6 +31,26 @@ log = logging.getLogger("pfo_fs.daemon")
 _SILENT_LOCK_HOLDER = 3
 """How many lease timeouts a silent leader gets while its lock is still held."""
 _LISTING_EVERY_S = 1.0
+_PATIENCE_S = 0.05
+"""So long a job may keep all others waiting; what takes longer goes on in its thread."""
+
+
+class _Look(threading.Thread):
+    """One look of a coordinator that may plan for seconds or minutes; ends with the process, whatever it is doing."""
+
+    def __init__(self, coordinator: Coordinator, done: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._coordinator = coordinator
+        self._done = done
+        self.delay_s = 0.0
+        self.start()
+
+    def run(self) -> None:
+        """Looks."""
+        try:
+            self.delay_s = self._coordinator.poll()
+        finally:
+            self._done()
 
 
 class Daemon:
@@ -62,6 +83,7 @@ class Daemon:
         self._stands_by_for = 0
         self._jobs: dict[str, Coordinator] = {}
         self._due: dict[str, float] = {}
+        self._looks: dict[str, _Look] = {}
         self._over: dict[str, float] = {}  # jobs that have ended, and when that was seen
         self._listed = -math.inf
         self._beat = -math.inf
@@ -159,6 +181,7 @@ class Daemon:
         self._lock = self._lock or try_lock(self._files, "daemon.lock")
         self._jobs.clear()
         self._due.clear()
+        self._looks.clear()
         self._over.clear()
         self._listed = -math.inf
         log.info("leading, generation %d", self.generation)
@@ -208,6 +231,7 @@ class Daemon:
         self.generation = 0
         self._jobs.clear()
         self._due.clear()
+        self._looks.clear()
         self._watcher.stop()
         self._release_lock()
         self._seen = (None, now)
@@ -253,8 +277,11 @@ class Daemon:
 
     def _serve(self, job_id: str) -> None:
         coordinator = self._jobs[job_id]
-        delay_s = coordinator.poll()
+        delay_s = self._look_at(job_id, coordinator)
         now = self._monotonic()
+        if delay_s is None:
+            self._due[job_id] = math.inf  # its thread makes it due
+            return
         if coordinator.state == "ended":
             self._forget(job_id)
             return
@@ -272,8 +299,23 @@ class Daemon:
             self._forget(job_id)
             self._over[job_id] = -math.inf  # archived with the next listing
 
+    def _look_at(self, job_id: str, coordinator: Coordinator) -> float | None:
+        """Lets a job's coordinator look; None if that takes longer than the other jobs and the heartbeat can wait."""
+        look = self._looks.get(job_id)
+        if look is None:
+            if not coordinator.may_be_slow:
+                return coordinator.poll()
+            look = self._looks[job_id] = _Look(coordinator, lambda: self._watcher.wake(job_id))
+        if look.is_alive():
+            look.join(_PATIENCE_S)
+        if look.is_alive():
+            return None
+        del self._looks[job_id]
+        return look.delay_s
+
     def _forget(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
+        self._looks.pop(job_id, None)
         self._due.pop(job_id, None)
         self._watcher.leave(job_id)
         self._over[job_id] = self._monotonic()

@@ -32,7 +32,7 @@ def make_job(
     """A job's folder with `job.json`, as rank 0's helper makes it."""
     info = JobInfo(pp_degree=pp, dp_degree=dp, tp_degree=1, world_size=pp * dp)
     info.set_job_id("Test")
-    body = bodies.JobBody.model_validate({"job_info": info, "coordination": coordination, **fields})
+    body = bodies.JobBody.model_validate({"job_info": info.model_dump(), "coordination": coordination, **fields})
     return SharedDirectory(Files(root), "test").create_job(body, attempt)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Generator
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -19,6 +21,18 @@ class ThreeSteps(FrequencyScheduler):
                 for info in self.rank_infos
             ]
             mhz -= 15 * round(max(result.iter_time[0] for result in results))
+
+
+class Thoughtful(FrequencyScheduler):
+    """Plans, for jobs that say so in their metadata, until a file is there."""
+
+    plans = True
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        if self.job_info.job_metadata == "think":
+            while not os.path.exists(os.environ["THOUGHT_THROUGH"]):
+                time.sleep(0.01)
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
 
 
 class Broken(FrequencyScheduler):

@@ -107,6 +107,13 @@ class Coordinator:
         return self._scheduler
 
     @property
+    def may_be_slow(self) -> bool:
+        """Whether the next `poll` may take seconds: the scheduler plans, or is about to be started."""
+        if self._scheduler is None:
+            return self.is_mine and not self._scheduler_failed
+        return self._scheduler.plans
+
+    @property
     def is_mine(self) -> bool:
         """False once somebody else turned out to schedule this job."""
         return self._mine is not False

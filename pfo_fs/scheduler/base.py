@@ -57,10 +57,12 @@ class FrequencyScheduler(ABC):
             scheduler sets it before `observe`.
         situation: What schedules are made for, besides results.
         news: A line for people: what the scheduler is doing.
+        plans: Whether its methods may take seconds; whoever runs it does something else meanwhile.
         settled: Whether it has measured what is in force, and leaves it.
         watches_pace: Whether `assess` wants to know how long iterations take.
     """
 
+    plans: bool = False
     watches_pace: bool = False
     news: str = ""
     settled: bool = False

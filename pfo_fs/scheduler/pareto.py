@@ -64,6 +64,7 @@ class ParetoScheduler(InstructionProfiler):
         max_windows: Never more profiling windows than this.
     """
 
+    plans = True
     watches_pace = True
 
     def __init__(

@@ -115,9 +115,9 @@ class Watcher:
                 changed.add(self._changed.get_nowait())
         return {name for name in changed if name is not None}
 
-    def wake(self) -> None:
-        """Ends a wait from another thread or a signal handler."""
-        self._changed.put(None)
+    def wake(self, name: str | None = None) -> None:
+        """Ends a wait from another thread or a signal handler, as if something had changed under `name`."""
+        self._changed.put(name)
 
     def stop(self) -> None:
         """Stops listening, without waiting for a file system that hangs."""

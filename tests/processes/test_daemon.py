@@ -20,6 +20,7 @@ from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
 Wait = Callable[..., Any]
 
 
@@ -113,6 +114,44 @@ def test_a_broken_job_does_not_touch_the_others(tmp_path: Path, processes: Proce
         current = wait_for(folder.read_current, what="a report")
         assert current.state == "broken"
         assert text in current.message
+
+
+def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jobs_waiting(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    gate = tmp_path / "gate"
+    arguments = ("--scheduler", "schedulers:Thoughtful", "--lease-timeout", "1")
+    environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(gate)}
+    processes.daemon(tmp_path / "pfo", *arguments, env=environment)
+    wait_for(lambda: told(tmp_path / "pfo"), what="a leader")
+    processes.daemon(tmp_path / "pfo", *arguments, env=environment)
+    slow = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
+    quick = make_job(tmp_path / "pfo", 2)
+    for folder in (slow, quick):
+        register(folder, rank_infos(2))
+    wait_for(lambda: number_of(quick) == 0, what="the other job's schedule")
+    leader = told(tmp_path / "pfo")
+    assert leader is not None
+    wait_for(lambda: (now := told(tmp_path / "pfo")) and now.counter >= leader.counter + 5, what="heartbeats")
+    newest = told(tmp_path / "pfo")
+    assert newest is not None
+    assert newest.generation == leader.generation, "the standby has no reason to take over"
+    assert number_of(slow) == -1
+    gate.touch()
+    wait_for(lambda: number_of(slow) == 0, what="the schedule that was thought about")
+
+
+def test_a_daemon_that_plans_ends_at_once_when_it_is_told_to(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
+    daemon = processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
+    wait_for(lambda: told(tmp_path / "pfo"), what="a leader")
+    folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
+    register(folder, rank_infos(2))
+    wait_for(lambda: folder.read_coordinator(), what="the claim")
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(10) == 0
 
 
 def test_an_idle_job_is_ended_and_archived(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
