@@ -57,12 +57,15 @@ class FrequencyScheduler(ABC):
             scheduler sets it before `observe`.
         situation: What schedules are made for, besides results.
         news: A line for people: what the scheduler is doing.
+        measuring: Whether what it has yielded last is for measuring only: if no more comes, clocks go back to their
+            default.
         plans: Whether its methods may take seconds; whoever runs it does something else meanwhile.
         settled: Whether it has measured what is in force, and leaves it.
         watches_pace: Whether `assess` wants to know how long iterations take.
     """
 
     plans: bool = False
+    measuring: bool = False
     watches_pace: bool = False
     news: str = ""
     settled: bool = False

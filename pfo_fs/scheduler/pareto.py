@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from statistics import fmean, median, median_low, stdev
 from typing import Any
 
@@ -14,7 +14,7 @@ from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo,
 from pfo_fs.planner import Measurement, Plan, Profile, parse_profile
 from pfo_fs.scheduler.base import Pace, ScheduleGenerator
 from pfo_fs.scheduler.model import JobModel, measured_iteration, pipeline_of, span_of
-from pfo_fs.scheduler.profiler import InstructionProfiler
+from pfo_fs.scheduler.profiler import InstructionProfiler, Windows
 from pfo_fs.scheduler.samples import Entry, Kind
 from pfo_fs.scheduler.stragglers import PaceWatch, Patience
 from pfo_fs.settings import PFOSettings
@@ -32,13 +32,19 @@ _LEAST_NOISE = 0.002
 _WORTH = 0.002
 """Relative: a plan that is faster than it need be by less than this stays."""
 _DRIFTED = 0.015
-"""Relative: instructions that are off the profile by less are not worth a new plan."""
+"""Relative: instructions that are off the profile by less are not worth measuring anew."""
+_CLEARLY = 5.0
+"""Standard errors of a median."""
+_DRIFTS_PER_LOOK = 2
+_LEAST_GOAL = 0.01
+_FULL_SPEED_TRIES = 5
 _OTHER_JOB = 0.03
 """Relative: a profile of an earlier job that is off by more at the highest clock is of something else."""
 _KNOWN_ERROR = 0.002
 _BLOCKING_SHARE = 0.2
 """Blocking power as a part of the highest power, where no GPU was seen waiting: 84 of 475 W (A100), 70 of 299 (A40)."""
 _CALIBRATED_WITH = 3
+_MOST_WAITING_W = 2000.0
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy", "time_error", "power_error", "count", "waiting_power")
 
 
@@ -95,6 +101,7 @@ class ParetoScheduler(InstructionProfiler):
         self._scale = 1.0  # the model's full speed, against the measured one
         self._power_scale = 1.0  # what the planner is asked for, against the cap
         self._corrections = 0
+        self._drifts = 0
         self._expected_s = 0.0
         self._expected_for: Target | None = None
         self._given_up = False
@@ -120,24 +127,64 @@ class ParetoScheduler(InstructionProfiler):
     # ---- the loop
 
     def _run(self) -> ScheduleGenerator:
-        yield from self._profile()
+        known = yield from self._profile()
+        self.measuring = False
+        if not known:
+            yield []
+            return
         self._plan_anew()
         schedules: list[FrequencySchedule] = []
         while True:
             results = yield schedules  # a placeholder: `next_schedule` knows better
-            self._verify(results)
+            if self._has_drifted(results):
+                yield from self._measure_anew()
+            else:
+                self._verify(results)
+
+    def _measure_anew(self) -> Windows:
+        """Instructions do not take what they took: measures the highest clocks again, and the rest if that is not all.
+
+        What "no slowdown" means is measured, never inferred: at the highest clocks, as it was in the beginning.
+        """
+        self.measuring, self._drifts = True, self._drifts + 1
+        self.news = "instructions do not take what they took; measuring at the highest clocks"
+        before = {kind: self.samples.curve(kind) for kind in self.kinds}
+        tops = {kind: max(curve) for kind, curve in before.items()}
+        self.samples.points = {}
+        self._iterations.clear()
+        results: list[ProfilingResult] = []
+        for _ in range(_FULL_SPEED_TRIES):
+            results = yield from self._highest()
+            if self._note_full_speed(results) and all(tops[kind] in self.samples.curve(kind) for kind in self.kinds):
+                break
+        shifted = {}
+        for kind, curve in before.items():
+            fresh = self.samples.curve(kind).get(tops[kind], curve[tops[kind]])
+            shifted[kind] = (fresh.time_s / curve[tops[kind]].time_s, fresh.power_w / curve[tops[kind]].power_w)
+        if self._drifts == 1 and any(abs(times - 1) > _DRIFTED for times, _ in shifted.values()):
+            for kind, curve in before.items():  # slower by as much at all clocks, until the next look says otherwise
+                for mhz, point in curve.items():
+                    point.scale(*shifted[kind])
+                    self.samples.points[kind].setdefault(mhz, point)
+        else:
+            self._fine_windows = 2
+            self.windows = 0
+            yield from self._sweep(results)
+        self.measuring = False
+        self._corrections, self._tried, self._given_up, self._power_scale = 0, None, False, 1.0
+        self._plan_anew()
 
     def next_schedule(self) -> list[FrequencySchedule]:
         """Returns the plan for the situation as it is now, once there is one."""
         schedules = super().next_schedule()
-        return schedules if self._model is None else self._planned()
+        return schedules if self._model is None or self.measuring else self._planned()
 
     def react(self, situation: Situation) -> None:
         """Takes note of another situation; another target is a new start for the corrections."""
         if situation.target != self.situation.target:
             self._power_scale, self._corrections, self._given_up, self._tried = 1.0, 0, False, None
         if situation.looks != self.situation.looks:
-            self._corrections, self._tried = 0, None
+            self._corrections, self._tried, self._drifts = 0, None, 0
         super().react(situation)
         self.settled = False
         self._watch.forget()
@@ -148,28 +195,34 @@ class ParetoScheduler(InstructionProfiler):
         results = [result for result in results if result.iter_time]
         super()._take(results, schedules)
         planned = {schedule.rank: schedule for schedule in schedules}
-        ranks = self._pipeline_ranks(0)
         by_rank = {result.rank: result for result in results}
-        if schedules and ranks and all(rank in by_rank for rank in ranks):
+        ranks = self._healthy_pipeline(by_rank)
+        if schedules and ranks:
             window = [by_rank[rank] for rank in ranks]
             self._iterations.append((window, [self._entries(rank, planned.get(rank)) for rank in ranks]))
             del self._iterations[1 : max(1, len(self._iterations) - _CALIBRATED_WITH + 1)]
-            if not self._full_s:
-                self._note_full_speed(results)
 
-    def _note_full_speed(self, results: Sequence[ProfilingResult]) -> None:
-        """The first window with clocks set runs everything at the highest: what all else is measured by."""
+    def _note_full_speed(self, results: Sequence[ProfilingResult]) -> bool:
+        """Everything at the highest clocks: what all else is measured by."""
         spans = self._spans(results)
+        if not spans:
+            return False
         self._full_s = median_low(fmean(values) for values in spans.values())  # of two pipelines the healthy one
         self._watch.noise = max(_noise_of(values) for values in spans.values())
-        self._full_j = sum(fmean(result.iter_energy) for result in results)
+        self._full_j = self._energy_j(results)
         self._after_s = max(0.0, median(fmean(r.iter_time) - span_of(r) for r in self._firsts(results).values()))
+        self.warmth = 1.0
         self._use_known()
+        return True
+
+    def _energy_j(self, results: Sequence[ProfilingResult]) -> float:
+        """Of an iteration on all GPUs of the job, those without a result taken for average ones."""
+        energies = [fmean(result.iter_energy) for result in results if result.iter_energy]
+        return fmean(energies) * self.world_size if energies else 0.0
 
     def _plan_anew(self) -> None:
         """Makes the model of the job from everything measured so far."""
-        ranks = self._pipeline_ranks(0)
-        pipeline = pipeline_of([self._order(rank) for rank in ranks])
+        pipeline = pipeline_of([self._order(rank) for rank in self._one_pipeline()])
         iterations = [
             iteration
             for results, entries in self._iterations
@@ -241,10 +294,11 @@ class ParetoScheduler(InstructionProfiler):
             return self._model.full_speed
         slowdowns = self._slowdowns()
         pace_s = max(slowdowns.values(), default=1.0) * self._full_s
-        if slowdowns.get(pipeline, 1.0) > 1:  # what it may take at healthy speed
-            pace_s /= slowdowns[pipeline]
-        if pace_s > self._goal_s() * (1 + _WORTH):
-            return self._model.within(self._scale * pace_s * (1 - _WORTH / 2), straggler=True)
+        budget_s = max(self._goal_s(), pace_s) / slowdowns.get(pipeline, 1.0)  # at healthy speed
+        if pipeline in slowdowns and self.target.power is None:
+            return self._model.within(self._scale * budget_s)
+        if budget_s > self._goal_s() * (1 + _WORTH):
+            return self._model.within(self._scale * budget_s * (1 - _WORTH / 2), straggler=True)
         if self.target.power is not None:
             return self._capped()
         return self._model.within(self._scale * self._goal_s())
@@ -267,7 +321,7 @@ class ParetoScheduler(InstructionProfiler):
     def _goal_s(self) -> float:
         """What an iteration may take by the target, in s until the last instruction has ended."""
         if self.target.deadline is not None:
-            return max(0.0, self.target.deadline - self._after_s)
+            return max(_LEAST_GOAL * self._full_s, self.target.deadline - self._after_s)
         if self.target.power is not None:
             return self._capped().iteration_time_s / self._scale
         return (self.target.slowdown or 1.0) * self._full_s
@@ -276,8 +330,6 @@ class ParetoScheduler(InstructionProfiler):
 
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Holds the measured plan against what it promised, and corrects what the planner is asked for."""
-        if self._follow_drift(results):
-            return
         self._take(results, self._planned())
         self.settled = True
         spans = self._spans(results)
@@ -287,7 +339,7 @@ class ParetoScheduler(InstructionProfiler):
         measured_s = median_low(means)
         self._watch.noise = max(_noise_of(values) for values in spans.values())
         error = max(_LEAST_NOISE, _SURE * self._watch.noise / (len(means) * len(next(iter(spans.values())))) ** 0.5)
-        measured_j = sum(fmean(result.iter_energy) for result in results)
+        measured_j = self._energy_j(results)
         self._expected_s, self._expected_for = measured_s, self.target
         if self._given_up:
             return
@@ -338,46 +390,32 @@ class ParetoScheduler(InstructionProfiler):
         self._tried = guard, off
         return round(max(-_MOST_GUARD, guard + gain * off), 5)
 
-    def _follow_drift(self, results: Sequence[ProfilingResult]) -> bool:
-        """Where instructions take longer or shorter than the profile says at the same clocks, plans anew by that.
+    def _has_drifted(self, results: Sequence[ProfilingResult]) -> bool:
+        """Whether instructions take another time than the profile says at the same clocks; once per look.
 
-        What an iteration may take changes along: it is measured by what it would take at the highest clocks now.
+        Those just after a change of the clock do not count: they may have run at the old one.
         """
         assert self._model is not None
-        pipeline = next((p for p in range(self.job_info.dp_degree) if p not in self.situation.slow_pipelines), 0)
+        if self._drifts >= _DRIFTS_PER_LOOK:
+            return False
         schedules = {schedule.rank: schedule for schedule in self._planned()}
-        by_rank = {result.rank: result for result in results}
-        ranks = self._pipeline_ranks(pipeline)
-        if not all(rank in by_rank for rank in ranks):
+        by_rank = {result.rank: result for result in results if result.iter_time}
+        ranks = self._healthy_pipeline(by_rank)
+        if not ranks:
             return False
         entries = [self._entries(rank, schedules.get(rank)) for rank in ranks]
         dag = self._model.problem.pipeline
         measured = measured_iteration(dag, [by_rank[rank] for rank in ranks], entries)
         if measured is None:
             return False
+        plan = self._plan_for(self._place[ranks[0]].dp_rank)
+        changed = {0, *dag.first_nodes, *plan.problem.changes(plan.frequencies_mhz)}
         ratios: dict[Kind, list[float]] = {}
-        for instruction, planned_s in zip(dag.instructions, self._plan_for(pipeline).times_s, strict=True):
-            ratio = measured.times_s[instruction] / planned_s
-            ratios.setdefault((instruction.stage, instruction.name), []).append(ratio)
-        drift = {kind: median(values) for kind, values in ratios.items()}
-        drift = {kind: factor for kind, factor in drift.items() if abs(factor - 1) > _DRIFTED}
-        if not drift:
-            return False
-        before = self._planned()
-        for kind, factor in drift.items():
-            for point in self.samples.points[kind].values():
-                point.scale_times(factor)
-        before_s = self._model.full_speed.iteration_time_s
-        self._iterations.clear()
-        self._iterations.append(([by_rank[rank] for rank in ranks], entries))
-        self._plan_anew()
-        self._full_s *= self._model.full_speed.iteration_time_s / before_s
-        self._full_j *= self._model.full_speed.iteration_time_s / before_s
-        self._scale = self._bias()
-        self._corrections, self._tried, self._given_up, self.settled = 0, None, False, False
-        self._say()
-        self.news += f"; instructions take {median(drift.values()):.3f} times what they took; planned anew"
-        return self._planned() is not before  # the same plan: go on, and hold it against what it may take now
+        for node, (instruction, planned_s) in enumerate(zip(dag.instructions, plan.times_s, strict=True)):
+            if node not in changed:
+                ratio = measured.times_s[instruction] / planned_s
+                ratios.setdefault((instruction.stage, instruction.name), []).append(ratio)
+        return any(_is_off(values) for values in ratios.values() if len(values) > 2)
 
     def _spans(self, results: Sequence[ProfilingResult]) -> dict[int, list[float]]:
         """For each pipeline, how long each of its iterations took until its last instruction had ended."""
@@ -392,34 +430,39 @@ class ParetoScheduler(InstructionProfiler):
                 found.setdefault(place.dp_rank, result)
         return found
 
-    def _pipeline_ranks(self, pipeline: int) -> list[int]:
-        """The ranks of a pipeline, by stage, if their orders are known."""
-        ranks = {i.pp_rank: i.rank for i in self.rank_infos if i.dp_rank == pipeline and i.tp_rank == 0}
-        return [ranks[stage] for stage in sorted(ranks)] if self._one_pipeline() else []
+    def _healthy_pipeline(self, measured: Container[int]) -> list[int]:
+        """The ranks, by stage, of a pipeline that was measured whole and does what it is asked to."""
+        pipelines: dict[int, dict[int, int]] = {}
+        for info in self.rank_infos:
+            if info.rank in measured and self._counts(info.rank):
+                pipelines.setdefault(info.dp_rank, {}).setdefault(info.pp_rank, info.rank)
+        whole = [ranks for _, ranks in sorted(pipelines.items()) if len(ranks) == self.job_info.pp_degree]
+        return [whole[0][stage] for stage in range(self.job_info.pp_degree)] if whole else []
+
+    def _counts(self, rank: int) -> bool:
+        pipeline = self._place[rank].dp_rank
+        return super()._counts(rank) and self._slowdowns().get(pipeline, 1.0) == 1.0
 
     # ---- the pace between windows
 
     def assess(self, pace: Sequence[Pace]) -> Situation:
         """Finds stragglers, and drift that all pipelines share."""
-        if self._model is None or not self._expected_s or self._expected_for != self.target:
+        if self._model is None or self.measuring:
             return self.situation
-        slowdowns = self._slowdowns()
-        pace_s = max(slowdowns.values(), default=1.0) * self._full_s
-        healthy_s = max(self._expected_s, pace_s) if slowdowns else self._expected_s
-        expected = {
-            pipeline: max(healthy_s, self._expected_s * slowdowns.get(pipeline, 1.0))
-            for pipeline in range(self.job_info.dp_degree)
-        }
-        known = self.situation.slow_pipelines
-        if self.job_info.dp_degree > 1:
-            found = self._watch.slowdowns(pace, expected, known)
-            if found != known and len(found) <= self.job_info.dp_degree / 2:
-                return self.situation.model_copy(update={"slow_pipelines": found})
-        else:
-            self._watch.slowdowns(pace, expected, {})
+        measured = self._expected_s if self._expected_for == self.target else 0.0
+        healthy_s = measured or self._goal_s()
+        slowdowns, pipelines = self._slowdowns(), self.job_info.dp_degree
+        pace_s = max(healthy_s, max(slowdowns.values(), default=1.0) * self._full_s)
+        expected = dict.fromkeys(range(pipelines), pace_s if slowdowns else healthy_s)
         self._patience.pass_by(pace)
-        if not slowdowns and self._watch.drifted() and self._patience.is_over():
-            return self.situation.model_copy(update={"looks": self.situation.looks + 1})
+        known = self.situation.slow_pipelines
+        found = self._watch.slowdowns(pace, expected, known if pipelines > 1 else {})
+        if pipelines > 1 and found != known and len(found) <= pipelines / 2:
+            return self.situation.model_copy(update={"slow_pipelines": found})
+        everybody = pipelines > 1 and len(found) > pipelines / 2
+        if (everybody or (not slowdowns and measured and self._watch.drifted())) and self._patience.is_over():
+            # What slows most of them is no straggler: the plan's own figures are in question.
+            return self.situation.model_copy(update={"slow_pipelines": {}, "looks": self.situation.looks + 1})
         return self.situation
 
     # ---- what others have measured, and what is said
@@ -445,8 +488,10 @@ class ParetoScheduler(InstructionProfiler):
                     log.warning("%s does not agree with this job's %s; profiling anew", known.source, kind[1])
                     return
         for kind in self.kinds:
+            offered = self.clocks_mhz[kind[0]]
             for m in known.measurements[kind]:
-                self._recalled(kind, m)
+                if m.frequency_mhz in offered:
+                    self._recalled(kind, m)
         self._fine_windows = 0  # what it lacks of the coarse clocks is measured; the rest is good enough to begin with
 
     def _recalled(self, kind: Kind, m: Measurement) -> None:
@@ -507,12 +552,20 @@ def _target(slowdown: float | None, deadline: float | None, power: float | None)
         raise PlanError(f"the target {asked} cannot be: {error}") from None
 
 
+def _is_off(ratios: Sequence[float]) -> bool:
+    """Whether the median of ratios is off 1 by more than their scatter and what is worth caring about."""
+    middle = median(ratios)
+    scatter = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
+    return abs(middle - 1) > max(_DRIFTED, _CLEARLY * 1.25 * scatter / len(ratios) ** 0.5)
+
+
 def _noise_of(values: Sequence[float]) -> float:
     return stdev(values) / fmean(values) if len(values) > 1 else 0.002
 
 
 def _waiting_power_w(text: str) -> float:
     try:
-        return max(0.0, float(next(csv.DictReader(io.StringIO(text)))["waiting_power"]))
+        watts = float(next(csv.DictReader(io.StringIO(text)))["waiting_power"])
+        return watts if 0 < watts < _MOST_WAITING_W else 0.0
     except (StopIteration, KeyError, TypeError, ValueError):
         return 0.0

@@ -22,12 +22,15 @@ _COARSE, _COARSER = 21, 9
 """Clocks of the first grid, where several share an iteration, and where each takes a window of its own."""
 _ODD = 0.03
 """A rank whose instructions take this much longer or shorter than its stage's median is left out: it is ill."""
+_FULL_SPEED_TRIES = 5
 _FINE_WINDOWS = 6
 """No more windows than this after the first grid: what is left is noise that more of it does not cure."""
 _WITH_TOP = 3
 """Where so many clocks share an iteration, one of them is the highest."""
-_WARM_UP_WINDOWS = 1
+_WARM_UP_WINDOWS, _ORDER_WITHIN_WINDOWS = 1, 10
 
+Profiling = Generator[list[FrequencySchedule], list[ProfilingResult], bool]
+Windows = Generator[list[FrequencySchedule], list[ProfilingResult], None]
 Window = Generator[list[FrequencySchedule], list[ProfilingResult], list[ProfilingResult]]
 
 
@@ -80,8 +83,9 @@ class InstructionProfiler(FrequencyScheduler):
             raise PlanError(f"max_windows is {windows!r}; give a number of measuring windows, such as 64")
 
     def _run(self) -> ScheduleGenerator:
-        yield from self._profile()
-        self.news = f"profiled in {self.windows} windows; clocks are left alone"
+        if (yield from self._profile()):
+            self.news = f"profiled in {self.windows} windows; clocks are left alone"
+        self.measuring = False
         yield []
 
     # ---- what it works with
@@ -123,20 +127,35 @@ class InstructionProfiler(FrequencyScheduler):
 
     # ---- windows
 
-    def _profile(self) -> ScheduleGenerator:
-        """Yields windows until every stage is known well enough."""
+    def _profile(self) -> Profiling:
+        """Yields windows until every stage is known well enough; returns False where nothing can be measured or set."""
+        self.measuring = True
         self.news = "warming up at default clocks"
-        while self.windows < _WARM_UP_WINDOWS or not self._one_pipeline():
+        while self.windows < _WARM_UP_WINDOWS or (not self._one_pipeline() and self.windows < _ORDER_WITHIN_WINDOWS):
             yield from self._window([])
-        while not all(self._clocks):
+        if not self._one_pipeline():
+            self.news = "the order of instructions has not become known, so there is nothing to schedule"
+            return False
+        if not all(self._clocks):
             self.news = "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
-            yield []
+            return False
         self.news = "measuring at the highest clocks"
-        highest = [clocks[:1] for clocks in self._sorted_clocks()]
-        results = yield from self._measure(highest, 1)
-        while not all(self.samples.curve(kind) for kind in self.kinds):
+        results = yield from self._highest()
+        for _ in range(_FULL_SPEED_TRIES):
+            if self._note_full_speed(results):
+                break
+            results = yield from self._highest()
+        else:
+            self.news = "no pipeline has measured an iteration at the highest clocks, so there is nothing to plan by"
+            return False
+        if not all(self.samples.curve(kind) for kind in self.kinds):
             self.news = "there are GPUs whose energy cannot be read, so there is nothing to plan by"
-            yield []
+            return False
+        yield from self._sweep(results)
+        return True
+
+    def _sweep(self, results: Sequence[ProfilingResult]) -> Windows:
+        """Yields windows of lower clocks; `results` are those of a window at the highest."""
         measured_s = sum(median(times) for result in results[:1] if (times := result.iter_time) for _ in times)
         most = max(1, int(measured_s / max(_LEAST_S, _ROOM * self._seconds_needed(results))))
         most = min(self._capacity(rank, most) for rank in self._one_pipeline())
@@ -158,6 +177,14 @@ class InstructionProfiler(FrequencyScheduler):
                     break
             self.news = f"profiling: {sum(map(len, wanted))} clocks to go" + ("" if any(coarse) else ", at most")
             yield from self._measure(wanted, most)
+
+    def _highest(self) -> Window:
+        """A window with everything at the highest clocks."""
+        return self._measure([clocks[:1] for clocks in self._sorted_clocks()], 1)
+
+    def _note_full_speed(self, results: Sequence[ProfilingResult]) -> bool:
+        """Told of the first window at the highest clocks; whether it will do."""
+        return bool(results)
 
     def _capacity(self, rank: int, most: int) -> int:
         """How many clocks can share an iteration of a rank."""
@@ -200,13 +227,17 @@ class InstructionProfiler(FrequencyScheduler):
     def _take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
         """Takes results into the samples, without ranks that are far off the others of their stage."""
         planned = {schedule.rank: schedule for schedule in schedules}
-        results = [result for result in results if result.iter_time]
+        results = [result for result in results if result.iter_time and self._counts(result.rank)]
         self._note_warmth(results)
         for group in self._by_stage(results).values():
             middle = median(_busy_s(result) for result in group)
             for result in group:
                 if len(group) < 3 or abs(_busy_s(result) - middle) <= _ODD * middle:
                     self.samples.add(result, self._entries(result.rank, planned.get(result.rank)), self.warmth)
+
+    def _counts(self, rank: int) -> bool:
+        """Whether what a rank measures is what it was asked to run: its clocks can be set, and it does not straggle."""
+        return bool(self._place[rank].available_frequencies)
 
     def _note_warmth(self, results: Sequence[ProfilingResult]) -> None:
         """Compares powers at the highest clocks with the first ones measured there."""

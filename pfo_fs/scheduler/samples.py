@@ -66,15 +66,17 @@ class Point:
         self.weight += weight
         self.power_w += (power_w - self.power_w) * weight / self.weight
 
-    def scale_times(self, factor: float) -> None:
-        """The same instruction takes `factor` times as long from now on."""
-        self.time_s *= factor
-        self.squares *= factor * factor
+    def scale(self, times: float, powers: float) -> None:
+        """The same instruction takes `times` times as long and `powers` times the power from now on."""
+        self.time_s *= times
+        self.squares *= times * times
+        self.power_w *= powers
+        self.weight /= powers * powers
 
     @property
     def time_error(self) -> float:
         """Standard error of the duration, relative."""
-        if self.count < 2 or not self.time_s:
+        if self.count < 2 or self.time_s <= 0:
             return math.inf
         return math.sqrt(self.squares / (self.count - 1) / self.count) / self.time_s
 
@@ -149,7 +151,8 @@ class Samples:
                     fitted.add(key)
                     self._point(*key).add_power(power.power / warmth, power.error / warmth)
         for key, pairs in runs.items():
-            power_w = sum(energy_j for _, energy_j in pairs) / sum(time_s for time_s, _ in pairs) / warmth
+            total_s = sum(time_s for time_s, _ in pairs)
+            power_w = sum(energy_j for _, energy_j in pairs) / total_s / warmth if total_s > 0 else 0.0
             if key not in fitted and power_w > 0:
                 self._point(*key).add_power(power_w, _BLURRED * power_w)
 
@@ -159,7 +162,11 @@ class Samples:
     def curve(self, kind: Kind) -> dict[int, Point]:
         """The points of a kind whose time and power are known, from the highest clock to the lowest."""
         found = self.points.get(kind, {})
-        return {mhz: found[mhz] for mhz in sorted(found, reverse=True) if mhz and found[mhz].weight}
+        return {
+            mhz: found[mhz]
+            for mhz in sorted(found, reverse=True)
+            if mhz and found[mhz].weight and found[mhz].time_s > 0
+        }
 
     def profile(
         self, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]], tolerance: float, source: str
@@ -182,7 +189,7 @@ class Samples:
             sure = {
                 mhz: point
                 for mhz, point in curve.items()
-                if point.time_error <= tolerance and point.power_error <= 2 * tolerance
+                if (point.time_error <= tolerance and point.power_error <= 2 * tolerance) or mhz == max(curve)
             }
             curve = smoothed(sure if len(sure) >= 3 else curve)
             inside = [mhz for mhz in clocks_mhz[kind[0]] if curve and min(curve) <= mhz <= max(curve)]
