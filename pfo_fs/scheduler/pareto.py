@@ -31,10 +31,10 @@ _LEAST_NOISE = 0.002
 """Relative: less than this beyond the target is taken for noise."""
 _WORTH = 0.002
 """Relative: a plan that is faster than it need be by less than this stays."""
-_DRIFTED = 0.015
+_DRIFTED = 0.02
 """Relative: instructions that are off the profile by less are not worth measuring anew."""
 _CLEARLY = 5.0
-"""Standard errors of a median."""
+"""Standard errors."""
 _DRIFTS_PER_LOOK = 2
 _LEAST_GOAL = 0.01
 _FULL_SPEED_TRIES = 5
@@ -415,7 +415,11 @@ class ParetoScheduler(InstructionProfiler):
             if node not in changed:
                 ratio = measured.times_s[instruction] / planned_s
                 ratios.setdefault((instruction.stage, instruction.name), []).append(ratio)
-        return any(_is_off(values) for values in ratios.values() if len(values) > 2)
+        return any(_is_off(values, self._error_of(kind)) for kind, values in ratios.items() if len(values) > 2)
+
+    def _error_of(self, kind: Kind) -> float:
+        """How well the times of a kind are known, relative."""
+        return median(min(1.0, point.time_error) for point in self.samples.curve(kind).values())
 
     def _spans(self, results: Sequence[ProfilingResult]) -> dict[int, list[float]]:
         """For each pipeline, how long each of its iterations took until its last instruction had ended."""
@@ -552,11 +556,12 @@ def _target(slowdown: float | None, deadline: float | None, power: float | None)
         raise PlanError(f"the target {asked} cannot be: {error}") from None
 
 
-def _is_off(ratios: Sequence[float]) -> bool:
-    """Whether the median of ratios is off 1 by more than their scatter and what is worth caring about."""
-    middle = median(ratios)
+def _is_off(ratios: Sequence[float], profile_error: float) -> bool:
+    """Whether the median of ratios is off 1 by more than their scatter, the profile's errors, and what is worth it."""
+    middle = float(median(ratios))
     scatter = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
-    return abs(middle - 1) > max(_DRIFTED, _CLEARLY * 1.25 * scatter / len(ratios) ** 0.5)
+    noise = (1.25 * scatter / len(ratios) ** 0.5) + profile_error
+    return abs(middle - 1) > max(_DRIFTED, _CLEARLY * noise)
 
 
 def _noise_of(values: Sequence[float]) -> float:
