@@ -392,7 +392,7 @@ class HostAgent:
             for rank, schedule in schedules.items():
                 trainer = self._trainers.get(rank)
                 if trainer is not None:
-                    trainer.send(schedule_message(index.number, index.start_step, schedule))
+                    trainer.send(schedule_message(index.number, index.start_step, schedule, index.steps))
         self._known = (current.generation, current.number)
 
     def _pass_on(self, message: str) -> None:
@@ -401,10 +401,10 @@ class HostAgent:
             log.warning("%s", message)
         self._passed_on = message
 
-    def _hand_to_rank_0(self, number: int, schedules: list[FrequencySchedule]) -> None:
+    def _hand_to_rank_0(self, number: int, schedules: list[FrequencySchedule], steps: int) -> None:
         trainer = self._trainers.get(0)
         if trainer is not None:
-            trainer.send(plan_message(number, schedules))
+            trainer.send(plan_message(number, schedules, steps))
 
     def _write_progress(self, now: float) -> None:
         if self._folder is None or self._name is None:
@@ -422,6 +422,7 @@ class HostAgent:
         try:
             self.folder.write_progress(body, self._name)
             self._progress_dirty = False
+            self._store_answers()
         except StoreError as error:
             self._store_failed(str(error.args[-1]), now)
 
@@ -480,18 +481,19 @@ class HostAgent:
             trainer.send(message)
 
 
-def schedule_message(number: int, start_step: int, schedule: FrequencySchedule | None) -> wire.Message:
+def schedule_message(number: int, start_step: int, schedule: FrequencySchedule | None, steps: int = 0) -> wire.Message:
     """What a rank is told of a new schedule; None: its clock is left alone."""
     return {
         "type": "schedule",
         "number": number,
         "start_step": start_step,
+        "steps": steps,
         "frequencies": [] if schedule is None else schedule.frequencies,
         "stages": None if schedule is None else schedule.stages,
     }
 
 
-def plan_message(number: int, schedules: list[FrequencySchedule]) -> wire.Message:
+def plan_message(number: int, schedules: list[FrequencySchedule], steps: int = 0) -> wire.Message:
     """The schedules of all ranks, each different one once: what torch.distributed carries."""
     plans: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
@@ -502,7 +504,7 @@ def plan_message(number: int, schedules: list[FrequencySchedule]) -> wire.Messag
             seen[key] = len(plans)
             plans.append({"frequencies": schedule.frequencies, "stages": schedule.stages})
         ranks[str(schedule.rank)] = seen[key]
-    return {"type": "plan", "number": number, "plans": plans, "ranks": ranks}
+    return {"type": "plan", "number": number, "steps": steps, "plans": plans, "ranks": ranks}
 
 
 def main() -> int:

@@ -45,10 +45,11 @@ _REVIVE_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class _Coming:
-    """A schedule that has arrived and starts at a later step."""
+    """A schedule that has arrived and starts at a later step; `steps`: how many it holds at most, 0 for ever."""
 
     number: int
     start_step: int
+    steps: int
     frequencies: list[tuple[str, int]]
     stages: list[int] | None
 
@@ -154,6 +155,7 @@ class PFOFileOptimizer:
         self._coming: _Coming | None = None
         self._in_force: _Coming | None = None
         self._told_order = False
+        self._over = False
         self._joining: list[wire.Message] = []  # what a new helper must be told
         self._revive_at = 0.0
         self._warned: set[str] = set()
@@ -201,7 +203,14 @@ class PFOFileOptimizer:
                 self._take_plan(wire.decode(packet), step)
         if self._coming is not None and step >= self._coming.start_step:
             self._apply(self._coming, step)
-        self._cursor.step_begin(step, self.schedule_number)
+        in_force = self._in_force
+        if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps and not self._over:
+            self._over = True
+            self._cursor.set_schedule(None, None)
+            self._warn(f"nothing new has come for {in_force.steps} steps; default clocks until it does", "over")
+        # What is measured from then on is not what the schedule was there for.
+        number = -1 if self._over else self.schedule_number
+        self._cursor.step_begin(step, number)
 
     def on_step_end(self) -> None:
         """Marks the end of an iteration, after its last instruction; the clocks go back to the top."""
@@ -453,6 +462,7 @@ class PFOFileOptimizer:
             self._coming = _Coming(
                 number=message["number"],
                 start_step=message["start_step"],
+                steps=message.get("steps", 0),
                 frequencies=[(name, mhz) for name, mhz in message["frequencies"]],
                 stages=message["stages"],
             )
@@ -464,7 +474,7 @@ class PFOFileOptimizer:
         elif kind == "release":
             self._warn("the shared directory has not answered for long; default clocks until it does", "release")
             self._cursor.set_schedule(None, None)
-        elif kind == "resume" and self._in_force is not None:
+        elif kind == "resume" and self._in_force is not None and not self._in_force.steps:
             self._cursor.set_schedule(self._in_force.frequencies, self._in_force.stages)
         elif kind == "log":
             log.log(message["level"], "%s", message["message"])
@@ -476,12 +486,13 @@ class PFOFileOptimizer:
         index = plan["ranks"].get(str(self.placement.rank))
         mine = plan["plans"][index] if index is not None else {"frequencies": [], "stages": None}
         frequencies = [(name, mhz) for name, mhz in mine["frequencies"]]
-        self._coming = _Coming(plan["number"], step, frequencies, mine["stages"])
+        self._coming = _Coming(plan["number"], step, plan.get("steps", 0), frequencies, mine["stages"])
 
     def _apply(self, coming: _Coming, step: int) -> None:
         self._coming = None
         self._in_force = coming
         self.schedule_number = coming.number
+        self._over = False
         self._cursor.set_schedule(coming.frequencies or None, coming.stages)
         late = 0 < coming.start_step < step
         self._tell({"type": "applied", "number": coming.number, "step": step, "late": late})

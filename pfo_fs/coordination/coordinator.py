@@ -31,6 +31,8 @@ MISSING_AFTER_S = 30.0
 
 _CHECK_CURRENT_EVERY_S = 2.0
 _PROGRESS_WITHIN_S = 10.0
+_MEASURED_WITHIN_S = 30.0
+"""Beyond its iterations: how long the results of a window, and what comes of them, may take."""
 
 State = Literal["waiting", "running", "broken", "ended"]
 
@@ -45,7 +47,8 @@ class Coordinator:
         generation: Which daemon leads; schedules of an older one are ignored by the ranks. 0 for `local`.
         lead_s: How long all ranks surely need to learn of a new schedule; it starts no sooner.
         rank_infos: All ranks, where they are known otherwise than through the folder.
-        on_publish: Called with (number, schedules) for each schedule: the carrier of `local` coordination.
+        on_publish: Called with (number, schedules, steps that it holds at most) for each schedule: the carrier of
+            `local` coordination.
         still_leads: Asked before anything is written; a daemon that slept may have been replaced.
         monotonic: The clock.
     """
@@ -59,7 +62,7 @@ class Coordinator:
         generation: int = 0,
         lead_s: float = 1.5,
         rank_infos: Sequence[RankInfo] | None = None,
-        on_publish: Callable[[int, list[FrequencySchedule]], None] | None = None,
+        on_publish: Callable[[int, list[FrequencySchedule], int], None] | None = None,
         still_leads: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -280,6 +283,8 @@ class Coordinator:
         """Tells a new scheduler what an earlier one of this job was told, in the same order."""
         before = -1
         for number, source in self._made.items():
+            if source.index < 0:
+                continue  # clocks were given back: an earlier scheduler failed
             if before >= 0 and source.observed == before:
                 self._hand_over(scheduler, before)
             if source.situation != scheduler.situation:
@@ -320,6 +325,8 @@ class Coordinator:
         number = next(reversed(self._made), -1)
         if self._scheduler is None or self._scheduler.done or number < 0 or self._observed == number:
             return
+        if self._scheduler_failed or self._made[number].index < 0:
+            return
         assert self._job is not None
         if len(self.folder.ranks_with_result(number)) < self._job.job_info.world_size:
             return
@@ -337,7 +344,7 @@ class Coordinator:
 
     def _look_at_situation(self, now: float) -> None:
         """Tells the scheduler what people wish and what iterations take."""
-        if self._scheduler is None or self._scheduler.done:
+        if self._scheduler is None or self._scheduler.done or self._scheduler_failed:
             return
         assert self._override is not None
         situation = self._scheduler.situation
@@ -362,6 +369,8 @@ class Coordinator:
             body = self.folder.read_result(number, rank)
             if body is None:
                 raise RecordError(f"prof/{number}/{rank}.json is missing, which schedule {number + 1} was made from")
+            if body.result.rank != rank:
+                raise RecordError(f"prof/{number}/{rank}.json says rank {body.result.rank}")
             found.append(body)
         in_time = [body for body in found if not body.late]
         stages = {info.pp_rank for info in self._ranks.values()}
@@ -375,6 +384,9 @@ class Coordinator:
         assert self._override is not None
         if self._override.active:
             return bodies.Source(kind="yaml", sha256=self._override.accepted_sha256), self._override.schedules
+        if self._scheduler_failed:
+            # Clocks that it has set stay nobody's business: back to their default, until somebody else says otherwise.
+            return bodies.Source(kind="scheduler"), [] if self._made else None
         if self._scheduler is None:
             return bodies.Source(kind="scheduler"), None
         source = bodies.Source(
@@ -406,11 +418,12 @@ class Coordinator:
             return  # the ranks run, but at which step is not known yet, and they must switch at one
         self._published_at = now
         start_step = self._start_step_for(now)
+        steps = self._steps_to_measure() if source.kind == "scheduler" else 0
         try:
-            ours = self.folder.write_schedule(number, self._generation, start_step, source, schedules, infos)
+            ours = self.folder.write_schedule(number, self._generation, start_step, source, schedules, infos, steps)
         except StoreError:
             if self._on_publish is not None:  # the ranks can have it without the directory
-                self._on_publish(number, schedules)
+                self._on_publish(number, schedules, steps)
             raise
         if not ours:
             log.warning("job %s: somebody else wrote schedule %d; taking it over", self.folder.job_id, number)
@@ -423,7 +436,7 @@ class Coordinator:
             self._made[number] = source
         self._say(force=True)
         if self._on_publish is not None:
-            self._on_publish(number, schedules)
+            self._on_publish(number, schedules, steps)
         what = f"scheduler, number {source.index}" if source.kind == "scheduler" else "schedule.yaml"
         log.info("job %s: schedule %d (%s) from step %d", self.folder.job_id, number, what, start_step)
         if source.kind == "yaml" and self._override is not None:
@@ -439,6 +452,17 @@ class Coordinator:
         if not iter_time or iter_time <= 0:
             return step + 2
         return step + 1 + math.ceil((now - since + self._lead_s) / iter_time)
+
+    def _steps_to_measure(self) -> int:
+        """For how many steps a schedule holds at most that is there for measuring; 0 for any other: for ever.
+
+        Enough for the window, and for whatever comes next to be planned and learned of; then clocks go back to their
+        default, whoever has died in between.
+        """
+        if self._scheduler is None or not self._scheduler.measuring or self._job is None:
+            return 0
+        iteration_s = max(self._iteration_time_s(), 1e-3)
+        return 10 * (self._job.profile_steps + 1) + math.ceil((_MEASURED_WITHIN_S + 4 * self._lead_s) / iteration_s)
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         assert self._job is not None

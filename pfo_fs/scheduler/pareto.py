@@ -419,7 +419,7 @@ class ParetoScheduler(InstructionProfiler):
 
     def _error_of(self, kind: Kind) -> float:
         """How well the times of a kind are known, relative."""
-        return median(min(1.0, point.time_error) for point in self.samples.curve(kind).values())
+        return float(median(min(1.0, point.time_error) for point in self.samples.curve(kind).values()))
 
     def _spans(self, results: Sequence[ProfilingResult]) -> dict[int, list[float]]:
         """For each pipeline, how long each of its iterations took until its last instruction had ended."""
@@ -561,7 +561,7 @@ def _is_off(ratios: Sequence[float], profile_error: float) -> bool:
     middle = float(median(ratios))
     scatter = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
     noise = (1.25 * scatter / len(ratios) ** 0.5) + profile_error
-    return abs(middle - 1) > max(_DRIFTED, _CLEARLY * noise)
+    return bool(abs(middle - 1) > max(_DRIFTED, _CLEARLY * noise))
 
 
 def _noise_of(values: Sequence[float]) -> float:

@@ -56,6 +56,10 @@ class Play:
         root: The shared directory.
         settings: What the daemon schedules with.
         metadata: Of the job.
+        mute_ranks: Ranks whose results never reach the directory.
+        without_rights: Ranks whose clocks cannot be set.
+        offers_clocks: Whether any rank's can.
+        daemon_runs: Whether somebody schedules.
 
     Attributes:
         folder: The job's folder.
@@ -68,6 +72,10 @@ class Play:
     metadata: str = "simulated"
     folder: JobFolder = field(init=False)
     first_plan: int | None = field(init=False, default=None)
+    mute_ranks: set[int] = field(default_factory=set)
+    without_rights: set[int] = field(default_factory=set)
+    offers_clocks: bool = True
+    daemon_runs: bool = True
 
     def __post_init__(self) -> None:
         stages, pipelines = len(self.cluster.pipeline.orders), self.cluster.pipelines
@@ -77,7 +85,7 @@ class Play:
                 dp_rank=dp,
                 pp_rank=pp,
                 tp_rank=0,
-                available_frequencies=list(self.cluster.truth.clocks_mhz),
+                available_frequencies=list(self.cluster.truth.clocks_mhz) if self._may_set(dp * stages + pp) else [],
             )
             for dp in range(pipelines)
             for pp in range(stages)
@@ -102,7 +110,8 @@ class Play:
         self._virtual_s = 0.0
         self.coordinator = self._new_coordinator()
         self._number = -1
-        self._coming: tuple[int, int, dict[int, FrequencySchedule | None]] | None = None
+        self._coming: tuple[int, int, int, dict[int, FrequencySchedule | None]] | None = None
+        self._over_at, self._over = 0, False
         self._schedules: dict[int, FrequencySchedule | None] = {}
         self._clocks: Any = None
         self._names = _Names()
@@ -111,6 +120,9 @@ class Play:
         self._measured_number = page.NO_NUMBER
         self._step = -1
         self._last: _Marked | None = None
+
+    def _may_set(self, rank: int) -> bool:
+        return self.offers_clocks and rank not in self.without_rights
 
     def _gpu_name(self) -> str:
         model = getattr(self.cluster.truth, "model", None)
@@ -159,7 +171,8 @@ class Play:
 
     def _look(self) -> None:
         """The daemon looks, and the ranks look what it has written."""
-        self.coordinator.poll()
+        if self.daemon_runs:
+            self.coordinator.poll()
         current = self.folder.read_current()
         known = self._coming[0] if self._coming else self._number
         if current is None or current.number <= known:
@@ -167,15 +180,18 @@ class Play:
         index = self.folder.read_index(current.number)
         if index is not None:
             schedules = {info.rank: self.folder.read_schedule(index, info) for info in self._infos}
-            self._coming = (index.number, index.start_step, schedules)
+            self._coming = (index.number, index.start_step, index.steps, schedules)
             scheduler = self.coordinator.scheduler
             if self.first_plan is None and scheduler is not None and scheduler.model():
                 self.first_plan = index.number
 
     def _take_what_is_due(self) -> None:
         if self._coming is not None and self._step >= self._coming[1]:
-            self._number, _, self._schedules = self._coming
+            self._number, start_step, steps, self._schedules = self._coming
+            self._over_at, self._over = start_step + steps if steps else 0, False
             self._coming, self._clocks = None, None
+        if self._over_at and self._step >= self._over_at:
+            self._over_at, self._clocks, self._schedules, self._over = 0, None, {}, True
         if self._clocks is None:
             self._clocks = self.cluster.clocks_of(self._by_pipeline(self._schedules))
 
@@ -196,7 +212,7 @@ class Play:
         stages = len(self.cluster.pipeline.orders)
         found: list[dict[int, Sequence[tuple[str, int]]]] = [{} for _ in range(self.cluster.pipelines)]
         for rank, schedule in schedules.items():
-            if schedule is not None:
+            if schedule is not None and self._may_set(rank):
                 found[rank // stages][rank % stages] = schedule.frequencies
         return found
 
@@ -227,7 +243,7 @@ class Play:
     def _measure(self, begin_s: float, played: Played) -> None:
         """Lets the counters tick over this iteration, and the meters take the marks of the one before."""
         last, self._last = self._last, None
-        wanted = self._number >= 0 and self._number != self._measured_number
+        wanted = self._number >= 0 and self._number != self._measured_number and not self._over
         if wanted:
             self._last = _Marked(self._step, self._number, begin_s, played)
         if last is None and not wanted:
@@ -241,6 +257,8 @@ class Play:
                 for measured in meter.take(self._marks(info, rows, last)):
                     if measured is not None:
                         self._measured_number = measured.number
+                        if info.rank in self.mute_ranks:
+                            continue
                         result = ProfilingResult.model_validate(measured.result(info.rank))
                         self.folder.write_result(
                             measured.number, bodies.ResultBody(result=result, first_step=measured.first_step)
@@ -270,7 +288,7 @@ class Play:
         for at_s, energy_j in zip(seen.tolist(), readings.tolist(), strict=True):
             meter.curve.add(round(at_s * 1e9), energy_j)
         schedule = self._schedules.get(info.rank)
-        if schedule is not None and wanted:
+        if schedule is not None and wanted and self._may_set(info.rank):
             before, in_force = 0, 0
             for start_s, (_, mhz) in zip(starts.tolist(), schedule.frequencies, strict=True):
                 in_force = mhz or in_force

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation
 
 Short = Field(default="", max_length=4000)
+
+
+Seconds = Annotated[float, Field(gt=0, lt=1e7, allow_inf_nan=False)]
 
 
 class _Body(BaseModel):
@@ -77,13 +80,15 @@ class IndexBody(_Body):
     """`sched/<number>/index.json`: commits schedule `number`, once, after its plan files are in place.
 
     `files` names the plan file of each group of ranks: of a stage where all its ranks do the same (`"stage:3"`),
-    else of one rank (`"rank:17"`). Equal plans share a file.
+    else of one rank (`"rank:17"`). Equal plans share a file. `steps`: for how many steps it holds at most, 0 for ever:
+    a schedule that is there for measuring must not outlive whoever wants to know.
     """
 
     number: int = Field(ge=0)
     generation: int = Field(ge=0)
     start_step: int = Field(ge=0)
     source: Source
+    steps: int = Field(default=0, ge=0)
     files: dict[str, str] = Field(max_length=1_000_000)
 
 
@@ -140,7 +145,7 @@ class PaceBody(_Body):
     """
 
     rank: int = Field(ge=0)
-    steps: list[tuple[int, int, float]] = Field(default=[], max_length=64)
+    steps: list[tuple[int, int, Seconds]] = Field(default=[], max_length=64)
     throttled: str = Field(default="", max_length=200)
 
 

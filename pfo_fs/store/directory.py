@@ -257,6 +257,7 @@ class JobFolder:
         source: b.Source,
         schedules: Sequence[FrequencySchedule],
         rank_infos: Sequence[RankInfo],
+        steps: int = 0,
     ) -> bool:
         """Writes schedule `number` and commits it with its index; False if somebody else committed that number.
 
@@ -273,7 +274,9 @@ class JobFolder:
             if name not in written:
                 written.add(name)
                 self.claim("schedule", b.PlanBody(schedule=schedule), f"{folder}/{name}")
-        body = b.IndexBody(number=number, generation=generation, start_step=start_step, source=source, files=index)
+        body = b.IndexBody(
+            number=number, generation=generation, start_step=start_step, source=source, steps=steps, files=index
+        )
         return self.claim("index", body, f"{folder}/index.json")
 
     def schedule_numbers(self) -> list[int]:

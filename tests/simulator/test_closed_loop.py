@@ -202,3 +202,82 @@ def test_schedules_of_a_played_job_are_what_a_real_rank_would_read(tmp_path: Pat
     assert isinstance(schedule, FrequencySchedule)
     assert len(schedule.frequencies) == 2 * MICROBATCHES
     assert json.loads((tmp_path / play.folder.path / "job.json").read_text())["kind"] == "job"
+
+
+# ---- what must never happen: clocks that stay low
+
+
+def test_a_result_that_never_comes_does_not_leave_the_clocks_of_a_sweep(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    played = []
+    for iteration in play.run(160):
+        played.append(iteration)
+        if iteration.number == 3:
+            play.mute_ranks = {2}
+    assert max(i.number for i in played) == 3
+    full_s = fmean(i.time_s for i in played if i.number == 1)
+    assert max(i.time_s for i in played) > 1.05 * full_s
+    assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
+
+
+def test_a_daemon_that_dies_in_mid_sweep_does_not_leave_the_clocks_of_the_sweep(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    played = []
+    for iteration in play.run(160):
+        played.append(iteration)
+        play.daemon_runs = iteration.number < 3
+    full_s = fmean(i.time_s for i in played if i.number == 1)
+    assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
+    play.daemon_runs = True
+    play.restart_daemon()
+    assert summarize(play, settled(play)).slowdown < 0.002, "and another one carries on"
+
+
+def test_a_scheduler_that_fails_gives_the_clocks_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    for iteration in play.run(60):
+        if iteration.number == 3:
+            monkeypatch.setattr("pfo_fs.scheduler.profiler.fine_clocks", lambda *_: 1 / 0)
+            monkeypatch.setattr("pfo_fs.scheduler.profiler.coarse_clocks", lambda *_: 1 / 0)
+    full_s = fmean([4.0467])
+    assert "failed" in iteration.news
+    assert iteration.time_s == pytest.approx(full_s, rel=0.01)
+
+
+def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS, offers_clocks=False)
+    news = [iteration.news for iteration in play.run(40)]
+    assert "cannot be set" in news[-1]
+    assert play.folder.schedule_numbers() in ([0], [0, 1])
+
+
+def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slower(tmp_path: Path) -> None:
+    """From another cooling or firmware, or from somebody who means harm."""
+    settled(Play(cluster(0), tmp_path, SETTINGS))
+    path = next((tmp_path / "profiles").rglob("*.csv"))
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    for row in rows[1:]:
+        if row[2] != "1410":
+            row[3] = str(float(row[3]) / 1.5)
+    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
+    play = Play(cluster(1), tmp_path, SETTINGS)
+    played = list(play.run(200))
+    full_s = fmean(i.time_s for i in played if i.number == 1)
+    assert played[-1].time_s < 1.004 * full_s
+
+
+def test_a_target_that_moves_while_there_is_a_straggler_does_not_keep_its_pace_for_ever(tmp_path: Path) -> None:
+    play = Play(cluster(pipelines=4, episodes=[Episode(1.3, 90, 150, 1)]), tmp_path, SETTINGS)
+    for iteration in play.run(200):
+        if iteration.step == 110:
+            play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"target: {slowdown: 1.02}\n")
+    full_s = fmean(i.time_s for i in [iteration])
+    assert full_s < 1.03 * 4.0467
+
+
+def test_a_rank_without_rights_does_not_spoil_what_the_others_measure(tmp_path: Path) -> None:
+    play = Play(cluster(pipelines=2), tmp_path, SETTINGS, without_rights={1})
+    played = list(play.run(120))
+    full_s = fmean(i.time_s for i in played if i.number == 1)
+    assert played[-1].time_s < 1.004 * full_s
+    assert played[-1].energy_j < fmean(i.energy_j for i in played if i.number == 1)
