@@ -1,26 +1,32 @@
 """Marks with the times of the device: CUDA events, read when they are ready, without waiting for the device.
 
 A training thread launches kernels ahead of the GPU, so the times of its calls say little about when an instruction
-ran. An event recorded before and after each instruction knows. Events are recorded in the steps that are measured
-only, and read in later steps; the marks of such a step are written then, with the events' times on the same clock as
-all others (`time.monotonic_ns`). How the two clocks lie is learned on the way: an event never runs before it was
-recorded, and where the device had nothing else to do it runs at once.
+ran. An event recorded before and after each instruction knows. These are recorded in the steps that are measured
+only, and one at each end of every step, whose span is then the device's too. They are read in later steps; the marks of
+a step are written then, with the events' times on the same clock as all others (`time.monotonic_ns`). How the two
+clocks lie is learned on the way: an event never runs before it was recorded, and where the device had nothing else to
+do it runs at once. Should CUDA ever refuse, marks are those of the training thread from then on.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from pfo_fs.cursor import Clocks, InstructionCursor
-from pfo_fs.device.page import END, LAST_END
+from pfo_fs.device.page import LAST_END, STEP_BEGIN
+
+log = logging.getLogger("pfo_fs")
 
 _MOST_HELD = 16
 """Steps whose events are not ready; with more than this, something is wrong, and the oldest goes."""
 _ANCHORS = 32
 """Steps over which the distance of the two clocks is taken: they drift by a few millionths."""
+_STEP = 0
+"""Code of an event at the begin or end of a step, which is no mark of its own."""
 _EPOCH_NS = 60_000_000_000
 """Events are timed against one that is no older than this: CUDA tells the distance as a float of milliseconds."""
 
@@ -72,6 +78,8 @@ class EventCursor(InstructionCursor):
         self._make_event = make_event
         self._pool: list[Any] = []
         self._recording = False
+        self._keeping = False
+        self._events_work = True
         self._step: list[_Held] = []
         self._held: deque[tuple[list[_Held], _Epoch | None]] = deque()
         self._epoch: _Epoch | None = None
@@ -79,17 +87,13 @@ class EventCursor(InstructionCursor):
     def step_begin(self, step: int, number: int) -> None:
         """Begins a step; writes the marks of earlier ones whose events are ready."""
         self._flush()
-        self._recording = True
         self._step = []
+        self._keeping = True  # `_mark` keeps marks while this is set
         super().step_begin(step, number)
-        if self._measuring and (self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS):
-            self._epoch = _Epoch(self._make_event())
-        self._recording = self._measuring
-        if not self._recording:
-            self._held.append((self._step, None))  # marks stay in the order of steps
-            self._step = []
-            self._flush()
-        self._measuring = False  # marks of instructions are made here, not in the hot path above
+        self._recording, self._measuring = self._measuring, False  # marks of instructions are made here
+        if self._events_work and (self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS):
+            self._epoch = self._new_epoch()
+        self._record(_STEP)
 
     def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
         """Begins an instruction."""
@@ -107,13 +111,13 @@ class EventCursor(InstructionCursor):
         """Ends a step."""
         if not self._in_step:
             return
-        self._measuring = self._recording
-        recorded, self._recording = self._recording, True  # `_mark` keeps marks while this is set
+        self._record(_STEP)
+        self._measuring, self._recording = self._recording, False
         try:
             super().step_end()
         finally:
-            self._recording = False
-            self._held.append((self._step, self._epoch if recorded else None))
+            self._keeping = False
+            self._held.append((self._step, self._epoch))
             self._step = []
             if len(self._held) > _MOST_HELD:
                 self._held.popleft()
@@ -121,14 +125,36 @@ class EventCursor(InstructionCursor):
 
     # ---- events
 
+    def _new_epoch(self) -> _Epoch | None:
+        try:
+            return _Epoch(self._make_event())
+        except Exception as error:  # noqa: BLE001  whatever CUDA raises, training goes on
+            self._do_without(error)
+            return None
+
     def _record(self, code: int) -> None:
-        event = self._pool.pop() if self._pool else self._make_event()
+        """Notes a mark whose time an event tells; without events, the training thread's time."""
         now_ns = monotonic_ns()
-        event.record()
-        self._step.append(_Held(now_ns, code, event))
+        if self._events_work:
+            try:
+                event = self._pool.pop() if self._pool else self._make_event()
+                event.record()
+                self._step.append(_Held(now_ns, code, event))
+                return
+            except Exception as error:  # noqa: BLE001
+                self._do_without(error)
+        if code != _STEP:
+            self._step.append(_Held(now_ns, code))
+
+    def _do_without(self, error: Exception) -> None:
+        if not self._events_work:
+            return
+        self._events_work = False
+        self._pool.clear()
+        log.warning("CUDA events cannot be used (%s); instructions are timed by the training thread", error)
 
     def _mark(self, code: int, first: int | None = None) -> None:
-        if self._recording:
+        if self._keeping:
             self._step.append(_Held(monotonic_ns() if first is None else first, code))
         else:
             super()._mark(code, first)
@@ -137,22 +163,35 @@ class EventCursor(InstructionCursor):
         """Writes the marks of the oldest steps, as far as their events are ready."""
         while self._held:
             marks, epoch = self._held[0]
-            last = next((held.event for held in reversed(marks) if held.event is not None), None)
-            if last is not None and not last.query():
-                return
+            try:
+                if self._events_work and not all(held.event is None or held.event.query() for held in reversed(marks)):
+                    return
+                times_ns = self._times_ns(marks, epoch)
+            except Exception as error:  # noqa: BLE001
+                self._do_without(error)
+                times_ns = [held.first for held in marks]
             self._held.popleft()
-            self._write(marks, epoch)
+            self._write(marks, times_ns)
 
-    def _write(self, marks: Sequence[_Held], epoch: _Epoch | None) -> None:
+    def _times_ns(self, marks: Sequence[_Held], epoch: _Epoch | None) -> list[int]:
+        """When each mark was, by the device where an event knows."""
+        if not self._events_work or epoch is None:
+            return [held.first for held in marks]
         events = [held for held in marks if held.event is not None]
-        times_ns = iter(epoch.times_ns(events) if epoch is not None and events else ())
-        last_end_ns = 0
-        for first, code, event in marks:
-            if event is not None:
-                first = next(times_ns)
-                self._pool.append(event)
-                if code & 0xFF == END:
-                    last_end_ns = first
-            elif code & 0xFF == LAST_END and last_end_ns:
-                first = last_end_ns
-            super()._mark(code, first)
+        device_ns = iter(epoch.times_ns(events) if events else ())
+        return [held.first if held.event is None else next(device_ns) for held in marks]
+
+    def _write(self, marks: Sequence[_Held], times_ns: Sequence[int]) -> None:
+        steps_ns = [at_ns for held, at_ns in zip(marks, times_ns, strict=True) if held.code == _STEP]
+        begin_ns = 0
+        for held, at_ns in zip(marks, times_ns, strict=True):
+            kind = held.code & 0xFF
+            if held.event is not None and self._events_work:
+                self._pool.append(held.event)
+            if held.code == _STEP:
+                continue
+            if kind == STEP_BEGIN:
+                begin_ns = at_ns
+            elif kind == LAST_END and len(steps_ns) == 2:
+                at_ns = begin_ns + steps_ns[1] - steps_ns[0]
+            super()._mark(held.code, at_ns)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -40,23 +41,28 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = (), *, timeout_s: fl
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", __name__]
     given = json.dumps({"seconds": seconds, "clocks_mhz": list(clocks_mhz)})
     limit_s = timeout_s or (len(clocks_mhz) + 1) * (seconds + _WARM_UP_S) + _FINISH_WITHIN_S
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PFO_FS_P2P": given, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PFO_FS_P2P": given, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-        )
+        output, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise DeviceError(f"the two processes were not done within {limit_s:.0f} s") from None
-    for line in done.stdout.splitlines():
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # their clock processes live on, and give the clocks back
+    for line in output.splitlines():
         if line.startswith(_MARK):
             found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
             if "error" in found:
                 raise DeviceError(found["error"])
             return found
-    raise DeviceError("the two processes failed:\n" + "\n".join(done.stderr.splitlines()[-15:]))
+    raise DeviceError("the two processes failed:\n" + "\n".join(errors.splitlines()[-15:]))
 
 
 def _measure(given: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +85,10 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
     rows = []
     problem = ""
     tensor = torch.zeros(1024, device=device)
+    if rank == 0:  # a pair's first message sets up its connection, which is another kind of waiting
+        dist.send(tensor, dst=1)
+    else:
+        dist.recv(tensor, src=0)
     for mhz in given["clocks_mhz"] or [0]:
         if rank == 0:
             dist.barrier()
@@ -100,6 +110,8 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
             problem = f"{mhz} MHz is not on offer"
         if e1 <= e0:
             problem = f"{clocks.gpu_name}: its energy counter does not move"
+            if clocks.spec == "none":
+                problem = "there is no GPU here; PFO_FS_GPU=simulated shows how it goes"
         rows.append({"clock_mhz": mhz, "power_w": (e1 - e0) / (t1 - t0), "seconds": t1 - t0})
     name = clocks.gpu_name
     clocks.close()

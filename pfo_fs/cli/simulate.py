@@ -20,7 +20,7 @@ from pfo_fs.cli.terminal import JsonFlag, err, fail, out
 if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Truth
 
-_STRAGGLER = re.compile(r"(?P<slowdown>[\d.]+)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
+_STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
 
 
 def simulate(
@@ -41,7 +41,7 @@ def simulate(
     slowdown: Annotated[float | None, typer.Option(help="Longest iteration, over full clocks.")] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs.")] = None,
     p2p_power: Annotated[float | None, typer.Option(help="With --profile: watts of a GPU that waits.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the noise.", min=0)] = 0,
     quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="No jitter and no warming up.")] = False,
     profile_steps: Annotated[int, typer.Option(help="Iterations of a measuring window.", min=1)] = 5,
     shared_dir: Annotated[Path | None, typer.Option(help="Play it here and keep it: for report and trace.")] = None,
@@ -52,12 +52,18 @@ def simulate(
     The scheduler knows nothing at first: it profiles, plans, deploys, checks, and follows stragglers.
     """
     from pfo_fs.planner import make_pipeline
+    from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import PFOSettings
     from pfo_fs.simulator import QUIET, Cluster, Nuisances, Play, summarize
 
     truth, num_stages = _truth(profile, gpu, stages, p2p_power)
     episodes = [_episode(text, pipelines) for text in straggler or ()]
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
+    check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
+    if p2p_power is not None and profile is None:
+        fail("--p2p-power goes with --profile; the models of GPUs have their own")
+    if episodes and pipelines == 1:
+        fail("--straggler needs somebody who waits for it: --pipelines 2 or more")
     cluster = Cluster(
         make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks),
         truth,
@@ -72,6 +78,7 @@ def simulate(
         play = Play(cluster, root, settings, metadata=f"simulated-{profile.stem if profile else gpu}")
         played = _play(play, iterations, quiet=json_)
         summary = summarize(play, played)
+        play.end()
     if json_:
         rows = [iteration._asdict() for iteration in played]
         print(json.dumps({"job_id": play.folder.job_id, "summary": summary.as_json(), "iterations": rows}))  # noqa: T201
@@ -131,7 +138,8 @@ def _table(summary: Summary) -> Table:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     table.add_row("highest clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
     if summary.deployed_at is None:
-        table.caption = f"no plan yet after {summary.iterations} iterations"
+        table.caption = f"no plan yet after {summary.iterations} iterations; small jobs need up to 130 (--iterations)"
+        table.caption_justify = "left"
         return table
     table.add_row(
         "[bold]plan[/]",
@@ -147,7 +155,7 @@ def _table(summary: Summary) -> Table:
     for episode in summary.episodes:
         followed = "not followed" if episode.followed_after is None else f"followed after {episode.followed_after}"
         back = "not back yet" if episode.back_after is None else f"back after {episode.back_after} iterations"
-        saved = "" if episode.saved is None else f", {episode.saved:.1%} saved over it"
+        saved = "" if episode.saved is None else f", {episode.saved:.1%} less energy than without following it"
         lines.append(
             f"pipeline {episode.pipeline}, {episode.slowdown:g} times as slow from {episode.first} to {episode.last}: "
             f"{followed}, {back}{saved}"

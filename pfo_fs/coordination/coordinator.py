@@ -297,6 +297,7 @@ class Coordinator:
         infos = list(self._ranks.values())
         scheduler.orders = known_orders(self.folder, infos, scheduler.next_schedule(), self._orders)
         if not self._shelf.consulted:
+            self._find_gpu_names()
             known = self._shelf.known(self._job, scheduler.orders, self._gpu_names)
             if known is not None:
                 scheduler.recall(known.csv, known.source)
@@ -304,6 +305,14 @@ class Coordinator:
         scheduler.observe(results)
         self._observed = number
         return results
+
+    def _find_gpu_names(self) -> None:
+        """Where ranks are known otherwise than through the folder: what it says of a rank of each stage."""
+        named = {self._ranks[rank].pp_rank for rank in self._gpu_names}
+        for info in self._ranks.values():
+            if info.pp_rank not in named and (body := self.folder.read_rank(info.rank)) is not None:
+                self._gpu_names[info.rank] = body.gpu_name
+                named.add(info.pp_rank)
 
     def _restore(self) -> None:
         """Reads which schedules an earlier coordinator committed."""

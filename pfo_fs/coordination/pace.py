@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping
 
+from pfo_fs.errors import RecordError
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import Pace
 from pfo_fs.store import JobFolder
+
+log = logging.getLogger(__name__)
 
 _LIST_EVERY_S = 10.0
 _SHARE = 20
@@ -46,7 +50,11 @@ class PaceReader:
         throttled: dict[int, str] = {}
         found: list[Pace] = []
         for rank in self._names:
-            body = self._folder.read_pace(rank)
+            try:
+                body = self._folder.read_pace(rank)
+            except RecordError as error:
+                log.debug("the pace of rank %d cannot be read: %s", rank, error)
+                continue
             info = ranks.get(rank)
             if body is None or info is None:
                 continue

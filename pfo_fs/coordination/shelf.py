@@ -31,11 +31,12 @@ class ProfileShelf:
         self._key = ""
         self._about = ""
         self._kept = ""
+        self._consulted = False
 
     @property
     def consulted(self) -> bool:
         """Whether `known` could say something."""
-        return bool(self._key)
+        return self._consulted
 
     @property
     def path(self) -> str:
@@ -68,8 +69,9 @@ class ProfileShelf:
         known = self._folder.read_known()
         if known is None:
             found = self._folder.read_profiles(self._key)
-            best = max(found, key=lambda job_id: (found[job_id].count("\n"), job_id), default="")
+            best = max(found, key=lambda job_id: (_rows(found[job_id]), job_id), default="")
             known = self._folder.claim_known(bodies.KnownBody(source=best, csv=found.get(best, "")))
+        self._consulted = True  # not before all that could fail has not: a replay asks again, too
         return known if known.csv else None
 
     def keep(self, csv: str) -> None:
@@ -81,3 +83,8 @@ class ProfileShelf:
             self._kept = csv
         except StoreError as error:
             log.warning("job %s: its profile cannot be kept for later jobs: %s", self._folder.job_id, error.args[-1])
+
+
+def _rows(csv: str) -> int:
+    """How many lines look like measurements."""
+    return sum(line.count(",") >= 4 for line in csv.splitlines())

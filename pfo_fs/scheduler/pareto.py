@@ -9,6 +9,8 @@ from collections.abc import Container, Sequence
 from statistics import fmean, median, median_low, stdev
 from typing import Any
 
+from pydantic import ValidationError
+
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation, Target
 from pfo_fs.planner import Measurement, Plan, Profile, parse_profile
@@ -544,7 +546,10 @@ class ParetoScheduler(InstructionProfiler):
             self.news += f"; pace of a straggler, {max(slowdowns.values()):.2f} times as slow: {names}"
         if measured_s and self._full_s and self._full_j:
             saved, slower = 1 - measured_j / self._full_j / self.warmth, measured_s / self._full_s - 1
-            self.news += f"; measured: {saved:.1%} less energy at {slower:+.2%} time than at the highest clocks"
+            less = f"{saved:.1%} less" if saved >= 0 else f"{-saved:.1%} more"
+            self.news += f"; measured: {less} energy at {slower:+.2%} time than at the highest clocks"
+            if self.target.power is not None:
+                self.news += f", {measured_j / (measured_s + self._after_s):,.0f} W"
 
 
 def _target(slowdown: float | None, deadline: float | None, power: float | None) -> Target:
@@ -552,8 +557,11 @@ def _target(slowdown: float | None, deadline: float | None, power: float | None)
     asked = {name: value for name, value in given.items() if value is not None} or {"slowdown": 1.0}
     try:
         return Target.model_validate(asked)
-    except ValueError as error:
-        raise PlanError(f"the target {asked} cannot be: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = first["loc"][0] if first["loc"] else "target"
+        got = "" if what == "target" else f", not {first.get('input')}"
+        raise PlanError(f"{what}: {first['msg'].removeprefix('Value error, ')}{got}") from None
 
 
 def _is_off(ratios: Sequence[float], profile_error: float) -> bool:

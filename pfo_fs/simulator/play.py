@@ -163,6 +163,10 @@ class Play:
         self._say(begin_s, played, spans)
         return Iteration(self._step, self._number, played.time_s, played.energy_j, spans, self._news())
 
+    def end(self) -> None:
+        """Writes the job's end."""
+        self.folder.write_end(bodies.EndBody(reason="finished", message="simulated"))
+
     def _news(self) -> str:
         scheduler = self.coordinator.scheduler
         return self.coordinator.message or (scheduler.news if scheduler else "")

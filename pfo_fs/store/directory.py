@@ -46,8 +46,9 @@ RECORD_LIMIT = 256 * 1024
 """Bytes of the largest small record that is read."""
 PLAN_LIMIT = 8 * 1024 * 1024
 """Bytes of the largest plan, index or result that is read."""
-PROFILE_LIMIT = 4 * 1024 * 1024
+PROFILE_LIMIT = 2 * 1024 * 1024
 """Bytes of the largest profile of another job that is read."""
+_MOST_PROFILES = 16
 YAML_LIMIT = 256 * 1024
 """Bytes of the largest schedule.yaml that is read."""
 
@@ -371,9 +372,11 @@ class JobFolder:
         self.files.publish(f"profiles/{key}/{self.job_id}.csv", csv.encode())
 
     def read_profiles(self, key: str) -> dict[str, str]:
-        """What other jobs with this key have measured, by job id; what is too large or no text is left out."""
-        found = {}
-        for name in self.files.names(f"profiles/{key}"):
+        """What the latest jobs with this key have measured, by job id; what is too large or no text is left out."""
+        found: dict[str, str] = {}
+        for name in reversed(self.files.names(f"profiles/{key}")):
+            if len(found) == _MOST_PROFILES:
+                break
             job_id = name.removesuffix(".csv")
             if name.endswith(".csv") and job_id != self.job_id and is_safe_job_id(job_id):
                 try:
