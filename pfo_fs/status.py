@@ -73,7 +73,8 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
                 "state": current.state,
                 "message": current.message,
                 "yaml_problem": current.yaml_problem,
-                "news": current.news,
+                "news": current.news if current.source is None or current.source.kind == "scheduler" else "",
+                "settled": current.settled,
                 "schedule": current.number if current.number >= 0 else None,
                 "schedule_source": current.source.kind if current.source else None,
                 "from_step": current.start_step,
@@ -126,7 +127,7 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     row.append(f"{job.get('end_reason') or job['state']:<9}", style=_STATE_STYLE.get(job["state"], ""))
     row.append(f"{job.get('coordination') or '-':<7}")
     row.append(f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks".ljust(13))
-    row.append(("no schedule" if schedule is None else f"schedule {schedule} ({job['schedule_source']})").ljust(23))
+    row.append(("no schedule" if schedule is None else f"schedule {schedule} ({job['schedule_source']})").ljust(24))
     row.append((f"step {job['step']}" if job.get("step", -1) >= 0 else "").ljust(11))
     row.append(_number(job.get("iter_time_s"), ".3f", " s"))
     row.append(_number(job.get("iter_energy_j"), ".0f", " J"))

@@ -18,7 +18,7 @@ from pfo_fs.coordination.override import YamlOverride
 from pfo_fs.coordination.pace import PaceReader
 from pfo_fs.coordination.shelf import ProfileShelf
 from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
-from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo, Situation
 from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, check_schedules, is_builtin, load_scheduler
 from pfo_fs.scheduler.schedule_yaml import ScheduleDocument
 from pfo_fs.settings import PFOSettings
@@ -187,6 +187,10 @@ class Coordinator:
         self._publish_if_wanted(now)
         if self._in_force_step is not None and self._override.active:
             self._override.say_published(self._number, self._in_force_step, in_force=True)
+        elif self._source is not None and self._source.kind == "scheduler":
+            situation = self._scheduler.situation if self._scheduler else Situation()
+            if (situation.target, situation.straggler) == (self._override.target, self._override.straggler):
+                self._override.say_heeded(self._number, self._start_step)
         if self._scheduler_failed and not self._override.active:
             self._report("broken", self._scheduler_failed)
         else:
@@ -507,6 +511,8 @@ class Coordinator:
         )
         if (body == self._said and not force and self._still_said()) or not self._still_leads():
             return
+        if body.news and (self._said is None or body.news != self._said.news):
+            log.info("job %s: %s", self.folder.job_id, body.news)
         self.folder.write_current(body)
         self._said = body
 

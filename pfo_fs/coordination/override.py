@@ -139,6 +139,12 @@ class YamlOverride:
             state = "in force" if in_force else "accepted, starts soon"
             self._say(state, self.accepted_sha256, [], {"schedule_number": number, "from_step": start_step})
 
+    def say_heeded(self, number: int, start_step: int) -> None:
+        """Completes the status: schedule `number` is what the scheduler makes of the target or the straggler."""
+        if self._judged == self._sha256 and self._sha256 and (self.target is not None or self.straggler is not None):
+            more = {"schedule_number": number, "from_step": start_step}
+            self._say("heeded by the scheduler", self._sha256, [], more)
+
     def _say(
         self, state: str, sha256: str, problems: list[tuple[int | None, str]], more: dict[str, int] | None = None
     ) -> None:

@@ -117,7 +117,8 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_which_keeps_the_wheel(folder
     assert current.source.kind == "scheduler"
     assert current.source.situation.target == Target(power=18000)
     status = (folder.files.root / folder.path / "schedule.status.yaml").read_text()
-    assert "the scheduler heeds it" in status
+    assert "heeded by the scheduler" in status
+    assert "schedule_number: 1" in status
 
 
 def test_removing_the_yaml_takes_the_target_back(folder: JobFolder, clock: Clock) -> None:
