@@ -42,6 +42,7 @@ class _Look(threading.Thread):
         super().__init__(daemon=True)
         self._coordinator = coordinator
         self._done = done
+        self.is_left_alone = False
         self.delay_s = 0.0
         self.start()
 
@@ -50,7 +51,8 @@ class _Look(threading.Thread):
         try:
             self.delay_s = self._coordinator.poll()
         finally:
-            self._done()
+            if self.is_left_alone:
+                self._done()
 
 
 class Daemon:
@@ -280,7 +282,7 @@ class Daemon:
         delay_s = self._look_at(job_id, coordinator)
         now = self._monotonic()
         if delay_s is None:
-            self._due[job_id] = math.inf  # its thread makes it due
+            self._due[job_id] = now + _LISTING_EVERY_S  # its thread makes it due sooner
             return
         if coordinator.state == "ended":
             self._forget(job_id)
@@ -306,8 +308,8 @@ class Daemon:
             if not coordinator.may_be_slow:
                 return coordinator.poll()
             look = self._looks[job_id] = _Look(coordinator, lambda: self._watcher.wake(job_id))
-        if look.is_alive():
-            look.join(_PATIENCE_S)
+        look.join(_PATIENCE_S)
+        look.is_left_alone = True
         if look.is_alive():
             return None
         del self._looks[job_id]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ import pytest
 from jobs import make_job, plan_text, rank_infos, register, schedules_of, write_results
 from running import Processes
 
+from pfo_fs.coordination import Coordinator
+from pfo_fs.daemon import Daemon
+from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 HERE = Path(__file__).parent
@@ -139,6 +143,33 @@ def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jo
     assert number_of(slow) == -1
     gate.touch()
     wait_for(lambda: number_of(slow) == 0, what="the schedule that was thought about")
+
+
+def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
+) -> None:
+    looks: list[str] = []
+    poll = Coordinator.poll
+
+    def counted(self: Coordinator) -> float:
+        looks.append(self.folder.job_id)
+        return poll(self)
+
+    monkeypatch.setattr(Coordinator, "poll", counted)
+    folder = make_job(tmp_path, 2)
+    register(folder, rank_infos(2))
+    settings = PFOSettings(scheduler="schedulers:Thoughtful", watch="poll")
+    daemon = Daemon(Files(tmp_path), settings)
+    thread = threading.Thread(target=daemon.run, daemon=True)
+    thread.start()
+    wait_for(lambda: number_of(folder) == 0, what="the schedule")
+    beats = told(tmp_path)
+    assert beats is not None
+    looks.clear()
+    wait_for(lambda: (now := told(tmp_path)) and now.counter >= beats.counter + 3, what="three heartbeats")
+    daemon.stop()
+    thread.join(10)
+    assert len(looks) < 40, "four a second, or so"
 
 
 def test_a_daemon_that_plans_ends_at_once_when_it_is_told_to(
