@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import logging
 from collections.abc import Container, Sequence
@@ -13,10 +12,11 @@ from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation, Target
-from pfo_fs.planner import Measurement, Plan, Profile, parse_profile
+from pfo_fs.planner import Plan, Profile, parse_profile
 from pfo_fs.scheduler.base import Pace, ScheduleGenerator
 from pfo_fs.scheduler.model import JobModel, measured_iteration, pipeline_of, span_of
 from pfo_fs.scheduler.profiler import InstructionProfiler, Windows
+from pfo_fs.scheduler.recall import disagreement, findings_csv, recall_into, waiting_power_w
 from pfo_fs.scheduler.samples import Entry, Kind
 from pfo_fs.scheduler.stragglers import PaceWatch, Patience
 from pfo_fs.settings import PFOSettings
@@ -40,14 +40,9 @@ _CLEARLY = 5.0
 _DRIFTS_PER_LOOK = 2
 _LEAST_GOAL = 0.01
 _FULL_SPEED_TRIES = 5
-_OTHER_JOB = 0.03
-"""Relative: a profile of an earlier job that is off by more at the highest clock is of something else."""
-_KNOWN_ERROR = 0.002
 _BLOCKING_SHARE = 0.2
 """Blocking power as a part of the highest power, where no GPU was seen waiting: 84 of 475 W (A100), 70 of 299 (A40)."""
 _CALIBRATED_WITH = 3
-_MOST_WAITING_W = 2000.0
-COLUMNS = ("stage", "instruction", "frequency", "time", "energy", "time_error", "power_error", "count", "waiting_power")
 
 
 class ParetoScheduler(InstructionProfiler):
@@ -369,6 +364,8 @@ class ParetoScheduler(InstructionProfiler):
         if self._corrections > 1 or self._planned() is before:
             self._tighten(off, before)
         self.settled = self._planned() is before
+        if not self.settled:
+            self.news += f"; {off:+.2%} off the target, so another plan is made"
 
     def _tighten(self, off: float, before: list[FrequencySchedule]) -> None:
         """Moves the guard until the plan is another one; full speed if that does not help any more."""
@@ -477,7 +474,7 @@ class ParetoScheduler(InstructionProfiler):
         """Takes the profile of an earlier job, to be held against the first measurements of this one."""
         try:
             self._known = parse_profile(io.StringIO(csv), f"profile of job {source}")
-            self._known_waiting_w = _waiting_power_w(csv)
+            self._known_waiting_w = waiting_power_w(csv)
         except PlanError as error:
             log.warning("the profile of job %s cannot be used: %s", source, error)
 
@@ -486,37 +483,16 @@ class ParetoScheduler(InstructionProfiler):
         known, self._known = self._known, None
         if known is None:
             return
-        for kind in self.kinds:
-            table = {m.frequency_mhz: m for m in known.measurements.get(kind, ())}
-            for mhz, point in self.samples.curve(kind).items():
-                there = table.get(mhz)
-                if there is None or abs(there.time_s / point.time_s - 1) > _OTHER_JOB:
-                    log.warning("%s does not agree with this job's %s; profiling anew", known.source, kind[1])
-                    return
-        for kind in self.kinds:
-            offered = self.clocks_mhz[kind[0]]
-            for m in known.measurements[kind]:
-                if m.frequency_mhz in offered:
-                    self._recalled(kind, m)
+        odd = disagreement(known, self.samples, self.kinds)
+        if odd:
+            log.warning("%s does not agree with this job's %s; profiling anew", known.source, odd)
+            return
+        recall_into(self.samples, known, self.kinds, self.clocks_mhz)
         self._fine_windows = 0  # what it lacks of the coarse clocks is measured; the rest is good enough to begin with
-
-    def _recalled(self, kind: Kind, m: Measurement) -> None:
-        point = self.samples.points.setdefault(kind, {}).get(m.frequency_mhz)
-        if point is None:
-            count = 100
-            point = self.samples._point(kind, m.frequency_mhz)
-            point.add_times(count, m.time_s, (_KNOWN_ERROR / 2 * m.time_s) ** 2 * count * (count - 1))
-            point.add_power(m.energy_j / m.time_s, _KNOWN_ERROR * m.energy_j / m.time_s)
 
     def findings(self) -> str:
         """Everything measured, as a profile CSV with the errors behind the columns of Zeus's."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        waiting = f"{self.samples.waiting.power_w:.6g}" if self.samples.waiting.weight else ""
-        for row in self.samples.rows():
-            writer.writerow((*(f"{value:.7g}" if isinstance(value, float) else value for value in row), waiting))
-        return file.getvalue()
+        return findings_csv(self.samples)
 
     def model(self) -> dict[str, float]:
         """The figures that it plans with."""
@@ -574,11 +550,3 @@ def _is_off(ratios: Sequence[float], profile_error: float) -> bool:
 
 def _noise_of(values: Sequence[float]) -> float:
     return stdev(values) / fmean(values) if len(values) > 1 else 0.002
-
-
-def _waiting_power_w(text: str) -> float:
-    try:
-        watts = float(next(csv.DictReader(io.StringIO(text)))["waiting_power"])
-        return watts if 0 < watts < _MOST_WAITING_W else 0.0
-    except (StopIteration, KeyError, TypeError, ValueError):
-        return 0.0
