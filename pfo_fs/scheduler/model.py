@@ -105,6 +105,7 @@ class JobModel:
     ) -> None:
         self.guard = 0.0
         self.calibration: Calibration | None = None
+        profile = _without_plateaus(profile, pipeline)
         problem = Problem(pipeline, profile, blocking_power_w, gpus_per_rank=gpus_per_rank, switch_time_s=switch_time_s)
         if len(iterations) >= 2:
             self.calibration = calibrate(pipeline, iterations)
