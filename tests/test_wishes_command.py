@@ -78,6 +78,13 @@ def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
     assert path.read_text() == "all: 1200  # typed by hand\n"
 
 
+def test_a_job_that_is_over_takes_no_wishes(folder: JobFolder) -> None:
+    folder.write_end(bodies.EndBody(reason="finished"))
+    done = pfo_fs(folder, "target", "--slowdown", "1.1")
+    assert done.returncode == 1
+    assert "is over" in done.stderr
+
+
 def test_status_tells_what_the_scheduler_is_doing(folder: JobFolder) -> None:
     folder.write_current(bodies.CurrentBody(generation=1, number=3, state="running", news="profiling: 12 clocks to go"))
     shown = subprocess.run(

@@ -76,6 +76,8 @@ def _write(folder: JobFolder, key: str, wish: dict[str, Any] | None) -> None:
     from pfo_fs.scheduler import parse_schedule_yaml
 
     path = folder.files.root / folder.path / "schedule.yaml"
+    if folder.read_end() is not None:
+        fail(f"job {folder.job_id} is over")
     content = folder.read_yaml()
     wishes: dict[str, Any] = {}
     if content is not None:
