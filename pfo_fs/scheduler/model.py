@@ -175,9 +175,13 @@ def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
         common = set.intersection(*alike.values())
         if not common:
             continue
+        highest_mhz = min(common)  # and what is above runs at the same clock, whatever noise has made of it
         for kind in kinds:
             table[kind] = [
-                m for m in table[kind] if m.frequency_mhz == min(common) or m.frequency_mhz not in alike[kind]
+                m
+                for m in table[kind]
+                if m.frequency_mhz == highest_mhz
+                or (m.frequency_mhz < highest_mhz and m.frequency_mhz not in alike[kind])
             ]
     return Profile(table, profile.source)
 
