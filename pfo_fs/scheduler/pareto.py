@@ -23,8 +23,8 @@ from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
 
-_MOST_GUARD = 0.25
-_MOST_GAIN = 4.0
+_MOST_GUARD, _MOST_GAIN = 0.25, 4.0
+"""How much longer slowed instructions may be taken to be, and how fast that may grow, before full speed is all left."""
 _CORRECTIONS = 5
 """How many times in a row a plan is made faster or slower after measuring it."""
 _SURE = 2.0
@@ -38,11 +38,13 @@ _DRIFTED = 0.02
 _CLEARLY = 5.0
 """Standard errors."""
 _DRIFTS_PER_LOOK = 2
+_FINE_WINDOWS_AGAIN = 2
 _LEAST_GOAL = 0.01
-_FULL_SPEED_TRIES = 5
+"""Of full speed: a deadline may leave nothing for the pipeline, and nothing is divided by that."""
 _BLOCKING_SHARE = 0.2
 """Blocking power as a part of the highest power, where no GPU was seen waiting: 84 of 475 W (A100), 70 of 299 (A40)."""
 _CALIBRATED_WITH = 3
+"""Windows: the first, and the latest ones."""
 
 
 class ParetoScheduler(InstructionProfiler):
@@ -149,11 +151,7 @@ class ParetoScheduler(InstructionProfiler):
         tops = {kind: max(curve) for kind, curve in before.items()}
         self.samples.points = {}
         self._iterations.clear()
-        results: list[ProfilingResult] = []
-        for _ in range(_FULL_SPEED_TRIES):
-            results = yield from self._highest()
-            if self._note_full_speed(results) and all(tops[kind] in self.samples.curve(kind) for kind in self.kinds):
-                break
+        results = yield from self._full_speed()
         shifted = {}
         for kind, curve in before.items():
             fresh = self.samples.curve(kind).get(tops[kind], curve[tops[kind]])
@@ -162,10 +160,9 @@ class ParetoScheduler(InstructionProfiler):
             for kind, curve in before.items():  # slower by as much at all clocks, until the next look says otherwise
                 for mhz, point in curve.items():
                     point.scale(*shifted[kind])
-                    self.samples.points[kind].setdefault(mhz, point)
+                    self.samples.points.setdefault(kind, {}).setdefault(mhz, point)
         else:
-            self._fine_windows = 2
-            self.windows = 0
+            self._fine_windows, self.windows = _FINE_WINDOWS_AGAIN, 0
             yield from self._sweep(results)
         self.measuring = False
         self._corrections, self._tried, self._given_up, self._power_scale = 0, None, False, 1.0

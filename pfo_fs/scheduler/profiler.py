@@ -140,12 +140,8 @@ class InstructionProfiler(FrequencyScheduler):
             self.news = "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
             return False
         self.news = "measuring at the highest clocks"
-        results = yield from self._highest()
-        for _ in range(_FULL_SPEED_TRIES):
-            if self._note_full_speed(results):
-                break
-            results = yield from self._highest()
-        else:
+        results = yield from self._full_speed()
+        if not results:
             self.news = "no pipeline has measured an iteration at the highest clocks, so there is nothing to plan by"
             return False
         if not all(self.samples.curve(kind) for kind in self.kinds):
@@ -178,12 +174,16 @@ class InstructionProfiler(FrequencyScheduler):
             self.news = f"profiling: {sum(map(len, wanted))} clocks to go" + ("" if any(coarse) else ", at most")
             yield from self._measure(wanted, most)
 
-    def _highest(self) -> Window:
-        """A window with everything at the highest clocks."""
-        return self._measure([clocks[:1] for clocks in self._sorted_clocks()], 1)
+    def _full_speed(self) -> Window:
+        """Windows with everything at the highest clocks, until one will do; returns its results, or none."""
+        for _ in range(_FULL_SPEED_TRIES):
+            results = yield from self._measure([clocks[:1] for clocks in self._sorted_clocks()], 1)
+            if self._note_full_speed(results):
+                return results
+        return []
 
     def _note_full_speed(self, results: Sequence[ProfilingResult]) -> bool:
-        """Told of the first window at the highest clocks; whether it will do."""
+        """Told of a window at the highest clocks; whether it will do."""
         return bool(results)
 
     def _capacity(self, rank: int, most: int) -> int:

@@ -235,13 +235,15 @@ def test_a_daemon_that_dies_in_mid_sweep_does_not_leave_the_clocks_of_the_sweep(
 
 def test_a_scheduler_that_fails_gives_the_clocks_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
+    played = []
     for iteration in play.run(60):
+        played.append(iteration)
         if iteration.number == 3:
             monkeypatch.setattr("pfo_fs.scheduler.profiler.fine_clocks", lambda *_: 1 / 0)
             monkeypatch.setattr("pfo_fs.scheduler.profiler.coarse_clocks", lambda *_: 1 / 0)
-    full_s = fmean([4.0467])
-    assert "failed" in iteration.news
-    assert iteration.time_s == pytest.approx(full_s, rel=0.01)
+    full_s = fmean(i.time_s for i in played if i.number == 1)
+    assert "failed" in played[-1].news
+    assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
 
 
 def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_path: Path) -> None:
@@ -268,11 +270,13 @@ def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slow
 
 def test_a_target_that_moves_while_there_is_a_straggler_does_not_keep_its_pace_for_ever(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=4, episodes=[Episode(1.3, 90, 150, 1)]), tmp_path, SETTINGS)
+    played = []
     for iteration in play.run(200):
+        played.append(iteration)
         if iteration.step == 110:
             play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"target: {slowdown: 1.02}\n")
-    full_s = fmean(i.time_s for i in [iteration])
-    assert full_s < 1.03 * 4.0467
+    full_s = fmean(i.time_s for i in played if i.number == 1)
+    assert played[-1].time_s < 1.03 * full_s
 
 
 def test_a_rank_without_rights_does_not_spoil_what_the_others_measure(tmp_path: Path) -> None:
