@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,9 @@ _recv = ctypes.PyDLL(None, use_errno=True).recv
 _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _recv.restype = ctypes.c_ssize_t
 
-_open_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 _helpers: list[subprocess.Popen[bytes]] = []
 """Helpers that this process started. They outlive it on purpose, so nobody waits for them."""
-
-
-def _close_in_forked_child() -> None:
-    """A forked data loader must not keep the connection open when the trainer is killed."""
-    for connection in list(_open_sockets):
-        with suppress(OSError):
-            os.close(connection.detach())
-
-
-os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 class AgentClient:
@@ -96,7 +84,7 @@ class AgentClient:
         self._socket = connection
         self._fd = connection.fileno()
         self.lost = False
-        _open_sockets.add(connection)
+        wire.not_for_children(connection)
         self.send(self._hello)
         return True
 

@@ -11,7 +11,9 @@ import json
 import os
 import socket
 import struct
+import weakref
 import zlib
+from contextlib import suppress
 from typing import Any
 
 MAX_PACKET_BYTES = 190_000
@@ -19,6 +21,8 @@ MAX_PACKET_BYTES = 190_000
 RECEIVE_BYTES = 1024 * 1024
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
+
+_not_for_children: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 Message = dict[str, Any]
 
@@ -76,6 +80,20 @@ def connect(address: str) -> socket.socket:
         raise
     enlarge(client)
     return client
+
+
+def not_for_children(connection: socket.socket) -> None:
+    """Closes the socket in every child that this process forks: a data loader must not keep a helper alive."""
+    _not_for_children.add(connection)
+
+
+def _close_in_forked_child() -> None:
+    for connection in list(_not_for_children):
+        with suppress(OSError):
+            os.close(connection.detach())
+
+
+os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 def enlarge(connection: socket.socket) -> None:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,18 +20,6 @@ from pfo_fs.power_limit.folder import Result
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement, profile_text
 
 log = logging.getLogger("pfo_fs")
-
-_open_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def _close_in_forked_child() -> None:
-    """A forked data loader must not keep the helper alive when the trainer is killed."""
-    for connection in list(_open_sockets):
-        with suppress(OSError):
-            os.close(connection.detach())
-
-
-os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 class ProfileFiles:
@@ -184,7 +171,7 @@ class ProfileFiles:
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        _open_sockets.add(self._socket)
+        wire.not_for_children(self._socket)
         wire.enlarge(self._socket)
         package = str(Path(__file__).resolve().parent.parent.parent)
         path = os.environ.get("PYTHONPATH", "")
