@@ -165,11 +165,9 @@ class HostAgent:
 
     def _receive(self, client: Client, selector: selectors.BaseSelector) -> None:
         try:
-            packet = client.connection.recv(wire.RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            packet = wire.receive(client.connection, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except OSError:
-            packet = b""
         if packet:
             try:
                 self._handle(client, wire.decode(packet))

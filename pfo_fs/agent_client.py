@@ -131,11 +131,9 @@ class AgentClient:
         while not self.lost and (left_s := deadline - time.monotonic()) > 0:
             self._socket.settimeout(left_s)
             try:
-                packet = self._socket.recv(len(self._buffer))
+                packet = wire.receive(self._socket)
             except TimeoutError:
                 break
-            except OSError:
-                packet = b""
             finally:
                 self._socket.settimeout(None)
             if not packet:
@@ -157,7 +155,7 @@ class AgentClient:
         if size > 0:
             with suppress(ValueError):
                 return wire.decode(self._buffer.raw[:size])
-        elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR):
+        elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ECONNRESET):
             self.lost = True
         return None
 

@@ -51,6 +51,27 @@ def decode(packet: bytes) -> Message:
     return message
 
 
+def receive(connection: socket.socket, flags: int = 0) -> bytes:
+    """Returns the next packet, and none, `b""`, if the other end is gone and all that it sent is read.
+
+    A peer that closes without having read everything counts as a reset. The kernel tells that first, once; what the
+    peer sent before is still there behind it.
+
+    Raises:
+        BlockingIOError: There is nothing yet, and `flags` says not to wait.
+        TimeoutError: There is nothing within the socket's timeout.
+    """
+    while True:
+        try:
+            return connection.recv(RECEIVE_BYTES, flags)
+        except ConnectionResetError:
+            continue
+        except (BlockingIOError, TimeoutError):
+            raise
+        except OSError:
+            return b""
+
+
 def listen(address: str) -> socket.socket:
     """Listens at an abstract address.
 

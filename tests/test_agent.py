@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -101,6 +102,16 @@ def test_an_address_is_had_once() -> None:
     address = f"pfo-fs-test-{secrets.token_hex(8)}"
     with wire.listen(address), pytest.raises(OSError, match="in use"):
         wire.listen(address)
+
+
+@pytest.mark.parametrize("flags", [0, socket.MSG_DONTWAIT])
+def test_what_a_peer_sent_is_read_though_it_closed_without_reading_all(flags: int) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(b"never read")
+    theirs.send(b"goodbye")
+    theirs.close()
+    with ours:
+        assert [wire.receive(ours, flags) for _ in range(3)] == [b"goodbye", b"", b""]
 
 
 def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:
@@ -201,6 +212,17 @@ def test_a_trainer_that_vanishes_leaves_a_crashed_job_and_one_that_says_goodbye_
     client.send({"type": "bye", "reason": "finished"})
     client.close()
     end = wait_for(host.folder(job).read_end, what="the end")
+    assert end.reason == "finished"
+
+
+def test_a_goodbye_counts_though_the_trainer_did_not_read_all_it_was_told(host: Host, wait_for: Wait) -> None:
+    client = host.client(0)
+    job = host.create(client, mode="local")
+    trainer = host.agent._clients[max(host.agent._clients)]
+    trainer.send({"type": "something", "nobody": "reads"})
+    client.send({"type": "bye", "reason": "finished", "message": ""})
+    client.close()
+    end = wait_for(host.folder(job).read_end)
     assert end.reason == "finished"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,9 +11,13 @@ from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.files import ProfileFiles
+from pfo_fs.power_limit.folder import MAX_SELECTOR_LENGTH
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement, parse_profile
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
+
+_ANSWER_S = 15.0
+"""How long the shared directory may take to say whose choice counts."""
 
 
 class Decision(NamedTuple):
@@ -62,6 +67,8 @@ class Chooser:
         self._range_w = range_w
         self._known: list[PowerLimitMeasurement] = []
         self._in_file: list[PowerLimitMeasurement] = []
+        self._chosen_w: int | None = None
+        self._answer_by_s = 0.0
 
     def first(self, profile_name: str) -> Decision:
         """Decides before the first step: from the profile, another job's choice, others' measurements, or nothing.
@@ -118,23 +125,31 @@ class Chooser:
     def start_anew(self) -> None:
         """Forgets all; what is measured from here on is of another load than that of other jobs."""
         self._known = []
+        self._chosen_w = None
         self.files.stop_sharing()
 
     def _decide(self) -> Decision:
         self._take_shared()
-        selector = repr(self._selector)
+        selector = repr(self._selector)[:MAX_SELECTOR_LENGTH]
         optimal_w = self.files.results.get(selector)
         if optimal_w in self._limits_w:
             return Decision(self._known, optimal_w=optimal_w)
-        try:
-            next_w = self._next_w()
-            if next_w is not None:
-                return Decision(self._known, next_w=next_w)
-            optimal_w = int(self._selector.select(self._known))
-        except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
-            return Decision(self._known, problem=f"{selector} could not choose: {error!r}")
-        self.files.publish_result(selector, optimal_w)
-        return Decision(self._known, optimal_w=optimal_w)
+        if self._chosen_w is None:
+            try:
+                next_w = self._next_w()
+                if next_w is not None:
+                    return Decision(self._known, next_w=next_w)
+                self._chosen_w = int(self._selector.select(self._known))
+            except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
+                return Decision(self._known, problem=f"{selector} could not choose: {error!r}")
+            self.files.publish_result(selector, self._chosen_w)
+            self._answer_by_s = time.monotonic() + _ANSWER_S
+        alike = all(limit_w in self.files.measurements for limit_w in self._limits_w)  # anybody would choose as here
+        if self.files.shares and not alike and time.monotonic() < self._answer_by_s:
+            # Another job may have chosen at the same time, and all are to end with the choice that came first. Nobody
+            # waits for the directory's answer: training goes on at the limit chosen.
+            return Decision(self._known, next_w=self._chosen_w)
+        return Decision(self._known, optimal_w=self._chosen_w)
 
     def _next_w(self) -> int | None:
         limit_w = self._search.next_limit_w(self._limits_w, self._known, self._selector)

@@ -58,6 +58,7 @@ class ProfileFiles:
         self._socket: socket.socket | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
         self._started = False
+        self._shares = False
         self._warned = False
         if profile_path is None and shared_dir is None:
             return
@@ -74,18 +75,16 @@ class ProfileFiles:
 
     @property
     def shares(self) -> bool:
-        """Whether there is a shared directory."""
-        return self._given["shared_dir"] is not None
+        """Whether there is a shared directory that can be used."""
+        return self._shares and self._socket is not None
 
     def look(self) -> None:
         """Takes in what the helper has said meanwhile."""
         while self._socket is not None:
             try:
-                packet = self._socket.recv(wire.RECEIVE_BYTES, socket.MSG_DONTWAIT)
+                packet = wire.receive(self._socket, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
-            except OSError:
-                packet = b""
             if not packet:
                 self._warn("its helper process has died")
                 self.leave()
@@ -101,6 +100,7 @@ class ProfileFiles:
             return
         if message["type"] == "start":
             self._started = True
+            self._shares = message["shares"]
             self.profile = message["profile"]
         for found in message["measurements"]:
             with suppress(ValidationError):
@@ -126,7 +126,7 @@ class ProfileFiles:
     def publish_result(self, selector: str, power_limit_w: int) -> None:
         """Has a choice shared, if there is a shared directory."""
         if self.shares:
-            self._send({"type": "result", "result": {"selector": selector[:1000], "power_limit": power_limit_w}})
+            self._send({"type": "result", "result": {"selector": selector, "power_limit": power_limit_w}})
 
     def save(self, measurements: list[PowerLimitMeasurement]) -> None:
         """Has the profile file written, if there is to be one."""
@@ -138,6 +138,7 @@ class ProfileFiles:
     def stop_sharing(self) -> None:
         """From now on, what is measured here is nobody else's business."""
         self._given["shared_dir"] = None
+        self._shares = False
         self.measurements.clear()
         self.results.clear()
 

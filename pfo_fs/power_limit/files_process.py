@@ -93,12 +93,12 @@ class Helper:
                 interval_s = 0.5 if is_local(self._shared_dir) else 2.0
             except StoreError as error:
                 self._tell_problem(f"measurements are not shared: {error.args[-1]}")
-        self._tell({**start, **self._news()})
+        self._tell({**start, "shares": self._folder is not None, **self._news()})
         waiting = select.poll()
         waiting.register(self._trainer, select.POLLIN)
         while True:
             if waiting.poll(None if interval_s is None else interval_s * 1000):
-                packet = self._trainer.recv(wire.RECEIVE_BYTES)
+                packet = wire.receive(self._trainer)
                 if not packet:
                     return
                 self._obey(wire.decode(packet))
@@ -128,7 +128,9 @@ class Helper:
             elif message["type"] == "measured" and self._folder is not None:
                 self._folder.publish(PowerLimitMeasurement.model_validate(message["measurement"]))
             elif message["type"] == "result" and self._folder is not None:
-                self._folder.publish_result(Result.model_validate(message["result"]))
+                result = self._folder.publish_result(Result.model_validate(message["result"]))
+                if result is not None:
+                    self._tell({"type": "news", "measurements": [], "results": [result.model_dump()], "begun_w": []})
         except StoreError as error:
             self._tell_problem(f"measurements are not shared: {error.args[-1]}")
         except OSError as error:

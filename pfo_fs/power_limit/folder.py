@@ -33,6 +33,8 @@ _BEGUN = re.compile(r"([1-9]\d{0,5})\.begun")
 _RESULT = re.compile(r"result-[0-9a-f]{16}\.json")
 _RECORD_BYTES = 65_536
 
+MAX_SELECTOR_LENGTH = 1000
+
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -53,7 +55,7 @@ def folder_key(gpu_name: str, limits_w: Sequence[int], profile_steps: int, gpus:
 class Result(BaseModel):
     """The power limit, in W, that `selector` has chosen."""
 
-    selector: Annotated[str, Field(max_length=1000)]
+    selector: Annotated[str, Field(max_length=MAX_SELECTOR_LENGTH)]
     power_limit: Annotated[int, Field(gt=0)]
 
 
@@ -136,13 +138,15 @@ class MeasurementFolder:
         """
         self._claim(_limit_name(measurement), "power-limit", measurement)
 
-    def publish_result(self, result: Result) -> None:
-        """Puts a choice there, unless somebody was faster.
+    def publish_result(self, result: Result) -> Result | None:
+        """Puts a choice there, unless somebody was faster; returns the one that is there, None if it cannot be read.
 
         Raises:
             StoreError: The directory does not take it.
         """
-        self._claim(_result_name(result.selector), "power-limit-result", result)
+        name = _result_name(result.selector)
+        self._claim(name, "power-limit-result", result)
+        return self._read(name, "power-limit-result", Result)
 
     def _claim(self, name: str, kind: str, body: BaseModel) -> None:
         self._files.claim(f"{self._path}/{name}", encode(Header(kind, "", f"pfo-fs@{socket.gethostname()}"), body))

@@ -57,7 +57,8 @@ class GlobalPowerLimitOptimizer:
         pl_step: Watts between two limits, from the highest that the GPU takes downwards.
         profile_path: JSON file, as Zeus's. If it is there, it is believed and nothing is measured, else it is written.
         shared_dir: Directory in which jobs with the same load share what they measure, whether they run at once or
-            one after the other; give each kind of load a directory of its own.
+            one after the other; give each kind of load a directory of its own. A job that has chosen goes on at that
+            limit until it hears whose choice came first: usually one window more.
         search: `full` measures all limits, as Zeus does; `coarse-to-fine` at most half as many steps (`search.py`).
         reprofile_drift: Measure everything anew when steps have come to take so much more or less time than just after
             the choice: 0.2 for 20 %, in two windows of `profile_steps` in a row. The profile is then written anew.

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+import time
 from typing import Any
 from unittest.mock import patch
 
@@ -52,7 +53,7 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
         with patch.dict(os.environ, {"PFO_FS_GPU": f"simulated:{name}{rank}", **environment}):
             optimizer = GlobalPowerLimitOptimizer(FakeMonitor(numbers), **options)
         result["selector"] = repr(optimizer.optimum_selector)
-        for step in range(40):
+        for step in range(60):
             if step == dies_at and rank == 1:
                 os._exit(9)
             if diverges_at is not None:
@@ -62,6 +63,8 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
             optimizer.on_step_begin()
             if step == 5:
                 optimizer.on_epoch_end()
+            if options.get("shared_dir"):
+                time.sleep(0.01)  # the directory takes its time to answer
         result["state"] = repr(optimizer.state)
         result["measurements"] = [m.model_dump() for m in optimizer.measurements]
         result["measured"] = next(windows)

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,16 @@ def test_without_files_there_is_no_helper() -> None:
 # ---- the shared directory
 
 
+def finish(*jobs: pl.GlobalPowerLimitOptimizer, timeout_s: float = 10.0) -> None:
+    """Runs steps until all jobs have chosen."""
+    deadline_s = time.monotonic() + timeout_s
+    while not all(isinstance(job.state, pl.Done) for job in jobs):
+        assert time.monotonic() < deadline_s, [job.state for job in jobs]
+        for job in jobs:
+            job.on_step_begin()
+            time.sleep(0.001)  # a step takes some time
+
+
 def measured(limit_w: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
     return pl.PowerLimitMeasurement(power_limit=limit_w, energy=energy_j, time=1.0)
 
@@ -159,13 +170,18 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
     one.publish(measured(300, 1))
     two.publish(measured(300, 2))
     two.publish(measured(250, 3))
-    two.publish_result(Result(selector="Energy()", power_limit=250))
-    one.publish_result(Result(selector="Energy()", power_limit=300))
     for folder in (one, two):
-        found, results, _ = folder.news()
+        found, _, _ = folder.news()
         assert {m.power_limit: m.energy for m in found} == {300: 1, 250: 3}
-        assert results == [Result(selector="Energy()", power_limit=250)]
         assert folder.news() == ([], [], [])
+
+
+def test_whoever_publishes_a_result_is_told_the_one_that_came_first(tmp_path: Path) -> None:
+    one, two, three = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(3))
+    first = Result(selector="Energy()", power_limit=250)
+    assert two.publish_result(first) == first
+    assert one.publish_result(Result(selector="Energy()", power_limit=300)) == first
+    assert three.news().results == [first]
 
 
 def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
@@ -197,8 +213,7 @@ def test_keys_that_are_no_folder_names_are_refused(tmp_path: Path, key: str) -> 
 
 def test_a_later_job_takes_over_all_and_measures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
-    for _ in range(20):
-        first.on_step_begin()
+    finish(first)
     first.close()
     assert state_of(first) == ("Done", 150, None)
     for selector, limit_w in ((pl.Energy(), 150), (pl.Time(), 300)):
@@ -241,6 +256,36 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
     assert all(windows)
     for job in jobs:
         job.close()
+
+
+def test_jobs_that_choose_before_they_hear_of_each_other_end_with_the_choice_that_came_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait_for: WaitFor
+) -> None:
+    folder = tmp_path / "shared" / "power-limit"
+    jobs = [make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())[0] for _ in range(2)]
+    with monkeypatch.context() as deaf:
+        deaf.setattr(ProfileFiles, "look", lambda _: None)
+        for job, selects_w in zip(jobs, (200, 150), strict=True):  # each has noise of its own
+            deaf.setattr(pl.Energy, "select", lambda _, __, limit_w=selects_w: limit_w)
+            for _ in range(12):
+                job.on_step_begin()
+            wait_for(lambda: list(folder.glob("*/result-*.json")))
+            assert state_of(job)[1] == selects_w, "training goes on at the limit chosen"
+    finish(*jobs)
+    assert [state_of(job) for job in jobs] == [("Done", 200, None)] * 2
+    for job in jobs:
+        job.close()
+
+
+def test_a_directory_that_does_not_say_whose_choice_counts_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
+    monkeypatch.setattr(ProfileFiles, "look", lambda _: None)
+    monkeypatch.setattr("pfo_fs.power_limit.choosing._ANSWER_S", 0.1)
+    finish(job)
+    assert state_of(job) == ("Done", 150, None)
+    job.close()
 
 
 def test_jobs_of_other_gpus_or_other_steps_do_not_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

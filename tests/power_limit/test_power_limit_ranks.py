@@ -131,7 +131,7 @@ def test_ranks_share_with_other_jobs_through_rank_0_and_the_default_cost_counts_
     for result in job[1]:
         assert result["first"]["selector"] == "ZeusCost(eta_knob=0.5, world_size=2)"
         assert result["first"]["state"] == result["second"]["state"] == job[1][0]["first"]["state"]
-        assert (result["first"]["measured"], result["second"]["measured"]) == (5, 0)
+        assert result["first"]["measured"] > result["second"]["measured"] == 0
 
 
 def test_ranks_out_of_step_leave_limits_alone_and_do_not_wait_for_each_other_for_ever(
