@@ -88,6 +88,7 @@ class HostAgent:
         self._name: int | None = None
         self._coordinator: Coordinator | None = None
         self._known = (-1, -1)  # (generation, number) of the newest schedule that was handed out
+        self._held = (0.0, 0)  # `Coordinator.hold`, as the ranks know it
         self._progress: dict[int, bodies.RankProgress] = {}
         self._progress_at: dict[int, float] = {}
         self._progress_dirty = False
@@ -259,6 +260,7 @@ class HostAgent:
             self._folder.attempt = str(message["attempt"])
         self.kind = message["kind"]
         self._known = (-1, -1)  # what was handed out before this rank came, it does not have
+        self._held = (0.0, 0)
         self._ranks[body.rank_info.rank] = body.rank_info
         self._progress.setdefault(body.rank_info.rank, bodies.RankProgress(rank=body.rank_info.rank))
         try:
@@ -356,6 +358,7 @@ class HostAgent:
         self._flush()
         if self._coordinator is not None:
             delay = self._coordinator.poll()
+            self._pass_on_hold(self._coordinator.hold)
             return min(delay, self._interval_s) if self._coordinator.state != "waiting" else delay
         if self.kind != "daemon":
             return 1.0
@@ -380,6 +383,8 @@ class HostAgent:
         current = self.folder.read_current()
         if current is not None and self._name == 0 and current.state != "ended":
             self._pass_on(current.message or (current.yaml_problem and f"schedule.yaml: {current.yaml_problem}"))
+        if current is not None:
+            self._pass_on_hold((current.hold_s, current.word))
         if current is None or current.number < 0 or (current.generation, current.number) <= self._known:
             return
         if current.number != self._known[1]:
@@ -398,6 +403,13 @@ class HostAgent:
         if message and message != self._passed_on:
             log.warning("%s", message)
         self._passed_on = message
+
+    def _pass_on_hold(self, hold: tuple[float, int]) -> None:
+        """Ranks look to it themselves that they do not follow a straggler for longer than they hear of it."""
+        if hold != self._held:
+            self._held = hold
+            hold_s = hold[0] and hold[0] + 2 * self._interval_s  # this helper does not look all the time
+            self._tell_trainers({"type": "hold", "hold_s": hold_s})
 
     def _hand_to_rank_0(self, number: int, schedules: list[FrequencySchedule], steps: int) -> None:
         trainer = self._trainers.get(0)

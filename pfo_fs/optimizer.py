@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import secrets
 import socket
@@ -154,8 +155,10 @@ class PFOFileOptimizer:
         self._carrier: LockstepCarrier | None = None
         self._coming: _Coming | None = None
         self._in_force: _Coming | None = None
+        self._held_until_s = math.inf  # `_let_go` then, unless there is word from whoever schedules
+        self._plan: wire.Message | None = None  # rank 0 of `local`: what the carrier was given last
         self._told_order = False
-        self._over = False
+        self._let_go_for: set[str] = set()  # why the schedule in force is not followed
         self._joining: list[wire.Message] = []  # what a new helper must be told
         self._revive_at = 0.0
         self._warned: set[str] = set()
@@ -197,6 +200,8 @@ class PFOFileOptimizer:
                 self._handle(message)
             if agent.lost and now >= self._revive_at:
                 self._revive(agent, now)
+        if now >= self._held_until_s:
+            self._end_hold()
         if self._carrier is not None:
             packet = self._carrier.step_begin(step, self._iter_time_s)
             if packet is not None:
@@ -204,12 +209,10 @@ class PFOFileOptimizer:
         if self._coming is not None and step >= self._coming.start_step:
             self._apply(self._coming, step)
         in_force = self._in_force
-        if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps and not self._over:
-            self._over = True
-            self._cursor.set_schedule(None, None)
-            self._warn(f"nothing new has come for {in_force.steps} steps; default clocks until it does", "over")
+        if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
+            self._let_go(f"nothing new has come for {in_force.steps} steps; default clocks until it does", "over")
         # What is measured from then on is not what the schedule was there for.
-        number = -1 if self._over else self.schedule_number
+        number = -1 if self._let_go_for else self.schedule_number
         self._cursor.step_begin(step, number)
 
     def on_step_end(self) -> None:
@@ -468,18 +471,54 @@ class PFOFileOptimizer:
             )
         elif kind == "plan":
             if self._carrier is not None:
+                self._plan = message
                 self._carrier.offer(wire.encode(message))
             elif self._dist is None:
                 self._take_plan(message, self.step)
         elif kind == "release":
-            self._warn("the shared directory has not answered for long; default clocks until it does", "release")
-            self._cursor.set_schedule(None, None)
-        elif kind == "resume" and self._in_force is not None and not self._in_force.steps:
-            self._cursor.set_schedule(self._in_force.frequencies, self._in_force.stages)
+            self._let_go("the shared directory has not answered for long; default clocks until it does", "release")
+        elif kind == "resume":
+            self._take_up("release")
+        elif kind == "hold":
+            self._hold(message["hold_s"])
         elif kind == "log":
             log.log(message["level"], "%s", message["message"])
         elif kind == "error":
             self._warn(message["message"], message["message"])
+
+    def _let_go(self, text: str, why: str) -> None:
+        """Default clocks, until `_take_up` or another schedule."""
+        if why not in self._let_go_for:
+            self._let_go_for.add(why)
+            self._cursor.set_schedule(None, None)
+            self._warn(text, why)
+
+    def _take_up(self, why: str) -> None:
+        """What had made `_let_go` necessary is over; measuring is not taken up again."""
+        self._warned.discard(why)
+        in_force = self._in_force
+        if why in self._let_go_for and in_force is not None and not in_force.steps:
+            self._let_go_for.remove(why)
+            if not self._let_go_for:
+                self._cursor.set_schedule(in_force.frequencies or None, in_force.stages)
+
+    def _hold(self, hold_s: float) -> None:
+        """There is word of whoever schedules: what is in force holds for `hold_s` without another; 0 for ever."""
+        self._held_until_s = time.monotonic() + hold_s if hold_s else math.inf
+        if "hold" in self._warned:
+            self._take_up("hold")
+            if self._carrier is not None and self._plan is not None:
+                self._carrier.offer(wire.encode(self._plan))
+
+    def _end_hold(self) -> None:
+        """Nobody would say that a straggler is gone, and its pace is not kept for ever."""
+        self._held_until_s = math.inf
+        text = "no word from whoever follows the straggler; default clocks until there is"
+        if self._carrier is None:
+            self._let_go(text, "hold")
+        elif self._plan is not None:
+            self._warn(text, "hold")
+            self._carrier.offer(wire.encode({**self._plan, "number": -1, "ranks": {}}))
 
     def _take_plan(self, plan: wire.Message, step: int) -> None:
         """The schedules of all ranks have arrived; ours comes into force now."""
@@ -492,7 +531,7 @@ class PFOFileOptimizer:
         self._coming = None
         self._in_force = coming
         self.schedule_number = coming.number
-        self._over = False
+        self._let_go_for.clear()
         self._cursor.set_schedule(coming.frequencies or None, coming.stages)
         late = 0 < coming.start_step < step
         self._tell({"type": "applied", "number": coming.number, "step": step, "late": late})

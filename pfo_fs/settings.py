@@ -29,6 +29,8 @@ class PFOSettings(BaseSettings):
         watch: `auto` uses file-system events as a hint on local file systems; `poll` never; `events` always.
         profile_steps: Iterations measured for each schedule.
         lease_timeout: Seconds of silence after which a standby daemon takes the leader for gone.
+        straggler_timeout: Seconds of silence of whoever schedules after which ranks give up the pace of a straggler:
+            nobody would tell them that it is gone.
     """
 
     model_config = SettingsConfigDict(env_prefix="PFO_FS_", extra="ignore", validate_default=True)
@@ -43,6 +45,7 @@ class PFOSettings(BaseSettings):
     watch: str = Field(default="auto", pattern="^(auto|poll|events)$")
     profile_steps: int = Field(default=5, ge=1, le=1000)
     lease_timeout: float = Field(default=3.0, gt=0.1, le=600)
+    straggler_timeout: float = Field(default=60.0, ge=2, le=3600)
 
     @field_validator("log_level")
     @classmethod

@@ -35,6 +35,20 @@ class Thoughtful(FrequencyScheduler):
         yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
 
 
+class FollowsStraggler(FrequencyScheduler):
+    """900 MHz while a straggler is announced, else 1200."""
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        while True:
+            yield []
+
+    def next_schedule(self) -> list[FrequencySchedule]:
+        super().next_schedule()
+        mhz = 900 if self.situation.straggler else 1200
+        clocks = [("forward", mhz), ("backward", mhz)]
+        return [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos]
+
+
 class Broken(FrequencyScheduler):
     """Breaks for jobs that say so in their metadata."""
 

@@ -150,6 +150,20 @@ def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:
     assert message == schedule_message(0, 7, schedule) | {"frequencies": [["forward", 1200]]}
 
 
+def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) -> None:
+    client, (info,) = host.client(0), rank_infos(1)
+    job = host.create(client)
+    host.join(client, job, info)
+    for hold_s, word in ((0.0, 0), (60.0, 1), (60.0, 2), (0.0, 0)):
+        current = bodies.CurrentBody(generation=1, number=-1, state="running", hold_s=hold_s, word=word)
+        host.folder(job).write_current(current)
+        if word:
+            told = wait_for(client.poll, what="the word")
+            assert told["type"] == "hold"
+            assert told["hold_s"] >= hold_s
+    assert wait_for(client.poll, what="the end of it") == {"type": "hold", "hold_s": 0}
+
+
 def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)

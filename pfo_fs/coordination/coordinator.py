@@ -30,6 +30,7 @@ MISSING_AFTER_S = 30.0
 """After this long without them, ranks that have not registered are named."""
 
 _CHECK_CURRENT_EVERY_S = 2.0
+_WORDS_PER_HOLD = 4
 _PROGRESS_WITHIN_S = 10.0
 _MEASURED_WITHIN_S = 30.0
 """Beyond its iterations: how long the results of a window, and what comes of them, may take."""
@@ -129,6 +130,19 @@ class Coordinator:
         if self._scheduler is None or self._scheduler.done:
             return True
         return not self._made or (self._observed == max(self._made) and not self._scheduler.watches_pace)
+
+    @property
+    def hold(self) -> tuple[float, int]:
+        """How long the schedule may outlive this coordinator, in s, and a number that changes while it lives.
+
+        The pace of a straggler must not stay with nobody there to see that the straggler is gone. (0.0, 0) for other
+        schedules, which may stay for ever.
+        """
+        situation = self._source.situation if self._source is not None else Situation()
+        if not situation.slow_pipelines and situation.straggler is None:
+            return 0.0, 0
+        hold_s = self._settings.straggler_timeout
+        return hold_s, 1 + int(_WORDS_PER_HOLD * self._monotonic() / hold_s)
 
     def poll(self) -> float:
         """Looks once and does what there is to do; never raises for what is wrong with this job.
@@ -508,6 +522,8 @@ class Coordinator:
             news=self._scheduler.news[:4000] if self._scheduler else "",
             settled=self._scheduler is not None and self._scheduler.settled,
             source=self._source,
+            hold_s=self.hold[0],
+            word=self.hold[1],
         )
         if (body == self._said and not force and self._still_said()) or not self._still_leads():
             return

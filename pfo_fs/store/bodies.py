@@ -102,7 +102,9 @@ class CurrentBody(_Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
-    `news` what the scheduler is doing. `settled`: it has measured the schedule in force, and leaves it.
+    `news` what the scheduler is doing. `settled`: it has measured the schedule in force, and leaves it. `hold_s`: ranks
+    follow the schedule only so many seconds longer than they hear from its coordinator, for which `word` changes now
+    and then; 0 for ever.
     """
 
     generation: int = Field(ge=0)
@@ -114,6 +116,8 @@ class CurrentBody(_Body):
     news: str = Short
     settled: bool = False
     source: Source | None = None
+    hold_s: float = Field(default=0.0, ge=0)
+    word: int = 0
 
 
 class ResultBody(_Body):

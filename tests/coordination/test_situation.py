@@ -196,6 +196,26 @@ def test_the_pace_of_pipelines_changes_the_situation_at_once(folder: JobFolder, 
     assert index.source.situation.slow_pipelines == {1: 1.5}
 
 
+def test_the_pace_of_a_straggler_is_held_by_words_and_other_schedules_need_none(
+    folder: JobFolder, clock: Clock
+) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    said = [folder.read_current()]
+    for span_s in (1.5, 0.5):
+        for rank in (0, 1):
+            folder.write_pace(bodies.PaceBody(rank=rank, steps=[(round(clock.now), len(said) // 2, span_s)]))
+        write_step(folder, round(clock.now), number=len(said) // 2)
+        for seconds in (20, 30):
+            poll(coordinator, clock, seconds)
+            said.append(folder.read_current())
+    assert [current.hold_s for current in said if current] == [0, 60, 60, 0, 0]
+    words = [current.word for current in said if current]
+    assert words[1] != words[2]
+    assert words[0] == words[3] == words[4] == 0
+    assert said[1] and said[2] and said[1].number == said[2].number, "a word is no new schedule"
+
+
 def test_iterations_under_an_older_schedule_tell_nothing(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)

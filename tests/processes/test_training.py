@@ -217,6 +217,44 @@ def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
         assert wait_for(job.folder.read_end, 10, "the end").reason == "finished"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("coordination", ["daemon", "local"])
+def test_ranks_leave_the_pace_of_a_straggler_when_who_schedules_is_gone_and_take_it_up_again(
+    coordination: str, start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
+) -> None:
+    setting = {"PFO_FS_SCHEDULER": "schedulers:FollowsStraggler", "PFO_FS_STRAGGLER_TIMEOUT": "3"}
+    environment = {**os.environ, **setting, "PYTHONPATH": str(HERE.parent)}
+    if coordination == "daemon":
+        daemon = processes.daemon(tmp_path / "pfo", env=environment)
+        wait_for(SharedDirectory(Files(tmp_path / "pfo")).read_daemon, 20, "the daemon")
+    job = start_job(2, {"mesh": {"pp": 2}, "coordination": coordination}, **setting)
+
+    def all_at(mhz: int) -> bool:
+        """Whether all GPUs were locked at this clock, or at none, in the steps to come."""
+        before = {name: len(log) for name, log in job.clock_logs().items()}
+        steps = len(job.having("step"))
+        wait_for(lambda: len(job.having("step")) > steps + 40, what="steps")
+        locked = [{line["mhz"] for line in log[before[name] :]} for name, log in job.clock_logs().items()]
+        return all(mhz in clocks if mhz else not clocks & {900, 1200} for clocks in locked)
+
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), 60, "both ranks")
+        job.put_yaml("straggler: {slowdown: 1.2}\n")
+        wait_for(lambda: all_at(900), 30, "the pace of the straggler")
+        helper = next(line["helper_pid"] for line in job.having("helper_pid") if line["helper_pid"])
+        if coordination == "daemon":
+            daemon.kill()
+        else:
+            os.kill(helper, signal.SIGSTOP)
+        wait_for(lambda: all_at(0), 30, "the end of the hold")
+        if coordination == "daemon":
+            processes.daemon(tmp_path / "pfo", env=environment)
+        else:
+            os.kill(helper, signal.SIGCONT)
+        wait_for(lambda: all_at(900), 30, "the pace of the straggler, again")
+        assert job.finish() == 0
+
+
 def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable[..., Job], wait_for: Wait) -> None:
     job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}})
     with told_on_failure(job):
