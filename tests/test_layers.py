@@ -37,7 +37,6 @@ ALLOWED: dict[str, set[str]] = {
     "daemon": {"store", "scheduler", "coordination"},
     "status": {"store"},
     "demo": {"store", "scheduler"},
-    "plan_command": {"planner", "scheduler"},
     "reports": {"store", "planner", "scheduler"},
     "cli": {
         "store",
@@ -46,7 +45,6 @@ ALLOWED: dict[str, set[str]] = {
         "daemon",
         "status",
         "demo",
-        "plan_command",
         "planner",
         "simulator",
         "device",

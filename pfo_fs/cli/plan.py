@@ -60,7 +60,7 @@ def plan(
     fastest plan, which noise in a profile can make faster than that. Other rows of the table get the
     same time. A frontier that was interrupted goes on where it was.
     """
-    from pfo_fs import plan_command as command
+    from pfo_fs.cli import planning
     from pfo_fs.planner import all_maximum
 
     _check_choice("--format", format_, ("yaml", "lowtime"))
@@ -70,8 +70,8 @@ def plan(
     if len(asked) + (frontier is not None) > 1:
         names = [*asked, *(["frontier"] if frontier is not None else [])]
         fail(f"ask for one thing at a time, not for {' and '.join('--' + name for name in names)}")
-    problem, calibration = command.make_problem(
-        command.Request(
+    problem, calibration = planning.make_problem(
+        planning.Request(
             profile,
             num_microbatches,
             schedule,
@@ -108,24 +108,24 @@ def plan(
         if solver != "lp":
             fail("--frontier is computed by the lp solver; for lowtime's own, ask it for one plan at a time")
         if output is not None:
-            command.check_folder(output, frontier, format_)
-        plans = _frontier(command, problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
+            planning.check_folder(output, frontier, format_)
+        plans = _frontier(planning, problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
         rows: list[tuple[str, Any]] = [("all maximum", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
-        written = command.write_frontier(plans, output, format_, pictures) if output else []
+        written = planning.write_frontier(plans, output, format_, pictures) if output else []
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
-        rows = command.find_plans(problem, asked, solver, unit_time)
+        rows = planning.find_plans(problem, asked, solver, unit_time)
         shown = rows
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
-        written = command.write_one(best, output, format_, pictures) if output else []
+        written = planning.write_one(best, output, format_, pictures) if output else []
     if json_:
-        print(json.dumps({"plans": command.as_json(rows), "files": [str(path) for path in written]}))  # noqa: T201
+        print(json.dumps({"plans": planning.as_json(rows), "files": [str(path) for path in written]}))  # noqa: T201
         return
-    out.print(command.plans_table(shown))
+    out.print(planning.plans_table(shown))
     for name, found in rows:
         if isinstance(found, str):
             out.print(escape(f"{name}: {found}"), highlight=False, soft_wrap=True)
@@ -141,14 +141,14 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
         fail(f"{option} is one of {', '.join(choices)}, not {value!r}")
 
 
-def _frontier(command: Any, problem: Any, points: int, output: Path | None, workers: int, quiet: bool) -> list[Any]:
+def _frontier(planning: Any, problem: Any, points: int, output: Path | None, workers: int, quiet: bool) -> list[Any]:
     """Computes a frontier with a progress bar; plans by falling deadline."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
         task = progress.add_task("least energy for the longest iteration", total=None)
-        count, coming = command.frontier_points(problem, points, output, workers)
+        count, coming = planning.frontier_points(problem, points, output, workers)
         progress.update(task, total=count, description="frontier")
         plans = []
         try:

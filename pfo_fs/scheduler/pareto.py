@@ -14,6 +14,8 @@ from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation, Target
 from pfo_fs.planner import Plan, Profile, parse_profile
 from pfo_fs.scheduler.base import Pace, ScheduleGenerator
+from pfo_fs.scheduler.corrections import MOST_CORRECTIONS, MOST_GUARD, Corrections
+from pfo_fs.scheduler.drift import WORTH_MEASURING, has_drifted
 from pfo_fs.scheduler.model import JobModel, measured_iteration, pipeline_of, span_of
 from pfo_fs.scheduler.profiler import InstructionProfiler, Windows
 from pfo_fs.scheduler.recall import disagreement, findings_csv, recall_into, waiting_power_w
@@ -23,20 +25,12 @@ from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
 
-_MOST_GUARD, _MOST_GAIN = 0.25, 4.0
-"""How much longer slowed instructions may be taken to be, and how fast that may grow, before full speed is all left."""
-_CORRECTIONS = 5
-"""How many times in a row a plan is made faster or slower after measuring it."""
 _SURE = 2.0
 """Standard errors."""
 _LEAST_NOISE = 0.002
 """Relative: less than this beyond the target is taken for noise."""
 _WORTH = 0.002
 """Relative: a plan that is faster than it need be by less than this stays."""
-_DRIFTED = 0.02
-"""Relative: instructions that are off the profile by less are not worth measuring anew."""
-_CLEARLY = 5.0
-"""Standard errors."""
 _DRIFTS_PER_LOOK = 2
 _FINE_WINDOWS_AGAIN = 2
 _LEAST_GOAL = 0.01
@@ -98,13 +92,10 @@ class ParetoScheduler(InstructionProfiler):
         self._full_j = 0.0
         self._after_s = 0.0  # from the end of the last instruction to the end of the step
         self._scale = 1.0  # the model's full speed, against the measured one
-        self._power_scale = 1.0  # what the planner is asked for, against the cap
-        self._corrections = 0
+        self._corrections = Corrections()
         self._drifts = 0
         self._expected_s = 0.0
         self._expected_for: Target | None = None
-        self._given_up = False
-        self._tried: tuple[float, float] | None = None  # the guard of the plan before, and how far it was off
         self._cached: tuple[Any, list[FrequencySchedule]] | None = None
         self._watch = PaceWatch()
         self._patience = Patience()
@@ -156,7 +147,7 @@ class ParetoScheduler(InstructionProfiler):
         for kind, curve in before.items():
             fresh = self.samples.curve(kind).get(tops[kind], curve[tops[kind]])
             shifted[kind] = (fresh.time_s / curve[tops[kind]].time_s, fresh.power_w / curve[tops[kind]].power_w)
-        if self._drifts == 1 and any(abs(times - 1) > _DRIFTED for times, _ in shifted.values()):
+        if self._drifts == 1 and any(abs(times - 1) > WORTH_MEASURING for times, _ in shifted.values()):
             for kind, curve in before.items():  # slower by as much at all clocks, until the next look says otherwise
                 for mhz, point in curve.items():
                     point.scale(*shifted[kind])
@@ -165,7 +156,7 @@ class ParetoScheduler(InstructionProfiler):
             self._fine_windows, self.windows = _FINE_WINDOWS_AGAIN, 0
             yield from self._sweep(results)
         self.measuring = False
-        self._corrections, self._tried, self._given_up, self._power_scale = 0, None, False, 1.0
+        self._corrections = Corrections()
         self._plan_anew()
 
     def next_schedule(self) -> list[FrequencySchedule]:
@@ -176,9 +167,10 @@ class ParetoScheduler(InstructionProfiler):
     def react(self, situation: Situation) -> None:
         """Takes note of another situation; another target is a new start for the corrections."""
         if situation.target != self.situation.target:
-            self._power_scale, self._corrections, self._given_up, self._tried = 1.0, 0, False, None
+            self._corrections = Corrections()
         if situation.looks != self.situation.looks:
-            self._corrections, self._tried, self._drifts = 0, None, 0
+            self._corrections.count_anew()
+            self._drifts = 0
         super().react(situation)
         self.settled = False
         self._watch.forget()
@@ -260,7 +252,7 @@ class ParetoScheduler(InstructionProfiler):
         """The schedules for the situation; the same list while nothing changes."""
         assert self._model is not None
         slow = tuple(sorted(self.situation.slow_pipelines.items()))
-        tuned = self._model_number, self._model.guard, self._power_scale, self._given_up
+        tuned = self._model_number, self._model.guard, self._corrections.power_scale, self._corrections.given_up
         key = str(self.target), str(self.situation.straggler), slow, tuned
         if self._cached is None or self._cached[0] != key:
             schedules = self._schedules_now()
@@ -284,7 +276,7 @@ class ParetoScheduler(InstructionProfiler):
     def _plan_for(self, pipeline: int) -> Plan:
         """The plan of one pipeline: for the target, or for the pace of the slowest one if that is slower."""
         assert self._model is not None
-        if self._given_up:
+        if self._corrections.given_up:
             return self._model.full_speed
         slowdowns = self._slowdowns()
         pace_s = max(slowdowns.values(), default=1.0) * self._full_s
@@ -301,7 +293,7 @@ class ParetoScheduler(InstructionProfiler):
         """The plan of one pipeline under a cap on the power of all."""
         assert self._model is not None
         assert self.target.power is not None
-        return self._model.at_power(self._power_scale * self.target.power / self.job_info.dp_degree)
+        return self._model.at_power(self._corrections.power_scale * self.target.power / self.job_info.dp_degree)
 
     def _slowdowns(self) -> dict[int, float]:
         """How much slower than healthy each pipeline is; -1 stands for somebody outside of the job."""
@@ -335,7 +327,7 @@ class ParetoScheduler(InstructionProfiler):
         error = max(_LEAST_NOISE, _SURE * self._watch.noise / (len(means) * len(next(iter(spans.values())))) ** 0.5)
         measured_j = self._energy_j(results)
         self._expected_s, self._expected_for = measured_s, self.target
-        if self._given_up:
+        if self._corrections.given_up:
             return
         if self.target.power is not None:
             power_w = measured_j / fmean(t for r in self._firsts(results).values() for t in r.iter_time)
@@ -344,21 +336,21 @@ class ParetoScheduler(InstructionProfiler):
             off = measured_s / self._goal_s() - 1
         too_much, too_little = off > error, off < -max(error, _WORTH)
         self._say(measured_s, measured_j)
-        if not (too_much or too_little) or self._corrections >= _CORRECTIONS:
+        if not (too_much or too_little) or self._corrections.count >= MOST_CORRECTIONS:
             if too_much:
                 self.news += f"; the plan does not deliver: {off:+.2%} beyond the target"
             return
-        self._corrections += 1
+        self._corrections.count += 1
         before = self._planned()
         if self.target.power is not None:
-            self._power_scale /= 1 + off
+            self._corrections.power_scale /= 1 + off
             self.settled = self._planned() is before
             return
-        if self._corrections == 1:
+        if self._corrections.count == 1:
             # A plan without room anywhere shows what full speed does not: how long a result is on its way to the next.
             self._plan_anew()
             self._say(measured_s, measured_j)
-        if self._corrections > 1 or self._planned() is before:
+        if self._corrections.count > 1 or self._planned() is before:
             self._tighten(off, before)
         self.settled = self._planned() is before
         if not self.settled:
@@ -367,30 +359,19 @@ class ParetoScheduler(InstructionProfiler):
     def _tighten(self, off: float, before: list[FrequencySchedule]) -> None:
         """Moves the guard until the plan is another one; full speed if that does not help any more."""
         assert self._model is not None
-        guard = self._next_guard(self._model.guard, off)
-        for _ in range(_CORRECTIONS):
+        guard = self._corrections.next_guard(self._model.guard, off)
+        for _ in range(MOST_CORRECTIONS):
             self._model.guard = guard
             if self._planned() is not before or off < 0:
                 return
             guard = round(guard + off, 5)
-            if guard > _MOST_GUARD:
+            if guard > MOST_GUARD:
                 break
         self.news += f"; the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
-        self._given_up = True  # slower than the highest clocks is nobody's doing here
-
-    def _next_guard(self, guard: float, off: float) -> float:
-        """The guard that should bring a plan to its target: a secant, once there are two plans to lay it through."""
-        gain = 1.0
-        if self._tried is not None and off != self._tried[1]:
-            gain = min(_MOST_GAIN, max(1.0, (self._tried[0] - guard) / (off - self._tried[1])))
-        self._tried = guard, off
-        return round(max(-_MOST_GUARD, guard + gain * off), 5)
+        self._corrections.given_up = True  # slower than the highest clocks is nobody's doing here
 
     def _has_drifted(self, results: Sequence[ProfilingResult]) -> bool:
-        """Whether instructions take another time than the profile says at the same clocks; once per look.
-
-        Those just after a change of the clock do not count: they may have run at the old one.
-        """
+        """Whether instructions of a healthy pipeline take another time than the profile says; not endlessly."""
         assert self._model is not None
         if self._drifts >= _DRIFTS_PER_LOOK:
             return False
@@ -400,18 +381,9 @@ class ParetoScheduler(InstructionProfiler):
         if not ranks:
             return False
         entries = [self._entries(rank, schedules.get(rank)) for rank in ranks]
-        dag = self._model.problem.pipeline
-        measured = measured_iteration(dag, [by_rank[rank] for rank in ranks], entries)
-        if measured is None:
-            return False
+        measured = measured_iteration(self._model.problem.pipeline, [by_rank[rank] for rank in ranks], entries)
         plan = self._plan_for(self._place[ranks[0]].dp_rank)
-        changed = {0, *dag.first_nodes, *plan.problem.changes(plan.frequencies_mhz)}
-        ratios: dict[Kind, list[float]] = {}
-        for node, (instruction, planned_s) in enumerate(zip(dag.instructions, plan.times_s, strict=True)):
-            if node not in changed:
-                ratio = measured.times_s[instruction] / planned_s
-                ratios.setdefault((instruction.stage, instruction.name), []).append(ratio)
-        return any(_is_off(values, self._error_of(kind)) for kind, values in ratios.items() if len(values) > 2)
+        return measured is not None and has_drifted(plan, measured, self._error_of)
 
     def _error_of(self, kind: Kind) -> float:
         """How well the times of a kind are known, relative."""
@@ -535,14 +507,6 @@ def _target(slowdown: float | None, deadline: float | None, power: float | None)
         what = first["loc"][0] if first["loc"] else "target"
         got = "" if what == "target" else f", not {first.get('input')}"
         raise PlanError(f"{what}: {first['msg'].removeprefix('Value error, ')}{got}") from None
-
-
-def _is_off(ratios: Sequence[float], profile_error: float) -> bool:
-    """Whether the median of ratios is off 1 by more than their scatter, the profile's errors, and what is worth it."""
-    middle = float(median(ratios))
-    scatter = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
-    noise = (1.25 * scatter / len(ratios) ** 0.5) + profile_error
-    return bool(abs(middle - 1) > max(_DRIFTED, _CLEARLY * noise))
 
 
 def _noise_of(values: Sequence[float]) -> float:
