@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from pfo_fs.coordination.orders import Order, known_orders
+from pfo_fs.coordination.orders import Order
 from pfo_fs.coordination.override import YamlOverride
 from pfo_fs.coordination.pace import PaceReader
+from pfo_fs.coordination.progress import Progress
+from pfo_fs.coordination.roster import Roster
 from pfo_fs.coordination.shelf import ProfileShelf
 from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo, Situation
@@ -80,9 +82,7 @@ class Coordinator:
 
         self._job: bodies.JobBody | None = None
         self._mine: bool | None = None
-        self._ranks: dict[int, RankInfo] = {info.rank: info for info in rank_infos or ()}
-        self._places_checked = False
-        self._orders: dict[int, Order] = {}
+        self._roster = Roster(folder, rank_infos)
         self._scheduler: FrequencyScheduler | None = None
         self._scheduler_failed = ""
         self._index = 0  # how many lists of schedules the scheduler has yielded before the one in force
@@ -90,9 +90,8 @@ class Coordinator:
         self._observed = -1  # the newest of them whose results the scheduler has observed
         self._published: list[FrequencySchedule] | None = None
         self._shelf = ProfileShelf(folder)
-        self._pace = PaceReader(folder)
+        self._pace = PaceReader(folder, monotonic)
         self._model: dict[str, float] = {}
-        self._gpu_names: dict[int, str] = {}
         self._source: bodies.Source | None = None  # of the newest committed schedule
         self._number = -1
         self._start_step = 0
@@ -101,9 +100,8 @@ class Coordinator:
         self._published_at = -math.inf
         self._said: bodies.CurrentBody | None = None
         self._said_checked = -math.inf
-        self._progress: tuple[int, float, float | None] | None = None  # step, since when at the earliest, s/iteration
-        self._progress_read = -math.inf
         self.first_seen = self.last_alive = monotonic()
+        self._progress = Progress(folder, lead_s, self.first_seen)
 
     @property
     def scheduler(self) -> FrequencyScheduler | None:
@@ -187,13 +185,13 @@ class Coordinator:
         if self._mine is None:
             self._claim(self._job, names)
         if not self._mine:
-            self._read_progress(now)
+            self._look_at_progress(now)
             return 5.0
         if not self._all_ranks_known(now):
             return 0.02 if now - self.first_seen < 10 else 0.5
         if self._scheduler is None and not self._scheduler_failed:
             self._start_scheduler()
-        self._read_progress(now)
+        self._look_at_progress(now)
         assert self._override is not None
         self._override.look("schedule.yaml" in names, now, self._resolve)
         self._observe()
@@ -226,49 +224,22 @@ class Coordinator:
 
     def _all_ranks_known(self, now: float) -> bool:
         assert self._job is not None
-        info = self._job.job_info
-        if len(self._ranks) < info.world_size:
-            for rank in self.folder.registered_ranks():
-                if rank in self._ranks:
-                    continue
-                body = self.folder.read_rank(rank)
-                if body is None:
-                    continue
-                if body.rank_info.rank != rank or rank >= info.world_size:
-                    raise RecordError(
-                        f"ranks/{rank}.json says rank {body.rank_info.rank} of a job with {info.world_size} ranks"
-                    )
-                self._ranks[rank] = body.rank_info
-                self._gpu_names[rank] = body.gpu_name
-                self.last_alive = now
-            missing = [rank for rank in range(info.world_size) if rank not in self._ranks]
-            if missing:
-                text = ""
-                if now - self.first_seen >= MISSING_AFTER_S:
-                    text = f"{_list_ranks(missing)} of {info.world_size} have not registered; training goes on without"
-                self._report("waiting", text)
-                return False
-        if not self._places_checked:
-            _check_places(list(self._ranks.values()), self._job)
-            self._places_checked = True
-        return True
-
-    def _read_progress(self, now: float) -> None:
-        if now - self._progress_read < min(1.0, self._lead_s):
-            return
-        not_yet_there, self._progress_read = max(self._progress_read, self.first_seen), now
-        if self._progress is None and 0 not in self.folder.progress_names():
-            return
-        body = self.folder.read_progress(0)
-        mine = next((rank for rank in body.ranks if rank.rank == 0), None) if body else None
-        if mine is None or mine.step < 0:
-            return
-        if self._in_force_step is None and mine.number == self._number and mine.step >= self._start_step:
-            self._in_force_step = self._start_step
-        if self._progress is None or mine.step != self._progress[0]:
-            # It was written between the last look and this one.
-            self._progress = (mine.step, not_yet_there - mine.step_age_s, mine.iter_time)
+        job = self._job.job_info
+        if self._roster.look(job):
             self.last_alive = now
+        missing = self._roster.missing(job)
+        if missing:
+            late = now - self.first_seen >= MISSING_AFTER_S
+            text = f"{missing} of {job.world_size} have not registered; training goes on without" if late else ""
+            self._report("waiting", text)
+        return not missing
+
+    def _look_at_progress(self, now: float) -> None:
+        if self._progress.look(now):
+            self.last_alive = now
+        follows = self._progress.number == self._number >= 0 and self._progress.step >= self._start_step
+        if follows and self._in_force_step is None:
+            self._in_force_step = self._start_step
 
     # ---- the scheduler
 
@@ -286,7 +257,7 @@ class Coordinator:
                 )
             cls = load_scheduler(name)
             check_scheduler_args(cls, args)
-            infos = [self._ranks[rank] for rank in sorted(self._ranks)]
+            infos = self._roster.infos
             scheduler = cls(job.job_info, infos, self._settings, **args)
             scheduler.next_schedule()
             self._replay(scheduler)
@@ -312,25 +283,15 @@ class Coordinator:
     def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> list[ProfilingResult]:
         """Lets a scheduler observe the results of schedule `number`."""
         assert self._job is not None
-        infos = list(self._ranks.values())
-        scheduler.orders = known_orders(self.folder, infos, scheduler.next_schedule(), self._orders)
+        scheduler.orders = self._roster.orders(scheduler.next_schedule())
         if not self._shelf.consulted:
-            self._find_gpu_names()
-            known = self._shelf.known(self._job, scheduler.orders, self._gpu_names)
+            known = self._shelf.known(self._job, scheduler.orders, self._roster.gpu_names())
             if known is not None:
                 scheduler.recall(known.csv, known.source)
         results = self._results(number)
         scheduler.observe(results)
         self._observed = number
         return results
-
-    def _find_gpu_names(self) -> None:
-        """Where ranks are known otherwise than through the folder: what it says of a rank of each stage."""
-        named = {self._ranks[rank].pp_rank for rank in self._gpu_names}
-        for info in self._ranks.values():
-            if info.pp_rank not in named and (body := self.folder.read_rank(info.rank)) is not None:
-                self._gpu_names[info.rank] = body.gpu_name
-                named.add(info.pp_rank)
 
     def _restore(self) -> None:
         """Reads which schedules an earlier coordinator committed."""
@@ -376,7 +337,7 @@ class Coordinator:
         assert self._override is not None
         situation = self._scheduler.situation
         if self._scheduler.watches_pace:
-            pace = self._pace.read(now, self._ranks, self._iteration_time_s())
+            pace = self._pace.read(now, self._roster.by_rank, self._progress.iteration_s)
             in_force = [one for one in pace if one.number == self._number]
             if in_force and self._source is not None and self._source.kind == "scheduler":
                 situation = self._scheduler.assess(in_force)
@@ -386,13 +347,11 @@ class Coordinator:
         if situation != self._scheduler.situation:
             self._scheduler.react(situation)
 
-    def _iteration_time_s(self) -> float:
-        return (self._progress[2] or 0.0) if self._progress else 0.0
-
     def _results(self, number: int) -> list[ProfilingResult]:
         """What all ranks measured under `number`, without ranks that began late where their stage has others."""
         found: list[bodies.ResultBody] = []
-        for rank in sorted(self._ranks):
+        ranks = self._roster.by_rank
+        for rank in sorted(ranks):
             body = self.folder.read_result(number, rank)
             if body is None:
                 raise RecordError(f"prof/{number}/{rank}.json is missing, which schedule {number + 1} was made from")
@@ -400,8 +359,8 @@ class Coordinator:
                 raise RecordError(f"prof/{number}/{rank}.json says rank {body.result.rank}")
             found.append(body)
         in_time = [body for body in found if not body.late]
-        stages = {info.pp_rank for info in self._ranks.values()}
-        if {self._ranks[body.result.rank].pp_rank for body in in_time} == stages:
+        stages = {info.pp_rank for info in ranks.values()}
+        if {ranks[body.result.rank].pp_rank for body in in_time} == stages:
             found = in_time
         return [body.result for body in found]
 
@@ -436,15 +395,15 @@ class Coordinator:
         if schedules is None or not self._is_news(source, schedules):
             return
         assert self._job is not None
-        infos = list(self._ranks.values())
+        infos = self._roster.infos
         check_schedules(schedules, self._job.job_info, infos, self._known_orders())
         number = self._number + 1
         if not self._still_leads():
             return
-        if self._progress is None and now - self._published_at < _PROGRESS_WITHIN_S and self.folder.ranks_with_order():
+        if self._progress.step < 0 and now - self._published_at < _PROGRESS_WITHIN_S and self.folder.ranks_with_order():
             return  # the ranks run, but at which step is not known yet, and they must switch at one
         self._published_at = now
-        start_step = self._start_step_for(now)
+        start_step = self._progress.start_step(now)
         steps = self._steps_to_measure() if source.kind == "scheduler" else 0
         try:
             ours = self.folder.write_schedule(number, self._generation, start_step, source, schedules, infos, steps)
@@ -471,15 +430,6 @@ class Coordinator:
         if self._settings.dump_data:
             dump.save_sched(schedules, self._settings.dump_dir / self.folder.job_id, number)
 
-    def _start_step_for(self, now: float) -> int:
-        """The first step of a schedule written now: far enough ahead that every rank knows it by then."""
-        if self._progress is None:
-            return 0
-        step, since, iter_time = self._progress
-        if not iter_time or iter_time <= 0:
-            return step + 2
-        return step + 1 + math.ceil((now - since + self._lead_s) / iter_time)
-
     def _steps_to_measure(self) -> int:
         """For how many steps a schedule holds at most that is there for measuring; 0 for any other: for ever.
 
@@ -488,17 +438,15 @@ class Coordinator:
         """
         if self._scheduler is None or not self._scheduler.measuring or self._job is None:
             return 0
-        iteration_s = max(self._iteration_time_s(), 1e-3)
+        iteration_s = max(self._progress.iteration_s, 1e-3)
         return 10 * (self._job.profile_steps + 1) + math.ceil((_MEASURED_WITHIN_S + 4 * self._lead_s) / iteration_s)
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         assert self._job is not None
-        infos = [self._ranks[rank] for rank in sorted(self._ranks)]
-        return document.resolve(self._job.job_info, infos, self._known_orders())
+        return document.resolve(self._job.job_info, self._roster.infos, self._known_orders())
 
     def _known_orders(self) -> dict[int, Order | None]:
-        planned = self._scheduler.next_schedule() if self._scheduler else []
-        return known_orders(self.folder, list(self._ranks.values()), planned, self._orders)
+        return self._roster.orders(self._scheduler.next_schedule() if self._scheduler else [])
 
     # ---- what is said
 
@@ -554,22 +502,3 @@ class Coordinator:
     def end(self, reason: Literal["finished", "crashed", "idle"], message: str = "") -> None:
         """Writes the job's tombstone."""
         self.folder.write_end(bodies.EndBody(reason=reason, message=message))
-
-
-def _check_places(infos: list[RankInfo], job: bodies.JobBody) -> None:
-    """Every place (dp, pp, tp) is taken once and lies within the degrees."""
-    info = job.job_info
-    taken: dict[tuple[int, int, int], int] = {}
-    for rank in infos:
-        place = (rank.dp_rank, rank.pp_rank, rank.tp_rank)
-        degrees = (info.dp_degree, info.pp_degree, info.tp_degree)
-        if any(at >= degree for at, degree in zip(place, degrees, strict=True)):
-            raise PlanError(f"rank {rank.rank} says (dp, pp, tp) rank {place}, but the degrees are {degrees}")
-        if place in taken:
-            raise PlanError(f"ranks {taken[place]} and {rank.rank} both say (dp, pp, tp) rank {place}")
-        taken[place] = rank.rank
-
-
-def _list_ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:16]))
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}" + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pfo_fs.errors import RecordError
 from pfo_fs.models import RankInfo
@@ -24,10 +24,12 @@ class PaceReader:
 
     Args:
         folder: The job.
+        monotonic: The clock.
     """
 
-    def __init__(self, folder: JobFolder) -> None:
+    def __init__(self, folder: JobFolder, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
+        self._monotonic = monotonic
         self._names: list[int] = []
         self._listed = -math.inf
         self._not_before = -math.inf
@@ -43,7 +45,7 @@ class PaceReader:
         """
         if now < self._not_before:
             return []
-        began = time.perf_counter()
+        began = self._monotonic()
         if now - self._listed >= _LIST_EVERY_S:
             self._listed = now
             self._names = self._folder.ranks_with_pace()
@@ -66,6 +68,6 @@ class PaceReader:
             found += [Pace(info.dp_rank, *entry) for entry in fresh]
             if fresh:
                 self._seen[rank] = fresh[-1][0]
-        self._not_before = now + max(_SHARE * (time.perf_counter() - began), min(1.0, iteration_s / 4))
+        self._not_before = now + max(_SHARE * (self._monotonic() - began), min(1.0, iteration_s / 4))
         found.sort(key=lambda pace: (pace.step, pace.pipeline))
         return [pace._replace(throttled=throttled.get(pace.pipeline, "")) for pace in found]

@@ -1,0 +1,68 @@
+"""Where training is, as rank 0 says it."""
+
+from __future__ import annotations
+
+import math
+
+from pfo_fs.store import JobFolder
+
+_READ_EVERY_S = 1.0
+
+
+class Progress:
+    """The steps of one job.
+
+    Args:
+        folder: The job.
+        lead_s: How long all ranks surely need to learn of a new schedule.
+        now: Monotonic time, in s.
+
+    Attributes:
+        step: The newest step known; -1 for none.
+        number: The schedule that rank 0 follows there.
+        iteration_s: What an iteration takes, in s; 0.0 while that is not known.
+    """
+
+    def __init__(self, folder: JobFolder, lead_s: float, now: float) -> None:
+        self.step = self.number = -1
+        self.iteration_s = 0.0
+        self._folder = folder
+        self._lead_s = lead_s
+        self._since = self._first_seen = now
+        self._read = -math.inf
+
+    def look(self, now: float) -> bool:
+        """Reads it, now and then; returns whether training has got on.
+
+        Args:
+            now: Monotonic time, in s.
+        """
+        if now - self._read < min(_READ_EVERY_S, self._lead_s):
+            return False
+        not_yet_there, self._read = max(self._read, self._first_seen), now
+        # By listing: an NFS client remembers for half a minute that a name was not there.
+        if self.step < 0 and 0 not in self._folder.progress_names():
+            return False
+        body = self._folder.read_progress(0)
+        mine = next((rank for rank in body.ranks if rank.rank == 0), None) if body else None
+        if mine is None or mine.step < 0:
+            return False
+        self.number = mine.number
+        if mine.step == self.step:
+            return False
+        # It was written between the last look and this one.
+        self.step, self._since = mine.step, not_yet_there - mine.step_age_s
+        self.iteration_s = max(0.0, mine.iter_time or 0.0)
+        return True
+
+    def start_step(self, now: float) -> int:
+        """Returns the first step of a schedule written now: far enough ahead that every rank knows it by then.
+
+        Args:
+            now: Monotonic time, in s.
+        """
+        if self.step < 0:
+            return 0
+        if not self.iteration_s:
+            return self.step + 2
+        return self.step + 1 + math.ceil((now - self._since + self._lead_s) / self.iteration_s)
