@@ -34,6 +34,7 @@ MISSING_AFTER_S = 30.0
 _CHECK_CURRENT_EVERY_S = 2.0
 _WORDS_PER_HOLD = 4
 _PROGRESS_WITHIN_S = 10.0
+_ORDERS_WITHIN_S = 90.0
 _MEASURED_WITHIN_S = 30.0
 """Beyond its iterations: how long the results of a window, and what comes of them, may take."""
 
@@ -88,6 +89,8 @@ class Coordinator:
         self._index = 0  # how many lists of schedules the scheduler has yielded before the one in force
         self._made: dict[int, bodies.Source] = {}  # numbers that the scheduler made, ascending
         self._observed = -1  # the newest of them whose results the scheduler has observed
+        self._observed_in = Situation()
+        self._complete_since = math.inf  # when its results were all there
         self._published: list[FrequencySchedule] | None = None
         self._shelf = ProfileShelf(folder)
         self._pace = PaceReader(folder, monotonic)
@@ -194,7 +197,7 @@ class Coordinator:
         self._look_at_progress(now)
         assert self._override is not None
         self._override.look("schedule.yaml" in names, now, self._resolve)
-        self._observe()
+        self._observe(now)
         self._look_at_situation(now)
         self._publish_if_wanted(now)
         if self._in_force_step is not None and self._override.active:
@@ -275,9 +278,9 @@ class Coordinator:
             if source.index < 0:
                 continue  # clocks were given back: an earlier scheduler failed
             if before >= 0 and source.observed == before:
+                _tell(scheduler, source.observed_in)
                 self._hand_over(scheduler, before)
-            if source.situation != scheduler.situation:
-                scheduler.react(source.situation)
+            _tell(scheduler, source.situation)
             before, self._index = number, source.index
 
     def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> list[ProfilingResult]:
@@ -289,8 +292,8 @@ class Coordinator:
             if known is not None:
                 scheduler.recall(known.csv, known.source)
         results = self._results(number)
+        self._observed, self._observed_in = number, scheduler.situation
         scheduler.observe(results)
-        self._observed = number
         return results
 
     def _restore(self) -> None:
@@ -308,7 +311,7 @@ class Coordinator:
         self._override = YamlOverride(self.folder, accepted, last.situation if last else None)
         self._published = None
 
-    def _observe(self) -> None:
+    def _observe(self, now: float) -> None:
         """Hands a complete set of results to the scheduler."""
         number = next(reversed(self._made), -1)
         if self._scheduler is None or self._scheduler.done or number < 0 or self._observed == number:
@@ -318,6 +321,12 @@ class Coordinator:
         assert self._job is not None
         if len(self.folder.ranks_with_result(number)) < self._job.job_info.world_size:
             return
+        if self._scheduler.measuring and not all(self._known_orders().values()):
+            # Orders are written before results. If they are not seen, a listing is old: an NFS client's lives a minute.
+            self._complete_since = min(self._complete_since, now)
+            if now - self._complete_since < _ORDERS_WITHIN_S:
+                return
+        self._complete_since = math.inf
         before = self._scheduler.next_schedule()
         results = self._hand_over(self._scheduler, number)
         if self._settings.dump_data:
@@ -344,8 +353,7 @@ class Coordinator:
         situation = situation.model_copy(
             update={"target": self._override.target, "straggler": self._override.straggler}
         )
-        if situation != self._scheduler.situation:
-            self._scheduler.react(situation)
+        _tell(self._scheduler, situation)
 
     def _results(self, number: int) -> list[ProfilingResult]:
         """What all ranks measured under `number`, without ranks that began late where their stage has others."""
@@ -376,7 +384,11 @@ class Coordinator:
         if self._scheduler is None:
             return bodies.Source(kind="scheduler"), None
         source = bodies.Source(
-            kind="scheduler", index=self._index, situation=self._scheduler.situation, observed=self._observed
+            kind="scheduler",
+            index=self._index,
+            situation=self._scheduler.situation,
+            observed=self._observed,
+            observed_in=self._observed_in,
         )
         return source, self._scheduler.next_schedule()
 
@@ -502,3 +514,8 @@ class Coordinator:
     def end(self, reason: Literal["finished", "crashed", "idle"], message: str = "") -> None:
         """Writes the job's tombstone."""
         self.folder.write_end(bodies.EndBody(reason=reason, message=message))
+
+
+def _tell(scheduler: FrequencyScheduler, situation: Situation) -> None:
+    if situation != scheduler.situation:
+        scheduler.react(situation)

@@ -65,8 +65,8 @@ class ClaimBody(_Body):
 class Source(_Body):
     """Where a schedule came from: the scheduler's `index`-th, or a person's YAML with this hash.
 
-    The scheduler made it for `situation`, after it had seen the results of schedule `observed` (-1: of none): that is
-    what a replay needs to know.
+    The scheduler made it for `situation`, after it had seen, in the situation `observed_in`, the results of schedule
+    `observed` (-1: of none): that is what a replay needs to know.
     """
 
     kind: Literal["scheduler", "yaml"]
@@ -74,6 +74,7 @@ class Source(_Body):
     sha256: str = Field(default="", max_length=64)
     situation: Situation = Situation()
     observed: int = Field(default=-1, ge=-1)
+    observed_in: Situation = Situation()
 
 
 class IndexBody(_Body):

@@ -11,7 +11,7 @@ from jobs import make_job, rank_infos, register, write_results, write_step
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.pace import PaceReader
 from pfo_fs.coordination.shelf import ProfileShelf
-from pfo_fs.models import FrequencySchedule, ProfilingResult, Situation, Target
+from pfo_fs.models import FrequencySchedule, ProfilingResult, Situation, Straggler, Target
 from pfo_fs.scheduler import FrequencyScheduler, Pace
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
@@ -172,6 +172,37 @@ def test_a_restart_tells_the_scheduler_what_the_first_one_was_told_in_the_same_o
     poll(coordinate(folder, clock), clock, 2)
     assert Heeding.told == first
     assert first == [[1.0, 1.0], Situation(target=Target(slowdown=1.1)), [2.0, 2.0]]
+
+
+def test_a_situation_that_changed_no_clocks_is_told_again_where_results_were_seen_in_it(
+    folder: JobFolder, clock: Clock
+) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "straggler: {slowdown: 1.2}\n")
+    poll(coordinator, clock, 4)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 2)
+    first = list(Heeding.told)
+    assert first == [Situation(straggler=Straggler(slowdown=1.2)), [1.0, 1.0]]
+    poll(coordinate(folder, clock), clock, 2)
+    assert Heeding.told == first
+
+
+def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_show_yet(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heeding, "measuring", True)
+    monkeypatch.setattr(Heeding, "next_schedule", FrequencyScheduler.next_schedule)  # which says nothing of orders
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 60)
+    assert Heeding.told == []
+    for rank in (0, 1):
+        folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
+    poll(coordinator, clock, 2)
+    assert Heeding.told == [[1.0, 1.0]]
 
 
 def test_results_that_change_nothing_make_no_new_number(folder: JobFolder, clock: Clock) -> None:
