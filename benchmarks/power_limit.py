@@ -85,10 +85,10 @@ class Machine:
     def check(self) -> str:
         return ""
 
-    def give_back(self) -> None:
+    def give_back(self, deadline_s: float | None = None) -> None:
         pass
 
-    close = settle = give_back
+    leave = close = settle = give_back
 
     # Zeus's GPU layer
 

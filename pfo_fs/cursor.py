@@ -47,7 +47,7 @@ class Clocks(Protocol):
     def name_id(self, name: str) -> int:
         """Returns the number of an instruction's name."""
 
-    def check(self) -> None:
+    def check(self) -> bool:
         """Warns if the clock process has died."""
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from pfo_fs.device import page
 from pfo_fs.device.gpu import Gpu, NoGpu, open_gpu
+from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.device.page import MarkReader, SharedPage
 from pfo_fs.device.power_limits import PowerLimits
@@ -182,7 +183,8 @@ class ClockLoop:
                 with suppress(BlockingIOError):
                     os.read(fd, 4096)
                 if self._terminated:
-                    self._power_limits.refuse("the clock process got SIGTERM; the power limit is what it was before")
+                    text = "the clock process got SIGTERM; the power limit is what it was before"
+                    self._power_limits.refuse(text, self._trainer)
         return True
 
     # ---- clocks
@@ -313,6 +315,7 @@ def main() -> int:
         if given["power_limit_w"] is not None:
             with suppress(DeviceError):
                 gpu.set_power_limit_w(given["power_limit_w"])
+                LimitNote(gpu.uuid).remove(given["died"])
         return 0
     trainer = socket.socket(fileno=given["socket_fd"])
     loop = ClockLoop(

@@ -91,12 +91,19 @@ class ClockProcess:
         self._page = SharedPage.create()
         self.words = self._page.words
         self._deadline_s = time.monotonic() + start_timeout_s
+        if os.getpid() == 1:
+            log.warning(
+                "training is process 1 of its container: if it is killed, the kernel kills all others with it, and "
+                "nobody is left to set clocks and power limits back; start it with an init (docker run --init)"
+            )
         self._info: ClockInfo | None = None
         self._lost = False
         self._closed = False
         self._answers = b""
         self._peek = ctypes.create_string_buffer(1)
         self._doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._close_doorbell = weakref.finalize(self, os.close, self._doorbell)
+        self._close_doorbell.atexit = False
         self._socket, theirs = socket.socketpair()
         self._fd = self._socket.fileno()
         if min_dwell_ms is None:
@@ -135,15 +142,22 @@ class ClockProcess:
         if self._doorbell >= 0:
             _write(self._doorbell, _ONE, 8)
 
-    def check(self) -> None:
-        """Warns, once, if the clock process has died, and has the clocks reset. About 1 us; keeps the lock."""
+    def check(self) -> bool:
+        """Warns, once, if the clock process has died, and has the clocks reset. About 1 us; keeps the lock.
+
+        Returns:
+            Whether it has said something that `receive_answer` would return.
+        """
         if self._lost or self._closed:
-            return
+            return False
         size = _recv(self._fd, self._peek, 1, _PEEK)
         if size == 0:
             self._died()
         elif size == 1 and self._info is None:
             self._info = self._wait_for_hello()  # it is there; unread, it would hide the end of the socket
+        else:
+            return bool(size == 1)
+        return False
 
     # ---- power limits and energy: requests, of which the clock process answers one after the other
 
@@ -218,27 +232,32 @@ class ClockProcess:
 
     # ---- the end
 
+    def leave(self) -> None:
+        """Has the clocks reset and the process leave, without waiting for that."""
+        if not self._closed:
+            self._closed = True
+            self._socket.close()  # all that the clock process needs to know
+            self._close_doorbell()
+            self._doorbell = -1
+            self.words[page.SLEEPING] = 0
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Has the clocks reset and the process leave; waits for that, but no longer than `timeout_s`."""
-        if self._closed:
-            return
-        self._closed = True
-        self._socket.close()  # all that the clock process needs to know
-        os.close(self._doorbell)
-        self._doorbell = -1
-        self.words[page.SLEEPING] = 0
-        if self._process is not None:
-            try:
-                self._process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                log.warning("the clock process has not left %.0f s after the end of training", timeout_s)
+        self.leave()
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            if self._process is not None and self._process.wait(timeout_s) and not self._lost:
+                self._died()  # unseen, since somebody looked last
+                self._process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            log.warning("the clock process has not left yet at the end of training; does the GPU's driver hang?")
 
     def _forget(self) -> None:
         """In a forked child: this clock process belongs to the parent."""
         if not self._closed:
             self._closed = True
             os.close(self._socket.detach())
-            os.close(self._doorbell)
+            self._close_doorbell()
             self._doorbell = -1
 
     def _wait_for_hello(self) -> ClockInfo:
@@ -272,7 +291,12 @@ class ClockProcess:
         what = "the power limit goes back to what it was" if self._leave_clocks else "clocks go back to their default"
         log.warning("the clock process has died; %s and stay there", what)
         if not self.spec.startswith("none"):
-            given = {"reset_only": True, "leave_clocks": self._leave_clocks, "power_limit_w": self.power_limit_before_w}
+            given = {
+                "reset_only": True,
+                "leave_clocks": self._leave_clocks,
+                "power_limit_w": self.power_limit_before_w,
+                "died": self.pid,
+            }
             with suppress(OSError):
                 self._process = _start(self.spec, given, ())
 

@@ -12,7 +12,7 @@ import math
 import os
 import stat
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 _MAX_BYTES = 4096
 
@@ -32,6 +32,27 @@ def _folder() -> str:
     return folder
 
 
+def _began(pid: int) -> str:
+    """When a process was started, which tells it from a later one with its number; empty if there is none."""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read(_MAX_BYTES).rpartition(")")[2].split()[19]
+    return ""
+
+
+class Left(NamedTuple):
+    """A limit that a process of ours has set.
+
+    Attributes:
+        before_w: What was in force before, in W.
+        pid: The process.
+        in_use: Whether it still runs, here, and sets it back itself.
+    """
+
+    before_w: float
+    pid: int
+    in_use: bool
+
+
 class LimitNote:
     """The note about one GPU. Where it cannot be kept, there is none; nothing else depends on it.
 
@@ -42,29 +63,31 @@ class LimitNote:
     def __init__(self, uuid: str) -> None:
         self._name = f"power-limit-{uuid.replace('/', '_')}.json"
 
-    def before_w(self, in_force_w: float) -> float | None:
-        """Returns the limit to set back in the end, in W, if we have left `in_force_w` behind; else None."""
+    def left(self, in_force_w: float) -> Left | None:
+        """Returns what the note says if a process of ours has set `in_force_w`, in W; else None."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = self._read()
-            before_w, set_w = float(found["before_w"]), float(found["set_w"])
+            before_w, set_w, pid = float(found["before_w"]), float(found["set_w"]), int(found["pid"])
             if math.isfinite(before_w) and abs(set_w - in_force_w) < 0.5:
-                return before_w
+                began = _began(pid)
+                return Left(before_w, pid, began != "" and began == found["began"])
         return None
 
     def write(self, before_w: float, set_w: float) -> None:
         """Notes that `set_w` is about to be set where `before_w` was in force, both in W."""
         with suppress(OSError):
             path = os.path.join(_folder(), self._name)
-            temporary = f"{path}.{os.getpid()}"
+            pid = os.getpid()
+            temporary = f"{path}.{pid}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(temporary, flags, 0o600), "w") as file:
-                json.dump({"before_w": before_w, "set_w": set_w, "pid": os.getpid()}, file)
+                json.dump({"before_w": before_w, "set_w": set_w, "pid": pid, "began": _began(pid)}, file)
             os.replace(temporary, path)
 
-    def remove(self) -> None:
-        """Removes the note, unless another process has written it."""
+    def remove(self, pid: int | None = None) -> None:
+        """Removes the note, unless another process than `pid`, this one if None, has written it."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if self._read()["pid"] == os.getpid():
+            if self._read()["pid"] == (pid or os.getpid()):
                 os.unlink(os.path.join(_folder(), self._name))
 
     def _read(self) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class PowerLimits:
         {"ask": "give back"}               {}
         {"ask": "energy"}                  {"energy_j"}
 
-    or `{"error": "..."}`, for people.
+    or `{"error": "..."}`, for people. A request's "id" comes back with its answer. What has no id was not asked for:
+    limits are not set any more, and why.
 
     Args:
         gpu: The GPU.
@@ -47,33 +48,43 @@ class PowerLimits:
         *lines, self._text = self._text.split(b"\n")
         self._text = self._text[:_MAX_REQUEST_BYTES]
         for line in lines:
-            with suppress(OSError):
-                trainer.send(json.dumps(self._answer(line)).encode() + b"\n", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            _send(self._answer(line), trainer)
 
     def _answer(self, line: bytes) -> dict[str, Any]:
+        request: dict[str, Any] = {}
         try:
-            request = json.loads(line)
-            if request["ask"] == "energy":
-                return {"energy_j": self._gpu.energy_j()}
-            if self._refused:
-                return {"error": self._refused}
-            if request["ask"] == "limits":
-                return self._limits()
-            if request["ask"] == "set":
-                self._set(float(request["limit_w"]))
-            elif request["ask"] == "give back":
-                self.restore()
-            return {}
+            request = dict(json.loads(line))
+            answer = self._result(request)
         except Exception as error:  # noqa: BLE001  whatever a driver raises, it is an answer
-            return {"error": str(error) or repr(error)}
+            answer = {"error": str(error) or repr(error)}
+        return {**answer, "id": request.get("id")}
+
+    def _result(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["ask"] == "energy":
+            return {"energy_j": self._gpu.energy_j()}
+        if self._refused:
+            return {"error": self._refused}
+        if request["ask"] == "limits":
+            return self._limits()
+        if request["ask"] == "set":
+            self._set(float(request["limit_w"]))
+        elif request["ask"] == "give back":
+            self.restore()
+        return {}
 
     def _limits(self) -> dict[str, Any]:
         lowest_w, highest_w = self._gpu.power_limit_range_w()
         if self._before_w is None:
             now_w = self._gpu.power_limit_w()
-            left_w = self._note.before_w(now_w)
-            before_w = now_w if left_w is None or not lowest_w <= left_w <= highest_w else left_w
-            self._gpu.set_power_limit_w(before_w)  # shows whether this user may, and mostly changes nothing
+            left = self._note.left(now_w)
+            if left is None or not lowest_w <= left.before_w <= highest_w:
+                left = None
+            in_use = left is not None and left.in_use
+            before_w = now_w if left is None else left.before_w
+            # Shows whether this user may, and mostly changes nothing.
+            self._gpu.set_power_limit_w(now_w if in_use else before_w)
+            if left is not None and not in_use:
+                self._note.remove(left.pid)
             self._before_w = before_w
         return {"lowest_w": lowest_w, "highest_w": highest_w, "before_w": self._before_w}
 
@@ -96,7 +107,15 @@ class PowerLimits:
                 self._changed = False
                 self._note.remove()
 
-    def refuse(self, reason: str) -> None:
-        """Sets back what was in force before, and sets no limit any more."""
+    def refuse(self, reason: str, trainer: socket.socket) -> None:
+        """Sets back what was in force before, sets no limit any more, and tells training, if that is its business."""
         self.restore()
+        if self._before_w is not None and not self._refused:
+            _send({"error": reason}, trainer)
         self._refused = reason
+
+
+def _send(answer: dict[str, Any], trainer: socket.socket) -> None:
+    """An answer that nobody reads is dropped."""
+    with suppress(OSError):
+        trainer.send(json.dumps(answer).encode() + b"\n", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.files import ProfileFiles
 from pfo_fs.power_limit.folder import MAX_SELECTOR_LENGTH
-from pfo_fs.power_limit.measurements import PowerLimitMeasurement, parse_profile
+from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
 
@@ -68,18 +68,24 @@ class Chooser:
         self._known: list[PowerLimitMeasurement] = []
         self._in_file: list[PowerLimitMeasurement] = []
         self._chosen_w: int | None = None
+        # Whose choices are this one's, too: not those of another search, or of a selector that says nothing of itself.
+        self._key = "" if type(selector).__repr__ is object.__repr__ else repr(selector)[: MAX_SELECTOR_LENGTH - 20]
+        if self._key and not isinstance(search, FullSweep):
+            self._key += ", coarse-to-fine"
         self._answer_by_s = 0.0
 
-    def first(self, profile_name: str) -> Decision:
-        """Decides before the first step: from the profile, another job's choice, others' measurements, or nothing.
-
-        Args:
-            profile_name: What to call the profile in errors.
-        """
-        if self.files.profile is None:
-            return self._decide()
+    def first(self) -> Decision:
+        """Decides before the first step: from the profile, another job's choice, others' measurements, or nothing."""
+        if self.files.profile_error:
+            return Decision([], error=self.files.profile_error)
+        found = self.files.profile
+        if found is None:
+            decision = self._decide()
+            if self._chosen_w is not None:  # others have measured everything; whose choice is it?
+                self.files.wait_for_result(self._key)
+                decision = self._decide()
+            return decision
         try:
-            found = parse_profile(self.files.profile, profile_name)
             optimal_w = int(self._selector.select(found))
         except PlanError as error:
             return Decision([], error=str(error))
@@ -87,7 +93,7 @@ class Chooser:
             return Decision([], problem=f"{self._selector!r} could not choose: {error!r}")
         lowest_w, highest_w = self._range_w
         if not lowest_w <= optimal_w <= highest_w:
-            text = f"{profile_name} makes {optimal_w} W the best power limit, but this GPU takes "
+            text = f"{self.files.profile_path} makes {optimal_w} W the best power limit, but this GPU takes "
             text += f"{lowest_w:g} to {highest_w:g} W; is the profile another GPU's?"
             return Decision([], error=text)
         self._in_file = found
@@ -130,8 +136,7 @@ class Chooser:
 
     def _decide(self) -> Decision:
         self._take_shared()
-        selector = repr(self._selector)[:MAX_SELECTOR_LENGTH]
-        optimal_w = self.files.results.get(selector)
+        optimal_w = self.files.results.get(self._key)
         if optimal_w in self._limits_w:
             return Decision(self._known, optimal_w=optimal_w)
         if self._chosen_w is None:
@@ -139,13 +144,17 @@ class Chooser:
                 next_w = self._next_w()
                 if next_w is not None:
                     return Decision(self._known, next_w=next_w)
-                self._chosen_w = int(self._selector.select(self._known))
+                chosen_w = int(self._selector.select(self._known))
             except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
-                return Decision(self._known, problem=f"{selector} could not choose: {error!r}")
-            self.files.publish_result(selector, self._chosen_w)
+                return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
+            if chosen_w not in self._limits_w:
+                text = f"{self._selector!r} chose {chosen_w} W, which is none of the limits in question: "
+                return Decision(self._known, problem=text + ", ".join(map(str, self._limits_w)))
+            self._chosen_w = chosen_w
+            if self._key:
+                self.files.publish_result(self._key, chosen_w)
             self._answer_by_s = time.monotonic() + _ANSWER_S
-        alike = all(limit_w in self.files.measurements for limit_w in self._limits_w)  # anybody would choose as here
-        if self.files.shares and not alike and time.monotonic() < self._answer_by_s:
+        if self._key and self.files.shares and time.monotonic() < self._answer_by_s:
             # Another job may have chosen at the same time, and all are to end with the choice that came first. Nobody
             # waits for the directory's answer: training goes on at the limit chosen.
             return Decision(self._known, next_w=self._chosen_w)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +27,9 @@ class ProfileFiles:
     """A helper process that has the files in hand.
 
     Attributes:
-        profile: The text of the profile file as it was at the start; None if there was none.
+        profile_path: The profile's path as it was given.
+        profile: The profile as it was at the start; None if there was none.
+        profile_error: Why what is there is no profile; empty if it is one, or there is none.
         measurements: What others have measured, by limit in W.
         results: What others have chosen, in W, by selector.
         begun_w: Limits, in W, that somebody has begun with.
@@ -46,32 +49,46 @@ class ProfileFiles:
         key: str,
         timeout_s: float = 15.0,
     ) -> None:
-        self.profile: str | None = None
+        self.profile: list[PowerLimitMeasurement] | None = None
+        self.profile_error = ""
+        self._arriving: list[PowerLimitMeasurement] = []
+        self._may_replace = False  # what is there is known to be a profile, or nothing
         self.measurements: dict[int, PowerLimitMeasurement] = {}
         self.results: dict[str, int] = {}
         self.begun_w: set[int] = set()
+        self.profile_path = profile_path
         self._given = {
             "profile_path": None if profile_path is None else os.path.abspath(profile_path),
             "shared_dir": None if shared_dir is None else os.path.abspath(shared_dir),
             "key": key,
         }
         self._socket: socket.socket | None = None
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes]] = []  # those that may still write
         self._started = False
         self._shares = False
         self._warned = False
         if profile_path is None and shared_dir is None:
             return
         self._start()
+        if not self._wait(lambda: self._started, timeout_s) and self._socket is not None:
+            self._warn(f"no answer within {timeout_s:.0f} s; does the file system hang?")
+            self.leave()
+
+    def wait_for_result(self, selector: str, timeout_s: float = 5.0) -> None:
+        """Waits, at the start only, until it is known whose choice counts."""
+        self._wait(lambda: selector in self.results, timeout_s)
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
-        while not self._started and self._socket is not None:
+        while not condition():
             left_s = deadline_s - time.monotonic()
+            if self._socket is None or left_s <= 0:
+                return False
             poller = select.poll()
             poller.register(self._socket, select.POLLIN)
-            if left_s <= 0 or not poller.poll(left_s * 1000):
-                self._warn(f"no answer within {timeout_s:.0f} s; does the file system hang?")
-                self.leave()
+            poller.poll(left_s * 1000)
             self.look()
+        return True
 
     @property
     def shares(self) -> bool:
@@ -98,10 +115,16 @@ class ProfileFiles:
         if message["type"] == "problem":
             self._warn(message["message"])
             return
-        if message["type"] == "start":
+        if message["type"] == "profile":
+            lot = [PowerLimitMeasurement.model_validate(found) for found in message["measurements"]]
+            self._arriving += lot
+            return
+        if message["type"] == "start" and not self._started:
             self._started = True
             self._shares = message["shares"]
-            self.profile = message["profile"]
+            self.profile = self._arriving if message["profile"] == "valid" else None
+            self.profile_error = message.get("error", "")
+            self._may_replace = message["profile"] in ("valid", "none")
         for found in message["measurements"]:
             with suppress(ValidationError):
                 measurement = PowerLimitMeasurement.model_validate(found)
@@ -133,7 +156,8 @@ class ProfileFiles:
         if self._given["profile_path"] is not None:
             if self._socket is None:
                 self._start()
-            self._send({"type": "save", "text": profile_text(measurements)})
+            self._send({"type": "save", "text": profile_text(measurements), "replace": self._may_replace})
+            self._may_replace = True
 
     def stop_sharing(self) -> None:
         """From now on, what is measured here is nobody else's business."""
@@ -190,7 +214,7 @@ class ProfileFiles:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # a launcher's signals to the training processes are not for it
             )
-            self._processes.append(process)
+            self._processes = [*(older for older in self._processes if older.poll() is None), process]
         except OSError as error:
             self._warn(f"its helper process could not be started: {error}")
             self.leave()

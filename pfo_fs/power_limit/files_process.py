@@ -20,17 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from pfo_fs import wire
-from pfo_fs.errors import StoreError
+from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.power_limit.folder import MeasurementFolder, Result
-from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES, PowerLimitMeasurement
+from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES, PowerLimitMeasurement, parse_profile
 from pfo_fs.store import Files, is_local
 
+_PER_PACKET = 500
+"""Measurements."""
 
-def read_file(path: Path) -> str | None:
-    """Returns a file's text, one byte too much if it is too large; None if there is no file.
+
+def read_profile(path: Path) -> list[PowerLimitMeasurement] | None:
+    """Returns the measurements of a profile; None if there is no file.
 
     Raises:
         OSError: It cannot be read, or is no plain file.
+        PlanError: It is no profile.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not wait for a writer
@@ -39,14 +43,19 @@ def read_file(path: Path) -> str | None:
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(f"{path} is no plain file")
-        return file.read(MAX_PROFILE_BYTES + 1).decode("utf-8", "replace")
+        return parse_profile(file.read(MAX_PROFILE_BYTES + 1), str(path))
 
 
-def write_file(path: Path, text: str) -> None:
+def write_file(path: Path, text: str, *, replace: bool) -> None:
     """Puts a file in place, whole or not at all.
 
+    Args:
+        path: The file.
+        text: Its content.
+        replace: Whether it may take the place of one that is there.
+
     Raises:
-        OSError: It cannot be written; what was there stays.
+        OSError: It cannot be written, or is there and must not be replaced; what was there stays.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
@@ -54,7 +63,10 @@ def write_file(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        if replace:
+            temporary.replace(path)
+        else:
+            os.link(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -80,12 +92,19 @@ class Helper:
 
     def serve(self) -> None:
         """Serves until training closes the socket."""
-        start: dict[str, Any] = {"type": "start", "profile": None}
+        start: dict[str, Any] = {"type": "start", "profile": "none"}
         if self._profile_path is not None:
             try:
-                start["profile"] = read_file(self._profile_path)
+                found = read_profile(self._profile_path)
+                start["profile"] = "none" if found is None else "valid"
+                for at in range(0, len(found or ()), _PER_PACKET):
+                    lot = [measurement.model_dump() for measurement in (found or ())[at : at + _PER_PACKET]]
+                    self._tell({"type": "profile", "measurements": lot}, waits=True)
+            except PlanError as error:
+                start["profile"], start["error"] = "wrong", str(error)
             except OSError as error:
-                self._tell_problem(f"the profile cannot be read: {error}")
+                start["profile"] = "unknown"
+                self._tell_problem(f"the profile cannot be read, and will not be written: {error}")
         interval_s = None
         if self._shared_dir is not None:
             try:
@@ -93,7 +112,7 @@ class Helper:
                 interval_s = 0.5 if is_local(self._shared_dir) else 2.0
             except StoreError as error:
                 self._tell_problem(f"measurements are not shared: {error.args[-1]}")
-        self._tell({**start, "shares": self._folder is not None, **self._news()})
+        self._tell({**start, "shares": self._folder is not None, **self._news()}, waits=True)
         waiting = select.poll()
         waiting.register(self._trainer, select.POLLIN)
         while True:
@@ -122,7 +141,7 @@ class Helper:
     def _obey(self, message: wire.Message) -> None:
         try:
             if message["type"] == "save" and self._profile_path is not None:
-                write_file(self._profile_path, message["text"])
+                write_file(self._profile_path, message["text"], replace=message["replace"])
             elif message["type"] == "begin" and self._folder is not None:
                 self._folder.announce(int(message["limit_w"]))
             elif message["type"] == "measured" and self._folder is not None:
@@ -133,18 +152,18 @@ class Helper:
                     self._tell({"type": "news", "measurements": [], "results": [result.model_dump()], "begun_w": []})
         except StoreError as error:
             self._tell_problem(f"measurements are not shared: {error.args[-1]}")
-        except OSError as error:
-            self._tell_problem(f"the profile cannot be written: {error}")
+        except (OSError, ValueError) as error:
+            self._tell_problem(f"{message['type']}: it cannot be written: {error}")
 
     def _tell_problem(self, text: str) -> None:
         if text != self._told:
             self._told = text
             self._tell({"type": "problem", "message": text})
 
-    def _tell(self, message: wire.Message) -> None:
-        """A trainer that does not read, or is no more, misses it."""
+    def _tell(self, message: wire.Message, *, waits: bool = False) -> None:
+        """A trainer that is no more misses it, and one that does not read, unless this waits."""
         with suppress(OSError):
-            self._trainer.send(wire.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._trainer.send(wire.encode(message), socket.MSG_NOSIGNAL | (0 if waits else socket.MSG_DONTWAIT))
 
 
 def main() -> int:

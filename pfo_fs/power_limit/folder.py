@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import socket
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.store import Files
 from pfo_fs.store.records import Header, decode, encode
+
+log = logging.getLogger(__name__)
 
 _TOP = "power-limit"
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -88,7 +91,9 @@ class MeasurementFolder:
         files.make_folder(self._path)
 
     def news(self) -> News:
-        """Returns what has come since the last call; what is no record of ours is passed over.
+        """Returns what has come since the last call.
+
+        What is no record of ours is passed over; what cannot be read now is tried again with the next call.
 
         Raises:
             StoreError: The directory gives no answer.
@@ -113,7 +118,11 @@ class MeasurementFolder:
         return News(measurements, results, begun_w)
 
     def _read(self, name: str, kind: str, model: type[Body]) -> Body | None:
-        data = self._files.read(f"{self._path}/{name}", _RECORD_BYTES)
+        try:
+            data = self._files.read(f"{self._path}/{name}", _RECORD_BYTES)
+        except StoreError as error:
+            log.debug("%s cannot be read: %s", name, error)
+            return None
         if data is None:
             return None
         self._known.add(name)  # records are whole from the start, so a bad one stays bad

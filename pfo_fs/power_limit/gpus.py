@@ -1,18 +1,21 @@
 """A GPU as training sees it: its power limit and its energy, both through its clock process.
 
 No driver call is made in the training process. Setting a limit does not wait; what is asked for once in many steps
-waits for the answer, with a deadline.
+waits for the answer, until a time that all GPUs have in common, and no more once a driver hangs.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pfo_fs.device import ClockProcess
 from pfo_fs.errors import DeviceError
 
-_ANSWER_WITHIN_S = 5.0
+ANSWER_WITHIN_S = 5.0
+
+Answer = dict[str, Any]
 
 
 class LimitedGpu:
@@ -20,15 +23,19 @@ class LimitedGpu:
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
+
+    Attributes:
+        problem: Why limits are not set, or not any more; empty if they are. `check` brings it up to date.
     """
 
     def __init__(self, spec: str) -> None:
         self.spec = spec
-        self._clocks = ClockProcess(spec, leave_clocks=True)
-        self._unanswered = 0
-        self._limits: dict[str, float] | None = None
         self.problem = ""
-        """Why limits are not set, or not any more; empty if they are. `check` brings it up to date."""
+        self._clocks = ClockProcess(spec, leave_clocks=True)
+        self._limits: Answer | None = None
+        self._number = 0  # of the newest request
+        self._unconfirmed: set[int] = set()  # requests that nobody waits for, but whose failure is a problem
+        self._given_up = False  # no more waiting for answers
 
     @property
     def name(self) -> str:
@@ -51,7 +58,8 @@ class LimitedGpu:
             DeviceError: This GPU's limit cannot be set, or not by this user; so says `problem`, too.
         """
         if self._limits is None:
-            answer = self._ask({"ask": "limits"})
+            self.wait_until_ready()
+            answer = self.ask({"ask": "limits"})(time.monotonic() + ANSWER_WITHIN_S)
             if self.problem or "error" in answer:
                 self.problem = self.problem or str(answer["error"])
                 raise DeviceError(self.problem)
@@ -60,75 +68,133 @@ class LimitedGpu:
         return self._limits["lowest_w"], self._limits["highest_w"]
 
     def set_limit_w(self, limit_w: float) -> None:
-        """Has the limit set, in watts; does not wait for that."""
+        """Has the limit set, in watts; `settle` waits for that."""
         if not self.problem:
-            self._clocks.send_request({"ask": "set", "limit_w": limit_w})
-            self._unanswered += 1
+            self._unconfirmed.add(self._send({"ask": "set", "limit_w": limit_w}))
 
-    def settle(self) -> None:
-        """Waits until the limit is in force, or known not to be; it mostly is long before this is called."""
-        self._take_answers(_ANSWER_WITHIN_S)
-        if self._unanswered:
-            self.problem = self.problem or f"the clock process gave no answer within {_ANSWER_WITHIN_S:.0f} s"
+    def give_back(self) -> None:
+        """Has the limit set that was in force before; `settle` waits for that."""
+        if self._limits is not None:
+            self._unconfirmed.add(self._send({"ask": "give back"}))
+
+    def settle(self, deadline_s: float) -> None:
+        """Waits until limits are in force, or known not to be; they mostly are long before this is called.
+
+        Args:
+            deadline_s: Until when at most, on the monotonic clock.
+        """
+        while self._unconfirmed and not self._given_up:
+            if self._take(deadline_s) is None:
+                self._no_answer()
 
     def check(self) -> str:
         """Returns `problem`, after a look at what became of limits that were set, and of the clock process.
 
         Does not wait; about a microsecond where there is no news.
         """
-        if self._unanswered:
-            self._take_answers(0.0)
-        elif not self.problem:
-            self._clocks.check()
-            if self._clocks.lost:
-                self.problem = self._why_dead()
+        if self._clocks.check():
+            while self._take(0.0) is not None:
+                pass
+        if self._clocks.lost:
+            self.problem = self.problem or self._why_dead()
         return self.problem
 
-    def energy_j(self) -> float:
-        """Returns the reading of the GPU's energy counter, in joules.
+    def ask(self, request: Answer) -> Callable[[float], Answer]:
+        """Sends a request; returns a function that waits for its answer until a time, on the monotonic clock.
 
-        Raises:
-            DeviceError: There is no reading.
+        An answer may be `{"error": why}`; it always is after one that did not come in time.
         """
-        answer = self._ask({"ask": "energy"})
-        if "energy_j" not in answer:
-            raise DeviceError(str(answer.get("error", self.problem)))
-        return float(answer["energy_j"])
+        if self._given_up:
+            return lambda _: {"error": self.problem}
+        number = self._send(request)
 
-    def give_back(self) -> None:
-        """Sets back the limit that was in force before, and waits for that, but not for ever."""
-        if self._limits is not None:
-            self._ask({"ask": "give back"})
-
-    def close(self) -> None:
-        """Sets back the limit and ends the clock process."""
-        self._clocks.close()
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Asks and waits for the answer; without one, `problem` says why, for ever."""
-        self._clocks.send_request(request)
-        self._take_answers(_ANSWER_WITHIN_S)
-        answer = None if self._unanswered else self._clocks.receive_answer(_ANSWER_WITHIN_S)
-        if answer is None:
-            alive = self._clocks.alive()
-            self.problem = self.problem or (
-                f"the clock process gave no answer within {_ANSWER_WITHIN_S:.0f} s" if alive else self._why_dead()
-            )
+        def answer(deadline_s: float) -> Answer:
+            while not self._given_up:
+                taken = self._take(deadline_s)
+                if taken is None:
+                    self._no_answer()
+                elif taken[0] == number:
+                    return taken[1]
             return {"error": self.problem}
+
         return answer
 
-    def _take_answers(self, timeout_s: float) -> None:
-        """Takes the answers to earlier requests, waiting for them at most so long."""
-        deadline_s = time.monotonic() + timeout_s
-        while self._unanswered:
-            answer = self._clocks.receive_answer(max(0.0, deadline_s - time.monotonic()))
-            if answer is None:
-                if not self._clocks.alive():
-                    self._unanswered = 0
-                    self.problem = self.problem or self._why_dead()
-                return
-            self._unanswered -= 1
+    def leave(self) -> None:
+        """Has the limit set back and the clock process end, without waiting for that."""
+        self._clocks.leave()
+
+    def close(self, deadline_s: float | None = None) -> None:
+        """Has the limit set back and the clock process end, and waits for that, but not for ever.
+
+        Args:
+            deadline_s: Until when at most, on the monotonic clock.
+        """
+        self._clocks.close(ANSWER_WITHIN_S if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+
+    def _send(self, request: Answer) -> int:
+        self._number += 1
+        self._clocks.send_request({**request, "id": self._number})
+        return self._number
+
+    def _take(self, deadline_s: float) -> tuple[int | None, Answer] | None:
+        """Takes the next thing that the clock process says; None if nothing comes in time.
+
+        Late answers, which nobody waits for any more, are told by their number.
+        """
+        answer = self._clocks.receive_answer(max(0.0, deadline_s - time.monotonic()))
+        if answer is None:
+            return None
+        number = answer.pop("id", None)
+        if number is None or number in self._unconfirmed:
             self.problem = self.problem or str(answer.get("error", ""))
+        self._unconfirmed.discard(number)
+        return number, answer
+
+    def _no_answer(self) -> None:
+        """From here on nobody waits for this GPU any more."""
+        self._given_up = True
+        self._unconfirmed.clear()
+        alive = self._clocks.alive()
+        text = f"the clock process gave no answer within {ANSWER_WITHIN_S:.0f} s; the driver may hang"
+        self.problem = self.problem or (text if alive else self._why_dead())
 
     def _why_dead(self) -> str:
         return self._clocks.message if self._limits is None else "the clock process has died"
+
+
+def read_energies_j(gpus: Sequence[LimitedGpu]) -> list[float]:
+    """Returns the readings of the GPUs' energy counters, in joules, taken at the same time.
+
+    Raises:
+        DeviceError: There is none of some GPU.
+    """
+    waiting = [gpu.ask({"ask": "energy"}) for gpu in gpus]
+    deadline_s = time.monotonic() + ANSWER_WITHIN_S
+    answers = [wait(deadline_s) for wait in waiting]
+    for answer in answers:
+        if "energy_j" not in answer:
+            raise DeviceError(str(answer.get("error")))
+    return [float(answer["energy_j"]) for answer in answers]
+
+
+def close_all(gpus: Sequence[LimitedGpu]) -> None:
+    """Closes all GPUs, in the time that one takes."""
+    for gpu in gpus:
+        gpu.leave()
+    deadline_s = time.monotonic() + ANSWER_WITHIN_S
+    for gpu in gpus:
+        gpu.close(deadline_s)
+
+
+def give_all_back(gpus: Sequence[LimitedGpu]) -> None:
+    """Has the limits set that were in force before, and waits for that, but not for ever."""
+    for gpu in gpus:
+        gpu.give_back()
+    settle_all(gpus)
+
+
+def settle_all(gpus: Sequence[LimitedGpu]) -> None:
+    """Waits until the limits of all GPUs are in force, or known not to be, in the time that one may take."""
+    deadline_s = time.monotonic() + ANSWER_WITHIN_S
+    for gpu in gpus:
+        gpu.settle(deadline_s)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pfo_fs.device import SimulatedKernels, find_gpu_spec
 from pfo_fs.errors import ConfigError, DeviceError
-from pfo_fs.power_limit.gpus import LimitedGpu
+from pfo_fs.power_limit.gpus import LimitedGpu, close_all, read_energies_j
 
 
 class Window(Protocol):
@@ -120,7 +120,7 @@ class EnergyMonitor:
         for gpu in self.gpus:
             gpu.wait_until_ready()
         before_s = time.monotonic()
-        energies_j = [gpu.energy_j() for gpu in self.gpus]
+        energies_j = read_energies_j(self.gpus)
         return (before_s + time.monotonic()) / 2, energies_j
 
     def simulated_kernels(self, **options: Any) -> SimulatedKernels | None:
@@ -130,8 +130,7 @@ class EnergyMonitor:
 
     def close(self) -> None:
         """Sets power limits back and lets go of the GPUs."""
-        for gpu in self.gpus:
-            gpu.close()
+        close_all(self.gpus)
 
 
 def spec_of(index: int | None) -> str:

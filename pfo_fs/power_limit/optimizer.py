@@ -17,6 +17,7 @@ from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.files import ProfileFiles
 from pfo_fs.power_limit.folder import folder_key
+from pfo_fs.power_limit.gpus import close_all, give_all_back, settle_all
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
 from pfo_fs.power_limit.ranks import RankGroup
@@ -26,7 +27,10 @@ from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, State, Warmup
 
 log = logging.getLogger("pfo_fs")
 
-_WINDOW = "pfo-fs power limit"
+
+def _window(limit_w: int) -> str:
+    """The name of a window, as Zeus's class gives it: logs of its windows can be replayed to this one."""
+    return f"__GlobalPowerLimitOptimizer_{limit_w}"
 
 
 class GlobalPowerLimitOptimizer:
@@ -96,9 +100,9 @@ class GlobalPowerLimitOptimizer:
         ):
             if value < least:
                 raise ConfigError(f"{name} is {value}; it is at least {least}")
-        for path in (profile_path, shared_dir):
-            if path is not None:
-                os.fspath(path)  # a TypeError on all ranks, not on the first alone
+        # A TypeError on all ranks, not on the first alone.
+        profile_path = None if profile_path is None else os.fsdecode(profile_path)
+        shared_dir = None if shared_dir is None else os.fsdecode(shared_dir)
         if search not in _SEARCHES:
             raise ConfigError(f"search is {search!r}; it can be 'full' or 'coarse-to-fine'")
         if reprofile_drift is not None and not 0 < reprofile_drift < math.inf:
@@ -135,8 +139,11 @@ class GlobalPowerLimitOptimizer:
             self._chooser = Chooser(
                 files, self.optimum_selector, self._search, self.power_limits, profile_steps, self._gpus[0].range_w()
             )
-            decision = self._chooser.first(str(profile_path))
-        decision = self._ranks.from_first(decision)
+            decision = self._chooser.first()
+        try:
+            decision = self._ranks.from_first(decision)
+        except RuntimeError as error:
+            decision = Decision([], problem=f"ranks cannot be asked: {error}")
         assert decision is not None
         if decision.error:
             self.close()
@@ -166,6 +173,9 @@ class GlobalPowerLimitOptimizer:
         if self._closed:
             return
         state = self.state
+        if isinstance(state, Warmup | Profiling):
+            for gpu in self._gpus:
+                self._note(gpu.check())
         if isinstance(state, Ready):
             state.steps -= 1
             if state.steps <= 0:
@@ -187,13 +197,28 @@ class GlobalPowerLimitOptimizer:
     def on_step_end(self) -> None:
         """Marks the end of a step."""
 
+    def on_train_begin(self) -> None:
+        """Nothing; there for callers of Zeus's callbacks."""
+
+    def on_train_end(self) -> None:
+        """Gives limits back until the next step begins."""
+        self.pause()
+
+    def on_evaluate(self, metric: float) -> None:
+        """Nothing; there for callers of Zeus's callbacks."""
+
+    def on_instruction_begin(self, name: str) -> None:
+        """Nothing; there for callers of Zeus's callbacks."""
+
+    def on_instruction_end(self, name: str) -> None:
+        """Nothing; there for callers of Zeus's callbacks."""
+
     def pause(self) -> None:
         """Gives limits back until the next step begins: at the end of training in a process that goes on."""
         self.on_epoch_end()
         if self._limit_w is not None:
             self._limit_w = None
-            for gpu in self._gpus:
-                gpu.give_back()
+            give_all_back(self._gpus)
 
     def close(self) -> None:
         """Gives limits back and finishes writing; waits for that, but not for ever. Training may go on."""
@@ -205,11 +230,10 @@ class GlobalPowerLimitOptimizer:
         if not isinstance(self.state, Done | Off):
             self.state = Off("closed")
         if self._owns_monitor or not isinstance(self.monitor, EnergyMonitor):
-            for gpu in self._gpus:
-                gpu.close()
+            close_all(self._gpus)
         else:
-            for gpu in self._gpus:
-                gpu.give_back()
+            give_all_back(self._gpus)
+        self._ranks.close()
         if self._chooser is not None:
             self._chooser.files.close()
 
@@ -233,10 +257,9 @@ class GlobalPowerLimitOptimizer:
     def _begin_profiling(self, limit_w: int) -> None:
         log.info("power limit: %d W, measuring", limit_w)
         self.state = Profiling(limit_w, self._search.window_steps)
-        for gpu in self._gpus:
-            gpu.settle()
+        settle_all(self._gpus)
         try:
-            self.monitor.begin_window(_WINDOW)
+            self.monitor.begin_window(_window(limit_w))
         except Exception as error:  # noqa: BLE001  whatever a monitor raises, training goes on
             self._note(f"time and energy cannot be measured: {error}")
 
@@ -245,7 +268,7 @@ class GlobalPowerLimitOptimizer:
         window = {"time_s": 0.0, "energy_j": 0.0}
         if not self._problem:
             try:
-                measured = self.monitor.end_window(_WINDOW)
+                measured = self.monitor.end_window(_window(limit_w))
                 window = {"time_s": float(measured.time), "energy_j": float(sum(measured.gpu_energy.values()))}
             except Exception as error:  # noqa: BLE001
                 self._note(f"time and energy cannot be measured: {error}")
@@ -358,9 +381,9 @@ class GlobalPowerLimitOptimizer:
                 gpu.set_limit_w(limit_w)
 
     def _cancel_window(self) -> None:
-        if not self._problem:
+        if not self._problem and isinstance(self.state, Profiling):
             with suppress(Exception):
-                self.monitor.end_window(_WINDOW, cancel=True)
+                self.monitor.end_window(_window(self.state.current_power_limit), cancel=True)
 
     def _note(self, problem: str) -> None:
         """Keeps the first problem until all ranks learn of it: they must go on in step until then."""
@@ -371,8 +394,7 @@ class GlobalPowerLimitOptimizer:
             log.warning("power limit: %s. Power limits are left alone, and training goes on", reason)
         self.state = Off(reason)
         self._limit_w = None
-        for gpu in self._gpus:
-            gpu.give_back()
+        give_all_back(self._gpus)
         if self._chooser is not None:
             self._chooser.files.leave()
 

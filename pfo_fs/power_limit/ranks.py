@@ -1,17 +1,18 @@
 """The ranks of one `torch.distributed` job decide together: a few small messages when a limit has been measured.
 
-A gloo group of its own, so that no GPU is waited for, and never more than one exchange per measured limit. Ranks train
-in step, so nobody waits longer here than at the next gradient; should they ever not, the wait ends with an error.
+A gloo group of its own, so that no GPU is waited for, and two exchanges per measured limit. Ranks train in step, so
+nobody waits longer here than at the next gradient; should they ever not, the wait ends with an error.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-_WAIT_S = 60.0
-"""After this long a rank that should have answered is taken for gone; ranks in step never come near it."""
+_WAIT_S = 600.0
+"""After this long a rank that should have answered is taken for gone: some write checkpoints for minutes."""
 
 
 class RankGroup:
@@ -20,6 +21,7 @@ class RankGroup:
     def __init__(self) -> None:
         self.rank, self.size = 0, 1
         self._broken = ""
+        self._closed = False
         dist: Any = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
             return
@@ -28,7 +30,7 @@ class RankGroup:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         try:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             self._broken = str(error)
 
     def gather(self, value: Any) -> list[Any]:
@@ -55,11 +57,18 @@ class RankGroup:
         self._exchange(self._dist.broadcast_object_list, box, src=0, device=self._cpu)
         return box[0]
 
+    def close(self) -> None:
+        """Lets the others know at once, should they still ask, that nobody answers here any more."""
+        if self.size > 1 and not self._closed:
+            self._closed, self._broken = True, self._broken or "this rank has closed its optimizer"
+            with suppress(Exception):  # the default group may have gone before
+                self._dist.destroy_process_group(self._group)
+
     def _exchange(self, collective: Any, *args: Any, **options: Any) -> None:
         if self._broken:
             raise RuntimeError(self._broken)
         try:
             collective(*args, **options, group=self._group)
-        except RuntimeError as error:
-            self._broken = str(error)
-            raise
+        except Exception as error:
+            self._broken = str(error) or repr(error)
+            raise RuntimeError(self._broken) from error

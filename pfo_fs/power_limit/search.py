@@ -26,6 +26,9 @@ _RINGS = (1, 2, 4)
 """How far from the optimum, in limits, measurements must confirm it: near ones for precision, far ones for noise."""
 
 
+_FEWEST = 5
+
+
 class Search(ABC):
     """Says which limit to measure next. It keeps no state: what was measured, by whomever, says it all.
 
@@ -70,6 +73,8 @@ class FullSweep(Search):
 class CoarseToFine(Search):
     """The top, the middle, wherever the optimum is predicted, and in the end what surrounds the optimum.
 
+    Of fewer than five limits, all are measured: there is too little between them to predict anything.
+
     A prediction never goes further down than half of what lies below the lowest limit measured: low limits are slow,
     and seldom what is sought.
 
@@ -88,6 +93,8 @@ class CoarseToFine(Search):
         """Returns the limit to measure next; None if the optimum is found, or half of the sweep's steps are used."""
         known = {m.power_limit: m for m in measurements if m.power_limit in limits_w}
         count = len(limits_w)
+        if count < _FEWEST:
+            return next((limit_w for limit_w in limits_w if limit_w not in known), None)
         if len(known) >= max(1, int(count * self._share)):
             return None
         for position in (0, count // 2):
@@ -96,6 +103,8 @@ class CoarseToFine(Search):
         lowest = limits_w.index(min(known))
         reach = limits_w[: lowest + 1 + (count - lowest) // 2]
         best_w = selector.select(predict(reach, list(known.values())))
+        if best_w not in limits_w:
+            raise ValueError(f"{best_w} W is none of the limits in question")
         if best_w not in known:
             return best_w
         position = limits_w.index(best_w)

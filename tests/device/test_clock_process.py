@@ -303,6 +303,18 @@ def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
     clocks.close()
 
 
+def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
+    start: Start, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    ask(clocks, 900)
+    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
+    assert clocks.pid is not None
+    os.kill(clocks.pid, signal.SIGKILL)
+    clocks.close()
+    assert actions(sim_dir)[-1] == ("reset", 0)
+
+
 def test_a_clock_process_that_cannot_start_is_a_message(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     clocks = start()

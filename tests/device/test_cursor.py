@@ -26,7 +26,7 @@ class FakeClocks:
         self.words[page.SLEEPING] = 0
         self.rings += 1
 
-    def check(self) -> None:
+    def check(self) -> bool:
         pass
 
     @property

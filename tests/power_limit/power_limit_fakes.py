@@ -33,7 +33,7 @@ class FakeGpu:
     def set_limit_w(self, limit_w: int) -> None:
         self.limits_w.append(limit_w)
 
-    def settle(self) -> None:
+    def settle(self, deadline_s: float) -> None:
         pass
 
     def check(self) -> str:
@@ -42,8 +42,11 @@ class FakeGpu:
     def give_back(self) -> None:
         self.given_back += 1
 
-    def close(self) -> None:
+    def leave(self) -> None:
         self.closed = True
+
+    def close(self, deadline_s: float) -> None:
+        assert self.closed
 
 
 class FakeMonitor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import stat
 import textwrap
@@ -83,6 +84,54 @@ def test_a_malformed_profile_is_an_error_that_says_where(
     with pytest.raises(PlanError, match=words):
         make(monkeypatch, profile_path=path)
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("size", [10, 3 << 20])
+def test_a_file_that_is_no_profile_is_an_error_and_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
+) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(random.Random(0).randbytes(size))
+    content = path.read_bytes()
+    with pytest.raises(PlanError, match=r"model\.safetensors is"):
+        make(monkeypatch, profile_path=path)
+    assert path.read_bytes() == content
+
+
+def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path, wait_for: WaitFor) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("somebody's")
+    files = ProfileFiles(path, None, "key", timeout_s=0.0)
+    files.save([measured(100)])
+    files.close()
+    assert path.read_text() == "somebody's"
+    path.unlink()
+    files = ProfileFiles(path, None, "key", timeout_s=0.0)
+    files.save([measured(100)])
+    files.close()
+    assert pl.parse_profile(path.read_text(), "p.json") == [measured(100)]
+
+
+def test_a_profile_of_thousands_of_measurements_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    measurements = [measured(limit_w, limit_w / 7) for limit_w in range(1, 9001)]
+    path.write_text(json.dumps({"measurements": [m.model_dump() for m in measurements]}))
+    files = ProfileFiles(path, None, "key")
+    files.close()
+    assert files.profile == measurements
+
+
+@pytest.mark.parametrize("search", ["full", "coarse-to-fine"])
+def test_a_choice_that_is_none_of_the_limits_is_one_warning_and_the_end_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, search: str
+) -> None:
+    monkeypatch.setattr(pl.Energy, "select", lambda *_: 117)
+    optimizer, _ = make(monkeypatch, optimum_selector=pl.Energy(), search=search)
+    for _ in range(50):
+        optimizer.on_step_begin()
+    assert "117 W" in str(optimizer.state)
+    assert len(caplog.records) == 1
+    optimizer.close()
 
 
 def test_a_profile_of_another_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -184,6 +233,21 @@ def test_whoever_publishes_a_result_is_told_the_one_that_came_first(tmp_path: Pa
     assert three.news().results == [first]
 
 
+def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
+    one, two = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(2))
+    folder = tmp_path / "shared" / "power-limit" / "key"
+    (folder / "150.json").mkdir()
+    os.mkfifo(folder / "170.json")
+    one.publish(measured(100))
+    one.publish(measured(300))
+    one.publish_result(Result(selector="Energy()", power_limit=300))
+    for _ in range(2):
+        found = two.news()
+        assert {m.power_limit for m in found.measurements} in ({100, 300}, set())
+    assert two.news().results == []
+    assert MeasurementFolder(Files(tmp_path / "shared"), "key").news().results[0].power_limit == 300
+
+
 def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
     one, two = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(2))
     one.announce(300)
@@ -275,6 +339,35 @@ def test_jobs_that_choose_before_they_hear_of_each_other_end_with_the_choice_tha
     assert [state_of(job) for job in jobs] == [("Done", 200, None)] * 2
     for job in jobs:
         job.close()
+
+
+def test_a_full_sweep_is_not_content_with_the_choice_of_a_search_that_measured_less(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"shared_dir": tmp_path / "shared", "optimum_selector": pl.Energy(), "pl_step": 20}
+    coarse, full = make(monkeypatch, **options, search="coarse-to-fine")[0], make(monkeypatch, **options)[0]
+    monkeypatch.setattr(coarse.monitor, "_numbers", lambda: (10.0, 100.0))
+    monkeypatch.setattr(full.monitor, "_numbers", lambda: (10.0, 200.0))
+    finish(coarse)
+    finish(full)
+    assert len(coarse.measurements) < len(full.measurements) == len(full.power_limits)
+    coarse.close()
+    full.close()
+
+
+def test_choices_of_selectors_that_say_nothing_of_themselves_are_not_shared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Lowest(pl.OptimumSelector):
+        def select(self, measurements: Any) -> int:
+            return min(m.power_limit for m in measurements)
+
+    job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=Lowest())
+    for _ in range(20):
+        job.on_step_begin()
+    job.close()
+    assert state_of(job) == ("Done", 100, None)
+    assert not list(tmp_path.rglob("result-*.json"))
 
 
 def test_a_directory_that_does_not_say_whose_choice_counts_is_not_waited_for(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from pfo_fs.device.physics import A40, A100, MODELS
 from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
 from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
-from pfo_fs.power_limit.gpus import LimitedGpu
+from pfo_fs.power_limit.gpus import LimitedGpu, read_energies_j
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -196,7 +198,7 @@ def test_a_limit_that_cannot_be_set_gives_the_old_one_back_and_is_told(
     gpu = open_limited()
     gpu.range_w()
     gpu.set_limit_w(300)
-    assert gpu.energy_j() >= 0
+    assert read_energies_j([gpu])[0] >= 0
     assert gpu.problem == ""
     gpu.set_limit_w(200)
     wait_for(gpu.check)
@@ -226,7 +228,7 @@ def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
         gpu.set_limit_w(150)
         wait_for(gpu.check)
         with pytest.raises(DeviceError, match="has died"):
-            gpu.energy_j()
+            read_energies_j([gpu])
     assert len(caplog.records) == 1
     wait_for(lambda: limits_set(sim_dir)[-1] == 500)
 
@@ -241,10 +243,54 @@ def test_sigterm_to_the_clock_process_gives_the_limit_back_for_good(
     assert gpu.pid is not None
     os.kill(gpu.pid, signal.SIGTERM)
     wait_for(lambda: limits_set(sim_dir) == [200, 500])
-    gpu.set_limit_w(300)
     wait_for(gpu.check)
-    assert "SIGTERM" in gpu.problem
+    assert "SIGTERM" in gpu.problem, "known without asking"
+    gpu.set_limit_w(300)
+    assert read_energies_j([gpu])[0] >= 0
     assert limits_set(sim_dir) == [200, 500]
+
+
+def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    assert gpu.pid is not None
+    os.kill(gpu.pid, signal.SIGKILL)
+    gpu.close()
+    assert limits_set(sim_dir) == [200, 500]
+    assert not list(sim_dir.glob("power-limit-*.json")), "nor a note about it"
+
+
+def test_a_driver_that_hangs_is_waited_for_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    assert gpu.pid is not None
+    os.kill(gpu.pid, signal.SIGSTOP)
+    try:
+        gpu.set_limit_w(200)
+        gpu.settle(time.monotonic() + 0.05)
+        assert "the driver may hang" in gpu.problem
+        gpu.give_back()
+        gpu.settle(math.inf)
+        assert gpu.ask({"ask": "energy"})(math.inf) == {"error": gpu.problem}
+    finally:
+        os.kill(gpu.pid, signal.SIGCONT)
+
+
+def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
+    gpu, another = open_limited(), open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    another.range_w()
+    assert limits_set(sim_dir) == [200, 200], "tried, and not changed"
+    another.set_limit_w(300)
+    wait_for(lambda: limits_set(sim_dir)[-1] == 300)
+    another.close()
+    assert limits_set(sim_dir) == [200, 200, 300, 500], "what the first one found"
 
 
 TRAINER = textwrap.dedent("""
