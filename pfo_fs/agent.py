@@ -19,9 +19,10 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
@@ -37,6 +38,9 @@ log = logging.getLogger("pfo_fs.agent")
 
 FALLBACK_AFTER_S = 600.0
 """After so long without an answer of the shared directory, ranks go back to default clocks until it answers."""
+_CALM_S = 10.0
+"""A directory is in order again if for so long nothing has failed: a full one takes some writes and others not."""
+_Way: TypeAlias = Literal["read", "write"]
 _FIRST_CLIENT_WITHIN_S = 60.0
 _MAX_PENDING_WRITES = 1000
 
@@ -88,16 +92,18 @@ class HostAgent:
         self._name: int | None = None
         self._coordinator: Coordinator | None = None
         self._known = (-1, -1)  # (generation, number) of the newest schedule that was handed out
-        self._held = (0.0, 0)  # `Coordinator.hold`, as the ranks know it
+        self._held: tuple[float, int] | None = None  # `Coordinator.hold`, as the ranks know it
         self._progress: dict[int, bodies.RankProgress] = {}
         self._progress_at: dict[int, float] = {}
         self._progress_dirty = False
         self._pace: dict[int, PaceLog] = {}
         self._late: set[tuple[int, int]] = set()
         self._pending: list[Callable[[], None]] = []
-        self._store_error = ""
-        self._store_lost_at: float | None = None
+        self._store_errors: dict[_Way, str] = {}
+        self._failed_at: dict[_Way, float] = {}
+        self._unread_since: float | None = None
         self._released = False
+        self._too_early: deque[tuple[Client, wire.Message]] = deque(maxlen=_MAX_PENDING_WRITES)
         self._ended = False
         self._passed_on = ""
         self._started = time.monotonic()
@@ -260,7 +266,7 @@ class HostAgent:
             self._folder.attempt = str(message["attempt"])
         self.kind = message["kind"]
         self._known = (-1, -1)  # what was handed out before this rank came, it does not have
-        self._held = (0.0, 0)
+        self._held = None
         self._ranks[body.rank_info.rank] = body.rank_info
         self._progress.setdefault(body.rank_info.rank, bodies.RankProgress(rank=body.rank_info.rank))
         try:
@@ -271,6 +277,8 @@ class HostAgent:
             self._later(lambda: self.folder.register_rank(body), error)
         client.send({"type": "joined"})
         self._next_poll = 0.0
+        while self._too_early:
+            self._on_measured(*self._too_early.popleft())
 
     def _on_ranks(self, client: Client, message: wire.Message) -> None:
         """Rank 0, where no daemon schedules: all ranks, gathered by torch.distributed."""
@@ -325,7 +333,7 @@ class HostAgent:
                 self.folder.write_pace(body)
                 log_.written(now)
             except StoreError as error:
-                self._store_failed(str(error.args[-1]), now)
+                self._store_failed("write", error)
 
     def _update_progress(self, rank: int, **fields: Any) -> None:
         known = self._progress.get(rank, bodies.RankProgress(rank=rank))
@@ -336,6 +344,9 @@ class HostAgent:
         number = int(message["number"])
         if number < 0:
             return  # measured before the first schedule, which tells nobody anything
+        if self._folder is None:
+            self._too_early.append((client, message))  # a new helper, which the clock process has found before training
+            return
         body = bodies.ResultBody(
             result=message["result"],
             first_step=message.get("first_step", 0),
@@ -365,9 +376,10 @@ class HostAgent:
         try:
             self._look_for_schedule()
         except (StoreError, RecordError) as error:
-            self._store_failed(str(error.args[-1]), now)
+            self._store_failed("read", error)
         else:
-            self._store_answers()
+            self._store_answers("read")
+        self._fall_back(now)
         return self._pause(now)
 
     def _pause(self, now: float) -> float:
@@ -383,7 +395,7 @@ class HostAgent:
         current = self.folder.read_current()
         if current is not None and self._name == 0 and current.state != "ended":
             self._pass_on(current.message or (current.yaml_problem and f"schedule.yaml: {current.yaml_problem}"))
-        if current is not None:
+        if current is not None and current.number >= 0:
             self._pass_on_hold((current.hold_s, current.word))
         if current is None or current.number < 0 or (current.generation, current.number) <= self._known:
             return
@@ -428,13 +440,13 @@ class HostAgent:
             progress.model_copy(update={"step_age_s": now - self._progress_at.get(rank, now)})
             for rank, progress in self._progress.items()
         ]
-        body = bodies.ProgressBody(ranks=ranks, store_error=self._store_error[:4000])
+        body = bodies.ProgressBody(ranks=ranks, store_error="; ".join(self._store_errors.values())[:4000])
         try:
             self.folder.write_progress(body, self._name)
             self._progress_dirty = False
-            self._store_answers()
+            self._store_answers("write")
         except StoreError as error:
-            self._store_failed(str(error.args[-1]), now)
+            self._store_failed("write", error)
 
     def _end(self, reason: str, message: str) -> None:
         if self._folder is None or self._ended:
@@ -450,7 +462,7 @@ class HostAgent:
             self._later(write, error)
 
     def _later(self, write: Callable[[], None], error: StoreError) -> None:
-        self._store_failed(str(error.args[-1]), time.monotonic())
+        self._store_failed("write", error)
         if len(self._pending) < _MAX_PENDING_WRITES:
             self._pending.append(write)
 
@@ -459,27 +471,33 @@ class HostAgent:
             try:
                 self._pending[0]()
             except StoreError as error:
-                self._store_failed(str(error.args[-1]), time.monotonic())
+                self._store_failed("write", error)
                 return
             self._pending.pop(0)
 
-    def _store_failed(self, text: str, now: float) -> None:
-        if self._store_lost_at is None:
-            self._store_lost_at = now
-            log.warning("the shared directory does not answer; training goes on with what it has: %s", text)
-        self._store_error = text
-        if not self._released and now - self._store_lost_at > FALLBACK_AFTER_S:
-            self._released = True
-            self._tell_trainers({"type": "release"})
+    def _store_failed(self, way: _Way, error: StoreError | RecordError) -> None:
+        """Says so once: a directory may answer and take nothing, as a full one does, or the other way round."""
+        if way not in self._store_errors:
+            what = "does not answer" if way == "read" else "takes nothing"
+            log.warning("the shared directory %s; training goes on with what it has: %s", what, error.args[-1])
+            if way == "read":
+                self._unread_since = time.monotonic()
+        self._store_errors[way] = str(error.args[-1])
+        self._failed_at[way] = time.monotonic()
 
-    def _store_answers(self) -> None:
-        if self._store_lost_at is None:
-            return
-        self._store_lost_at, self._store_error = None, ""
-        log.warning("the shared directory answers again")
-        if self._released:
-            self._released = False
-            self._tell_trainers({"type": "resume"})
+    def _store_answers(self, way: _Way) -> None:
+        if way in self._store_errors and time.monotonic() - self._failed_at[way] >= _CALM_S:
+            del self._store_errors[way]
+            log.warning("the shared directory %s again", "answers" if way == "read" else "takes what is written")
+            if way == "read":
+                self._unread_since = None
+
+    def _fall_back(self, now: float) -> None:
+        """Default clocks while nobody can say otherwise for long."""
+        lost = self._unread_since is not None and now - self._unread_since > FALLBACK_AFTER_S
+        if lost != self._released:
+            self._released = lost
+            self._tell_trainers({"type": "release" if lost else "resume"})
 
     def tell_one_trainer(self, message: wire.Message) -> None:
         """Tells the training process with the lowest rank on this host, if one is left."""

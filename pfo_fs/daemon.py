@@ -31,6 +31,7 @@ log = logging.getLogger("pfo_fs.daemon")
 _SILENT_LOCK_HOLDER = 3
 """How many lease timeouts a silent leader gets while its lock is still held."""
 _LISTING_EVERY_S = 1.0
+_AFTER_FAILURE_S = 5.0
 _PATIENCE_S = 0.05
 """So long a job may keep all others waiting; what takes longer goes on in its thread."""
 
@@ -43,7 +44,7 @@ class _Look(threading.Thread):
         self._coordinator = coordinator
         self._done = done
         self.is_left_alone = False
-        self.delay_s = 0.0
+        self.delay_s = _AFTER_FAILURE_S
         self.start()
 
     def run(self) -> None:
@@ -87,6 +88,7 @@ class Daemon:
         self._due: dict[str, float] = {}
         self._looks: dict[str, _Look] = {}
         self._over: dict[str, float] = {}  # jobs that have ended, and when that was seen
+        self._problem = ""
         self._listed = -math.inf
         self._beat = -math.inf
         self._seen: tuple[tuple[int, int] | None, float] = (None, monotonic())
@@ -118,9 +120,13 @@ class Daemon:
                 try:
                     wait_s = self._turn()
                 except (StoreError, RecordError) as error:
-                    log.warning("%s", error.args[-1])
+                    if str(error.args[-1]) != self._problem:
+                        self._problem = str(error.args[-1])
+                        log.warning("%s", self._problem)
                     self._restart_timers()
                     wait_s = 1.0
+                else:
+                    self._problem = ""
                 if not self._stopped:
                     self._heed(self._watcher.wait(wait_s))
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -19,7 +20,7 @@ from jobs import one_f_one_b, rank_infos
 from pfo_fs import wire
 from pfo_fs.agent import HostAgent, plan_message, schedule_message
 from pfo_fs.agent_client import AgentClient
-from pfo_fs.errors import AlreadyClaimed, CoordinationError
+from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
@@ -154,14 +155,15 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     host.join(client, job, info)
-    for hold_s, word in ((0.0, 0), (60.0, 1), (60.0, 2), (0.0, 0)):
-        current = bodies.CurrentBody(generation=1, number=-1, state="running", hold_s=hold_s, word=word)
-        host.folder(job).write_current(current)
-        if word:
+    folder = host.folder(job)
+    for number, hold_s, word in ((-1, 0.0, 0), (0, 0.0, 0), (0, 60.0, 1), (0, 60.0, 2), (-1, 0.0, 0), (0, 0.0, 0)):
+        current = bodies.CurrentBody(generation=1, number=number, state="running", hold_s=hold_s, word=word)
+        folder.write_current(current)
+        if number >= 0:  # else a coordinator that knows nothing of schedules yet
             told = wait_for(client.poll, what="the word")
             assert told["type"] == "hold"
             assert told["hold_s"] >= hold_s
-    assert wait_for(client.poll, what="the end of it") == {"type": "hold", "hold_s": 0}
+            assert bool(told["hold_s"]) == bool(hold_s)
 
 
 def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
@@ -281,3 +283,34 @@ def test_nobody_listening_is_an_error_within_the_deadline(tmp_path: Path) -> Non
     with pytest.raises(CoordinationError, match="no helper process"):
         AgentClient("pfo-fs-nobody", str(tmp_path), "t", 0, {}, start_at_once=False, deadline_s=0.3)
     assert time.monotonic() - began < 3
+
+
+def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Host, wait_for: Wait) -> None:
+    client, (info,) = host.client(0), rank_infos(1)
+    clock = host.client(0)
+    result = {"rank": 0, "iter_time": [1.0], "iter_energy": [1.0]}
+    clock.send({"type": "measured", "rank": 0, "number": 3, "first_step": 5, "result": result})
+    job = host.create(client)
+    host.join(client, job, info)
+    assert wait_for(lambda: host.folder(job).ranks_with_result(3)) == [0]
+
+
+def test_a_directory_that_takes_some_writes_and_others_not_is_one_warning(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wait_for: Wait
+) -> None:
+    def full(*_: object) -> None:
+        calls.append(1)
+        raise StoreError(errno.ENOSPC, "no space left")
+
+    calls: list[int] = []
+    client, (info,) = host.client(0), rank_infos(1)
+    host.join(client, host.create(client), info)
+    monkeypatch.setattr(JobFolder, "write_pace", full)  # progress can be written
+    for step in range(1000):
+        client.send({"type": "progress", "step": step, "number": 0, "pace": [[step, 0, 1.0]]})
+        time.sleep(0.005)
+        if len(calls) > 3:
+            break
+    assert len(calls) > 3
+    assert caplog.text.count("takes nothing") == 1
+    assert "again" not in caplog.text

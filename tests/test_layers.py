@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "following": set(),
     "event_cursor": {"device", "cursor"},
     "pace_log": set(),
+    "outfile": set(),
     "p2p": {"device"},
     "agent": {"store", "coordination", "pace_log"},
     "optimizer": {
@@ -47,8 +48,9 @@ ALLOWED: dict[str, set[str]] = {
     "daemon": {"store", "scheduler", "coordination"},
     "status": {"store"},
     "demo": {"store", "scheduler"},
-    "reports": {"store", "planner", "scheduler"},
+    "reports": {"outfile", "store", "planner", "scheduler"},
     "cli": {
+        "outfile",
         "store",
         "scheduler",
         "coordination",

@@ -53,6 +53,8 @@ def _run(program: typer.Typer) -> None:
         program()
     except PfoError as error:
         fail(str(error.args[-1] if isinstance(error, OSError) else error))
+    except OSError as error:  # standard output on a full disk, for one
+        fail(f"{error.filename or 'output'}: {error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
 

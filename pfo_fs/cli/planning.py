@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from pfo_fs.errors import ConfigError, Impossible, PfoError
 from pfo_fs.models import JobInfo, RankInfo
+from pfo_fs.outfile import output_file
 from pfo_fs.planner import (
     Calibration,
     Plan,
@@ -182,15 +182,14 @@ def write_plan(plan: Plan, directory: Path, format_: str, stem: str, comment: st
             RankInfo(rank=rank, dp_rank=0, pp_rank=rank, tp_rank=0, available_frequencies=[]) for rank in range(ranks)
         ]
         content = format_schedule_yaml(schedules, infos, job, comment=comment)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(content)
-    os.replace(partial, path)
+    with output_file(path) as file:
+        file.write(content)
     return path
 
 
 def write_frontier_csv(plans: Sequence[Plan], path: Path) -> None:
     """Writes one row per plan, from the longest deadline to the shortest, as the numbers of their files go."""
-    with open(path, "w", newline="") as file:
+    with output_file(path) as file:
         writer = csv.writer(file)
         writer.writerow(FRONTIER_COLUMNS)
         for index, plan in enumerate(sorted(plans, key=lambda plan: -plan.deadline_s)):

@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+from pfo_fs.cli.terminal import JsonFlag, fail, out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,8 +54,7 @@ def power_limit(
         out.print(f"{chooser!r}: [bold]{chosen_w} W[/]", highlight=False, soft_wrap=True)
     if output is not None:
         if find_spec("matplotlib") is None:
-            err.print("no picture: it needs matplotlib (pip install matplotlib)", highlight=False, soft_wrap=True)
-            return
+            fail("no picture: it needs matplotlib (pip install matplotlib)")
         from pfo_fs.power_limit.picture import draw_profile
 
         longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
@@ -96,7 +95,7 @@ def _table(measurements: Sequence[PowerLimitMeasurement], chosen_w: int) -> Tabl
         table.add_column(title, justify="right")
     top = measurements[0]
     for m in measurements:
-        chosen = m.power_limit == chosen_w
+        chosen = m is next(known for known in measurements if known.power_limit == chosen_w)
         table.add_row(
             str(m.power_limit),
             f"{m.time:.4f}",

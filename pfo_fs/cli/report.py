@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from rich.markup import escape
 
 from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
 from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+from pfo_fs.outfile import output_file
 
 
 def report(
@@ -29,12 +29,10 @@ def report(
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job and planning its frontier"):
         page = render_page(collect(folder), points)
-    partial = Path(f"{os.fspath(output)}.partial")
     try:
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(output)
+        with output_file(output) as file:
+            file.write(page)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         fail(f"{output}: cannot be written: {error.strerror}")
     out.print(escape(f"written: {output} (job {folder.job_id})"), highlight=False, soft_wrap=True)
 

@@ -6,18 +6,20 @@ All state is in the folder. A coordinator that is killed at any point and made a
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pfo_fs.coordination.orders import Order
 from pfo_fs.coordination.override import YamlOverride
 from pfo_fs.coordination.pace import PaceReader
 from pfo_fs.coordination.progress import Progress
-from pfo_fs.coordination.roster import Roster
+from pfo_fs.coordination.roster import Roster, list_ranks
 from pfo_fs.coordination.shelf import ProfileShelf
 from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo, Situation
@@ -32,7 +34,10 @@ MISSING_AFTER_S = 30.0
 """After this long without them, ranks that have not registered are named."""
 
 _CHECK_CURRENT_EVERY_S = 2.0
+_LOG_AGAIN_S = 60.0
 _WORDS_PER_HOLD = 4
+_MOST_TRIES = 2
+"""How often a schedule is measured again of which results were lost."""
 _PROGRESS_WITHIN_S = 10.0
 _ORDERS_WITHIN_S = 90.0
 _MEASURED_WITHIN_S = 30.0
@@ -86,11 +91,16 @@ class Coordinator:
         self._roster = Roster(folder, rank_infos)
         self._scheduler: FrequencyScheduler | None = None
         self._scheduler_failed = ""
+        self._logged: dict[str, float] = {}  # what was said lately, and when
+        self._longest_look_s = 0.0
         self._index = 0  # how many lists of schedules the scheduler has yielded before the one in force
         self._made: dict[int, bodies.Source] = {}  # numbers that the scheduler made, ascending
         self._observed = -1  # the newest of them whose results the scheduler has observed
-        self._observed_in = Situation()
+        self._observed_in: Situation | None = None
         self._complete_since = math.inf  # when its results were all there
+        self._tries = 0  # how often they were lost, and measured again
+        self._lost_results = ""
+        self._policy = ""  # the scheduler and its arguments, as schedules name them
         self._published: list[FrequencySchedule] | None = None
         self._shelf = ProfileShelf(folder)
         self._pace = PaceReader(folder, monotonic)
@@ -142,7 +152,7 @@ class Coordinator:
         situation = self._source.situation if self._source is not None else Situation()
         if not situation.slow_pipelines and situation.straggler is None:
             return 0.0, 0
-        hold_s = self._settings.straggler_timeout
+        hold_s = self._settings.straggler_timeout + self._longest_look_s  # planning takes its time
         return hold_s, 1 + int(_WORDS_PER_HOLD * self._monotonic() / hold_s)
 
     def poll(self) -> float:
@@ -151,25 +161,46 @@ class Coordinator:
         Returns:
             Seconds until another look is worth it even if nothing is heard; 0 if at once.
         """
+        began_s = self._monotonic()
         try:
             delay = self._poll()
         except RecordError as error:
-            self._report("broken", str(error))
+            self._report_if_possible("broken", str(error))
             delay = 2.0
         except StoreError as error:
-            self._log_change(f"the shared directory does not answer: {error.args[-1]}")
+            self._note_store_problem(error)
             delay = 1.0
         except (PlanError, ConfigError) as error:
             self._scheduler_failed = str(error)
-            self._report("broken", str(error))
+            self._report_if_possible("broken", str(error))
             delay = 5.0
         except Exception as error:
             # A user's scheduler may raise anything; it must not take the other jobs along.
-            log.exception("job %s: the scheduler failed", self.folder.job_id)
-            self._scheduler_failed = f"the scheduler failed: {type(error).__name__}: {error}"
-            self._report("broken", self._scheduler_failed)
+            text = f"the scheduler failed: {type(error).__name__}: {error}"
+            if text != self._scheduler_failed:
+                log.exception("job %s: the scheduler failed", self.folder.job_id)
+            self._scheduler_failed = text
+            self._report_if_possible("broken", text)
             delay = 5.0
+        self._longest_look_s = max(self._longest_look_s, self._monotonic() - began_s)
         return delay
+
+    def _report_if_possible(self, state: State, message: str) -> None:
+        try:
+            self._report(state, message)
+        except (StoreError, RecordError) as error:
+            self._note_store_problem(error)
+
+    def _note_store_problem(self, error: StoreError | RecordError) -> None:
+        self._log(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
+
+    def _log(self, level: int, text: str) -> None:
+        """Logs what may be said at every look at most once in a while."""
+        now = self._monotonic()
+        if now - self._logged.get(text, -math.inf) >= _LOG_AGAIN_S:
+            log.log(level, "job %s: %s", self.folder.job_id, text)
+        self._logged = {known: at for known, at in self._logged.items() if now - at < _LOG_AGAIN_S}
+        self._logged.setdefault(text, now)
 
     def _poll(self) -> float:
         now = self._monotonic()
@@ -190,6 +221,8 @@ class Coordinator:
         if not self._mine:
             self._look_at_progress(now)
             return 5.0
+        if self._override is None:
+            self._restore(self._job)
         if not self._all_ranks_known(now):
             return 0.02 if now - self.first_seen < 10 else 0.5
         if self._scheduler is None and not self._scheduler_failed:
@@ -209,7 +242,7 @@ class Coordinator:
         if self._scheduler_failed and not self._override.active:
             self._report("broken", self._scheduler_failed)
         else:
-            self._report("running", "")
+            self._report("running", self._lost_results)
         return 0.25 if self._override.unsettled else 1.0
 
     # ---- who is there
@@ -248,9 +281,8 @@ class Coordinator:
 
     def _start_scheduler(self) -> None:
         assert self._job is not None
-        job, name = self._job, self._job.scheduler or self._settings.scheduler
-        args = self._job.scheduler_args if self._job.scheduler else self._settings.scheduler_args
-        self._restore()
+        job = self._job
+        name, args = self._scheduler_of(job)
         self._index = 0
         try:
             if self._kind == "daemon" and job.scheduler and not is_builtin(name):
@@ -271,6 +303,12 @@ class Coordinator:
         if self._settings.dump_data:
             dump.save_ranks(infos, self._settings.dump_dir / self.folder.job_id)
 
+    def _scheduler_of(self, job: bodies.JobBody) -> tuple[str, dict[str, Any]]:
+        """The scheduler's name and arguments: the job's own wish, or else what the settings say."""
+        if job.scheduler:
+            return job.scheduler, job.scheduler_args
+        return self._settings.scheduler, self._settings.scheduler_args
+
     def _replay(self, scheduler: FrequencyScheduler) -> None:
         """Tells a new scheduler what an earlier one of this job was told, in the same order."""
         before = -1
@@ -278,7 +316,7 @@ class Coordinator:
             if source.index < 0:
                 continue  # clocks were given back: an earlier scheduler failed
             if before >= 0 and source.observed == before:
-                _tell(scheduler, source.observed_in)
+                _tell(scheduler, source.observed_in or scheduler.situation)
                 self._hand_over(scheduler, before)
             _tell(scheduler, source.situation)
             before, self._index = number, source.index
@@ -292,23 +330,36 @@ class Coordinator:
             if known is not None:
                 scheduler.recall(known.csv, known.source)
         results = self._results(number)
-        self._observed, self._observed_in = number, scheduler.situation
+        self._observed, self._observed_in, self._tries = number, scheduler.situation, 0
+        self._lost_results = ""
         scheduler.observe(results)
         return results
 
-    def _restore(self) -> None:
-        """Reads which schedules an earlier coordinator committed."""
+    def _restore(self, job: bodies.JobBody) -> None:
+        """Reads which schedules an earlier coordinator committed, and which of them this scheduler can go on from."""
+        name, args = self._scheduler_of(job)
+        exactly = json.dumps([name, args], sort_keys=True)
+        self._policy = f"{name.rpartition(':')[2][:60]}-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"
         self._made.clear()
+        situation = None
         for number in self.folder.schedule_numbers():
-            index = self.folder.read_index(number)
+            try:
+                index = self.folder.read_index(number)
+            except RecordError as error:  # whatever it was, the next one takes its place
+                self._log(logging.WARNING, f"schedule {number} cannot be read any more: {error}")
+                self._number, self._source = number, None
+                continue
             if index is None:
                 continue
             self._number, self._source, self._start_step = number, index.source, index.start_step
             if index.source.kind == "scheduler":
-                self._made[number] = index.source
+                situation = index.source.situation
+                if index.source.policy != self._policy:
+                    self._made.clear()
+                else:
+                    self._made[number] = index.source
         accepted = self._source.sha256 if self._source and self._source.kind == "yaml" else ""
-        last = next(reversed(self._made.values()), None)
-        self._override = YamlOverride(self.folder, accepted, last.situation if last else None)
+        self._override = YamlOverride(self.folder, job.job_info.dp_degree, accepted, situation)
         self._published = None
 
     def _observe(self, now: float) -> None:
@@ -380,11 +431,12 @@ class Coordinator:
             return bodies.Source(kind="yaml", sha256=self._override.accepted_sha256), self._override.schedules
         if self._scheduler_failed:
             # Clocks that it has set stay nobody's business: back to their default, until somebody else says otherwise.
-            return bodies.Source(kind="scheduler"), [] if self._made else None
+            return bodies.Source(kind="scheduler", policy=self._policy), [] if self._number >= 0 else None
         if self._scheduler is None:
             return bodies.Source(kind="scheduler"), None
         source = bodies.Source(
             kind="scheduler",
+            policy=self._policy,
             index=self._index,
             situation=self._scheduler.situation,
             observed=self._observed,
@@ -395,7 +447,7 @@ class Coordinator:
     def _is_news(self, source: bodies.Source, schedules: list[FrequencySchedule]) -> bool:
         """Whether what is wanted differs from what is published."""
         last = self._source
-        if last is None or (source.kind, source.index, source.sha256) != (last.kind, last.index, last.sha256):
+        if last is None or _what(source) != _what(last):
             return True
         if source.situation == last.situation:
             return False
@@ -404,7 +456,7 @@ class Coordinator:
 
     def _publish_if_wanted(self, now: float) -> None:
         source, schedules = self._wanted()
-        if schedules is None or not self._is_news(source, schedules):
+        if schedules is None or not (self._is_news(source, schedules) or self._results_are_lost()):
             return
         assert self._job is not None
         infos = self._roster.infos
@@ -425,16 +477,16 @@ class Coordinator:
             raise
         if not ours:
             log.warning("job %s: somebody else wrote schedule %d; taking it over", self.folder.job_id, number)
-            self._restore()
+            self._restore(self._job)
             return
         self._number, self._source, self._start_step = number, source, start_step
         self._published = schedules
         self._in_force_step = None
         if source.kind == "scheduler":
             self._made[number] = source
-        self._say(force=True)
         if self._on_publish is not None:
             self._on_publish(number, schedules, steps)
+        self._say(force=True)
         what = f"scheduler, number {source.index}" if source.kind == "scheduler" else "schedule.yaml"
         log.info("job %s: schedule %d (%s) from step %d", self.folder.job_id, number, what, start_step)
         if source.kind == "yaml" and self._override is not None:
@@ -453,6 +505,33 @@ class Coordinator:
         iteration_s = max(self._progress.iteration_s, 1e-3)
         return 10 * (self._job.profile_steps + 1) + math.ceil((_MEASURED_WITHIN_S + 4 * self._lead_s) / iteration_s)
 
+    def _results_are_lost(self) -> bool:
+        """Whether results must be measured again: the schedule was followed for long, and some are not there.
+
+        A helper process that dies takes them along. Not for ever, for a rank may be unable to measure.
+        """
+        scheduler = self._scheduler
+        waits = scheduler is not None and not scheduler.done and (scheduler.measuring or scheduler.watches_pace)
+        if not waits or self._number not in self._made or self._observed == self._number:
+            return False
+        assert self._job is not None
+        if self._in_force_step is None or not self._progress.iteration_s:
+            return False
+        windows = 4 * (self._job.profile_steps + 1)
+        steps = windows + math.ceil((_MEASURED_WITHIN_S + 4 * self._lead_s) / self._progress.iteration_s)
+        if self._progress.step < self._in_force_step + steps:
+            return False
+        missing = sorted(set(self._roster.by_rank) - set(self.folder.ranks_with_result(self._number)))
+        if not missing:
+            return False
+        self._lost_results = f"{list_ranks(missing)} measured nothing under schedule {self._number}"
+        if self._tries >= _MOST_TRIES:
+            self._lost_results += "; the schedule stays. Is a clock process or a helper process dead there?"
+            return False
+        self._tries += 1
+        log.warning("job %s: %s; it is measured again", self.folder.job_id, self._lost_results)
+        return True
+
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         assert self._job is not None
         return document.resolve(self._job.job_info, self._roster.infos, self._known_orders())
@@ -467,7 +546,7 @@ class Coordinator:
         self.state, self.message = state, message
         if changed and message:
             level = logging.INFO if message in ("finished", "interrupted") else logging.WARNING
-            log.log(level, "job %s: %s", self.folder.job_id, message)
+            self._log(level, message)
         if self._mine:
             self._say()
 
@@ -501,11 +580,6 @@ class Coordinator:
         current = self.folder.read_current()
         return current == self._said or (current is not None and current.generation > self._generation)
 
-    def _log_change(self, text: str) -> None:
-        if text != self.message:
-            self.message = text
-            log.warning("job %s: %s", self.folder.job_id, text)
-
     def applied(self, number: int, step: int) -> None:
         """Rank 0 follows schedule `number` from `step` on: known at once where the carrier is torch.distributed."""
         if number == self._number:
@@ -514,6 +588,11 @@ class Coordinator:
     def end(self, reason: Literal["finished", "crashed", "idle"], message: str = "") -> None:
         """Writes the job's tombstone."""
         self.folder.write_end(bodies.EndBody(reason=reason, message=message))
+
+
+def _what(source: bodies.Source) -> tuple[str, str, int, str]:
+    """What a schedule is, whatever the situation."""
+    return source.kind, source.policy, source.index, source.sha256
 
 
 def _tell(scheduler: FrequencyScheduler, situation: Situation) -> None:

@@ -33,6 +33,7 @@ class YamlOverride:
     Args:
         folder: The job.
         accepted_sha256: The YAML that is in force already, after a restart; empty if none is.
+        pipelines: How many pipelines the job has.
         situation: What the newest schedule was made for, after a restart.
 
     Attributes:
@@ -40,8 +41,11 @@ class YamlOverride:
         straggler: What it tells the scheduler to expect.
     """
 
-    def __init__(self, folder: JobFolder, accepted_sha256: str = "", situation: Situation | None = None) -> None:
+    def __init__(
+        self, folder: JobFolder, pipelines: int, accepted_sha256: str = "", situation: Situation | None = None
+    ) -> None:
         self._folder = folder
+        self._pipelines = pipelines
         self.accepted_sha256 = accepted_sha256
         self.target = situation.target if situation else None
         self.straggler = situation.straggler if situation else None
@@ -111,6 +115,7 @@ class YamlOverride:
     def _judge(self, content: bytes, resolve: Resolve) -> None:
         try:
             document = parse_schedule_yaml(content)
+            document.check_straggler(self._pipelines)
             schedules = resolve(document) if document.has_clocks else None
         except OrderUnknown as error:
             self._say("waiting", self._sha256, [(error.line, str(error))])
@@ -141,7 +146,12 @@ class YamlOverride:
 
     def say_heeded(self, number: int, start_step: int) -> None:
         """Completes the status: schedule `number` is what the scheduler makes of the target or the straggler."""
-        if self._judged == self._sha256 and self._sha256 and (self.target is not None or self.straggler is not None):
+        if (
+            self._judged == self._sha256
+            and not self.problem
+            and self._sha256
+            and (self.target is not None or self.straggler is not None)
+        ):
             more = {"schedule_number": number, "from_step": start_step}
             self._say("heeded by the scheduler", self._sha256, [], more)
 
@@ -159,6 +169,7 @@ class YamlOverride:
             if state == "rejected":
                 document["in_force_meanwhile"] = self._in_force_meanwhile or "the scheduler's own schedule"
         text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
+        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair is nothing that can be written
         if text == self._status:
             return
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -10,7 +10,7 @@ from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.store import JobFolder
 
 _NAMED = 16
-"""Missing ranks that are named one by one."""
+"""Ranks that are named one by one."""
 
 
 class Roster:
@@ -63,11 +63,7 @@ class Roster:
     def missing(self, job: JobInfo) -> str:
         """Names the ranks that have not registered; empty if there are none."""
         missing = [rank for rank in range(job.world_size) if rank not in self.by_rank]
-        if not missing:
-            return ""
-        shown = ", ".join(map(str, missing[:_NAMED]))
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        return f"rank{'s' if len(missing) > 1 else ''} {shown}{more}"
+        return list_ranks(missing) if missing else ""
 
     def gpu_names(self) -> dict[int, str]:
         """Product names of GPUs, by rank: of one rank of each stage at least, as far as the folder knows."""
@@ -85,6 +81,13 @@ class Roster:
             planned: Schedules that say the order where no rank has yet.
         """
         return known_orders(self._folder, self.infos, planned, self._orders)
+
+
+def list_ranks(ranks: Sequence[int]) -> str:
+    """Names ranks, the first ones of many."""
+    shown = ", ".join(map(str, ranks[:_NAMED]))
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
 def _check_places(infos: Sequence[RankInfo], job: JobInfo) -> None:

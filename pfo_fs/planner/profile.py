@@ -22,6 +22,7 @@ COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 MAX_PROFILE_BYTES = 64 * 2**20
 MAX_STAGES = 4096
 _CLOCKS_MHZ = (50, 20_000)
+_LONGEST_S, _MOST_J = 1e5, 1e9
 
 BLOCKING_POWER_W: Mapping[str, float] = {"A40": 70.38, "A100": 83.64}
 """What a GPU draws while it waits for its neighbours (NCCL's kernels spin), in W, by a word of the GPU's name.
@@ -243,8 +244,8 @@ def _rows(reader: Iterator[list[str]], source: str) -> Iterator[_Row]:
             _whole(text["stage"], 0, MAX_STAGES - 1, "a stage", f"{source}: row {line}, column stage", line),
             text["instruction"].lower(),
             _whole(text["frequency"], *_CLOCKS_MHZ, "a clock in MHz", f"{source}: row {line}, column frequency", line),
-            _positive(text["time"], f"{source}: row {line}, column time", "s", line),
-            _positive(text["energy"], f"{source}: row {line}, column energy", "J", line),
+            _positive(text["time"], f"{source}: row {line}, column time", "s", _LONGEST_S, line),
+            _positive(text["energy"], f"{source}: row {line}, column energy", "J", _MOST_J, line),
         )
 
 
@@ -266,10 +267,11 @@ def _whole(text: str, least: int, most: int, what: str, where: str, line: int) -
     return int(value)
 
 
-def _positive(text: str, where: str, unit: str, line: int) -> float:
+def _positive(text: str, where: str, unit: str, most: float, line: int) -> float:
     value = _number(text, where, line)
-    if value <= 0:
-        raise PlanError(f"{where}: {text[:40]} {unit} is not above zero", line=line)
+    if not 0 < value <= most:
+        what = "is not above zero" if value <= 0 else f"is more than one instruction can take, {most:g} {unit}"
+        raise PlanError(f"{where}: {text[:40]} {unit} {what}", line=line)
     return value
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.outfile import output_file
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
 
@@ -66,9 +66,8 @@ def write_trace(
         raise ConfigError(f"there is no pipeline {pipeline}; job {data.folder.job_id} has 0 to {degree - 1}")
     chosen = range(degree) if pipeline is None else range(pipeline, pipeline + 1)
     counts = {"iterations": 0, "ranks": 0, "slices": 0}
-    partial = Path(f"{os.fspath(path)}.partial")
     try:
-        with open(partial, "w", encoding="utf-8") as file:
+        with output_file(path) as file:
             head = {"displayTimeUnit": "ms", "otherData": _about(data, window)}
             file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
             first = True
@@ -76,16 +75,13 @@ def write_trace(
                 file.write(("" if first else ",\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
                 first = False
             file.write("\n]}\n")
-        if not counts["slices"]:
-            raise PlanError(
-                f"job {data.folder.job_id}, schedule {window.number}: the order of instructions is not known, or no "
-                "iteration ran in it, so there is nothing to trace"
-            )
-        partial.replace(path)
+            if not counts["slices"]:
+                raise PlanError(
+                    f"job {data.folder.job_id}, schedule {window.number}: the order of instructions is not known, or "
+                    "no iteration ran in it, so there is nothing to trace"
+                )
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return counts
 
 

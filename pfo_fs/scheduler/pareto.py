@@ -480,9 +480,21 @@ class ParetoScheduler(InstructionProfiler):
             "gpus_per_rank": problem.gpus_per_rank,
         }
 
+    def _impossible(self) -> str:
+        """Says so if no plan keeps to the target."""
+        cap_w, deadline_s = self.target.power, self.target.deadline
+        if self._model is None:
+            return ""
+        if cap_w is not None:
+            least_w = self._model.at_power(cap_w / self.job_info.dp_degree).average_power_w * self.job_info.dp_degree
+            return f", which is impossible: {least_w:,.0f} W is the least" if least_w > cap_w * (1 + _WORTH) else ""
+        if deadline_s is not None and deadline_s < (self._full_s + self._after_s) * (1 - _WORTH):
+            return f", which is impossible: the highest clocks take {self._full_s + self._after_s:.4g} s"
+        return ""
+
     def _say(self, measured_s: float = 0.0, measured_j: float = 0.0) -> None:
         slowdowns = self._slowdowns()
-        self.news = f"target: {self.target}"
+        self.news = f"target: {self.target}{self._impossible()}"
         if slowdowns:
             names = ", ".join(
                 f"pipeline {p} ({self._watch.why.get(p, 'announced')})" if p >= 0 else "announced"

@@ -31,6 +31,7 @@ from typing import TypeVar
 import yaml
 from pydantic import ValidationError
 
+from pfo_fs.errors import PlanError
 from pfo_fs.models import MAX_WORLD_SIZE, FrequencySchedule, JobInfo, RankInfo, Straggler, Target
 from pfo_fs.scheduler.validate import Orders
 from pfo_fs.scheduler.yaml_entries import BadValue, Entry, EntryReader, Selected, read_number
@@ -73,6 +74,20 @@ class ScheduleDocument:
     def has_clocks(self) -> bool:
         """Whether it takes the scheduler's place; otherwise it only speaks to it."""
         return self.everybody is not None or bool(self.stages or self.ranks)
+
+    def check_straggler(self, pipelines: int) -> None:
+        """Holds the announced straggler against the job.
+
+        Args:
+            pipelines: How many the job has.
+
+        Raises:
+            PlanError: It has no such pipeline.
+        """
+        at = self.straggler.pipeline if self.straggler else None
+        if at is not None and at >= pipelines:
+            have = "one pipeline, 0" if pipelines == 1 else f"pipelines 0 to {pipelines - 1}"
+            raise PlanError(f"straggler: there is no pipeline {at}; the job has {have}")
 
     def resolve(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: Orders) -> list[FrequencySchedule]:
         """Returns the schedules that the document means for a job, sorted by rank.

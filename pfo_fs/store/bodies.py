@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation
 
-Short = Field(default="", max_length=4000)
 
+def _printable(text: Any) -> Any:
+    """What people and files say may hold halves of surrogate pairs, which nothing can write."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
+
+
+Text = Annotated[str, BeforeValidator(_printable), Field(max_length=4000)]
+"""For people."""
 
 Seconds = Annotated[float, Field(gt=0, lt=1e7, allow_inf_nan=False)]
 
@@ -45,7 +51,7 @@ class RankBody(_Body):
     pid: int = 0
     gpu_name: str = Field(default="", max_length=200)
     gpu_uuid: str = Field(default="", max_length=100)
-    message: str = Short
+    message: Text = ""
 
 
 class OrderBody(_Body):
@@ -66,15 +72,16 @@ class Source(_Body):
     """Where a schedule came from: the scheduler's `index`-th, or a person's YAML with this hash.
 
     The scheduler made it for `situation`, after it had seen, in the situation `observed_in`, the results of schedule
-    `observed` (-1: of none): that is what a replay needs to know.
+    `observed` (-1: of none): that is what a replay needs to know. `policy` names the scheduler and its arguments.
     """
 
     kind: Literal["scheduler", "yaml"]
     index: int = Field(default=-1, ge=-1)
     sha256: str = Field(default="", max_length=64)
+    policy: str = Field(default="", max_length=100)
     situation: Situation = Situation()
     observed: int = Field(default=-1, ge=-1)
-    observed_in: Situation = Situation()
+    observed_in: Situation | None = None
 
 
 class IndexBody(_Body):
@@ -112,9 +119,9 @@ class CurrentBody(_Body):
     number: int = Field(ge=-1)
     start_step: int = Field(default=0, ge=0)
     state: Literal["waiting", "running", "broken", "ended"]
-    message: str = Short
-    yaml_problem: str = Short
-    news: str = Short
+    message: Text = ""
+    yaml_problem: Text = ""
+    news: Text = ""
     settled: bool = False
     source: Source | None = None
     hold_s: float = Field(default=0.0, ge=0)
@@ -139,7 +146,7 @@ class RankProgress(_Body):
     iter_time: float | None = None
     iter_energy: float | None = None
     clock_mhz: int | None = None
-    error: str = Short
+    error: Text = ""
 
 
 class PaceBody(_Body):
@@ -185,14 +192,14 @@ class ProgressBody(_Body):
     """`progress/<rank>.json`: the helper process of one host, replaced; named after the first of its ranks."""
 
     ranks: list[RankProgress] = Field(max_length=4096)
-    store_error: str = Short
+    store_error: Text = ""
 
 
 class EndBody(_Body):
     """`end.json`: once: rank 0 at the end of training, or the daemon when the job is given up."""
 
     reason: Literal["finished", "interrupted", "crashed", "idle"]
-    message: str = Short
+    message: Text = ""
 
 
 class DaemonBody(_Body):

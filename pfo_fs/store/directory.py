@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import re
 import socket
 from collections.abc import Container, Sequence
@@ -41,6 +42,8 @@ from pfo_fs.store import bodies as b
 from pfo_fs.store.fs import Files
 from pfo_fs.store.locks import courtesy_lock
 from pfo_fs.store.records import Body, Header, decode, encode
+
+log = logging.getLogger(__name__)
 
 RECORD_LIMIT = 256 * 1024
 """Bytes of the largest small record that is read."""
@@ -126,9 +129,14 @@ class SharedDirectory:
     # ---- leading daemon
 
     def read_daemon(self) -> b.DaemonBody | None:
-        """What the leading daemon last said; None before the first one."""
+        """What the leading daemon last said; None before the first one, and where the record is damaged."""
         data = self.files.read("daemon.json", RECORD_LIMIT)
-        return None if data is None else decode(data, "daemon", b.DaemonBody)[1]
+        if data is not None:
+            try:
+                return decode(data, "daemon", b.DaemonBody)[1]
+            except RecordError as error:
+                log.debug("%s: %s", self.files.root / "daemon.json", error)
+        return None
 
     def write_daemon(self, body: b.DaemonBody) -> None:
         """The leader's heartbeat."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from jobs import make_job, rank_infos, register, write_results, write_step
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.pace import PaceReader
 from pfo_fs.coordination.shelf import ProfileShelf
+from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, ProfilingResult, Situation, Straggler, Target
 from pfo_fs.scheduler import FrequencyScheduler, Pace
 from pfo_fs.settings import PFOSettings
@@ -98,6 +100,10 @@ def clock_mhz(folder: JobFolder) -> int:
     schedule = folder.read_schedule(index, rank_infos(1, 2)[0])
     assert schedule is not None
     return schedule.frequencies[0][1]
+
+
+def result_of(rank: int) -> bodies.ResultBody:
+    return bodies.ResultBody(result=ProfilingResult(rank=rank, iter_time=[1.0], iter_energy=[1.0]))
 
 
 def say_yaml(folder: JobFolder, text: str) -> None:
@@ -233,18 +239,122 @@ def test_the_pace_of_a_straggler_is_held_by_words_and_other_schedules_need_none(
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     said = [folder.read_current()]
-    for span_s in (1.5, 0.5):
+    for number, span_s in enumerate((1.5, 0.5)):
         for rank in (0, 1):
-            folder.write_pace(bodies.PaceBody(rank=rank, steps=[(round(clock.now), len(said) // 2, span_s)]))
-        write_step(folder, round(clock.now), number=len(said) // 2)
+            folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7 + number, number, span_s)]))
+        write_step(folder, 7 + number, number=number)
         for seconds in (20, 30):
             poll(coordinator, clock, seconds)
             said.append(folder.read_current())
-    assert [current.hold_s for current in said if current] == [0, 60, 60, 0, 0]
+    assert [round(current.hold_s) for current in said if current] == [0, 60, 60, 0, 0]
     words = [current.word for current in said if current]
     assert words[1] != words[2]
     assert words[0] == words[3] == words[4] == 0
     assert folder.schedule_numbers() == [0, 1, 2], "a word is no new schedule"
+
+
+def test_results_that_were_lost_are_measured_again_but_not_for_ever(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    for step in range(0, 4000, 10):
+        number = folder.schedule_numbers()[-1]
+        write_step(folder, step, number=number)
+        folder.write_result(number, result_of(0))  # rank 1's never comes
+        poll(coordinator, clock, 2)
+    assert folder.schedule_numbers() == [0, 1, 2]
+    assert coordinator.state == "running"
+    assert "rank 1 measured nothing under schedule 2; the schedule stays" in coordinator.message
+    folder.write_result(2, result_of(1))
+    poll(coordinator, clock, 2)
+    assert Heeding.told == [[1.0, 1.0]]
+    assert coordinator.message == ""
+
+
+def test_another_scheduler_does_not_take_over_what_one_before_has_made(folder: JobFolder, clock: Clock) -> None:
+    poll(coordinate(folder, clock), clock, 2)
+    assert clock_mhz(folder) == 1410
+    manual = Coordinator(
+        SharedDirectory(folder.files, "coordinator").job(folder.job_id),
+        PFOSettings(scheduler="Manual"),
+        kind="daemon",
+        generation=2,
+        monotonic=clock,
+    )
+    poll(manual, clock, 2)
+    index = folder.read_index(folder.schedule_numbers()[-1])
+    assert index is not None
+    assert folder.read_schedule(index, rank_infos(1, 2)[0]) is None, "all clocks are left alone"
+    again = coordinate(folder, clock)
+    poll(again, clock, 2)
+    assert clock_mhz(folder) == 1410
+
+
+def test_a_schedule_that_cannot_be_read_any_more_is_replaced(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    for rank in (0, 1):
+        folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7, 0, 1.5)]))
+    write_step(folder, 7, number=0)
+    poll(coordinator, clock, 10)
+    assert clock_mhz(folder) == 1110
+    (folder.files.root / folder.path / "sched" / "1" / "index.json").write_text("damaged")
+    another = coordinate(folder, clock)
+    poll(another, clock, 10)
+    assert another.state == "running"
+    assert folder.schedule_numbers() == [0, 1, 2]
+    assert clock_mhz(folder) == 1410
+
+
+@pytest.mark.parametrize("failing", ["write_current", "read_current"])
+def test_a_directory_that_fails_while_a_failure_is_reported_is_no_reason_to_raise(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError(errno.EIO, "no current.json")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    monkeypatch.setattr(JobFolder, failing, fails)
+    (folder.files.root / folder.path / "progress").mkdir(exist_ok=True)
+    (folder.files.root / folder.path / "progress" / "0.json").write_text("junk")
+    poll(coordinator, clock, 30)
+    assert caplog.text.count("no current.json") <= 1
+
+
+def test_a_straggler_in_a_pipeline_that_is_not_there_is_refused(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "straggler: {slowdown: 1.2, pipeline: 2}\n")
+    poll(coordinator, clock, 4)
+    current = folder.read_current()
+    assert current is not None
+    assert "there is no pipeline 2; the job has pipelines 0 to 1" in current.yaml_problem
+    assert "rejected" in (folder.files.root / folder.path / "schedule.status.yaml").read_text()
+
+
+def test_a_refused_yaml_is_not_said_to_be_heeded_where_one_before_was(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    say_yaml(folder, "target: {slowdown: 1.1}\n")
+    poll(coordinator, clock, 4)
+    status = folder.files.root / folder.path / "schedule.status.yaml"
+    assert "heeded" in status.read_text()
+    say_yaml(folder, "straggler: 1.2\n")
+    poll(coordinator, clock, 6)
+    assert "rejected" in status.read_text()
+
+
+def test_half_a_surrogate_pair_in_the_yaml_is_a_problem_of_the_yaml(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, 'stages: {0: ["\\ud800 885"]}\n')
+    poll(coordinator, clock, 4)
+    assert coordinator.state == "running"
+    current = folder.read_current()
+    assert current is not None
+    assert current.yaml_problem
+    (folder.files.root / folder.path / "schedule.yaml").unlink()
+    poll(coordinator, clock, 10)
+    assert coordinator.message == ""
 
 
 def test_iterations_under_an_older_schedule_tell_nothing(folder: JobFolder, clock: Clock) -> None:

@@ -161,6 +161,17 @@ def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     assert after.time_s > before.time_s
 
 
+def test_a_target_that_no_plan_keeps_to_is_said_to_be_impossible_with_what_is_possible(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    full_s = settled(play)[-1].time_s
+    for text, words in (("power: 10", " W is the least"), ("deadline: 0.5", "the highest clocks take ")):
+        play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{{text}}}\n".encode())
+        news = list(play.run(12))[-1].news
+        assert "impossible" in news
+        assert words in news
+    assert float(news.split(words)[1].split(" s")[0]) == pytest.approx(full_s, rel=0.01)
+
+
 def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
     settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=4, scheduler_args={"slowdown": 1.1})
     play = Play(cluster(), tmp_path, settings)
