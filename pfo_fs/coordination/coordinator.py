@@ -153,6 +153,8 @@ class Coordinator:
         if not situation.slow_pipelines and situation.straggler is None:
             return 0.0, 0
         hold_s = self._settings.straggler_timeout + self._longest_look_s  # planning takes its time
+        if self._scheduler is None:
+            return hold_s, 0  # nobody follows anything here
         return hold_s, 1 + int(_WORDS_PER_HOLD * self._monotonic() / hold_s)
 
     def poll(self) -> float:

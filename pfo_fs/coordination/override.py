@@ -169,7 +169,6 @@ class YamlOverride:
             if state == "rejected":
                 document["in_force_meanwhile"] = self._in_force_meanwhile or "the scheduler's own schedule"
         text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
-        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair is nothing that can be written
         if text == self._status:
             return
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -288,8 +288,10 @@ class ClockProcess:
         """Whoever killed it may have left a clock locked or a power limit set, so another process sets them back."""
         self._lost = True
         self.words[page.SLEEPING] = 0
-        what = "the power limit goes back to what it was" if self._leave_clocks else "clocks go back to their default"
-        log.warning("the clock process has died; %s and stay there", what)
+        what = (
+            "the power limit goes back to what it was" if self._leave_clocks else "the clock goes back to its default"
+        )
+        log.warning("the clock process has died; %s and stays there", what)
         if not self.spec.startswith("none"):
             given = {
                 "reset_only": True,

@@ -24,7 +24,7 @@ class _Refused(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes plain trees: no aliases, anchors or tags, and not too deep."""
+    """Composes plain trees: no aliases, anchors or tags, no halves of characters, and not too deep."""
 
     depth = 0
 
@@ -37,6 +37,8 @@ class _Loader(yaml.SafeLoader):
             raise _Refused(line, f"anchors (&{event.anchor}) are not used here; a range of stages such as `0-3` is")
         if event.tag is not None:
             raise _Refused(line, f"tags ({event.tag[:60]!r}) are not used here")
+        if isinstance(event, yaml.ScalarEvent) and any("\ud800" <= character <= "\udfff" for character in event.value):
+            raise _Refused(line, "an escape such as \\ud800 is half a character, which stands for none")
         if self.depth >= MAX_DEPTH:
             raise _Refused(line, f"nested more than {MAX_DEPTH} deep, which no schedule is")
         self.depth += 1

@@ -224,6 +224,7 @@ def test_problems_survive_pickling() -> None:
         ("all: 1\n  ranks: 3\n", 2, "is not YAML: mapping values are not allowed here"),
         ("stages:\n  0: 1\n\t1: 2\n", 3, "indent with spaces, not tabs"),
         ('all: 1\nranks: "\\UFFFFFFFF"\n', 2, "stands for no character"),
+        ('all: 1\nranks: "x\\udfff"\n', 2, "half a character"),
         ("all: 1\nranks: \x07\n", 2, "a character that YAML does not allow (#x0007)"),
         (b"all: 1\nranks: \xff\xfe\n", 2, "byte 0xff is not UTF-8"),
         ("all: 1".encode("utf-16"), 1, "byte 0xff is not UTF-8"),
