@@ -314,3 +314,28 @@ def test_a_directory_that_takes_some_writes_and_others_not_is_one_warning(
     assert len(calls) > 3
     assert caplog.text.count("takes nothing") == 1
     assert "again" not in caplog.text
+
+
+def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, wait_for: Wait) -> None:
+    first, second = host.client(0), host.client(1)
+    infos = rank_infos(2)
+    job = host.create(first, ranks=2)
+    host.join(first, job, infos[0])
+    host.folder(job).write_current(bodies.CurrentBody(generation=1, number=0, state="running", hold_s=60.0, word=1))
+    told = wait_for(first.poll, what="the word")
+    assert told["hold_s"] == pytest.approx(60 + 2 * host.agent._interval_s), "it does not look all the time"
+    host.join(second, job, infos[1])
+    assert wait_for(second.poll, what="the same word") == told
+
+
+def test_a_client_hears_what_a_helper_said_last_though_it_closed_without_reading_all(tmp_path: Path) -> None:
+    address = f"pfo-fs-test-{secrets.token_hex(8)}"
+    with wire.listen(address) as server:
+        client = AgentClient(address, str(tmp_path), "token", 0, {}, start_at_once=False, deadline_s=5)
+        theirs, _ = server.accept()
+        client.send({"type": "never read"})
+        theirs.send(wire.encode({"type": "last word"}))
+        theirs.close()
+        heard = [message for _ in range(3) if (message := client.poll()) is not None]
+    assert heard == [{"type": "last word"}]
+    client.close()

@@ -211,6 +211,18 @@ def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_s
     assert Heeding.told == [[1.0, 1.0]]
 
 
+def test_results_do_not_wait_for_ever_for_orders(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heeding, "measuring", True)
+    monkeypatch.setattr(Heeding, "next_schedule", FrequencyScheduler.next_schedule)
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 100)
+    assert Heeding.told == [[1.0, 1.0]]
+
+
 def test_results_that_change_nothing_make_no_new_number(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)

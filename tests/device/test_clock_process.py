@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -313,6 +314,27 @@ def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
     os.kill(clocks.pid, signal.SIGKILL)
     clocks.close()
     assert actions(sim_dir)[-1] == ("reset", 0)
+
+
+def test_one_that_nobody_holds_any_more_leaves_nothing_open(wait_for: WaitFor) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    clocks = ClockProcess("simulated:a")
+    assert clocks.alive()
+    process = clocks._process
+    assert process is not None
+    del clocks
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
+    wait_for(lambda: process.poll() is not None, what="its end")
+
+
+def test_training_that_is_process_1_is_told_what_that_means(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(os, "getpid", lambda: 1)
+        start()
+    assert "docker run --init" in caplog.text
 
 
 def test_a_clock_process_that_cannot_start_is_a_message(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

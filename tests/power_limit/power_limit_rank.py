@@ -36,6 +36,7 @@ class Keep(logging.Handler):
 def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
     dies_at = options.pop("dies_at", None)
     diverges_at = options.pop("diverges_at", None)
+    destroys_at = options.pop("destroys_at", None)
     if "factor" in options:
         options["optimum_selector"] = MaxSlowdownConstraint(options.pop("factor"))
     windows = iter(range(100))
@@ -56,6 +57,8 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
         for step in range(60):
             if step == dies_at and rank == 1:
                 os._exit(9)
+            if step == destroys_at:
+                dist.destroy_process_group()
             if diverges_at is not None:
                 dist.barrier()  # as gradients would
                 if step == diverges_at and rank == 1:

@@ -68,7 +68,7 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
 ) -> None:
     monkeypatch.setattr(sys.modules["pfo_fs.cli.power_limit"], "find_spec", lambda name: None)
     done = CliRunner().invoke(app, ["power-limit", str(profile), "-o", str(tmp_path / "p.png"), "--json"])
-    assert done.exit_code == 0
+    assert done.exit_code == 1, "there is no picture"
     assert json.loads(done.stdout)["power_limit"] == 350
     assert not (tmp_path / "p.png").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, state_of
 from pfo_fs import power_limit as pl
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.power_limit.files import ProfileFiles
+from pfo_fs.power_limit.files_process import write_file
 from pfo_fs.power_limit.folder import MeasurementFolder, Result
 from pfo_fs.store import Files
 
@@ -96,6 +98,19 @@ def test_a_file_that_is_no_profile_is_an_error_and_stays_what_it_is(
     with pytest.raises(PlanError, match=r"model\.safetensors is"):
         make(monkeypatch, profile_path=path)
     assert path.read_bytes() == content
+
+
+def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    path = tmp_path / "p.json"
+    path.write_text("what was there")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_file(path, "new", replace=True)
+    assert path.read_text() == "what was there"
+    assert list(tmp_path.glob("*p.json*")) == [path]
 
 
 def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path, wait_for: WaitFor) -> None:

@@ -6,8 +6,10 @@ import logging
 import math
 import os
 import signal
+import socket
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from power_limit_fakes import limits_set
 
 from pfo_fs.device.gpu import DryRunGpu, NoGpu, open_gpu
 from pfo_fs.device.physics import A40, A100, MODELS
+from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
 from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
@@ -262,6 +265,34 @@ def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
     gpu.close()
     assert limits_set(sim_dir) == [200, 500]
     assert not list(sim_dir.glob("power-limit-*.json")), "nor a note about it"
+
+
+def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Path) -> None:
+    gpu = open_limited()
+    gpu.range_w()
+    assert gpu.pid is not None
+    os.kill(gpu.pid, signal.SIGSTOP)
+    gpu.set_limit_w(200)
+    threading.Timer(0.1, os.kill, (gpu.pid, signal.SIGCONT)).start()
+    gpu.settle(time.monotonic() + 10)
+    assert limits_set(sim_dir) == [200]
+    assert gpu.check() == ""
+
+
+def test_before_a_limit_is_set_stands_in_the_note_what_it_was(
+    open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:2")
+    gpu = SimulatedGpu("a")
+    limits = PowerLimits(gpu)
+    noted: list[str] = []
+    monkeypatch.setattr(gpu, "set_power_limit_w", lambda _: noted.append(",".join(p.name for p in sim_dir.glob("p*"))))
+    ours, theirs = socket.socketpair()
+    limits.take(b'{"ask": "limits"}\n{"ask": "set", "limit_w": 200}\n', theirs)
+    assert noted == ["", "power-limit-SIM-a.json"]
+    gpu.close()
+    ours.close()
+    theirs.close()
 
 
 def test_a_driver_that_hangs_is_waited_for_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:

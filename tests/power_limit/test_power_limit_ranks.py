@@ -152,3 +152,11 @@ def test_a_rank_that_dies_leaves_the_others_training(tmp_path: Path, wait_for: W
     assert len(survivor["death"]["warnings"]) == 1
     for rank in range(2):
         wait_for(lambda rank=rank: limits_set(folder / "sim", f"death{rank}")[-1] == 500)
+
+
+def test_a_process_group_that_is_destroyed_too_soon_leaves_training_going_on(tmp_path: Path) -> None:
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for rank, result in enumerate(run_ranks(folder, 2, {"gone": {"destroys_at": 3}})):
+        assert result["gone"]["state"].startswith("Off(reason='ranks cannot be asked")
+        assert limits_set(folder / "sim", f"gone{rank}")[-1] == 500
