@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from pfo_fs.coordination.announcer import Announcer
 from pfo_fs.coordination.orders import Order
 from pfo_fs.coordination.override import YamlOverride
 from pfo_fs.coordination.pace import PaceReader
 from pfo_fs.coordination.progress import Progress
+from pfo_fs.coordination.results import Results
 from pfo_fs.coordination.roster import Roster, list_ranks
 from pfo_fs.coordination.shelf import ProfileShelf
 from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
@@ -33,8 +35,6 @@ log = logging.getLogger(__name__)
 MISSING_AFTER_S = 30.0
 """After this long without them, ranks that have not registered are named."""
 
-_CHECK_CURRENT_EVERY_S = 2.0
-_LOG_AGAIN_S = 60.0
 _WORDS_PER_HOLD = 4
 _MOST_TRIES = 2
 """How often a schedule is measured again of which results were lost."""
@@ -88,10 +88,11 @@ class Coordinator:
 
         self._job: bodies.JobBody | None = None
         self._mine: bool | None = None
+        self._announcer = Announcer(folder, still_leads, monotonic)
         self._roster = Roster(folder, rank_infos)
+        self._results = Results(folder, self._roster)
         self._scheduler: FrequencyScheduler | None = None
         self._scheduler_failed = ""
-        self._logged: dict[str, float] = {}  # what was said lately, and when
         self._longest_look_s = 0.0
         self._index = 0  # how many lists of schedules the scheduler has yielded before the one in force
         self._made: dict[int, bodies.Source] = {}  # numbers that the scheduler made, ascending
@@ -111,8 +112,6 @@ class Coordinator:
         self._in_force_step: int | None = None  # since when rank 0 follows the newest schedule, once it does
         self._override: YamlOverride | None = None
         self._published_at = -math.inf
-        self._said: bodies.CurrentBody | None = None
-        self._said_checked = -math.inf
         self.first_seen = self.last_alive = monotonic()
         self._progress = Progress(folder, lead_s, self.first_seen)
 
@@ -194,15 +193,7 @@ class Coordinator:
             self._note_store_problem(error)
 
     def _note_store_problem(self, error: StoreError | RecordError) -> None:
-        self._log(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
-
-    def _log(self, level: int, text: str) -> None:
-        """Logs what may be said at every look at most once in a while."""
-        now = self._monotonic()
-        if now - self._logged.get(text, -math.inf) >= _LOG_AGAIN_S:
-            log.log(level, "job %s: %s", self.folder.job_id, text)
-        self._logged = {known: at for known, at in self._logged.items() if now - at < _LOG_AGAIN_S}
-        self._logged.setdefault(text, now)
+        self._announcer.log(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
 
     def _poll(self) -> float:
         now = self._monotonic()
@@ -331,7 +322,7 @@ class Coordinator:
             known = self._shelf.known(self._job, scheduler.orders, self._roster.gpu_names())
             if known is not None:
                 scheduler.recall(known.csv, known.source)
-        results = self._results(number)
+        results = self._results.read(number)
         self._observed, self._observed_in, self._tries = number, scheduler.situation, 0
         self._lost_results = ""
         scheduler.observe(results)
@@ -348,7 +339,7 @@ class Coordinator:
             try:
                 index = self.folder.read_index(number)
             except RecordError as error:  # whatever it was, the next one takes its place
-                self._log(logging.WARNING, f"schedule {number} cannot be read any more: {error}")
+                self._announcer.log(logging.WARNING, f"schedule {number} cannot be read any more: {error}")
                 self._number, self._source = number, None
                 continue
             if index is None:
@@ -372,7 +363,7 @@ class Coordinator:
         if self._scheduler_failed or self._made[number].index < 0:
             return
         assert self._job is not None
-        if len(self.folder.ranks_with_result(number)) < self._job.job_info.world_size:
+        if self._results.missing(number):
             return
         if self._scheduler.measuring and not all(self._known_orders().values()):
             # Orders are written before results. If they are not seen, a listing is old: an NFS client's lives a minute.
@@ -407,23 +398,6 @@ class Coordinator:
             update={"target": self._override.target, "straggler": self._override.straggler}
         )
         _tell(self._scheduler, situation)
-
-    def _results(self, number: int) -> list[ProfilingResult]:
-        """What all ranks measured under `number`, without ranks that began late where their stage has others."""
-        found: list[bodies.ResultBody] = []
-        ranks = self._roster.by_rank
-        for rank in sorted(ranks):
-            body = self.folder.read_result(number, rank)
-            if body is None:
-                raise RecordError(f"prof/{number}/{rank}.json is missing, which schedule {number + 1} was made from")
-            if body.result.rank != rank:
-                raise RecordError(f"prof/{number}/{rank}.json says rank {body.result.rank}")
-            found.append(body)
-        in_time = [body for body in found if not body.late]
-        stages = {info.pp_rank for info in ranks.values()}
-        if {ranks[body.result.rank].pp_rank for body in in_time} == stages:
-            found = in_time
-        return [body.result for body in found]
 
     # ---- what is wanted, and its publication
 
@@ -523,7 +497,7 @@ class Coordinator:
         steps = windows + math.ceil((_MEASURED_WITHIN_S + 4 * self._lead_s) / self._progress.iteration_s)
         if self._progress.step < self._in_force_step + steps:
             return False
-        missing = sorted(set(self._roster.by_rank) - set(self.folder.ranks_with_result(self._number)))
+        missing = self._results.missing(self._number)
         if not missing:
             return False
         self._lost_results = f"{list_ranks(missing)} measured nothing under schedule {self._number}"
@@ -548,11 +522,12 @@ class Coordinator:
         self.state, self.message = state, message
         if changed and message:
             level = logging.INFO if message in ("finished", "interrupted") else logging.WARNING
-            self._log(level, message)
+            self._announcer.log(level, message)
         if self._mine:
             self._say()
 
     def _say(self, force: bool = False) -> None:
+        hold_s, word = self.hold
         body = bodies.CurrentBody(
             generation=self._generation,
             number=self._number,
@@ -563,24 +538,10 @@ class Coordinator:
             news=self._scheduler.news[:4000] if self._scheduler else "",
             settled=self._scheduler is not None and self._scheduler.settled,
             source=self._source,
-            hold_s=self.hold[0],
-            word=self.hold[1],
+            hold_s=hold_s,
+            word=word,
         )
-        if (body == self._said and not force and self._still_said()) or not self._still_leads():
-            return
-        if body.news and (self._said is None or body.news != self._said.news):
-            log.info("job %s: %s", self.folder.job_id, body.news)
-        self.folder.write_current(body)
-        self._said = body
-
-    def _still_said(self) -> bool:
-        """Looks, now and then, whether an older coordinator that woke up has written over what was said."""
-        now = self._monotonic()
-        if now - self._said_checked < _CHECK_CURRENT_EVERY_S:
-            return True
-        self._said_checked = now
-        current = self.folder.read_current()
-        return current == self._said or (current is not None and current.generation > self._generation)
+        self._announcer.say(body, force=force)
 
     def applied(self, number: int, step: int) -> None:
         """Rank 0 follows schedule `number` from `step` on: known at once where the carrier is torch.distributed."""

@@ -282,6 +282,19 @@ def test_results_that_were_lost_are_measured_again_but_not_for_ever(folder: JobF
     assert coordinator.message == ""
 
 
+def test_a_result_that_cannot_be_read_is_left_out(
+    folder: JobFolder, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    (folder.files.root / folder.path / "prof" / "0" / "1.json").write_text("junk")
+    poll(coordinator, clock, 2)
+    assert Heeding.told == [[1.0]]
+    assert coordinator.state == "running"
+    assert "left out" in caplog.text
+
+
 def test_another_scheduler_does_not_take_over_what_one_before_has_made(folder: JobFolder, clock: Clock) -> None:
     poll(coordinate(folder, clock), clock, 2)
     assert clock_mhz(folder) == 1410

@@ -1,0 +1,52 @@
+"""What the ranks of a job measured under its schedules."""
+
+from __future__ import annotations
+
+import logging
+
+from pfo_fs.coordination.roster import Roster
+from pfo_fs.errors import RecordError
+from pfo_fs.models import ProfilingResult
+from pfo_fs.store import JobFolder, bodies
+
+log = logging.getLogger(__name__)
+
+
+class Results:
+    """Reads the results of one job.
+
+    Args:
+        folder: The job.
+        roster: Its ranks.
+    """
+
+    def __init__(self, folder: JobFolder, roster: Roster) -> None:
+        self._folder = folder
+        self._roster = roster
+
+    def missing(self, number: int) -> list[int]:
+        """Returns the ranks of which there is no result under schedule `number`."""
+        return sorted(set(self._roster.by_rank) - set(self._folder.ranks_with_result(number)))
+
+    def read(self, number: int) -> list[ProfilingResult]:
+        """Returns what was measured, by rank: without ranks that began late, where their stage has others.
+
+        Args:
+            number: A schedule of which nothing is missing; a result that cannot be read is left out.
+        """
+        found: list[bodies.ResultBody] = []
+        for rank in sorted(self._roster.by_rank):
+            try:
+                body = self._folder.read_result(number, rank)
+            except RecordError as error:
+                log.warning("job %s: a result is left out: %s", self._folder.job_id, error)
+                continue
+            if body is None or body.result.rank != rank:
+                log.warning("job %s: prof/%d/%d.json is not that rank's result", self._folder.job_id, number, rank)
+                continue
+            found.append(body)
+        in_time = [body for body in found if not body.late]
+        stages = {info.pp_rank for info in self._roster.by_rank.values()}
+        if {self._roster.by_rank[body.result.rank].pp_rank for body in in_time} == stages:
+            found = in_time
+        return [body.result for body in found]
