@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -30,6 +30,7 @@ from pfo_fs import wire
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.outage import Outage
 from pfo_fs.pace_log import PaceLog
 from pfo_fs.settings import PFOSettings, load_settings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
@@ -38,9 +39,6 @@ log = logging.getLogger("pfo_fs.agent")
 
 FALLBACK_AFTER_S = 600.0
 """After so long without an answer of the shared directory, ranks go back to default clocks until it answers."""
-_CALM_S = 10.0
-"""A directory is in order again if for so long nothing has failed: a full one takes some writes and others not."""
-_Way: TypeAlias = Literal["read", "write"]
 _FIRST_CLIENT_WITHIN_S = 60.0
 _MAX_PENDING_WRITES = 1000
 
@@ -99,9 +97,7 @@ class HostAgent:
         self._pace: dict[int, PaceLog] = {}
         self._late: set[tuple[int, int]] = set()
         self._pending: list[Callable[[], None]] = []
-        self._store_errors: dict[_Way, str] = {}
-        self._failed_at: dict[_Way, float] = {}
-        self._unread_since: float | None = None
+        self._outage = Outage()
         self._released = False
         self._too_early: deque[tuple[Client, wire.Message]] = deque(maxlen=_MAX_PENDING_WRITES)
         self._ended = False
@@ -333,7 +329,7 @@ class HostAgent:
                 self.folder.write_pace(body)
                 log_.written(now)
             except StoreError as error:
-                self._store_failed("write", error)
+                self._outage.failed("write", error)
 
     def _update_progress(self, rank: int, **fields: Any) -> None:
         known = self._progress.get(rank, bodies.RankProgress(rank=rank))
@@ -376,10 +372,10 @@ class HostAgent:
         try:
             self._look_for_schedule()
         except (StoreError, RecordError) as error:
-            self._store_failed("read", error)
+            self._outage.failed("read", error)
         else:
-            self._store_answers("read")
-        self._fall_back(now)
+            self._outage.succeeded("read")
+        self._fall_back()
         return self._pause(now)
 
     def _pause(self, now: float) -> float:
@@ -440,13 +436,13 @@ class HostAgent:
             progress.model_copy(update={"step_age_s": now - self._progress_at.get(rank, now)})
             for rank, progress in self._progress.items()
         ]
-        body = bodies.ProgressBody(ranks=ranks, store_error="; ".join(self._store_errors.values())[:4000])
+        body = bodies.ProgressBody(ranks=ranks, store_error=self._outage.error[:4000])
         try:
             self.folder.write_progress(body, self._name)
             self._progress_dirty = False
-            self._store_answers("write")
+            self._outage.succeeded("write")
         except StoreError as error:
-            self._store_failed("write", error)
+            self._outage.failed("write", error)
 
     def _end(self, reason: str, message: str) -> None:
         if self._folder is None or self._ended:
@@ -462,7 +458,7 @@ class HostAgent:
             self._later(write, error)
 
     def _later(self, write: Callable[[], None], error: StoreError) -> None:
-        self._store_failed("write", error)
+        self._outage.failed("write", error)
         if len(self._pending) < _MAX_PENDING_WRITES:
             self._pending.append(write)
 
@@ -471,30 +467,13 @@ class HostAgent:
             try:
                 self._pending[0]()
             except StoreError as error:
-                self._store_failed("write", error)
+                self._outage.failed("write", error)
                 return
             self._pending.pop(0)
 
-    def _store_failed(self, way: _Way, error: StoreError | RecordError) -> None:
-        """Says so once: a directory may answer and take nothing, as a full one does, or the other way round."""
-        if way not in self._store_errors:
-            what = "does not answer" if way == "read" else "takes nothing"
-            log.warning("the shared directory %s; training goes on with what it has: %s", what, error.args[-1])
-            if way == "read":
-                self._unread_since = time.monotonic()
-        self._store_errors[way] = str(error.args[-1])
-        self._failed_at[way] = time.monotonic()
-
-    def _store_answers(self, way: _Way) -> None:
-        if way in self._store_errors and time.monotonic() - self._failed_at[way] >= _CALM_S:
-            del self._store_errors[way]
-            log.warning("the shared directory %s again", "answers" if way == "read" else "takes what is written")
-            if way == "read":
-                self._unread_since = None
-
-    def _fall_back(self, now: float) -> None:
+    def _fall_back(self) -> None:
         """Default clocks while nobody can say otherwise for long."""
-        lost = self._unread_since is not None and now - self._unread_since > FALLBACK_AFTER_S
+        lost = self._outage.unread_s() > FALLBACK_AFTER_S
         if lost != self._released:
             self._released = lost
             self._tell_trainers({"type": "release" if lost else "resume"})

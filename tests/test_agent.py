@@ -339,3 +339,26 @@ def test_a_client_hears_what_a_helper_said_last_though_it_closed_without_reading
         heard = [message for _ in range(3) if (message := client.poll()) is not None]
     assert heard == [{"type": "last word"}]
     client.close()
+
+
+def test_a_directory_that_is_silent_for_long_means_default_clocks_until_it_answers(
+    host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
+) -> None:
+    def silent(_: object) -> None:
+        raise StoreError(errno.EIO, "no answer")
+
+    monkeypatch.setattr("pfo_fs.agent.FALLBACK_AFTER_S", 0.2)
+    monkeypatch.setattr("pfo_fs.outage._CALM_S", 0.0)
+    client, (info,) = host.client(0), rank_infos(1)
+    job = host.create(client)
+    host.join(client, job, info)
+    host.folder(job).write_current(bodies.CurrentBody(generation=1, number=-1, state="running"))
+    with monkeypatch.context() as outage:
+        outage.setattr(JobFolder, "read_current", silent)
+
+        def told() -> str:
+            message = client.poll()
+            return message["type"] if message else ""
+
+        wait_for(lambda: told() == "release", what="default clocks")
+    wait_for(lambda: told() == "resume", what="the schedule, again")

@@ -32,8 +32,9 @@ ALLOWED: dict[str, set[str]] = {
     "event_cursor": {"device", "cursor"},
     "pace_log": set(),
     "outfile": set(),
+    "outage": set(),
     "p2p": {"device"},
-    "agent": {"store", "coordination", "pace_log"},
+    "agent": {"store", "coordination", "pace_log", "outage"},
     "optimizer": {
         "placement",
         "collective",
