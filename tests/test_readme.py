@@ -41,7 +41,14 @@ def test_the_yaml_is_well_formed() -> None:
 
 def test_every_setting_of_the_table_exists() -> None:
     known = {f"PFO_FS_{name.upper()}" for name in PFOSettings.model_fields}
-    known |= {"PFO_FS_GPU", "PFO_FS_DRY_RUN", "PFO_FS_MIN_DWELL_MS", "PFO_FS_SIM_MODEL", "PFO_FS_SIM_TIME_SCALE"}
+    known |= {
+        "PFO_FS_RUN_DIR",
+        "PFO_FS_GPU",
+        "PFO_FS_DRY_RUN",
+        "PFO_FS_MIN_DWELL_MS",
+        "PFO_FS_SIM_MODEL",
+        "PFO_FS_SIM_TIME_SCALE",
+    }
     named = set(re.findall(r"`(PFO_FS_[A-Z_]+)`", README))
     assert named
     assert named <= known
