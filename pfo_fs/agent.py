@@ -414,8 +414,10 @@ class HostAgent:
 
     def _pass_on_hold(self, hold: tuple[float, int]) -> None:
         """Ranks look to it themselves that they do not follow a straggler for longer than they hear of it."""
-        if hold != self._held:
-            self._held = hold
+        if hold == self._held:
+            return
+        self._held = hold
+        if hold[1] or not hold[0]:  # else somebody says how long it holds who does not follow the straggler
             hold_s = hold[0] and hold[0] + 2 * self._interval_s  # this helper does not look all the time
             self._tell_trainers({"type": "hold", "hold_s": hold_s})
 

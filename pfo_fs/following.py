@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+_OVER = "over"
+"""The reason that ends with the next schedule: this one was there for some steps, and they are over."""
+
 What = TypeVar("What")
 """What a rank has to know of a schedule to follow it."""
 
@@ -65,17 +68,17 @@ class Follower(Generic[What]):
         coming = self._coming
         if coming is not None and step >= coming.start_step:
             self._coming, self._in_force, self.number = None, coming, coming.number
-            self._let_go_for.clear()
-            self._set_schedule(coming.what)
+            self._let_go_for.discard(_OVER)
+            self._set_schedule(None if self._let_go_for else coming.what)
         else:
             coming = None
         in_force = self._in_force
         if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
-            self.let_go("over", f"nothing new has come for {in_force.steps} steps; default clocks until it does")
+            self.let_go(_OVER, f"nothing new has come for {in_force.steps} steps; default clocks until it does")
         return coming
 
     def let_go(self, why: str, text: str) -> None:
-        """Default clocks, until `take_up` for the same reason, or another schedule."""
+        """Default clocks, until `take_up` for the same reason, whatever schedules come meanwhile."""
         if why not in self._let_go_for:
             self._let_go_for.add(why)
             self._set_schedule(None)
@@ -83,7 +86,12 @@ class Follower(Generic[What]):
 
     def take_up(self, why: str) -> None:
         """A reason for `let_go` is gone; what was there for measuring is not taken up again."""
-        if why in self._let_go_for and self._in_force is not None and not self._in_force.steps:
-            self._let_go_for.remove(why)
-            if not self._let_go_for:
-                self._set_schedule(self._in_force.what)
+        if why not in self._let_go_for:
+            return
+        self._let_go_for.remove(why)
+        if self._let_go_for or self._in_force is None:
+            return
+        if self._in_force.steps:
+            self._let_go_for.add(_OVER)
+        else:
+            self._set_schedule(self._in_force.what)

@@ -28,7 +28,7 @@ class Outage:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._since: dict[Way, float] = {}
+        self._unread_since: float | None = None
         self._failed_at: dict[Way, float] = {}
         self._errors: dict[Way, str] = {}
 
@@ -40,19 +40,22 @@ class Outage:
     def failed(self, way: Way, error: StoreError | RecordError) -> None:
         """A call has failed."""
         now = self._monotonic()
-        if way not in self._since:
-            self._since[way] = now
+        if way not in self._errors:
             what = "does not answer" if way == "read" else "takes nothing"
             log.warning("the shared directory %s; training goes on with what it has: %s", what, error.args[-1])
+        if way == "read" and self._unread_since is None:
+            self._unread_since = now
         self._failed_at[way] = now
         self._errors[way] = str(error.args[-1])
 
     def succeeded(self, way: Way) -> None:
         """A call has succeeded."""
-        if way in self._since and self._monotonic() - self._failed_at[way] >= _CALM_S:
-            del self._since[way], self._errors[way]
+        if way == "read":
+            self._unread_since = None
+        if way in self._errors and self._monotonic() - self._failed_at[way] >= _CALM_S:
+            del self._errors[way]
             log.warning("the shared directory %s again", "answers" if way == "read" else "takes what is written")
 
     def unread_s(self) -> float:
-        """For how long the directory has not answered, in s."""
-        return self._monotonic() - self._since["read"] if "read" in self._since else 0.0
+        """For how long the directory has not answered, not even now and then, in s."""
+        return 0.0 if self._unread_since is None else self._monotonic() - self._unread_since

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+_STREAMS = re.compile(r"/dev/(?:std(out|err)|fd/(\d{1,4}))")
+
 
 @contextmanager
 def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     """Opens a file to be written, which is at its place when the block ends without an exception.
 
-    What is there and is no plain file, such as /dev/stdout or a pipe, is written into. A link stays, and the file that
-    it leads to is replaced.
+    What is there and is no plain file, such as a pipe, is written into, and so is what /dev/stdout stands for. A link
+    stays, and the file that it leads to is replaced, with its mode.
 
     Args:
         path: The file.
@@ -23,11 +26,16 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     Raises:
         OSError: It cannot be written.
     """
+    opened = _STREAMS.fullmatch(os.fspath(path))
+    if opened:
+        with open(os.dup({"out": 1, "err": 2}.get(opened[1]) or int(opened[2])), "w", encoding="utf-8") as file:
+            yield file
+        return
     try:
-        plain = stat.S_ISREG(os.stat(path).st_mode)
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
-        plain = True
-    if not plain:
+        mode = stat.S_IFREG
+    if not stat.S_ISREG(mode):
         with open(path, "w", encoding="utf-8", newline="") as file:
             yield file
         return
@@ -35,6 +43,8 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
     try:
         with open(partial, "w", encoding="utf-8", newline="") as file:
+            if stat.S_IMODE(mode):
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
             yield file
         partial.replace(place)
     finally:

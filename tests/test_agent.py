@@ -156,10 +156,21 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
     job = host.create(client)
     host.join(client, job, info)
     folder = host.folder(job)
-    for number, hold_s, word in ((-1, 0.0, 0), (0, 0.0, 0), (0, 60.0, 1), (0, 60.0, 2), (-1, 0.0, 0), (0, 0.0, 0)):
+    for number, hold_s, word in (
+        (-1, 0.0, 0),
+        (0, 0.0, 0),
+        (0, 60.0, 1),
+        (0, 60.0, 2),
+        (0, 60.0, 0),
+        (-1, 0.0, 0),
+        (0, 0.0, 0),
+    ):
         current = bodies.CurrentBody(generation=1, number=number, state="running", hold_s=hold_s, word=word)
         folder.write_current(current)
-        if number >= 0:  # else a coordinator that knows nothing of schedules yet
+        if hold_s and not word:
+            wait_for(lambda: host.agent._held == (60.0, 0))
+            assert client.poll() is None, "nobody follows anything"
+        elif number >= 0:  # else a coordinator that knows nothing of schedules yet
             told = wait_for(client.poll, what="the word")
             assert told["type"] == "hold"
             assert told["hold_s"] >= hold_s
@@ -290,6 +301,7 @@ def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Hos
     clock = host.client(0)
     result = {"rank": 0, "iter_time": [1.0], "iter_energy": [1.0]}
     clock.send({"type": "measured", "rank": 0, "number": 3, "first_step": 5, "result": result})
+    wait_for(lambda: host.agent._too_early)
     job = host.create(client)
     host.join(client, job, info)
     assert wait_for(lambda: host.folder(job).ranks_with_result(3)) == [0]

@@ -91,10 +91,22 @@ def test_what_was_there_for_measuring_is_not_taken_up_again(rank: Rank) -> None:
     assert rank.follower.measured_number == -1
 
 
-def test_a_new_schedule_ends_all_reasons_for_having_let_go(rank: Rank) -> None:
+def test_a_new_schedule_is_not_followed_while_there_is_a_reason_not_to(rank: Rank) -> None:
     rank.expect(0)
     rank.steps(1)
     rank.follower.let_go("hold", "text")
     rank.expect(1, start_step=2)
-    assert rank.steps(2) == [None, "schedule 1"]
+    assert rank.steps(2) == [None, None]
+    assert (rank.follower.number, rank.follower.measured_number) == (1, -1)
+    rank.follower.take_up("hold")
+    assert rank.steps(1) == ["schedule 1"]
     assert rank.follower.measured_number == 1
+
+
+def test_what_is_not_taken_up_again_does_not_stand_in_the_way_of_the_next_schedule(rank: Rank) -> None:
+    rank.expect(0, steps=100)
+    rank.steps(1)
+    rank.follower.let_go("hold", "text")
+    rank.follower.take_up("hold")
+    rank.expect(1)
+    assert rank.steps(1) == ["schedule 1"]

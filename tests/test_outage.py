@@ -70,3 +70,11 @@ def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: Outag
     outage.succeeded("read")
     assert outage.unread_s() == 0
     assert outage.error == "no space left"
+
+
+def test_a_directory_that_answers_now_and_then_answers(outage: Outage, clock: Clock) -> None:
+    for _ in range(700):
+        outage.failed("read", FULL)
+        clock.now += 1
+        outage.succeeded("read")
+    assert outage.unread_s() == 0

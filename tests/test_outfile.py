@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from pfo_fs.outfile import output_file
+
+WRITES = """
+with output_file("/dev/stdout") as file:
+    file.write("new\\n")
+"""
 
 
 def write(path: Path, text: str = "new") -> None:
@@ -53,3 +60,20 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
 def test_a_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write(tmp_path)
+
+
+def test_standard_output_that_goes_to_a_file_is_added_to(tmp_path: Path) -> None:
+    code = f"from pfo_fs.outfile import output_file; exec({WRITES!r})"
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        file.write("before\n")
+        file.flush()
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+        file.write("after\n")
+    assert log.read_text() == "before\nnew\nafter\n"
+
+
+def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "f").touch(0o600)
+    write(tmp_path / "f")
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600

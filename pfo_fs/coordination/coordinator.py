@@ -12,7 +12,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from pfo_fs.coordination.announcer import Announcer
@@ -36,6 +37,8 @@ MISSING_AFTER_S = 30.0
 """After this long without them, ranks that have not registered are named."""
 
 _WORDS_PER_HOLD = 4
+_LONGEST_PLAN_S = 300.0
+"""A scheduler that thinks for longer than this may cost its job a break in a straggler's pace."""
 _MOST_TRIES = 2
 """How often a schedule is measured again of which results were lost."""
 _PROGRESS_WITHIN_S = 10.0
@@ -93,7 +96,7 @@ class Coordinator:
         self._results = Results(folder, self._roster)
         self._scheduler: FrequencyScheduler | None = None
         self._scheduler_failed = ""
-        self._longest_look_s = 0.0
+        self._longest_plan_s = 0.0
         self._index = 0  # how many lists of schedules the scheduler has yielded before the one in force
         self._made: dict[int, bodies.Source] = {}  # numbers that the scheduler made, ascending
         self._observed = -1  # the newest of them whose results the scheduler has observed
@@ -109,6 +112,7 @@ class Coordinator:
         self._source: bodies.Source | None = None  # of the newest committed schedule
         self._number = -1
         self._start_step = 0
+        self._steps = 0  # for how many steps it holds at most
         self._in_force_step: int | None = None  # since when rank 0 follows the newest schedule, once it does
         self._override: YamlOverride | None = None
         self._published_at = -math.inf
@@ -151,7 +155,7 @@ class Coordinator:
         situation = self._source.situation if self._source is not None else Situation()
         if not situation.slow_pipelines and situation.straggler is None:
             return 0.0, 0
-        hold_s = self._settings.straggler_timeout + self._longest_look_s  # planning takes its time
+        hold_s = self._settings.straggler_timeout + min(self._longest_plan_s, _LONGEST_PLAN_S)
         if self._scheduler is None:
             return hold_s, 0  # nobody follows anything here
         return hold_s, 1 + int(_WORDS_PER_HOLD * self._monotonic() / hold_s)
@@ -162,7 +166,6 @@ class Coordinator:
         Returns:
             Seconds until another look is worth it even if nothing is heard; 0 if at once.
         """
-        began_s = self._monotonic()
         try:
             delay = self._poll()
         except RecordError as error:
@@ -183,7 +186,6 @@ class Coordinator:
             self._scheduler_failed = text
             self._report_if_possible("broken", text)
             delay = 5.0
-        self._longest_look_s = max(self._longest_look_s, self._monotonic() - began_s)
         return delay
 
     def _report_if_possible(self, state: State, message: str) -> None:
@@ -235,7 +237,7 @@ class Coordinator:
         if self._scheduler_failed and not self._override.active:
             self._report("broken", self._scheduler_failed)
         else:
-            self._report("running", self._lost_results)
+            self._report("running", "" if self._override.active else self._lost_results)
         return 0.25 if self._override.unsettled else 1.0
 
     # ---- who is there
@@ -325,8 +327,16 @@ class Coordinator:
         results = self._results.read(number)
         self._observed, self._observed_in, self._tries = number, scheduler.situation, 0
         self._lost_results = ""
-        scheduler.observe(results)
+        with self._planning():
+            scheduler.observe(results)
         return results
+
+    @contextmanager
+    def _planning(self) -> Iterator[None]:
+        """Takes note of how long the scheduler keeps this coordinator from giving word."""
+        began_s = self._monotonic()
+        yield
+        self._longest_plan_s = max(self._longest_plan_s, self._monotonic() - began_s)
 
     def _restore(self, job: bodies.JobBody) -> None:
         """Reads which schedules an earlier coordinator committed, and which of them this scheduler can go on from."""
@@ -341,10 +351,12 @@ class Coordinator:
             except RecordError as error:  # whatever it was, the next one takes its place
                 self._announcer.log(logging.WARNING, f"schedule {number} cannot be read any more: {error}")
                 self._number, self._source = number, None
+                self._made.clear()  # nor is what was made of its results any more
                 continue
             if index is None:
                 continue
-            self._number, self._source, self._start_step = number, index.source, index.start_step
+            self._number, self._source = number, index.source
+            self._start_step, self._steps = index.start_step, index.steps
             if index.source.kind == "scheduler":
                 situation = index.source.situation
                 if index.source.policy != self._policy:
@@ -397,7 +409,8 @@ class Coordinator:
         situation = situation.model_copy(
             update={"target": self._override.target, "straggler": self._override.straggler}
         )
-        _tell(self._scheduler, situation)
+        with self._planning():
+            _tell(self._scheduler, situation)
 
     # ---- what is wanted, and its publication
 
@@ -431,8 +444,12 @@ class Coordinator:
         return source.situation.looks != last.situation.looks or schedules != self._published
 
     def _publish_if_wanted(self, now: float) -> None:
-        source, schedules = self._wanted()
-        if schedules is None or not (self._is_news(source, schedules) or self._results_are_lost()):
+        with self._planning():
+            source, schedules = self._wanted()
+        if schedules is None:
+            return
+        again = not self._is_news(source, schedules)
+        if again and not self._results_are_lost():
             return
         assert self._job is not None
         infos = self._roster.infos
@@ -455,7 +472,11 @@ class Coordinator:
             log.warning("job %s: somebody else wrote schedule %d; taking it over", self.folder.job_id, number)
             self._restore(self._job)
             return
-        self._number, self._source, self._start_step = number, source, start_step
+        self._number, self._source = number, source
+        self._start_step, self._steps = start_step, steps
+        self._tries = self._tries + 1 if again else 0
+        if not again:
+            self._lost_results = ""
         self._published = schedules
         self._in_force_step = None
         if source.kind == "scheduler":
@@ -491,21 +512,23 @@ class Coordinator:
         if not waits or self._number not in self._made or self._observed == self._number:
             return False
         assert self._job is not None
-        if self._in_force_step is None or not self._progress.iteration_s:
+        since = self._in_force_step
+        if since is None and self._steps and self._progress.step >= self._start_step + self._steps:
+            since = self._start_step  # it is over, and ranks do not say any more that they have followed it
+        if since is None or not self._progress.iteration_s:
             return False
         windows = 4 * (self._job.profile_steps + 1)
         steps = windows + math.ceil((_MEASURED_WITHIN_S + 4 * self._lead_s) / self._progress.iteration_s)
-        if self._progress.step < self._in_force_step + steps:
+        if self._progress.step < since + steps:
             return False
         missing = self._results.missing(self._number)
         if not missing:
             return False
         self._lost_results = f"{list_ranks(missing)} measured nothing under schedule {self._number}"
         if self._tries >= _MOST_TRIES:
-            self._lost_results += "; the schedule stays. Is a clock process or a helper process dead there?"
+            self._lost_results += ", nor when it was repeated. Is a clock process or a helper process dead there?"
             return False
-        self._tries += 1
-        log.warning("job %s: %s; it is measured again", self.folder.job_id, self._lost_results)
+        self._lost_results += "; it is measured again"
         return True
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:

@@ -156,7 +156,7 @@ class ClockProcess:
         elif size == 1 and self._info is None:
             self._info = self._wait_for_hello()  # it is there; unread, it would hide the end of the socket
         else:
-            return bool(size == 1)
+            return bool(size == 1) or b"\n" in self._answers
         return False
 
     # ---- power limits and energy: requests, of which the clock process answers one after the other

@@ -81,7 +81,7 @@ class Chooser:
         found = self.files.profile
         if found is None:
             decision = self._decide()
-            if self._chosen_w is not None:  # others have measured everything; whose choice is it?
+            if self._key and self._chosen_w is not None:  # others have measured everything; whose choice is it?
                 self.files.wait_for_result(self._key)
                 decision = self._decide()
             return decision

@@ -157,7 +157,6 @@ class ProfileFiles:
             if self._socket is None:
                 self._start()
             self._send({"type": "save", "text": profile_text(measurements), "replace": self._may_replace})
-            self._may_replace = True
 
     def stop_sharing(self) -> None:
         """From now on, what is measured here is nobody else's business."""

@@ -159,7 +159,8 @@ class LimitedGpu:
         self.problem = self.problem or (text if alive else self._why_dead())
 
     def _why_dead(self) -> str:
-        return self._clocks.message if self._limits is None else "the clock process has died"
+        never_worked = self._clocks.gpu_name == "none"
+        return self._clocks.message if never_worked else "the clock process has died"
 
 
 def read_energies_j(gpus: Sequence[LimitedGpu]) -> list[float]:

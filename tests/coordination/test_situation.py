@@ -275,11 +275,122 @@ def test_results_that_were_lost_are_measured_again_but_not_for_ever(folder: JobF
         poll(coordinator, clock, 2)
     assert folder.schedule_numbers() == [0, 1, 2]
     assert coordinator.state == "running"
-    assert "rank 1 measured nothing under schedule 2; the schedule stays" in coordinator.message
+    assert "rank 1 measured nothing under schedule 2, nor when it was repeated" in coordinator.message
     folder.write_result(2, result_of(1))
     poll(coordinator, clock, 2)
     assert Heeding.told == [[1.0, 1.0]]
     assert coordinator.message == ""
+
+
+def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_the_window(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heeding, "measuring", True)
+    write_step(folder, 0, number=-1)
+    poll(coordinate(folder, clock), clock, 2)
+    index = folder.read_index(0)
+    assert index is not None
+    another = coordinate(folder, clock)
+    for step in range(0, index.start_step + index.steps + 200, 10):
+        write_step(folder, step, number=-1)  # the window is over, and ranks say so
+        poll(another, clock, 2)
+    assert folder.schedule_numbers()[:2] == [0, 1]
+
+
+def test_what_could_not_be_published_was_not_tried(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError(errno.ENOSPC, "no space left")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_step(folder, 0, number=0)
+    poll(coordinator, clock, 2)
+    with monkeypatch.context() as disk:
+        disk.setattr(JobFolder, "write_schedule", full)
+        for step in range(0, 1000, 10):
+            write_step(folder, step, number=0)
+            poll(coordinator, clock, 2)
+    poll(coordinator, clock, 2)
+    assert folder.schedule_numbers() == [0, 1]
+
+
+def test_another_schedule_has_its_own_tries(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    numbers = []
+    for text in ("target: {slowdown: 1.1}\n", "straggler: {slowdown: 1.2}\n"):
+        for step in range(len(numbers) * 4000, len(numbers) * 4000 + 4000, 10):
+            write_step(folder, step, number=folder.schedule_numbers()[-1])
+            poll(coordinator, clock, 2)
+        numbers.append(folder.schedule_numbers()[-1])
+        assert f"schedule {numbers[-1]}, nor when it was repeated" in coordinator.message
+        say_yaml(folder, text)
+        poll(coordinator, clock, 4)
+        assert coordinator.message == ""
+    assert numbers == [2, 5]
+
+
+def test_a_schedule_in_the_middle_that_cannot_be_read_any_more_starts_the_scheduler_afresh(
+    folder: JobFolder, clock: Clock
+) -> None:
+    coordinator = coordinate(folder, clock)
+    for number in range(3):
+        poll(coordinator, clock, 2)
+        write_results(folder, number, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 2)
+    assert clock_mhz(folder) == 1410 - 3 * 15
+    (folder.files.root / folder.path / "sched" / "1" / "index.json").write_text("damaged")
+    poll(coordinate(folder, clock), clock, 2)
+    assert folder.schedule_numbers()[-1] in (3, 4)
+    told = [seen for seen in Heeding.told if isinstance(seen, list)]
+    assert len(told) <= 2, "results of schedules before the damaged one are not another one's"
+
+
+def test_a_scheduler_that_plans_for_long_is_given_word_for_longer(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plans_for_long(self: Heeding, situation: Situation) -> None:
+        clock.now += 100
+        FrequencyScheduler.react(self, situation)
+
+    monkeypatch.setattr(Heeding, "react", plans_for_long)
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    for rank in (0, 1):
+        folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7, 0, 1.5)]))
+    write_step(folder, 7, number=0)
+    poll(coordinator, clock, 120)
+    assert coordinator.hold[0] == pytest.approx(160, abs=1)
+
+
+def test_a_coordinator_that_has_no_scheduler_yet_gives_no_word(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    for rank in (0, 1):
+        folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7, 0, 1.5)]))
+    write_step(folder, 7, number=0)
+    poll(coordinator, clock, 10)
+    assert coordinator.hold[1] > 0
+    (folder.files.root / folder.path / "ranks" / "1.json").unlink()
+    another = coordinate(folder, clock)
+    poll(another, clock, 10)
+    assert another.state == "waiting"
+    assert another.hold == (60.0, 0)
+
+
+def test_a_failure_is_logged_with_its_traceback_once(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("again and again")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    monkeypatch.setattr("pfo_fs.coordination.override.YamlOverride.look", fails)
+    poll(coordinator, clock, 50)
+    assert caplog.text.count("Traceback") == 1
 
 
 def test_a_result_that_cannot_be_read_is_left_out(

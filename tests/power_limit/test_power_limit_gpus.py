@@ -154,6 +154,7 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
     kill_all(gpu)
     later = open_limited()
     later.range_w()
+    assert not list(sim_dir.glob("power-limit-*")), "the note has done its duty"
     later.set_limit_w(300)
     later.close()
     assert limits_set(sim_dir) == [200, 500, 300, 500]
