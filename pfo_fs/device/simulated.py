@@ -14,7 +14,7 @@ import stat
 import time
 from contextlib import suppress
 
-from pfo_fs.device.gpu import ActionLog
+from pfo_fs.device.action_log import ActionLog
 from pfo_fs.device.physics import Coefficients, GpuModel, gpu_model
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
