@@ -90,7 +90,8 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
 
 
 def _table(measurements: Sequence[PowerLimitMeasurement], chosen_w: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    caption = "time and energy of the steps that each limit was measured for, all GPUs together"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
     for title in ("limit W", "time s", "slower", "energy J", "saved", ""):
         table.add_column(title, justify="right")
     top = measurements[0]
