@@ -290,9 +290,9 @@ class HostAgent:
         self._next_poll = 0.0
 
     def _on_order(self, client: Client, message: wire.Message) -> None:
-        info = self._ranks[client.rank]
-        if info.dp_rank or info.tp_rank:
-            return  # the first rank of the stage speaks for all
+        info = self._ranks.get(client.rank)
+        if info is None or info.dp_rank or info.tp_rank:
+            return  # there is no job, or the first rank of the stage speaks for all
         body = bodies.OrderBody(rank=client.rank, instructions=message["instructions"])
         self._write(lambda: self.folder.write_order(body))
 

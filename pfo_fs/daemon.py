@@ -110,7 +110,9 @@ class Daemon:
                 self._shared.make_folders()
                 break
             except StoreError as error:
-                log.warning("%s", error.args[-1])
+                if str(error.args[-1]) != self._problem:
+                    self._problem = str(error.args[-1])
+                    log.warning("%s; trying again until this user can write there", self._problem)
                 self._watcher.wait(1.0)
         log.info(
             "watching %s (%s)", self._files.root, "events and polling" if is_local(self._files.root) else "polling"

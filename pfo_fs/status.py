@@ -124,7 +124,7 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     """A line with the job's id, which is long; its figures below, within 80 columns; what went wrong below that."""
     schedule = job.get("schedule")
     row = Text("  ")
-    row.append(f"{job.get('end_reason') or job['state']:<9}", style=_STATE_STYLE.get(job["state"], ""))
+    row.append(f"{job.get('end_reason') or job['state']:<11} ", style=_STATE_STYLE.get(job["state"], ""))
     row.append(f"{job.get('coordination') or '-':<7}")
     row.append(f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks".ljust(13))
     row.append(("no schedule" if schedule is None else f"schedule {schedule} ({job['schedule_source']})").ljust(24))

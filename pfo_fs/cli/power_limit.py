@@ -96,7 +96,7 @@ def _table(measurements: Sequence[PowerLimitMeasurement], chosen_w: int) -> Tabl
         table.add_column(title, justify="right")
     top = measurements[0]
     for m in measurements:
-        chosen = m is next(known for known in measurements if known.power_limit == chosen_w)
+        chosen = m.power_limit == chosen_w
         table.add_row(
             str(m.power_limit),
             f"{m.time:.4f}",

@@ -28,6 +28,7 @@ class Announcer:
         self._still_leads = still_leads
         self._monotonic = monotonic
         self._said: bodies.CurrentBody | None = None
+        self._news = ""
         self._checked = -math.inf
         self._logged: dict[str, float] = {}  # what was logged lately, and when
 
@@ -39,7 +40,8 @@ class Announcer:
         """
         if (body == self._said and not force and self._still_said(body.generation)) or not self._still_leads():
             return
-        if body.news and (self._said is None or body.news != self._said.news):
+        if body.news != self._news:
+            self._news = body.news
             log.info("job %s: %s", self._folder.job_id, body.news)
         self._folder.write_current(body)
         self._said = body

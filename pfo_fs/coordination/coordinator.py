@@ -389,7 +389,7 @@ class Coordinator:
             dump.save_prof(results, self._settings.dump_dir / self.folder.job_id, number)
         if not self._scheduler.done and self._scheduler.next_schedule() is not before:
             self._index += 1
-        self._shelf.keep(self._scheduler.findings())
+        self._shelf.keep(self._scheduler.findings(), measuring=self._scheduler.measuring)
         model = self._scheduler.model()
         if model and model != self._model:
             self._model = model

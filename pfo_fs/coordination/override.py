@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 SETTLE_S = 1.0
 """A file must read the same twice, this far apart, before it is acted on: editors write in pieces."""
-_REFUSED = (errno.EFBIG, errno.EINVAL, errno.EPERM, errno.ELOOP)  # too large, no plain file, foreign owner, link
+_REFUSED = (errno.EFBIG, errno.EINVAL, errno.EPERM, errno.ELOOP, errno.EACCES, errno.EISDIR)
+"""Too large, no plain file, foreign owner, link, no right to read it: that will not mend itself."""
 GONE_AFTER_LISTINGS = 3
 GONE_AFTER_S = 3.0
 """A file is taken for removed after so many listings without it over so long: one listing may be stale."""
@@ -85,6 +86,8 @@ class YamlOverride:
             except StoreError as error:
                 if error.errno in _REFUSED:
                     self.problem = str(error.args[-1])
+                    if error.errno == errno.EACCES:
+                        self.problem += "; let the daemon's user read it (chmod a+r schedule.yaml)"
                     self._say("rejected", "", [(None, self.problem)])
                 return
         if content is None:

@@ -67,17 +67,28 @@ class ProfileShelf:
         self._key = f"{safe_name(str(about['model'])) or 'unnamed'}-{digest}"
         self._about = json.dumps(about, indent=1)[:200_000]
         known = self._folder.read_known()
+        self._kept = self._folder.read_own_profile(self._key)
         if known is None:
             found = self._folder.read_profiles(self._key)
+            for job_id in [job_id for job_id, csv in found.items() if not _rows(csv)]:
+                log.warning("job %s: the profile of job %s holds no measurements", self._folder.job_id, job_id)
+                del found[job_id]
             best = max(found, key=lambda job_id: (_rows(found[job_id]), job_id), default="")
             known = self._folder.claim_known(bodies.KnownBody(source=best, csv=found.get(best, "")))
         self._consulted = True  # not before all that could fail has not: a replay asks again, too
         return known if known.csv else None
 
-    def keep(self, csv: str) -> None:
-        """Publishes what this job has measured, if that is news; a directory that does not take it loses nothing."""
-        if not csv or not self._key or csv == self._kept:
+    def keep(self, csv: str, *, measuring: bool = False) -> None:
+        """Publishes what this job has measured, if that is news; a directory that does not take it loses nothing.
+
+        Args:
+            csv: The profile.
+            measuring: Whether there is more to come.
+        """
+        if not self._key or csv == self._kept or not _rows(csv):
             return
+        if measuring and _rows(csv) < _rows(self._kept):
+            return  # measured anew, and not all of it yet
         try:
             self._folder.write_profile(self._key, csv, self._about)
             self._kept = csv
@@ -87,4 +98,4 @@ class ProfileShelf:
 
 def _rows(csv: str) -> int:
     """How many lines look like measurements."""
-    return sum(line.count(",") >= 4 for line in csv.splitlines())
+    return sum(line.count(",") >= 4 for line in csv.splitlines()[1:])

@@ -63,6 +63,7 @@ class ProfileFiles:
             "key": key,
         }
         self._socket: socket.socket | None = None
+        self._leaving: list[socket.socket] = []
         self._processes: list[subprocess.Popen[bytes]] = []  # those that may still write
         self._started = False
         self._shares = False
@@ -168,18 +169,33 @@ class ProfileFiles:
     def leave(self) -> None:
         """Lets the helper go when it has done what it was told; does not wait for that."""
         if self._socket is not None:
-            self._socket.close()
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            self._leaving.append(self._socket)
             self._socket = None
+
+    def hear(self) -> None:
+        """Takes in what went wrong while a helper finished; costs nothing once it has."""
+        for leaving in list(self._leaving):
+            with suppress(BlockingIOError, ValueError, KeyError):
+                while packet := wire.receive(leaving, socket.MSG_DONTWAIT):
+                    message = wire.decode(packet)
+                    if message["type"] == "problem":
+                        self._warn(message["message"])
+                leaving.close()
+                self._leaving.remove(leaving)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Waits until everything is written, but no longer than `timeout_s`."""
         self.leave()
         deadline_s = time.monotonic() + timeout_s
-        for process in self._processes:
-            try:
-                process.wait(max(0.0, deadline_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
+        while any(process.poll() is None for process in self._processes):
+            if time.monotonic() > deadline_s:
                 self._warn("its helper process has not finished writing")
+                break
+            self.hear()
+            time.sleep(0.01)
+        self.hear()
 
     def _send(self, message: wire.Message) -> None:
         if self._socket is not None:

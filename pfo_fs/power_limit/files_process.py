@@ -104,7 +104,8 @@ class Helper:
                 start["profile"], start["error"] = "wrong", str(error)
             except OSError as error:
                 start["profile"] = "unknown"
-                self._tell_problem(f"the profile cannot be read, and will not be written: {error}")
+                text = f"{self._profile_path} cannot be read, and will not be written: {error.strerror or error}"
+                self._tell_problem(text)
         interval_s = None
         if self._shared_dir is not None:
             try:
@@ -153,7 +154,8 @@ class Helper:
         except StoreError as error:
             self._tell_problem(f"measurements are not shared: {error.args[-1]}")
         except (OSError, ValueError) as error:
-            self._tell_problem(f"{message['type']}: it cannot be written: {error}")
+            what = self._profile_path if message["type"] == "save" else "what was measured"
+            self._tell_problem(f"{what} cannot be written: {getattr(error, 'strerror', None) or error}")
 
     def _tell_problem(self, text: str) -> None:
         if text != self._told:

@@ -52,7 +52,7 @@ def parse_profile(text: str | bytes, name: str) -> list[PowerLimitMeasurement]:
     if len(text) > MAX_PROFILE_BYTES:
         raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 20} MiB; that is no profile of power limits")
     try:
-        return _Profile.model_validate_json(text).measurements
+        measurements = _Profile.model_validate_json(text).measurements
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
@@ -60,6 +60,13 @@ def parse_profile(text: str | bytes, name: str) -> list[PowerLimitMeasurement]:
             f"{name} is no profile of power limits: {where}: {first['msg']}; it should look like "
             f'{{"measurements": [{{"power_limit": 300, "energy": 1234.5, "time": 6.7}}]}}'
         ) from None
+
+    seen: set[int] = set()
+    for measurement in measurements:
+        if measurement.power_limit in seen:
+            raise PlanError(f"{name} has {measurement.power_limit} W twice; which of them counts?")
+        seen.add(measurement.power_limit)
+    return measurements
 
 
 def profile_text(measurements: Iterable[PowerLimitMeasurement]) -> str:

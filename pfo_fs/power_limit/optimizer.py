@@ -191,6 +191,8 @@ class GlobalPowerLimitOptimizer:
         elif isinstance(state, Done):
             self._set_limit(state.optimal_power_limit)  # it was given back if training paused
             self._look_after_gpus()
+            if self._chooser is not None:
+                self._chooser.files.hear()
             if self._drift_watch is not None:
                 self._look_for_drift(self._drift_watch)
 

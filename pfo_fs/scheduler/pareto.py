@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Container, Sequence
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
 from statistics import fmean, median, median_low, stdev
 from typing import Any
 
@@ -32,6 +33,9 @@ _LEAST_NOISE = 0.002
 _WORTH = 0.002
 """Relative: a plan that is faster than it need be by less than this stays."""
 _DRIFTS_PER_LOOK = 2
+_WINDOWS_FOR_NOISE = 5
+_DISTURBED, _TIMES_THE_NOISE = 0.05, 4.0
+"""Scatter of a window that tells nothing: relative standard deviation, and how many times the usual one it must be."""
 _FINE_WINDOWS_AGAIN = 2
 _LEAST_GOAL = 0.01
 """Of full speed: a deadline may leave nothing for the pipeline, and nothing is divided by that."""
@@ -98,6 +102,8 @@ class ParetoScheduler(InstructionProfiler):
         self._expected_for: Target | None = None
         self._cached: tuple[Any, list[FrequencySchedule]] | None = None
         self._watch = PaceWatch()
+        self._noises: deque[float] = deque(maxlen=_WINDOWS_FOR_NOISE)
+        self._doubtful = False
         self._patience = Patience()
 
     @classmethod
@@ -126,6 +132,8 @@ class ParetoScheduler(InstructionProfiler):
         schedules: list[FrequencySchedule] = []
         while True:
             results = yield schedules  # a placeholder: `next_schedule` knows better
+            if self._is_disturbed(results):
+                continue  # and `assess` asks for another look
             if self._has_drifted(results):
                 yield from self._measure_anew()
             else:
@@ -171,6 +179,8 @@ class ParetoScheduler(InstructionProfiler):
         if situation.looks != self.situation.looks:
             self._corrections.count_anew()
             self._drifts = 0
+            if self._corrections.given_up and self._model is not None:
+                self._corrections, self._model.guard = Corrections(), 0.0  # what it was given up for may be over
         super().react(situation)
         self.settled = False
         self._watch.forget()
@@ -194,7 +204,7 @@ class ParetoScheduler(InstructionProfiler):
         if not spans:
             return False
         self._full_s = median_low(fmean(values) for values in spans.values())  # of two pipelines the healthy one
-        self._watch.noise = max(_noise_of(values) for values in spans.values())
+        self._note_noise(spans)
         self._full_j = self._energy_j(results)
         self._after_s = max(0.0, median(fmean(r.iter_time) - span_of(r) for r in self._firsts(results).values()))
         self.warmth = 1.0
@@ -323,7 +333,6 @@ class ParetoScheduler(InstructionProfiler):
             return
         means = [fmean(values) for values in spans.values()]
         measured_s = median_low(means)
-        self._watch.noise = max(_noise_of(values) for values in spans.values())
         error = max(_LEAST_NOISE, _SURE * self._watch.noise / (len(means) * len(next(iter(spans.values())))) ** 0.5)
         measured_j = self._energy_j(results)
         self._expected_s, self._expected_for = measured_s, self.target
@@ -369,6 +378,24 @@ class ParetoScheduler(InstructionProfiler):
                 break
         self.news += f"; the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
         self._corrections.given_up = True  # slower than the highest clocks is nobody's doing here
+
+    def _is_disturbed(self, results: Sequence[ProfilingResult]) -> bool:
+        """Whether iterations scatter as they never did: something else ran on the hosts, and they tell nothing."""
+        noise = self._note_noise(self._spans(results))
+        self._doubtful = noise > max(_DISTURBED, _TIMES_THE_NOISE * self._watch.noise)
+        if self._doubtful:
+            self.settled = False
+            self._say()
+            self.news += f"; iterations scattered by {noise:.0%}, so they are measured again"
+        return self._doubtful
+
+    def _note_noise(self, spans: Mapping[int, Sequence[float]]) -> float:
+        """Returns the noise of a window; one that is disturbed does not change what noise is expected."""
+        noise = max((_noise_of(values) for values in spans.values()), default=0.0)
+        if noise:
+            self._noises.append(noise)
+            self._watch.noise = median_low(self._noises)
+        return noise
 
     def _has_drifted(self, results: Sequence[ProfilingResult]) -> bool:
         """Whether instructions of a healthy pipeline take another time than the profile says; not endlessly."""
@@ -421,6 +448,12 @@ class ParetoScheduler(InstructionProfiler):
         """Finds stragglers, and drift that all pipelines share."""
         if self._model is None or self.measuring:
             return self.situation
+        if self._doubtful:
+            self._patience.pass_by(pace)
+            if not self._patience.is_over():
+                return self.situation
+            self._doubtful = False
+            return self.situation.model_copy(update={"looks": self.situation.looks + 1})
         measured = self._expected_s if self._expected_for == self.target else 0.0
         healthy_s = measured or self._goal_s()
         slowdowns, pipelines = self._slowdowns(), self.job_info.dp_degree

@@ -379,6 +379,13 @@ class JobFolder:
         self.files.claim(f"profiles/{key}/about.json", about.encode())
         self.files.publish(f"profiles/{key}/{self.job_id}.csv", csv.encode())
 
+    def read_own_profile(self, key: str) -> str:
+        """What this job has measured, as `write_profile` was given it last; empty if nothing."""
+        try:
+            return (self.files.read(f"profiles/{key}/{self.job_id}.csv", PROFILE_LIMIT) or b"").decode()
+        except (StoreError, UnicodeDecodeError):
+            return ""
+
     def read_profiles(self, key: str) -> dict[str, str]:
         """What the latest jobs with this key have measured, by job id; what is too large or no text is left out."""
         found: dict[str, str] = {}

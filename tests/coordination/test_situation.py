@@ -578,3 +578,65 @@ def test_without_all_orders_nothing_is_looked_for(tmp_path: Path) -> None:
     shelf = ProfileShelf(make_job(tmp_path, 2))
     assert shelf.known(job_body(), {0: ORDER, 1: None}, GPUS) is None
     assert not shelf.consulted
+
+
+def test_a_profile_gives_way_only_to_one_that_is_complete_or_larger(tmp_path: Path) -> None:
+    def kept() -> str:
+        return folder.read_own_profile(next((tmp_path / "profiles").iterdir()).name)
+
+    folder = make_job(tmp_path, 2, attempt="a")
+    full = CSV + "0,backward,1410,1,1\n"
+    for attempt in range(2):
+        shelf = ProfileShelf(folder)
+        shelf.known(job_body(), ORDERS, GPUS)
+        if attempt == 0:
+            shelf.keep(full)
+        shelf.keep(CSV.splitlines()[0] + "\n")
+        shelf.keep(CSV, measuring=True)
+        assert kept() == full, "also after a restart"
+    shelf.keep(CSV)
+    assert kept() == CSV
+
+
+def test_a_profile_without_measurements_is_nothing_to_begin_with(tmp_path: Path) -> None:
+    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
+    shelf = ProfileShelf(first)
+    shelf.known(job_body(), ORDERS, GPUS)
+    shelf.keep(CSV)
+    path = next((tmp_path / "profiles").rglob("*.csv"))
+    path.write_text(CSV.splitlines()[0] + "\n")
+    later = ProfileShelf(second)
+    assert later.known(job_body(), ORDERS, GPUS) is None
+    known = second.read_known()
+    assert known is not None
+    assert known.source == ""
+
+
+def test_a_yaml_that_the_daemon_may_not_read_is_refused_and_says_so(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: object) -> None:
+        raise StoreError(errno.EACCES, "schedule.yaml: Permission denied")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "all: 0\n")
+    monkeypatch.setattr(JobFolder, "read_yaml", denied)
+    poll(coordinator, clock, 4)
+    current = folder.read_current()
+    assert current is not None
+    assert "Permission denied; let the daemon's user read it" in current.yaml_problem
+
+
+def test_news_that_cannot_be_written_is_logged_once(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError(errno.EIO, "no current.json")
+
+    caplog.set_level("INFO")
+    coordinator = coordinate(folder, clock)
+    monkeypatch.setattr(JobFolder, "write_current", fails)
+    monkeypatch.setattr(Heeding, "news", "it goes on")
+    poll(coordinator, clock, 30)
+    assert caplog.text.count("it goes on") == 1

@@ -54,6 +54,7 @@ def make(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[pl.GlobalPowe
             time=st.floats(1e-6, 1e9),
         ),
         min_size=1,
+        unique_by=lambda measurement: measurement.power_limit,
     )
 )
 def test_a_profile_is_the_same_after_writing_and_reading(measurements: list[pl.PowerLimitMeasurement]) -> None:
@@ -76,6 +77,7 @@ def test_no_text_does_more_than_raise_our_error(text: str | bytes) -> None:
         ('{"measurements": [{"power_limit": 1, "energy": 1}]}', "time: Field required"),
         ('{"measurements": "' + "x" * (1 << 20) + '"}', "larger than 1 MiB"),
         ("[" * 100_000, "JSON"),
+        ('{"measurements": [' + ", ".join(2 * ['{"power_limit": 150, "energy": 1, "time": 1}']) + "]}", "150 W twice"),
     ],
 )
 def test_a_malformed_profile_is_an_error_that_says_where(
@@ -178,6 +180,8 @@ def test_a_folder_that_is_not_there_is_one_warning_and_the_limit_is_chosen(
     optimizer.close()
     assert state_of(optimizer) == ("Done", 250, None)
     assert not (tmp_path / "missing").exists()
+    assert "p.json cannot be written: No such file" in caplog.text
+    assert len(caplog.records) == 1
 
 
 def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(

@@ -103,11 +103,17 @@ def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
     assert "does not agree" in caplog.text
 
 
-def test_a_damaged_profile_is_said_and_does_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("row", "words"), [("0,__import__('os')", "holds no measurements"), ("0,forward,1e9,x,1", "cannot be used")]
+)
+def test_a_damaged_profile_is_said_and_does_no_harm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, row: str, words: str
+) -> None:
     settled(Play(cluster(0), tmp_path, SETTINGS))
-    next((tmp_path / "profiles").rglob("*.csv")).write_text("stage,instruction\n0,__import__('os')\n")
+    path = next((tmp_path / "profiles").rglob("*.csv"))
+    path.write_text(f"stage,instruction,frequency,time,energy\n{row}\n")
     settled(Play(cluster(1), tmp_path, SETTINGS))
-    assert "cannot be used" in caplog.text
+    assert words in caplog.text
 
 
 def test_a_plan_that_takes_too_long_is_made_faster(tmp_path: Path) -> None:
@@ -159,6 +165,19 @@ def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     after = list(play.run(60))[-1]
     assert after.energy_j / after.time_s == pytest.approx(cap_w, rel=0.015)
     assert after.time_s > before.time_s
+
+
+def test_a_window_that_something_else_disturbed_is_measured_again_and_nothing_is_given_up(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    for iteration in play.run(120, lambda iteration: iteration.number == play.first_plan):
+        began = iteration.step
+    play.cluster.episodes = [Episode(1.9, began + 2, began + 4)]
+    played = list(play.run(100))
+    assert not any("measuring at the highest clocks" in iteration.news for iteration in played)
+    assert "does not deliver" not in played[-1].news
+    summary = summarize(play, played)
+    assert summary.slowdown < 0.003
+    assert summary.energy_saved > 0.05
 
 
 def test_a_target_that_no_plan_keeps_to_is_said_to_be_impossible_with_what_is_possible(tmp_path: Path) -> None:
