@@ -200,7 +200,7 @@ class PFOFileOptimizer:
                 self._revive(agent, now)
         if self._clocks.lost and "clocks" not in self._warned:
             self._warned.add("clocks")  # it has said so itself
-            text = f"rank {self.placement.rank}: the clock process has died; the clock stays at its default"
+            text = f"rank {self.placement.rank}: there is no clock process any more; the clock stays at its default"
             self._tell({"type": "problem", "message": text})
         if now >= self._held_until_s:
             self._end_hold()

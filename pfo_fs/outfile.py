@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-_STREAMS = re.compile(r"/dev/(?:std(out|err)|fd/(\d{1,4}))")
+_STREAMS = re.compile(r"/dev/(?:(stdout|stderr)|fd/(\d{1,4}))")
 
 
 @contextmanager
@@ -26,17 +26,14 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     Raises:
         OSError: It cannot be written.
     """
-    opened = _STREAMS.fullmatch(os.fspath(path))
-    if opened:
-        with open(os.dup({"out": 1, "err": 2}.get(opened[1]) or int(opened[2])), "w", encoding="utf-8") as file:
-            yield file
-        return
+    stream = _STREAMS.fullmatch(os.fspath(path))
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         mode = stat.S_IFREG
-    if not stat.S_ISREG(mode):
-        with open(path, "w", encoding="utf-8", newline="") as file:
+    if stream or not stat.S_ISREG(mode):
+        into = os.dup({"stdout": 1, "stderr": 2}.get(stream[1]) or int(stream[2])) if stream else path
+        with open(into, "w", encoding="utf-8", newline="") as file:
             yield file
         return
     place = Path(os.path.realpath(path))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from clock import Clock
 from hypothesis import settings
 from running import Gluster, Processes
 
@@ -36,6 +37,12 @@ def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "t
             return value
         time.sleep(0.01)
     raise AssertionError(f"{what} did not come true within {timeout_s} s")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still until it is moved."""
+    return Clock()
 
 
 @pytest.fixture(name="wait_for")

@@ -6,21 +6,10 @@ import errno
 import logging
 
 import pytest
+from clock import Clock
 
 from pfo_fs.errors import StoreError
 from pfo_fs.outage import Outage
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 from pfo_fs.outfile import output_file
 
 WRITES = """
+from pfo_fs.outfile import output_file
 with output_file("/dev/stdout") as file:
     file.write("new\\n")
 """
@@ -63,12 +64,11 @@ def test_a_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_standard_output_that_goes_to_a_file_is_added_to(tmp_path: Path) -> None:
-    code = f"from pfo_fs.outfile import output_file; exec({WRITES!r})"
     log = tmp_path / "log"
     with log.open("w") as file:
         file.write("before\n")
         file.flush()
-        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+        subprocess.run([sys.executable, "-c", WRITES], stdout=file, check=True)
         file.write("after\n")
     assert log.read_text() == "before\nnew\nafter\n"
 

@@ -351,7 +351,7 @@ class Coordinator:
             except RecordError as error:  # whatever it was, the next one takes its place
                 self._announcer.log(logging.WARNING, f"schedule {number} cannot be read any more: {error}")
                 self._number, self._source = number, None
-                self._made.clear()  # nor is what was made of its results any more
+                self._made.clear()
                 continue
             if index is None:
                 continue
@@ -363,6 +363,8 @@ class Coordinator:
                     self._made.clear()
                 else:
                     self._made[number] = index.source
+        if next((source.index for source in self._made.values()), 0) > 0:
+            self._made.clear()  # what came before is lost, and a replay from the middle would be another scheduler's
         accepted = self._source.sha256 if self._source and self._source.kind == "yaml" else ""
         self._override = YamlOverride(self.folder, job.job_info.dp_degree, accepted, situation)
         self._published = None

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from clock import Clock
 from jobs import make_job, one_f_one_b, plan_text, rank_infos, register, schedules_of, write_results, write_step
 from schedulers import ThreeSteps
 
@@ -17,23 +18,10 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory, bodies, load_prof, load_ranks, load_sched
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Exploding(FrequencyScheduler):
     def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
         raise ZeroDivisionError("no plan today")
         yield []
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def coordinate(folder: JobFolder, clock: Clock, **settings: object) -> Coordinator:

@@ -45,6 +45,14 @@ def open_limited() -> Iterator[Open]:
         gpu.close()
 
 
+def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> LimitedGpu:
+    gpu = open_limited()
+    gpu.range_w()
+    gpu.set_limit_w(200)
+    wait_for(lambda: limits_set(sim_dir) == [200])
+    return gpu
+
+
 # ---- the simulated GPU
 
 
@@ -147,10 +155,7 @@ def kill_all(gpu: LimitedGpu) -> None:
 def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    gpu = open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(200)
-    wait_for(lambda: limits_set(sim_dir) == [200])
+    gpu = at_200_w(open_limited, sim_dir, wait_for)
     kill_all(gpu)
     later = open_limited()
     later.range_w()
@@ -164,10 +169,7 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
 def test_a_limit_that_somebody_has_set_after_a_killed_job_is_kept(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    gpu = open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(200)
-    wait_for(lambda: limits_set(sim_dir) == [200])
+    gpu = at_200_w(open_limited, sim_dir, wait_for)
     kill_all(gpu)
     SimulatedGpu("a").set_power_limit_w(350)
     later = open_limited()
@@ -222,10 +224,7 @@ def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, s
 def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpu = open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(200)
-    wait_for(lambda: limits_set(sim_dir) == [200])
+    gpu = at_200_w(open_limited, sim_dir, wait_for)
     assert gpu.pid is not None
     os.kill(gpu.pid, signal.SIGKILL)
     with caplog.at_level(logging.WARNING, "pfo_fs"):
@@ -240,10 +239,7 @@ def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
 def test_sigterm_to_the_clock_process_gives_the_limit_back_for_good(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    gpu = open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(200)
-    wait_for(lambda: limits_set(sim_dir) == [200])
+    gpu = at_200_w(open_limited, sim_dir, wait_for)
     assert gpu.pid is not None
     os.kill(gpu.pid, signal.SIGTERM)
     wait_for(lambda: limits_set(sim_dir) == [200, 500])
@@ -257,10 +253,7 @@ def test_sigterm_to_the_clock_process_gives_the_limit_back_for_good(
 def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor
 ) -> None:
-    gpu = open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(200)
-    wait_for(lambda: limits_set(sim_dir) == [200])
+    gpu = at_200_w(open_limited, sim_dir, wait_for)
     assert gpu.pid is not None
     os.kill(gpu.pid, signal.SIGKILL)
     gpu.close()

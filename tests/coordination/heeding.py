@@ -1,0 +1,89 @@
+"""A job of two pipelines under a scheduler that heeds people and the pace, and what tests do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from clock import Clock
+from jobs import rank_infos, write_step
+
+from pfo_fs.coordination import Coordinator
+from pfo_fs.models import FrequencySchedule, ProfilingResult, Situation
+from pfo_fs.scheduler import FrequencyScheduler, Pace
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import JobFolder, SharedDirectory, bodies
+
+ORDER: list[tuple[str, int | None]] = [("forward", None), ("backward", None)]
+
+
+class Heeding(FrequencyScheduler):
+    """Runs at 1410 MHz, less 15 for each result, less 150 with a target, less 300 for a slow pipeline."""
+
+    watches_pace = True
+    told: list[object] = []  # noqa: RUF012  what the last one made was told, for the tests
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        Heeding.told = []
+        self._results = 0
+        self._kept: dict[object, list[FrequencySchedule]] = {}
+        while True:
+            results = yield []
+            self._results += min(1, round(results[0].iter_time[0]))  # results of 0 s change nothing
+            Heeding.told.append([result.iter_time[0] for result in results])
+
+    def next_schedule(self) -> list[FrequencySchedule]:
+        super().next_schedule()
+        situation = self.situation
+        mhz = 1410 - 15 * self._results - 150 * (situation.target is not None) - 300 * bool(situation.slow_pipelines)
+        if mhz not in self._kept:
+            self._kept[mhz] = [
+                FrequencySchedule(rank=info.rank, frequencies=[(name, mhz) for name, _ in ORDER])
+                for info in self.rank_infos
+            ]
+        return self._kept[mhz]
+
+    def react(self, situation: Situation) -> None:
+        Heeding.told.append(situation)
+        super().react(situation)
+
+    def assess(self, pace: Sequence[Pace]) -> Situation:
+        Heeding.told.append(list(pace))
+        slow = {one.pipeline: one.span_s for one in pace if one.span_s > 1}
+        return self.situation.model_copy(update={"slow_pipelines": slow})
+
+    def findings(self) -> str:
+        return f"stage,instruction,frequency,time,energy\n0,forward,{1410 - self._results},1,1\n"
+
+
+def coordinate(folder: JobFolder, clock: Clock) -> Coordinator:
+    fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
+    settings = PFOSettings(scheduler=f"{Heeding.__module__}:Heeding")
+    return Coordinator(fresh, settings, kind="daemon", generation=1, monotonic=clock)
+
+
+def poll(coordinator: Coordinator, clock: Clock, seconds: float = 10.0) -> None:
+    end = clock.now + seconds
+    while clock.now < end:
+        coordinator.poll()
+        clock.now += 0.5
+
+
+def clock_mhz(folder: JobFolder) -> int:
+    current = folder.read_current()
+    assert current is not None
+    index = folder.read_index(current.number)
+    assert index is not None
+    schedule = folder.read_schedule(index, rank_infos(1, 2)[0])
+    assert schedule is not None
+    return schedule.frequencies[0][1]
+
+
+def straggle(folder: JobFolder) -> None:
+    """Both pipelines take longer under schedule 0."""
+    for rank in (0, 1):
+        folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7, 0, 1.5)]))
+    write_step(folder, 7, number=0)
+
+
+def say_yaml(folder: JobFolder, text: str) -> None:
+    folder.files.publish(f"{folder.path}/schedule.yaml", text.encode())

@@ -1,0 +1,140 @@
+"""Damaged files, failing directories, and other schedulers than the one before."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from clock import Clock
+from heeding import Heeding, clock_mhz, coordinate, poll, say_yaml, straggle
+from jobs import rank_infos, write_results
+
+from pfo_fs.coordination import Coordinator
+from pfo_fs.errors import StoreError
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import JobFolder, SharedDirectory
+
+
+def test_a_schedule_in_the_middle_that_cannot_be_read_any_more_starts_the_scheduler_afresh(
+    folder: JobFolder, clock: Clock
+) -> None:
+    coordinator = coordinate(folder, clock)
+    for number in range(3):
+        poll(coordinator, clock, 2)
+        write_results(folder, number, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 2)
+    assert clock_mhz(folder) == 1410 - 3 * 15
+    (folder.files.root / folder.path / "sched" / "1" / "index.json").write_text("damaged")
+    poll(coordinate(folder, clock), clock, 2)
+    assert Heeding.told == [], "results are not handed to a scheduler that has not asked for them"
+    assert folder.schedule_numbers()[-1] == 4
+    assert clock_mhz(folder) == 1410
+
+
+def test_a_failure_is_logged_with_its_traceback_once(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("again and again")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    monkeypatch.setattr("pfo_fs.coordination.override.YamlOverride.look", fails)
+    poll(coordinator, clock, 50)
+    assert caplog.text.count("Traceback") == 1
+
+
+def test_another_scheduler_does_not_take_over_what_one_before_has_made(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    poll(coordinator, clock, 2)
+    assert clock_mhz(folder) == 1410 - 15
+    manual = Coordinator(
+        SharedDirectory(folder.files, "coordinator").job(folder.job_id),
+        PFOSettings(scheduler="Manual"),
+        kind="daemon",
+        generation=2,
+        monotonic=clock,
+    )
+    poll(manual, clock, 2)
+    index = folder.read_index(folder.schedule_numbers()[-1])
+    assert index is not None
+    assert folder.read_schedule(index, rank_infos(1, 2)[0]) is None, "all clocks are left alone"
+    poll(coordinate(folder, clock), clock, 2)
+    assert Heeding.told == []
+    assert clock_mhz(folder) == 1410
+
+
+def test_a_schedule_that_cannot_be_read_any_more_is_replaced(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    straggle(folder)
+    poll(coordinator, clock, 10)
+    assert clock_mhz(folder) == 1110
+    (folder.files.root / folder.path / "sched" / "1" / "index.json").write_text("damaged")
+    another = coordinate(folder, clock)
+    poll(another, clock, 10)
+    assert another.state == "running"
+    assert folder.schedule_numbers() == [0, 1, 2]
+    assert clock_mhz(folder) == 1410
+
+
+@pytest.mark.parametrize("failing", ["write_current", "read_current"])
+def test_a_directory_that_fails_while_a_failure_is_reported_is_no_reason_to_raise(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError(errno.EIO, "no current.json")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    monkeypatch.setattr(JobFolder, failing, fails)
+    (folder.files.root / folder.path / "progress").mkdir(exist_ok=True)
+    (folder.files.root / folder.path / "progress" / "0.json").write_text("junk")
+    poll(coordinator, clock, 30)
+    assert caplog.text.count("no current.json") <= 1
+
+
+def test_half_a_surrogate_pair_in_the_yaml_is_a_problem_of_the_yaml(folder: JobFolder, clock: Clock) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, 'stages: {0: ["\\ud800 885"]}\n')
+    poll(coordinator, clock, 4)
+    assert coordinator.state == "running"
+    current = folder.read_current()
+    assert current is not None
+    assert current.yaml_problem
+    (folder.files.root / folder.path / "schedule.yaml").unlink()
+    poll(coordinator, clock, 10)
+    assert coordinator.message == ""
+
+
+def test_a_yaml_that_the_daemon_may_not_read_is_refused_and_says_so(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: object) -> None:
+        raise StoreError(errno.EACCES, "schedule.yaml: Permission denied")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "all: 0\n")
+    monkeypatch.setattr(JobFolder, "read_yaml", denied)
+    poll(coordinator, clock, 4)
+    current = folder.read_current()
+    assert current is not None
+    assert "Permission denied; let the daemon's user read it" in current.yaml_problem
+
+
+def test_news_that_cannot_be_written_is_logged_once(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError(errno.EIO, "no current.json")
+
+    caplog.set_level("INFO")
+    coordinator = coordinate(folder, clock)
+    monkeypatch.setattr(JobFolder, "write_current", fails)
+    monkeypatch.setattr(Heeding, "news", "it goes on")
+    poll(coordinator, clock, 30)
+    assert caplog.text.count("it goes on") == 1
