@@ -116,6 +116,13 @@ def test_another_schedule_has_its_own_tries(folder: JobFolder, clock: Clock) -> 
         poll(coordinator, clock, 4)
         assert coordinator.message == ""
     assert numbers == [2, 5]
+    for step in range(8000, 12_000, 10):
+        write_step(folder, step, number=folder.schedule_numbers()[-1])
+        poll(coordinator, clock, 2)
+    assert "nor when it was repeated" in coordinator.message
+    say_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 4)
+    assert coordinator.message == "", "a person's schedule needs no results"
 
 
 def test_a_result_that_cannot_be_read_is_left_out(

@@ -316,6 +316,16 @@ def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
     assert actions(sim_dir)[-1] == ("reset", 0)
 
 
+def test_an_answer_that_came_with_another_one_is_seen(start: Start) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    assert not clocks.check()
+    clocks._answers = b'{"error": "read along with the answer before"}\n'
+    assert clocks.check()
+    assert clocks.receive_answer(0) == {"error": "read along with the answer before"}
+    assert not clocks.check()
+
+
 def test_one_that_nobody_holds_any_more_leaves_nothing_open(wait_for: WaitFor) -> None:
     before = len(os.listdir("/proc/self/fd"))
     clocks = ClockProcess("simulated:a")

@@ -548,3 +548,17 @@ def test_the_nvml_gpu_speaks_in_watts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu.power_limit_w() == 287.5
     with pytest.raises(DevicePermissionError, match=r"123 W .*CAP_SYS_ADMIN"):
         gpu.set_power_limit_w(123)
+
+
+def test_a_clock_process_that_dies_while_a_limit_warms_up_is_seen_at_the_next_steps(
+    sim_dir: Path, wait_for: WaitFor
+) -> None:
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=10**9, pl_step=200)
+    optimizer.on_step_begin()
+    assert monitor.gpus[0].pid is not None
+    os.kill(monitor.gpus[0].pid, signal.SIGKILL)
+    wait_for(lambda: (optimizer.on_step_begin(), optimizer._problem)[1])
+    assert "has died" in optimizer._problem
+    optimizer.close()
+    monitor.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,3 +78,17 @@ def test_a_directory_that_answers_again_does_not_bring_the_pace_of_a_straggler_b
     assert step_mhz(opt) == 0
     opt._handle({"type": "hold", "hold_s": 60.0})
     assert step_mhz(opt) == 900
+
+
+def test_a_clock_process_that_dies_is_told_to_the_helper_once(
+    opt: PFOFileOptimizer, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., Any]
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(opt, "_tell", told.append)
+    assert opt._clocks.pid is not None
+    os.kill(opt._clocks.pid, signal.SIGKILL)
+    wait_for(lambda: (step_mhz(opt), [message for message in told if message["type"] == "problem"])[1])
+    for _ in range(3):
+        step_mhz(opt)
+    (problem,) = [message for message in told if message["type"] == "problem"]
+    assert "rank 0: there is no clock process any more" in problem["message"]

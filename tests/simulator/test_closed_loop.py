@@ -12,6 +12,7 @@ import pytest
 from pfo_fs.device.physics import A40, A100
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import make_pipeline
+from pfo_fs.scheduler.pareto import ParetoScheduler
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 
@@ -178,6 +179,18 @@ def test_a_window_that_something_else_disturbed_is_measured_again_and_nothing_is
     summary = summarize(play, played)
     assert summary.slowdown < 0.003
     assert summary.energy_saved > 0.05
+
+
+def test_another_look_is_another_chance_for_what_was_given_up(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    before = settled(play)[-1]
+    scheduler = play.coordinator.scheduler
+    assert isinstance(scheduler, ParetoScheduler)
+    assert scheduler._model is not None
+    scheduler._corrections.given_up, scheduler._model.guard = True, 0.2
+    scheduler.react(scheduler.situation.model_copy(update={"looks": scheduler.situation.looks + 1}))
+    after = list(play.run(20))[-1]
+    assert after.energy_j < 1.01 * before.energy_j
 
 
 def test_a_target_that_no_plan_keeps_to_is_said_to_be_impossible_with_what_is_possible(tmp_path: Path) -> None:
