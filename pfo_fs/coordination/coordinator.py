@@ -237,7 +237,7 @@ class Coordinator:
         if self._scheduler_failed and not self._override.active:
             self._report("broken", self._scheduler_failed)
         else:
-            self._report("running", "" if self._override.active else self._lost_results)
+            self._report("running", self._lost_results)
         return 0.25 if self._override.unsettled else 1.0
 
     # ---- who is there
