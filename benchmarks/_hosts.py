@@ -45,7 +45,7 @@ class Host:
     """One host: its agent and the trainers of its ranks."""
 
     def __init__(self, root: str, number: int, size: int, counting: bool) -> None:
-        from pfo_fs.agent import HostAgent
+        from pfo_fs.helper.host_helper import HostAgent
         from pfo_fs.settings import load_settings
         from pfo_fs.store import Files, SharedDirectory
 

@@ -127,9 +127,9 @@ def zeus_side(folder: Path) -> Side:
 
 def our_side(folder: Path, *, measuring: bool) -> Side:
     """The cursor and the clock process on a simulated GPU."""
-    from pfo_fs.cursor import InstructionCursor
     from pfo_fs.device import ClockProcess
     from pfo_fs.device.page import MEASURED_NUMBER
+    from pfo_fs.training.instruction_tracker import InstructionCursor
 
     os.environ["PFO_FS_SIM_DIR"] = str(folder)
     clocks = ClockProcess("simulated:bench", profile_steps=5)

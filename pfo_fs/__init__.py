@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pfo_fs.errors import PfoError
+    from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
     from pfo_fs.models import (
         FrequencySchedule,
         InstructionProfilingResult,
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
         ProfilingResult,
         RankInfo,
     )
-    from pfo_fs.optimizer import PFOFileOptimizer
-    from pfo_fs.power_limit import GlobalPowerLimitOptimizer, HFGlobalPowerLimitOptimizer
+    from pfo_fs.power_limit import GlobalPowerLimitOptimizer
     from pfo_fs.scheduler import FrequencyScheduler, PointSolution, PointSolution3D, make_3d_parallel
     from pfo_fs.settings import PFOSettings
+    from pfo_fs.training.optimizer import PFOFileOptimizer
 
 __version__ = "0.1.0"
 
@@ -29,13 +30,13 @@ _HOME = {
     "PfoError": "pfo_fs.errors",
     "FrequencySchedule": "pfo_fs.models",
     "GlobalPowerLimitOptimizer": "pfo_fs.power_limit",
-    "HFGlobalPowerLimitOptimizer": "pfo_fs.power_limit",
+    "HFGlobalPowerLimitOptimizer": "pfo_fs.integrations.huggingface",
     "InstructionProfilingResult": "pfo_fs.models",
     "JobInfo": "pfo_fs.models",
     "OfflineProfilingResult": "pfo_fs.models",
     "ProfilingResult": "pfo_fs.models",
     "RankInfo": "pfo_fs.models",
-    "PFOFileOptimizer": "pfo_fs.optimizer",
+    "PFOFileOptimizer": "pfo_fs.training.optimizer",
     "FrequencyScheduler": "pfo_fs.scheduler",
     "PointSolution": "pfo_fs.scheduler",
     "PointSolution3D": "pfo_fs.scheduler",

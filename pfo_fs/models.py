@@ -6,8 +6,10 @@ Unknown keys are ignored on reading, so that ranks and daemon of different relea
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator, model_validator
 
@@ -26,6 +28,11 @@ INSTRUCTIONS = (
 MAX_WORLD_SIZE = 1_000_000
 MAX_INSTRUCTIONS = 65_535
 """Longest instruction list of one rank in one iteration (64 stages x 1,000 micro-batches need 2,000)."""
+
+InstructionOrder: TypeAlias = Sequence[tuple[str, "int | None"]]
+"""The instructions of one iteration of one rank, in order: (name, stage or None where the rank holds one stage)."""
+InstructionOrders: TypeAlias = Mapping[int, "InstructionOrder | None"]
+"""The order of each rank; None, or no entry, where it is not known yet."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _MAX_METADATA_CHARS = 80

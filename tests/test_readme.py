@@ -11,7 +11,7 @@ import pytest
 from jobs import one_f_one_b, rank_infos
 
 from pfo_fs.models import JobInfo, ProfilingResult
-from pfo_fs.scheduler import parse_schedule_yaml
+from pfo_fs.schedule_yaml import parse_schedule_yaml
 from pfo_fs.settings import PFOSettings
 
 README = (Path(__file__).parents[1] / "README.md").read_text()

@@ -20,10 +20,10 @@ from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
 from pfo_fs.cli.power_limit import power_limit
 from pfo_fs.cli.report import report, trace
+from pfo_fs.cli.requests import straggler, target
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.terminal import JsonFlag, SharedDir, err, fail, open_directory, out
-from pfo_fs.cli.wishes import straggler, target
 from pfo_fs.errors import PfoError
 
 app = typer.Typer(
@@ -87,7 +87,7 @@ def daemon(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Schedule all jobs of a shared directory; with another daemon already there, stand by for it."""
-    from pfo_fs.daemon import Daemon
+    from pfo_fs.coordination.daemon import Daemon
     from pfo_fs.settings import load_settings
     from pfo_fs.store import Files
 
@@ -122,7 +122,7 @@ def status(
     ended: Annotated[int, typer.Option(help="How many jobs that are over to show.")] = 5,
 ) -> None:
     """Show jobs, ranks, schedule in force, last step, last error and daemon."""
-    from pfo_fs.status import collect, render
+    from pfo_fs.reports.status import collect, render
 
     shared = open_directory(shared_dir)
     if not {"jobs", "daemon.json"} & set(shared.files.names()):
@@ -150,7 +150,7 @@ def demo(
     json_: JsonFlag = False,
 ) -> None:
     """Train a small GPT over 8 stages on simulated GPUs; pfo-fs profiles, plans and deploys by itself."""
-    from pfo_fs.demo import run_demo
+    from pfo_fs.cli.demo import run_demo
 
     sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))
 

@@ -22,7 +22,7 @@ def profile_p2p(
     json_: JsonFlag = False,
 ) -> None:
     """Measure on two GPUs what one draws while it waits for the other: --p2p-power of `pfo-fs plan`."""
-    from pfo_fs.p2p import profile_p2p as measure
+    from pfo_fs.device.p2p import profile_p2p as measure
 
     if find_spec("torch") is None:
         fail("two processes wait for each other with PyTorch, which is not installed: pip install torch")

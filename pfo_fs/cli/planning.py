@@ -13,7 +13,6 @@ from rich.table import Table
 
 from pfo_fs.errors import ConfigError, Impossible, PfoError
 from pfo_fs.models import JobInfo, RankInfo
-from pfo_fs.outfile import output_file
 from pfo_fs.planner import (
     Calibration,
     Plan,
@@ -23,8 +22,6 @@ from pfo_fs.planner import (
     all_maximum,
     blocking_power_w,
     calibrate,
-    draw_frontier,
-    draw_pipeline,
     even_deadlines,
     lowtime_plan,
     make_pipeline,
@@ -34,7 +31,10 @@ from pfo_fs.planner import (
     read_profile,
     solve_frontier,
 )
-from pfo_fs.scheduler import format_lowtime_plan, format_schedule_yaml
+from pfo_fs.reports.atomic_output import output_file
+from pfo_fs.reports.plan_pictures import draw_frontier, draw_pipeline
+from pfo_fs.schedule_yaml import format_schedule_yaml
+from pfo_fs.scheduler import format_lowtime_plan
 
 FRONTIER_FILE = "frontier.jsonl"
 FRONTIER_COLUMNS = (

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
 from pfo_fs.cli.terminal import JsonFlag, err, fail, out
-from pfo_fs.outfile import output_file
+from pfo_fs.reports.atomic_output import output_file
 
 
 def report(

@@ -21,7 +21,7 @@ schedule_app = typer.Typer(help="Look at, check and set the schedule of a runnin
 @schedule_app.command("show")
 def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag = False) -> None:
     """Print the schedule in force, as YAML that can be edited and set."""
-    from pfo_fs.scheduler import format_schedule_yaml
+    from pfo_fs.schedule_yaml import format_schedule_yaml
 
     folder = find_job(job, shared_dir)
     job_body, infos = _job_and_ranks(folder)
@@ -106,9 +106,9 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
 
 
 def _problems(folder: JobFolder, content: bytes) -> list[dict[str, Any]]:
-    from pfo_fs.coordination.orders import known_orders
+    from pfo_fs.coordination.instruction_orders import known_orders
     from pfo_fs.errors import PlanError
-    from pfo_fs.scheduler.schedule_yaml import ScheduleProblems, parse_schedule_yaml
+    from pfo_fs.schedule_yaml.parse import ScheduleProblems, parse_schedule_yaml
 
     job_body, infos = _job_and_ranks(folder)
     try:

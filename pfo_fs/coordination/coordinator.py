@@ -16,18 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from pfo_fs.coordination.announcer import Announcer
-from pfo_fs.coordination.orders import Order
-from pfo_fs.coordination.override import YamlOverride
-from pfo_fs.coordination.pace import PaceReader
+from pfo_fs.coordination.iteration_times import PaceReader
+from pfo_fs.coordination.profile_cache import ProfileShelf
 from pfo_fs.coordination.progress import Progress
+from pfo_fs.coordination.rank_registry import Roster, list_ranks
 from pfo_fs.coordination.results import Results
-from pfo_fs.coordination.roster import Roster, list_ranks
-from pfo_fs.coordination.shelf import ProfileShelf
+from pfo_fs.coordination.status_publisher import Announcer
+from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
-from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo, Situation
+from pfo_fs.models import FrequencySchedule, InstructionOrder, ProfilingResult, RankInfo, Situation
+from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, check_schedules, is_builtin, load_scheduler
-from pfo_fs.scheduler.schedule_yaml import ScheduleDocument
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies, dump
 
@@ -537,7 +536,7 @@ class Coordinator:
         assert self._job is not None
         return document.resolve(self._job.job_info, self._roster.infos, self._known_orders())
 
-    def _known_orders(self) -> dict[int, Order | None]:
+    def _known_orders(self) -> dict[int, InstructionOrder | None]:
         return self._roster.orders(self._scheduler.next_schedule() if self._scheduler else [])
 
     # ---- what is said

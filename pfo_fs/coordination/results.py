@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pfo_fs.coordination.roster import Roster
+from pfo_fs.coordination.rank_registry import Roster
 from pfo_fs.errors import RecordError
 from pfo_fs.models import ProfilingResult
 from pfo_fs.store import JobFolder, bodies

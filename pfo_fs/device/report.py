@@ -9,8 +9,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from pfo_fs import wire
 from pfo_fs.device.meter import Measured, Step
+from pfo_fs.ipc import transport
 
 _RETRY_S = 1.0
 _PROGRESS_EVERY_S = 1.0
@@ -41,7 +41,7 @@ class Reporter:
         """Queues a result, with as many of its iterations as fit into one packet."""
         steps = measured.steps
         while steps:
-            packet = wire.encode(
+            packet = transport.encode(
                 {
                     "type": "measured",
                     "rank": self._rank,
@@ -50,7 +50,7 @@ class Reporter:
                     "result": measured._replace(steps=steps).result(self._rank),
                 }
             )
-            if len(packet) <= wire.MAX_PACKET_BYTES:
+            if len(packet) <= transport.MAX_PACKET_BYTES:
                 self._results.append(packet)
                 return
             steps = steps[: len(steps) // 2]
@@ -101,7 +101,7 @@ class Reporter:
                 iter_time=round(step.time_s, 6),
                 iter_energy=round(step.energy_j, 4),
             )
-        self._progress = wire.encode(text)
+        self._progress = transport.encode(text)
 
     def pump(self) -> bool:
         """Sends what it can right now; returns whether everything is sent."""
@@ -150,9 +150,11 @@ class Reporter:
         kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._socket = socket.socket(socket.AF_UNIX, kind)
         self._socket.connect(f"\0{self._address}")
-        wire.check_peer(self._socket)
-        wire.enlarge(self._socket)
-        self._socket.send(wire.encode({"type": "clock", "rank": self._rank, "token": self._token}), socket.MSG_NOSIGNAL)
+        transport.check_peer(self._socket)
+        transport.enlarge(self._socket)
+        self._socket.send(
+            transport.encode({"type": "clock", "rank": self._rank, "token": self._token}), socket.MSG_NOSIGNAL
+        )
         return True
 
     def _disconnect(self) -> None:

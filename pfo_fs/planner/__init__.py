@@ -7,7 +7,6 @@ from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
 from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
 from pfo_fs.planner.frontier import Frontier, even_deadlines, load_frontier, save_frontier, solve_frontier
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
-from pfo_fs.planner.pictures import draw_frontier, draw_pipeline
 from pfo_fs.planner.pipeline import (
     Dependency,
     Instruction,
@@ -39,8 +38,6 @@ __all__ = [
     "all_maximum",
     "blocking_power_w",
     "calibrate",
-    "draw_frontier",
-    "draw_pipeline",
     "even_deadlines",
     "load_frontier",
     "lowtime_plan",

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from pfo_fs.errors import ConfigError, Impossible
-from pfo_fs.planner.calming import fewer_changes
+from pfo_fs.planner.change_reduction import fewer_changes
 from pfo_fs.planner.columns import Columns
 from pfo_fs.planner.exact import small_enough, solve_exactly
 from pfo_fs.planner.plan import Plan

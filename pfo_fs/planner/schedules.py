@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from pfo_fs.errors import ConfigError
 from pfo_fs.planner.pipeline import Instruction, Pipeline, pipeline_from_orders
 
-Order = list[Instruction]
+RankInstructions = list[Instruction]
 
 
-def one_f_one_b(num_stages: int, num_microbatches: int) -> list[Order]:
+def one_f_one_b(num_stages: int, num_microbatches: int) -> list[RankInstructions]:
     """1F1B (PipeDream-flush, Megatron-LM): a warm-up forward per later stage, then both in turn."""
     return [_one_f_one_b(stage, num_stages, num_microbatches) for stage in range(num_stages)]
 
 
-def _one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> Order:
+def _one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> RankInstructions:
     warm_up = min(num_stages - stage - 1, num_microbatches)
     order = [Instruction(stage, "forward", m) for m in range(warm_up)]
     for m in range(num_microbatches - warm_up):
@@ -23,7 +23,7 @@ def _one_f_one_b(stage: int, num_stages: int, num_microbatches: int) -> Order:
     return order + [Instruction(stage, "backward", m) for m in range(num_microbatches - warm_up, num_microbatches)]
 
 
-def gpipe(num_stages: int, num_microbatches: int) -> list[Order]:
+def gpipe(num_stages: int, num_microbatches: int) -> list[RankInstructions]:
     """GPipe: all forwards, then all backwards, in the order of the micro-batches."""
     return [
         [Instruction(stage, name, m) for name in ("forward", "backward") for m in range(num_microbatches)]
@@ -31,7 +31,7 @@ def gpipe(num_stages: int, num_microbatches: int) -> list[Order]:
     ]
 
 
-def interleaved(num_stages: int, num_microbatches: int, num_ranks: int) -> list[Order]:
+def interleaved(num_stages: int, num_microbatches: int, num_ranks: int) -> list[RankInstructions]:
     """Interleaved 1F1B (Narayanan et al., SC'21): rank r holds the stages r, r + ranks, r + 2 ranks, ...
 
     Raises:
@@ -65,14 +65,14 @@ def interleaved(num_stages: int, num_microbatches: int, num_ranks: int) -> list[
     return orders
 
 
-def zero_bubble_h1(num_stages: int, num_microbatches: int) -> list[Order]:
+def zero_bubble_h1(num_stages: int, num_microbatches: int) -> list[RankInstructions]:
     """ZB-H1 (Qi et al., ICLR'24): 1F1B with the backward split, stage s putting off its weight gradients by s.
 
     No rank holds more activations than the first one does in 1F1B.
     """
     orders = []
     for stage in range(num_stages):
-        order: Order = []
+        order: RankInstructions = []
         for instruction in _one_f_one_b(stage, num_stages, num_microbatches):
             if instruction.name == "forward":
                 order.append(instruction)
@@ -86,7 +86,7 @@ def zero_bubble_h1(num_stages: int, num_microbatches: int) -> list[Order]:
     return orders
 
 
-def zero_bubble_v(num_stages: int, num_microbatches: int) -> list[Order]:
+def zero_bubble_v(num_stages: int, num_microbatches: int) -> list[RankInstructions]:
     """ZB-V (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024): stages r and 2 ranks - 1 - r on rank r.
 
     The order is that of `ScheduleZBVZeroBubble` in torch.distributed.pipelining from 2 ranks - 1 micro-batches on; with
@@ -101,8 +101,8 @@ def zero_bubble_v(num_stages: int, num_microbatches: int) -> list[Order]:
     return [_zero_bubble_v(rank, ranks, num_microbatches) for rank in range(ranks)]
 
 
-def _zero_bubble_v(rank: int, ranks: int, num_microbatches: int) -> Order:
-    order: Order = []
+def _zero_bubble_v(rank: int, ranks: int, num_microbatches: int) -> RankInstructions:
+    order: RankInstructions = []
     down, up = rank, 2 * ranks - 1 - rank
     count: dict[tuple[int, str], int] = {}
 
@@ -134,7 +134,7 @@ def _zero_bubble_v(rank: int, ranks: int, num_microbatches: int) -> Order:
     return order
 
 
-def early_recomputation(num_stages: int, num_microbatches: int) -> list[Order]:
+def early_recomputation(num_stages: int, num_microbatches: int) -> list[RankInstructions]:
     """1F1B with early recomputation (Merak, TPDS'23): in the cool-down a stage recomputes while it waits.
 
     Backwards of the steady phase hold their recomputation (`forward_backward`); those behind the last forward are a
@@ -142,7 +142,7 @@ def early_recomputation(num_stages: int, num_microbatches: int) -> list[Order]:
     """
     orders = []
     for stage in range(num_stages):
-        order: Order = []
+        order: RankInstructions = []
         for instruction in _one_f_one_b(stage, num_stages, num_microbatches):
             m = instruction.microbatch
             if instruction.name == "forward":
@@ -155,7 +155,7 @@ def early_recomputation(num_stages: int, num_microbatches: int) -> list[Order]:
     return orders
 
 
-SCHEDULES: dict[str, Callable[..., list[Order]]] = {
+SCHEDULES: dict[str, Callable[..., list[RankInstructions]]] = {
     "1f1b": one_f_one_b,
     "gpipe": gpipe,
     "interleaved": interleaved,

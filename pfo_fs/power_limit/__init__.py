@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pfo_fs.power_limit.huggingface import HFGlobalPowerLimitOptimizer
     from pfo_fs.power_limit.measurements import PowerLimitMeasurement, parse_profile, profile_text
     from pfo_fs.power_limit.monitor import EnergyMonitor, Measurement, Monitor
     from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
@@ -20,7 +19,6 @@ _HOME = {
     "Energy": "selectors",
     "EnergyMonitor": "monitor",
     "GlobalPowerLimitOptimizer": "optimizer",
-    "HFGlobalPowerLimitOptimizer": "huggingface",
     "MaxSlowdownConstraint": "selectors",
     "Measurement": "monitor",
     "Monitor": "monitor",
@@ -41,7 +39,6 @@ __all__ = [
     "Energy",
     "EnergyMonitor",
     "GlobalPowerLimitOptimizer",
-    "HFGlobalPowerLimitOptimizer",
     "MaxSlowdownConstraint",
     "Measurement",
     "Monitor",

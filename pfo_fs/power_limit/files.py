@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pfo_fs import wire
+from pfo_fs.ipc import transport
 from pfo_fs.power_limit.folder import Result
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement, profile_text
 
@@ -100,7 +100,7 @@ class ProfileFiles:
         """Takes in what the helper has said meanwhile."""
         while self._socket is not None:
             try:
-                packet = wire.receive(self._socket, socket.MSG_DONTWAIT)
+                packet = transport.receive(self._socket, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             if not packet:
@@ -108,11 +108,11 @@ class ProfileFiles:
                 self.leave()
                 return
             try:
-                self._take(wire.decode(packet))
+                self._take(transport.decode(packet))
             except (ValueError, KeyError, TypeError) as error:
                 self._warn(f"a message that cannot be read: {error}")
 
-    def _take(self, message: wire.Message) -> None:
+    def _take(self, message: transport.Message) -> None:
         if message["type"] == "problem":
             self._warn(message["message"])
             return
@@ -178,8 +178,8 @@ class ProfileFiles:
         """Takes in what went wrong while a helper finished; costs nothing once it has."""
         for leaving in list(self._leaving):
             with suppress(BlockingIOError, ValueError, KeyError):
-                while packet := wire.receive(leaving, socket.MSG_DONTWAIT):
-                    message = wire.decode(packet)
+                while packet := transport.receive(leaving, socket.MSG_DONTWAIT):
+                    message = transport.decode(packet)
                     if message["type"] == "problem":
                         self._warn(message["message"])
                 leaving.close()
@@ -197,10 +197,10 @@ class ProfileFiles:
             time.sleep(0.01)
         self.hear()
 
-    def _send(self, message: wire.Message) -> None:
+    def _send(self, message: transport.Message) -> None:
         if self._socket is not None:
             try:
-                self._socket.send(wire.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             except OSError as error:
                 self._warn(f"its helper process takes no more: {error}")
 
@@ -211,8 +211,8 @@ class ProfileFiles:
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        wire.not_for_children(self._socket)
-        wire.enlarge(self._socket)
+        transport.not_for_children(self._socket)
+        transport.enlarge(self._socket)
         package = str(Path(__file__).resolve().parent.parent.parent)
         path = os.environ.get("PYTHONPATH", "")
         try:

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pfo_fs import wire
 from pfo_fs.errors import PlanError, StoreError
+from pfo_fs.ipc import transport
 from pfo_fs.power_limit.folder import MeasurementFolder, Result
 from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES, PowerLimitMeasurement, parse_profile
 from pfo_fs.store import Files, is_local
@@ -118,10 +118,10 @@ class Helper:
         waiting.register(self._trainer, select.POLLIN)
         while True:
             if waiting.poll(None if interval_s is None else interval_s * 1000):
-                packet = wire.receive(self._trainer)
+                packet = transport.receive(self._trainer)
                 if not packet:
                     return
-                self._obey(wire.decode(packet))
+                self._obey(transport.decode(packet))
             news = self._news()
             if any(news.values()):
                 self._tell({"type": "news", **news})
@@ -139,7 +139,7 @@ class Helper:
                 self._tell_problem(f"measurements are not shared: {error.args[-1]}")
         return {"measurements": [], "results": [], "begun_w": []}
 
-    def _obey(self, message: wire.Message) -> None:
+    def _obey(self, message: transport.Message) -> None:
         try:
             if message["type"] == "save" and self._profile_path is not None:
                 write_file(self._profile_path, message["text"], replace=message["replace"])
@@ -162,10 +162,10 @@ class Helper:
             self._told = text
             self._tell({"type": "problem", "message": text})
 
-    def _tell(self, message: wire.Message, *, waits: bool = False) -> None:
+    def _tell(self, message: transport.Message, *, waits: bool = False) -> None:
         """A trainer that is no more misses it, and one that does not read, unless this waits."""
         with suppress(OSError):
-            self._trainer.send(wire.encode(message), socket.MSG_NOSIGNAL | (0 if waits else socket.MSG_DONTWAIT))
+            self._trainer.send(transport.encode(message), socket.MSG_NOSIGNAL | (0 if waits else socket.MSG_DONTWAIT))
 
 
 def main() -> int:

@@ -1,7 +1,29 @@
-"""What a job did, for people: one page of HTML, and traces for Perfetto. Only reads the shared directory."""
+"""What pfo-fs shows: the state of jobs, the report page with its pictures, traces; names load on first use."""
 
-from pfo_fs.reports.collect import JobData, Window, collect
-from pfo_fs.reports.page import render_page
-from pfo_fs.reports.trace import window_to_trace, write_trace
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pfo_fs.reports.collect import JobData, Window, collect
+    from pfo_fs.reports.page import render_page
+    from pfo_fs.reports.trace import window_to_trace, write_trace
+
+_HOME = {
+    "JobData": "collect",
+    "Window": "collect",
+    "collect": "collect",
+    "render_page": "page",
+    "window_to_trace": "trace",
+    "write_trace": "trace",
+}
 
 __all__ = ["JobData", "Window", "collect", "render_page", "window_to_trace", "write_trace"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        from importlib import import_module
+
+        return getattr(import_module(f"pfo_fs.reports.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'pfo_fs.reports' has no attribute {name!r}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from pfo_fs.autotune.samples import Kind, Point
 from pfo_fs.planner import Profile
 from pfo_fs.reports.axes import Scale, chart, colour, fitting, ink, path, shade, x_axis, y_axis
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.forecast import Curve, Predicted
 from pfo_fs.reports.markup import Markup, h
-from pfo_fs.scheduler.samples import Kind, Point
 
 WIDE, NARROW = 1080.0, 360.0
 _MOST_WINDOWS = 80

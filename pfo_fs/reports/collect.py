@@ -16,7 +16,7 @@ from pfo_fs.store.directory import PROFILE_LIMIT
 
 T = TypeVar("T")
 
-Order = list[tuple[str, int]]
+StagedOrder = list[tuple[str, int]]
 """(instruction, stage) of one rank's iteration, in order."""
 
 
@@ -96,7 +96,7 @@ class JobData:
     job: bodies.JobBody
     archived: bool
     ranks: list[bodies.RankBody] = field(default_factory=list)
-    orders: dict[int, Order] = field(default_factory=dict)
+    orders: dict[int, StagedOrder] = field(default_factory=dict)
     windows: list[Window] = field(default_factory=list)
     current: bodies.CurrentBody | None = None
     end: bodies.EndBody | None = None
@@ -139,7 +139,7 @@ class JobData:
         degree = self.job.job_info.pp_degree
         return [found[stage] for stage in range(degree)] if set(range(degree)) <= set(found) else []
 
-    def pipeline_orders(self, pipeline: int, tp_rank: int = 0) -> list[Order]:
+    def pipeline_orders(self, pipeline: int, tp_rank: int = 0) -> list[StagedOrder]:
         """What they run; empty where that is not known of all."""
         orders = [self.orders.get(info.rank) for info in self.pipeline_ranks(pipeline, tp_rank)]
         return [order for order in orders if order] if all(orders) else []
@@ -263,7 +263,7 @@ def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured 
     )
 
 
-def _orders(data: JobData, quietly: _Quietly) -> dict[int, Order]:
+def _orders(data: JobData, quietly: _Quietly) -> dict[int, StagedOrder]:
     """What each rank was seen to run, else what another rank of its stage was, else what its last schedule says."""
     seen: dict[int, list[tuple[str, int | None]]] = {}
     for rank in data.folder.ranks_with_order():

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from pfo_fs.autotune.samples import Kind, Point, Samples
 from pfo_fs.errors import PfoError, PlanError
 from pfo_fs.planner import (
     Measurement,
@@ -23,7 +24,6 @@ from pfo_fs.planner import (
 )
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import dag_of
-from pfo_fs.scheduler.samples import Kind, Point, Samples
 
 _TOLERANCE = 0.003
 """What the scheduler takes where the job does not say otherwise."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.outfile import output_file
+from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
 

@@ -7,14 +7,10 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation
+from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, ProfilingResult, RankInfo, Situation
 from pfo_fs.settings import PFOSettings
 
 ScheduleGenerator: TypeAlias = Generator[list[FrequencySchedule], list[ProfilingResult], None]
-
-
-Order: TypeAlias = Sequence[tuple[str, int | None]]
-"""(instruction, stage or None) in the order of one iteration."""
 
 
 class Pace(NamedTuple):
@@ -75,7 +71,7 @@ class FrequencyScheduler(ABC):
         self.rank_infos = sorted(rank_infos, key=lambda info: info.rank)
         self.world_size = job_info.world_size
         self.pfo_settings = pfo_settings
-        self.orders: Mapping[int, Order | None] = {}
+        self.orders: Mapping[int, InstructionOrder | None] = {}
         self.situation = Situation()
         self._generator: ScheduleGenerator | None = None
         self._schedules: list[FrequencySchedule] | None = None

@@ -10,14 +10,14 @@ from typing import Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.scheduler.base import FrequencyScheduler
-from pfo_fs.scheduler.point import Manual, PointSolution, PointSolution3D
+from pfo_fs.scheduler.fixed_plan import Manual, PointSolution, PointSolution3D
 
 BUILTIN: dict[str, type[FrequencyScheduler] | str] = {
     "Manual": Manual,
     "PointSolution": PointSolution,
     "PointSolution3D": PointSolution3D,
-    "InstructionProfiler": "pfo_fs.scheduler.profiler",
-    "ParetoScheduler": "pfo_fs.scheduler.pareto",
+    "InstructionProfiler": "pfo_fs.autotune.instruction_profiler",
+    "ParetoScheduler": "pfo_fs.autotune.pareto_scheduler",
 }
 """Schedulers that are known by a short name; of those that need the planner, the module, imported when it is wanted."""
 

@@ -15,11 +15,11 @@ from pfo_fs.coordination import Coordinator
 from pfo_fs.device import page
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.errors import RecordError
-from pfo_fs.following import Coming, Follower
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.training.schedule_switcher import Coming, Follower
 
 _LOOKS_S = (0.3, 1.3, -0.3)
 """When the daemon looks, after the begin of an iteration or before its end: as often as matters."""

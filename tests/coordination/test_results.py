@@ -6,7 +6,7 @@ import errno
 
 import pytest
 from clock import Clock
-from heeding import ORDER, Heeding, coordinate, poll, say_yaml
+from coordinator_jobs import ORDER, Heeding, coordinate, poll, say_yaml
 from jobs import rank_infos, write_results, write_step
 
 from pfo_fs.errors import StoreError

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 from clock import Clock
-from heeding import Heeding, clock_mhz, coordinate, poll, say_yaml, straggle
+from coordinator_jobs import Heeding, clock_mhz, coordinate, poll, say_yaml, straggle
 from jobs import rank_infos, write_results
 
 from pfo_fs.coordination import Coordinator
@@ -39,7 +39,7 @@ def test_a_failure_is_logged_with_its_traceback_once(
 
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
-    monkeypatch.setattr("pfo_fs.coordination.override.YamlOverride.look", fails)
+    monkeypatch.setattr("pfo_fs.coordination.yaml_override.YamlOverride.look", fails)
     poll(coordinator, clock, 50)
     assert caplog.text.count("Traceback") == 1
 

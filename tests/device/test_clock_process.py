@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from pfo_fs import wire
-from pfo_fs.cursor import InstructionCursor
 from pfo_fs.device import ClockProcess, SimulatedKernels, page
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.page import SharedPage
 from pfo_fs.device.physics import A100
 from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.ipc import transport
+from pfo_fs.training.instruction_tracker import InstructionCursor
 
 WaitFor = Callable[..., Any]
 Start = Callable[..., ClockProcess]
@@ -386,7 +386,7 @@ class FakeHelper:
         self._connection: Any = None
 
     def __enter__(self) -> FakeHelper:
-        self._server = wire.listen(self.address)
+        self._server = transport.listen(self.address)
         self._server.settimeout(20)
         return self
 
@@ -400,9 +400,9 @@ class FakeHelper:
             self._connection, _ = self._server.accept()
             self._connection.settimeout(20)
         while True:
-            packet = self._connection.recv(wire.MAX_MESSAGE_BYTES)
+            packet = self._connection.recv(transport.MAX_MESSAGE_BYTES)
             assert packet, f"no {kind} came: {self.messages}"
-            self.messages.append(wire.decode(packet))
+            self.messages.append(transport.decode(packet))
             if self.messages[-1]["type"] == kind and fits(self.messages[-1]):
                 return self.messages[-1]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from jobs import make_job, rank_infos, register, write_results
 
-from pfo_fs.daemon import Daemon
+from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder
 from pfo_fs.store.fs import SystemCalls

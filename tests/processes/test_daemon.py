@@ -18,7 +18,7 @@ from jobs import make_job, plan_text, rank_infos, register, schedules_of, write_
 from running import Processes
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.daemon import Daemon
+from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 

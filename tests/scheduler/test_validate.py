@@ -9,8 +9,8 @@ from scheduler_jobs import make_job, order_of
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.scheduler import check_schedules, order_hash
-from pfo_fs.scheduler.validate import nearest_clocks
+from pfo_fs.schedule_yaml.complaints import nearest_clocks
+from pfo_fs.scheduler import check_schedules
 
 JOB, INFOS = make_job(pp=2, dp=2)
 
@@ -86,15 +86,6 @@ def test_ranks_that_share_one_list_are_still_checked_for_their_own_gpu() -> None
     first = schedule(0, ("forward", 885))
     with pytest.raises(PlanError, match="rank 1 does not offer 885"):
         check_schedules([first, first.model_copy(update={"rank": 1})], job, infos)
-
-
-def test_an_order_hash_stays_the_same_from_release_to_release() -> None:
-    assert order_hash(["forward", "backward"]) == "e10a0e3af4243e11"
-
-
-@given(st.lists(st.text(), max_size=5), st.lists(st.text(), max_size=5))
-def test_different_orders_have_different_hashes(one: list[str], other: list[str]) -> None:
-    assert (order_hash(one) == order_hash(other)) == (one == other)
 
 
 @given(st.integers(0, 3000), st.lists(st.integers(1, 2000), min_size=1))

@@ -9,10 +9,10 @@ from statistics import fmean
 
 import pytest
 
+from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.device.physics import A40, A100
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import make_pipeline
-from pfo_fs.scheduler.pareto import ParetoScheduler
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 
@@ -283,8 +283,8 @@ def test_a_scheduler_that_fails_gives_the_clocks_back(tmp_path: Path, monkeypatc
     for iteration in play.run(60):
         played.append(iteration)
         if iteration.number == 3:
-            monkeypatch.setattr("pfo_fs.scheduler.profiler.fine_clocks", lambda *_: 1 / 0)
-            monkeypatch.setattr("pfo_fs.scheduler.profiler.coarse_clocks", lambda *_: 1 / 0)
+            monkeypatch.setattr("pfo_fs.autotune.instruction_profiler.fine_clocks", lambda *_: 1 / 0)
+            monkeypatch.setattr("pfo_fs.autotune.instruction_profiler.coarse_clocks", lambda *_: 1 / 0)
     full_s = fmean(i.time_s for i in played if i.number == 1)
     assert "failed" in played[-1].news
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)

@@ -1,0 +1,1 @@
+"""The default policy: profile while training, plan, verify, follow stragglers, and measure again when needed."""

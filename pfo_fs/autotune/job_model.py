@@ -1,0 +1,200 @@
+"""The job as the planner sees it: its DAG as it runs, its profile, and what an iteration takes beyond both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from pfo_fs.autotune.samples import Entry, iterations_of
+from pfo_fs.errors import Impossible
+from pfo_fs.models import ProfilingResult
+from pfo_fs.planner import (
+    Calibration,
+    Instruction,
+    MeasuredIteration,
+    Measurement,
+    Pipeline,
+    Plan,
+    Planner,
+    Problem,
+    Profile,
+    all_maximum,
+    calibrate,
+    pipeline_from_orders,
+)
+
+_MOST_PLANS = 32
+_ALIKE = 0.002
+"""Relative: clocks whose times differ by less are one clock; on a GPU below its limits 15 MHz make a percent."""
+_SLOWER = 0.0005
+"""Relative: what the price of clock changes may make the fastest plan slower than full speed."""
+
+
+def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
+    """Returns the DAG of what ranks were seen to run: the n-th forward of a stage is that of micro-batch n.
+
+    Args:
+        orders: For each rank of a pipeline, its (instruction, stage) in order.
+
+    Raises:
+        PlanError: Nothing can run in these orders.
+    """
+    numbered = []
+    for order in orders:
+        seen: dict[tuple[str, int], int] = {}
+        row = []
+        for name, stage in order:
+            row.append((stage, name, seen.get((name, stage), 0)))
+            seen[name, stage] = seen.get((name, stage), 0) + 1
+        numbered.append(row)
+    return pipeline_from_orders(numbered, name="as it runs")
+
+
+def measured_iteration(
+    pipeline: Pipeline, results: Sequence[ProfilingResult], entries: Sequence[Sequence[Entry]]
+) -> MeasuredIteration | None:
+    """Returns the mean over a window of one pipeline's iterations; None if a rank has nothing to show.
+
+    Args:
+        pipeline: The DAG.
+        results: Of each of its ranks.
+        entries: What each of them ran.
+    """
+    times: dict[Instruction, float] = {}
+    for order, result, ran in zip(pipeline.orders, results, entries, strict=True):
+        rows = list(iterations_of(result, ran))
+        if not rows:
+            return None
+        for position, instruction in enumerate(order):
+            times[instruction] = fmean(row[position][0] for row in rows)
+    return MeasuredIteration(times, max(span_of(result) for result in results), {})
+
+
+def span_of(result: ProfilingResult) -> float:
+    """Mean time in s until a rank had run its last instruction."""
+    return fmean(result.iter_span or result.iter_time)
+
+
+class JobModel:
+    """Answers with plans for one pipeline of a job.
+
+    Args:
+        pipeline: The DAG.
+        profile: What its instructions take.
+        blocking_power_w: What a waiting GPU draws, in W.
+        gpus_per_rank: Tensor-parallel degree.
+        iterations: Measured ones, of different schedules, to calibrate with; too few: the bare DAG.
+        switch_time_s: What a clock change is taken to cost, in s.
+
+    Attributes:
+        calibration: What was added to the DAG; None for nothing.
+        full_speed: The plan with everything at the highest clock.
+        guard: How much longer than measured slowed instructions are taken to be, relative. Full speed has room
+            everywhere for what jitters, and for clocks that change late; a plan has used it up. This gives some back.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        profile: Profile,
+        blocking_power_w: float,
+        gpus_per_rank: int,
+        iterations: Sequence[MeasuredIteration],
+        switch_time_s: float,
+    ) -> None:
+        self.guard = 0.0
+        self.calibration: Calibration | None = None
+        profile = _without_plateaus(profile, pipeline)
+        problem = Problem(pipeline, profile, blocking_power_w, gpus_per_rank=gpus_per_rank, switch_time_s=switch_time_s)
+        if len(iterations) >= 2:
+            self.calibration = calibrate(pipeline, iterations)
+            problem = self.calibration.problem(problem)
+        self.problem = problem
+        self.full_speed = all_maximum(problem)
+        self._planners: dict[float, Planner] = {}
+        self._plans: dict[tuple[str, float, float], Plan] = {}
+
+    @property
+    def planner(self) -> Planner:
+        """The planner of the problem with the guard."""
+        if self.guard not in self._planners:
+            self._planners.clear()
+            problem = replace(self.problem, profile=_guarded(self.problem.profile, self.guard))
+            # Where a board's power limit makes high clocks alike, the best ones differ by instruction, and every plan
+            # has changes: those must not make it slower than full speed.
+            for switch_time_s in (problem.switch_time_s, problem.switch_time_s / 10, 0.0):
+                planner = Planner(replace(problem, switch_time_s=switch_time_s), thorough=False)
+                if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _SLOWER):
+                    break
+            self._planners[self.guard] = planner
+        return self._planners[self.guard]
+
+    def within(self, deadline_s: float, straggler: bool = False) -> Plan:
+        """The plan for a deadline, or beside a straggler that takes so long; too short a deadline: the fastest plan."""
+        key = (
+            "straggler" if straggler else "deadline",
+            round(deadline_s / self.full_speed.iteration_time_s, 4),
+            self.guard,
+        )
+        if key not in self._plans:
+            wanted_s = max(deadline_s, self.planner.fastest_s)
+            self._keep(key, self.planner.at(straggler=wanted_s) if straggler else self.planner.at(deadline=wanted_s))
+        return self._plans[key]
+
+    def at_power(self, power_w: float) -> Plan:
+        """The fastest plan that draws no more than `power_w` over all GPUs; too low a power: what draws least."""
+        key = "power", round(power_w, 1), 0.0
+        if key not in self._plans:
+            try:
+                plan = self.planner.at(power=power_w)
+            except Impossible as error:
+                plan = self.planner.at(power=error.best * (1 + 1e-9))
+            self._keep(key, plan)
+        return self._plans[key]
+
+    def _keep(self, key: tuple[str, float, float], plan: Plan) -> None:
+        """Keeps a plan, evaluated with what was measured."""
+        if len(self._plans) >= _MOST_PLANS:
+            del self._plans[next(iter(self._plans))]
+        self._plans[key] = plan.replace(problem=replace(self.problem, switch_time_s=plan.problem.switch_time_s))
+
+
+def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
+    """Of clocks that a board's power limit makes alike, keeps one, the same for all instructions of a rank.
+
+    Noise would make another one the best for each instruction, and a change of the clock between any two of them.
+    """
+    table = dict(profile.measurements)
+    for order in pipeline.orders:
+        kinds = sorted({(i.stage, i.name) for i in order})
+        alike = {}
+        for kind in kinds:
+            top = max(table[kind], key=lambda m: m.frequency_mhz)
+            alike[kind] = {m.frequency_mhz for m in table[kind] if m.time_s <= top.time_s * (1 + _ALIKE)}
+        common = set.intersection(*alike.values())
+        if not common:
+            continue
+        highest_mhz = min(common)  # and what is above runs at the same clock, whatever noise has made of it
+        for kind in kinds:
+            table[kind] = [
+                m
+                for m in table[kind]
+                if m.frequency_mhz == highest_mhz
+                or (m.frequency_mhz < highest_mhz and m.frequency_mhz not in alike[kind])
+            ]
+    return Profile(table, profile.source)
+
+
+def _guarded(profile: Profile, guard: float) -> Profile:
+    """Every instruction below its highest clock takes that much longer, at the same power."""
+    table = {}
+    for kind, rows in profile.measurements.items():
+        top = max(row.frequency_mhz for row in rows)
+        table[kind] = [
+            row
+            if row.frequency_mhz == top
+            else Measurement(row.frequency_mhz, row.time_s * (1 + guard), row.energy_j * (1 + guard))
+            for row in rows
+        ]
+    return Profile(table, profile.source)

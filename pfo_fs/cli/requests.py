@@ -1,0 +1,102 @@
+"""`pfo-fs target` and `pfo-fs straggler`: what a person wants from a running job's scheduler, or knows in advance.
+
+Both are keys of the job's `schedule.yaml`, which people may as well edit; these commands only spare them the file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
+from pfo_fs.cli.terminal import fail, out
+
+if TYPE_CHECKING:
+    from pfo_fs.store import JobFolder
+
+_HEAD = "# Written by `pfo-fs target` and `pfo-fs straggler`; edit it, or remove it, at any time.\n"
+
+
+def target(
+    job: Job,
+    slowdown: Annotated[float | None, typer.Option(help="Longest iteration, over full clocks: 1.0, 1.05.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
+    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs of the job.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="Back to what the scheduler was started with.")] = False,
+    shared_dir: SharedDirOption = None,
+) -> None:
+    """Change what a running job is planned for; all ranks switch at one step."""
+    from pydantic import ValidationError
+
+    from pfo_fs.models import Target
+
+    given = {"slowdown": slowdown, "deadline": deadline, "power": power}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if none + len(asked) != 1:
+        fail("give exactly one of --slowdown, --deadline, --power and --none")
+    try:
+        wish = None if none else Target.model_validate(asked)
+    except ValidationError as error:
+        fail(f"--{next(iter(asked))}: {error.errors()[0]['msg']}")
+    _write(find_job(job, shared_dir), "target", None if wish is None else asked)
+
+
+def straggler(
+    job: Job,
+    slowdown: Annotated[float | None, typer.Option(help="How many times as long its iterations take: 1.2.")] = None,
+    pipeline: Annotated[int | None, typer.Option(help="Its data-parallel rank; default: none of this job.")] = None,
+    gone: Annotated[bool, typer.Option("--gone", help="It is over.")] = False,
+    shared_dir: SharedDirOption = None,
+) -> None:
+    """Announce a straggler: the other pipelines slow down to its pace, which saves energy and costs no time."""
+    from pydantic import ValidationError
+
+    from pfo_fs.models import Straggler
+
+    if gone == (slowdown is not None):
+        fail("give --slowdown, or --gone")
+    folder = find_job(job, shared_dir)
+    wish = None
+    if slowdown is not None:
+        try:
+            wish = Straggler(slowdown=slowdown, pipeline=pipeline).model_dump(exclude_none=True)
+        except ValidationError as error:
+            fail(f"--{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}")
+        body = folder.read_job()
+        if pipeline is not None and body is not None and pipeline >= body.job_info.dp_degree:
+            fail(f"--pipeline {pipeline}: the job has the pipelines 0 to {body.job_info.dp_degree - 1}")
+    _write(folder, "straggler", wish)
+
+
+def _write(folder: JobFolder, key: str, wish: dict[str, Any] | None) -> None:
+    """Puts a wish into `schedule.yaml` beside the other one, or takes it out."""
+    from pfo_fs.errors import PlanError
+    from pfo_fs.schedule_yaml import parse_schedule_yaml
+
+    path = folder.files.root / folder.path / "schedule.yaml"
+    if folder.read_end() is not None:
+        fail(f"job {folder.job_id} is over")
+    content = folder.read_yaml()
+    wishes: dict[str, Any] = {}
+    if content is not None:
+        try:
+            document = parse_schedule_yaml(content)
+        except PlanError as error:
+            fail(f"{path} is there and not valid ({error}); mend or remove it first")
+        if document.has_clocks:
+            fail(f"{path} holds clocks, which take the scheduler's place; remove it, or write the {key} into it")
+        for name, known in (("target", document.target), ("straggler", document.straggler)):
+            if known is not None:
+                wishes[name] = known.model_dump(exclude_none=True)
+    wishes.pop(key, None)
+    if wish is not None:
+        wishes[key] = wish
+    if wishes:
+        text = yaml.safe_dump(wishes, sort_keys=False, default_flow_style=None)
+        folder.files.publish(f"{folder.path}/schedule.yaml", (_HEAD + text).encode())
+        out.print(f"set; {path.with_name('schedule.status.yaml')} says when it is heeded", soft_wrap=True)
+    else:
+        path.unlink(missing_ok=True)
+        out.print("removed; the scheduler goes back to its own within seconds", soft_wrap=True)

@@ -1,0 +1,50 @@
+"""The instruction order of each rank: what it was seen to run, else what a schedule says it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pfo_fs.models import FrequencySchedule, InstructionOrder, RankInfo
+from pfo_fs.store import JobFolder
+
+
+def known_orders(
+    folder: JobFolder,
+    rank_infos: Sequence[RankInfo],
+    planned: Iterable[FrequencySchedule] = (),
+    seen: dict[int, InstructionOrder] | None = None,
+) -> dict[int, InstructionOrder | None]:
+    """Returns each rank's order, None where nothing is known yet.
+
+    A rank that did not write its own is taken to do what another rank of its stage does.
+
+    Args:
+        folder: The job.
+        rank_infos: Its ranks.
+        planned: Schedules that say the order where no rank has yet.
+        seen: What was read before, to be completed: orders are written once.
+    """
+    seen = {} if seen is None else seen
+    for rank in folder.ranks_with_order():
+        if rank not in seen:
+            body = folder.read_order(rank)
+            if body is not None:
+                seen[rank] = body.instructions
+    by_stage = {info.pp_rank: seen[info.rank] for info in rank_infos if info.rank in seen}
+    # The ranks of a stage share lists: one order for all of them, or checks and memory grow with the ranks.
+    planned = list(planned)
+    shared = {_lists_of(schedule): schedule for schedule in planned}
+    orders = {lists: _order_of(schedule) for lists, schedule in shared.items()}
+    by_plan = {schedule.rank: orders[_lists_of(schedule)] for schedule in planned}
+    return {
+        info.rank: seen.get(info.rank) or by_stage.get(info.pp_rank) or by_plan.get(info.rank) for info in rank_infos
+    }
+
+
+def _lists_of(schedule: FrequencySchedule) -> tuple[int, int]:
+    return id(schedule.frequencies), id(schedule.stages)
+
+
+def _order_of(schedule: FrequencySchedule) -> InstructionOrder:
+    stages: Sequence[int | None] = schedule.stages or [None] * len(schedule.frequencies)
+    return [(name, stage) for (name, _), stage in zip(schedule.frequencies, stages, strict=True)]

@@ -1,0 +1,100 @@
+"""Profiles that outlive their job: found by later jobs that train the same on the same GPUs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+
+from pfo_fs.errors import StoreError
+from pfo_fs.models import InstructionOrder, safe_name
+from pfo_fs.store import JobFolder, bodies
+
+log = logging.getLogger(__name__)
+
+
+class ProfileShelf:
+    """One job's view of `profiles/`.
+
+    A job matches another one if it trains the same model (`model_key`, else its metadata) with the same degrees and the
+    same instructions in the same order on every stage, on the same kinds of GPUs, with the same software. That makes a
+    profile a candidate; the scheduler holds it against the job's own first measurements.
+
+    Args:
+        folder: The job.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._key = ""
+        self._about = ""
+        self._kept = ""
+        self._consulted = False
+
+    @property
+    def consulted(self) -> bool:
+        """Whether `known` could say something."""
+        return self._consulted
+
+    @property
+    def path(self) -> str:
+        """Where this job's own profile lies, below the shared directory; empty while there is none."""
+        return f"profiles/{self._key}/{self._folder.job_id}.csv" if self._kept else ""
+
+    def known(
+        self, job: bodies.JobBody, orders: Mapping[int, InstructionOrder | None], gpu_names: Mapping[int, str]
+    ) -> bodies.KnownBody | None:
+        """Returns what earlier jobs have measured: of several the most; the same one after a restart.
+
+        Args:
+            job: This job.
+            orders: What each rank runs.
+            gpu_names: What each rank runs on.
+        """
+        if not orders or not all(orders.values()):
+            return None
+        about = {
+            "model": job.model_key or job.job_info.job_metadata or "",
+            "pp_degree": job.job_info.pp_degree,
+            "tp_degree": job.job_info.tp_degree,
+            "orders": sorted({json.dumps(order) for order in orders.values()}),
+            "gpus": sorted(set(gpu_names.values())),
+            "versions": {name: text for name, text in sorted(job.versions.items()) if name not in ("pfo_fs", "python")},
+        }
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+        self._key = f"{safe_name(str(about['model'])) or 'unnamed'}-{digest}"
+        self._about = json.dumps(about, indent=1)[:200_000]
+        known = self._folder.read_known()
+        self._kept = self._folder.read_own_profile(self._key)
+        if known is None:
+            found = self._folder.read_profiles(self._key)
+            for job_id in [job_id for job_id, csv in found.items() if not _rows(csv)]:
+                log.warning("job %s: the profile of job %s holds no measurements", self._folder.job_id, job_id)
+                del found[job_id]
+            best = max(found, key=lambda job_id: (_rows(found[job_id]), job_id), default="")
+            known = self._folder.claim_known(bodies.KnownBody(source=best, csv=found.get(best, "")))
+        self._consulted = True  # not before all that could fail has not: a replay asks again, too
+        return known if known.csv else None
+
+    def keep(self, csv: str, *, measuring: bool = False) -> None:
+        """Publishes what this job has measured, if that is news; a directory that does not take it loses nothing.
+
+        Args:
+            csv: The profile.
+            measuring: Whether there is more to come.
+        """
+        if not self._key or csv == self._kept or not _rows(csv):
+            return
+        if measuring and _rows(csv) < _rows(self._kept):
+            return  # measured anew, and not all of it yet
+        try:
+            self._folder.write_profile(self._key, csv, self._about)
+            self._kept = csv
+        except StoreError as error:
+            log.warning("job %s: its profile cannot be kept for later jobs: %s", self._folder.job_id, error.args[-1])
+
+
+def _rows(csv: str) -> int:
+    """How many lines look like measurements."""
+    return sum(line.count(",") >= 4 for line in csv.splitlines()[1:])

@@ -1,0 +1,103 @@
+"""Who the ranks of a job are, as they register."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pfo_fs.coordination.instruction_orders import known_orders
+from pfo_fs.errors import PlanError, RecordError
+from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, RankInfo
+from pfo_fs.store import JobFolder
+
+_NAMED = 16
+"""Ranks that are named one by one."""
+
+
+class Roster:
+    """The ranks of one job.
+
+    Args:
+        folder: The job.
+        rank_infos: All ranks, where they are known otherwise than through the folder.
+
+    Attributes:
+        by_rank: Those that are known.
+    """
+
+    def __init__(self, folder: JobFolder, rank_infos: Sequence[RankInfo] | None) -> None:
+        self.by_rank: dict[int, RankInfo] = {info.rank: info for info in rank_infos or ()}
+        self._folder = folder
+        self._gpu_names: dict[int, str] = {}
+        self._orders: dict[int, InstructionOrder] = {}
+        self._checked = False
+
+    @property
+    def infos(self) -> list[RankInfo]:
+        """All that are known, by rank."""
+        return [self.by_rank[rank] for rank in sorted(self.by_rank)]
+
+    def look(self, job: JobInfo) -> bool:
+        """Reads who has registered since; returns whether anybody has.
+
+        Raises:
+            RecordError: A registration cannot be this job's.
+            PlanError: All are there, and their places contradict each other.
+        """
+        came = False
+        if len(self.by_rank) < job.world_size:
+            for rank in self._folder.registered_ranks():
+                if rank in self.by_rank or (body := self._folder.read_rank(rank)) is None:
+                    continue
+                if body.rank_info.rank != rank or rank >= job.world_size:
+                    raise RecordError(
+                        f"ranks/{rank}.json says rank {body.rank_info.rank} of a job with {job.world_size} ranks"
+                    )
+                self.by_rank[rank] = body.rank_info
+                self._gpu_names[rank] = body.gpu_name
+                came = True
+        if not self._checked and len(self.by_rank) >= job.world_size:
+            _check_places(self.infos, job)
+            self._checked = True
+        return came
+
+    def missing(self, job: JobInfo) -> str:
+        """Names the ranks that have not registered; empty if there are none."""
+        missing = [rank for rank in range(job.world_size) if rank not in self.by_rank]
+        return list_ranks(missing) if missing else ""
+
+    def gpu_names(self) -> dict[int, str]:
+        """Product names of GPUs, by rank: of one rank of each stage at least, as far as the folder knows."""
+        named = {self.by_rank[rank].pp_rank for rank in self._gpu_names}
+        for info in self.infos:
+            if info.pp_rank not in named and (body := self._folder.read_rank(info.rank)) is not None:
+                self._gpu_names[info.rank] = body.gpu_name
+                named.add(info.pp_rank)
+        return self._gpu_names
+
+    def orders(self, planned: Sequence[FrequencySchedule]) -> dict[int, InstructionOrder | None]:
+        """The instruction order of each rank, None where nothing is known yet.
+
+        Args:
+            planned: Schedules that say the order where no rank has yet.
+        """
+        return known_orders(self._folder, self.infos, planned, self._orders)
+
+
+def list_ranks(ranks: Sequence[int]) -> str:
+    """Names ranks, the first ones of many."""
+    shown = ", ".join(map(str, ranks[:_NAMED]))
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+
+
+def _check_places(infos: Sequence[RankInfo], job: JobInfo) -> None:
+    """Every place (dp, pp, tp) is taken once and lies within the degrees."""
+    taken: dict[tuple[int, int, int], int] = {}
+    for rank in infos:
+        place = (rank.dp_rank, rank.pp_rank, rank.tp_rank)
+        degrees = (job.dp_degree, job.pp_degree, job.tp_degree)
+        if any(at >= degree for at, degree in zip(place, degrees, strict=True)):
+            raise PlanError(f"rank {rank.rank} says (dp, pp, tp) rank {place}, but the degrees are {degrees}")
+        if place in taken:
+            raise PlanError(f"ranks {taken[place]} and {rank.rank} both say (dp, pp, tp) rank {place}")
+        taken[place] = rank.rank

@@ -1,0 +1,1 @@
+"""The one process per host that reads and writes the shared directory for the ranks of that host."""

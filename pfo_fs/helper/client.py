@@ -1,0 +1,200 @@
+"""The training process's side of the helper process: every request has a deadline, nothing in a step waits."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.errors import AlreadyClaimed, CoordinationError
+from pfo_fs.ipc import transport
+
+# PyDLL keeps the interpreter lock: giving it up for a call of half a microsecond can cost the training thread 5 ms
+# when other Python threads are busy.
+_recv = ctypes.PyDLL(None, use_errno=True).recv
+_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_recv.restype = ctypes.c_ssize_t
+
+
+_helpers: list[subprocess.Popen[bytes]] = []
+"""Helpers that this process started. They outlive it on purpose, so nobody waits for them."""
+
+
+class AgentClient:
+    """A connection to this host's helper process, which is started if nobody listens yet.
+
+    Args:
+        address: The abstract socket address, the same for all ranks of a job on one host.
+        shared_dir: The shared directory.
+        token: What tells our helper from a stranger.
+        rank: Global rank of this process.
+        settings: For the helper, as environment-independent values.
+        start_at_once: Whether to start a helper without first waiting for a sibling to do so.
+        deadline_s: How long it may take until the helper listens.
+
+    Raises:
+        CoordinationError: No helper could be reached in time.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        shared_dir: str,
+        token: str,
+        rank: int,
+        settings: dict[str, Any],
+        *,
+        start_at_once: bool,
+        deadline_s: float = 20.0,
+    ) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.lost = False
+        self._address = address
+        self._starting = (address, shared_dir, token, settings)
+        self._hello = {"type": "hello", "rank": rank, "token": token}
+        self._may_start = start_at_once
+        self._inbox: list[transport.Message] = []
+        self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)
+        begin = time.monotonic()
+        while not self._connect():
+            waited_s = time.monotonic() - begin
+            if self.process is None and (start_at_once or waited_s > 5.0):
+                self.process = _start(*self._starting)
+            elif self.process is not None and self.process.poll() not in (None, 0):
+                raise CoordinationError(f"the helper process for {shared_dir} could not start")
+            if waited_s > deadline_s:
+                raise CoordinationError(
+                    f"no helper process for {shared_dir} answers after {deadline_s:.0f} s; is the file system up?"
+                )
+            time.sleep(0.01)
+
+    def _connect(self) -> bool:
+        try:
+            connection = transport.connect(self._address)
+        except OSError:
+            return False
+        self._socket = connection
+        self._fd = connection.fileno()
+        self.lost = False
+        transport.not_for_children(connection)
+        self.send(self._hello)
+        return True
+
+    def revive(self, messages: list[transport.Message]) -> bool:
+        """Tries once, without waiting, to reach a new helper in place of one that died, and tells it `messages`.
+
+        Whoever started the first one starts the new one; the others find it listening at a later try.
+        """
+        if self._connect():
+            for message in messages:
+                self.send(message)
+            return True
+        if self._may_start and (self.process is None or self.process.poll() is not None):
+            self.process = _start(*self._starting)
+        return False
+
+    def request(self, message: transport.Message, reply: str, timeout_s: float) -> transport.Message:
+        """Sends and waits for a reply of type `reply`; only while the optimizer is set up.
+
+        Raises:
+            AlreadyClaimed: The helper says that somebody else has what was asked for.
+            CoordinationError: The helper reports an error, or does not answer in time.
+        """
+        self.send(message)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answer = self.wait_for(reply, deadline - time.monotonic())
+            if answer is None:
+                raise CoordinationError(
+                    f"no answer to {message['type']!r} within {timeout_s:.0f} s; does the shared directory hang?"
+                )
+            if answer["type"] == "error":
+                if answer.get("taken"):
+                    raise AlreadyClaimed(errno.EEXIST, answer["message"])
+                raise CoordinationError(answer["message"])
+            return answer
+
+    def wait_for(self, kind: str, timeout_s: float) -> transport.Message | None:
+        """Waits for a message of type `kind` or `error`; others are kept for `poll`."""
+        deadline = time.monotonic() + timeout_s
+        for position, message in enumerate(self._inbox):
+            if message["type"] in (kind, "error"):
+                return self._inbox.pop(position)
+        while not self.lost and (left_s := deadline - time.monotonic()) > 0:
+            self._socket.settimeout(left_s)
+            try:
+                packet = transport.receive(self._socket)
+            except TimeoutError:
+                break
+            finally:
+                self._socket.settimeout(None)
+            if not packet:
+                self.lost = True
+                break
+            message = transport.decode(packet)
+            if message["type"] in (kind, "error"):
+                return message
+            self._inbox.append(message)
+        return None
+
+    def poll(self) -> transport.Message | None:
+        """Returns the next message if one is there, without waiting and without giving up the interpreter lock."""
+        if self._inbox:
+            return self._inbox.pop(0)
+        if self.lost:
+            return None
+        size = _recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
+        if size > 0:
+            with suppress(ValueError):
+                return transport.decode(self._buffer.raw[:size])
+        elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ECONNRESET):
+            self.lost = True
+        return None
+
+    def send(self, message: transport.Message) -> None:
+        """Sends without waiting; dropped if the helper does not read."""
+        if not self.lost:
+            try:
+                self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.lost = True
+
+    def close(self) -> None:
+        """Ends the connection; the helper finishes what it has to write by itself."""
+        self.lost = True
+        with suppress(OSError):
+            self._socket.close()
+
+
+def _start(address: str, shared_dir: str, token: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    package = str(Path(__file__).resolve().parent.parent.parent)
+    path = os.environ.get("PYTHONPATH", "")
+    given = {"address": address, "shared_dir": shared_dir, "token": token, "settings": settings}
+    given["path"] = sys.path  # where a scheduler of the user's own may be found
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pfo_fs.helper.host_helper"],
+        env={
+            **os.environ,
+            "PFO_FS_AGENT": json.dumps(given),
+            "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
+        },
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # what it has to say comes as messages
+        start_new_session=True,  # a launcher's signals to the training processes are not for the helper
+    )
+    for earlier in _helpers:
+        earlier.poll()
+    _helpers.append(process)
+    return process

@@ -1,0 +1,19 @@
+"""`schedule.yaml`, the language in which people write schedules: parse, resolve for a job, format, report problems."""
+
+from pfo_fs.schedule_yaml.format import format_schedule_yaml
+from pfo_fs.schedule_yaml.parse import (
+    OrderUnknown,
+    Problem,
+    ScheduleDocument,
+    ScheduleProblems,
+    parse_schedule_yaml,
+)
+
+__all__ = [
+    "OrderUnknown",
+    "Problem",
+    "ScheduleDocument",
+    "ScheduleProblems",
+    "format_schedule_yaml",
+    "parse_schedule_yaml",
+]

@@ -1,0 +1,261 @@
+"""What a person may write for a rank, a stage or everybody in `schedule.yaml`, and how it is read.
+
+    1200                                    one clock for every instruction
+    {forward: 1200, backward: 1110}         one clock per instruction; `forward@4` for that of stage 4 only
+    - forward 885 x7                        instruction by instruction, the `x` repeats the whole line
+    - backward 870, forward 885 x4
+
+Names with unusual characters are written as in JSON: `'"my op, odd" 885'`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import yaml
+
+from pfo_fs.models import MAX_INSTRUCTIONS
+from pfo_fs.schedule_yaml.nodes import describe_node, line_of, pairs_of
+from pfo_fs.schedule_yaml.problems import Problem
+
+MAX_WRITTEN = 1_000_000
+"""Instructions of all lists of one document together, repetitions counted."""
+_MAX_MHZ = 60_000
+_MAX_NUMBER = 9  # digits
+_MAX_LINE = 4096  # characters
+
+_NAME = r'(?P<name>"(?:[^"\\]|\\.)*"|[^\s,@"]+)(?:@(?P<stage>\S*?))?'
+_KEY = re.compile(_NAME)
+_STEP = re.compile(rf"\s*{_NAME}\s+(?P<mhz>[^\s,]+)(?:\s+(?P<rest>[^,]*))?(?:,|$)")
+_REPEAT = re.compile(r"[xX×](?P<count>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instruction: its name, its stage where it is given, and its clock in MHz (0: leave alone)."""
+
+    name: str
+    stage: int | None
+    mhz: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Steps that run one after another, `repeat` times."""
+
+    steps: tuple[Step, ...]
+    repeat: int
+    line: int
+
+
+@dataclass(frozen=True)
+class OneClock:
+    """The same clock, in MHz, for every instruction."""
+
+    mhz: int
+    line: int
+
+
+@dataclass(frozen=True)
+class ByName:
+    """A clock for each (name, stage or None): (MHz, line)."""
+
+    clocks: dict[tuple[str, int | None], tuple[int, int]]
+    line: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Instruction by instruction."""
+
+    groups: tuple[Group, ...]
+    line: int
+
+    def steps(self) -> Iterator[tuple[Step, int]]:
+        """Yields each instruction, in order and with repetitions, and the line it is on."""
+        for group in self.groups:
+            for _ in range(group.repeat):
+                for step in group.steps:
+                    yield step, group.line
+
+    def line_at(self, position: int) -> int:
+        """Returns the line of the instruction at a 0-based position; behind the end, that of the last one."""
+        line = self.line
+        for group in self.groups:
+            line = group.line
+            position -= group.repeat * len(group.steps)
+            if position < 0:
+                break
+        return line
+
+
+Entry: TypeAlias = OneClock | ByName | Listing
+
+
+@dataclass(frozen=True)
+class Selected:
+    """An entry for the stages or ranks `first` to `last`, both included, and the line of its key."""
+
+    first: int
+    last: int
+    entry: Entry
+    line: int
+
+
+class BadValue(ValueError):
+    """A word that cannot be read; the message says why."""
+
+
+def read_number(text: str, what: str, most: int) -> int:
+    """Returns a whole number without sign, leading zeros, underscores or decimals.
+
+    Raises:
+        BadValue: It is none, or is larger than `most`.
+    """
+    if not re.fullmatch(r"0|[1-9][0-9]*", text):
+        hint = "; leave out the leading zeros" if re.fullmatch(r"[0-9]+", text) else ""
+        raise BadValue(f"{what} is a whole number, got {_short(text)}{hint}")
+    if len(text) > _MAX_NUMBER or int(text) > most:
+        raise BadValue(f"{what} is at most {most:,}, got {_short(text)}")
+    return int(text)
+
+
+class EntryReader:
+    """Reads the entries of one document and collects what is wrong with them in `problems`."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        self._written = 0
+
+    def read(self, node: yaml.Node, who: str) -> Entry | None:
+        """Returns the entry in a node, or None if there are problems with it; `who` is e.g. `stage 3`."""
+        before = len(self.problems)
+        entry: Entry | None
+        if isinstance(node, yaml.ScalarNode):
+            entry = self._one_clock(node, who)
+        elif isinstance(node, yaml.MappingNode):
+            entry = self._by_name(node, who)
+        else:
+            entry = self._listing(node, who)
+        return entry if len(self.problems) == before else None
+
+    def _complain(self, line: int, reason: str) -> None:
+        self.problems.append(Problem(line, reason))
+
+    def _one_clock(self, node: yaml.ScalarNode, who: str) -> OneClock | None:
+        line = line_of(node)
+        if not node.value or node.tag == "tag:yaml.org,2002:null":
+            self._complain(line, f"{who} has no value; write 0 to leave the clocks alone, or take the key out")
+            return None
+        if _STEP.fullmatch(node.value) and not node.value[0].isdigit():
+            self._complain(line, f"{who}: instructions are written as a list, each line with `- ` before it")
+            return None
+        try:
+            return OneClock(read_number(node.value, "a clock in MHz", _MAX_MHZ), line)
+        except BadValue as error:
+            self._complain(line, f"{who}: {error}")
+            return None
+
+    def _by_name(self, node: yaml.MappingNode, who: str) -> ByName:
+        clocks: dict[tuple[str, int | None], tuple[int, int]] = {}
+        for key, line, value in pairs_of(node):
+            try:
+                name = _read_key(key)
+                if name in clocks:
+                    raise BadValue(f"{_short(str(key))} is there twice, first in line {clocks[name][1]}")
+                if not isinstance(value, yaml.ScalarNode):
+                    raise BadValue(f"{_short(str(key))} has one clock in MHz, got {describe_node(value)}")
+                clocks[name] = read_number(value.value, f"the clock of {_short(str(key))}", _MAX_MHZ), line
+            except BadValue as error:
+                self._complain(line, f"{who}: {error}")
+        return ByName(clocks, line_of(node))
+
+    def _listing(self, node: yaml.Node, who: str) -> Listing | None:
+        groups: list[Group] = []
+        count = 0
+        for item in node.value:
+            line = line_of(item)
+            if not isinstance(item, yaml.ScalarNode):
+                hint = "; no colon between name and clock" if isinstance(item, yaml.MappingNode) else ""
+                self._complain(line, f"{who}: expected e.g. `forward 885 x7`, got {describe_node(item)}{hint}")
+                continue
+            try:
+                group = _read_group(item.value, line)
+            except BadValue as error:
+                self._complain(line, f"{who}: {error}")
+                continue
+            count += group.repeat * len(group.steps)
+            if count > MAX_INSTRUCTIONS:
+                self._complain(line, f"{who}: more than {MAX_INSTRUCTIONS:,} instructions in one iteration")
+                return None
+            groups.append(group)
+        self._written += count
+        if self._written > MAX_WRITTEN:
+            self._complain(line_of(node), f"{who}: the document has more than {MAX_WRITTEN:,} instructions by here")
+            self._written = 0
+            return None
+        annotated = {step.stage is not None for group in groups for step in group.steps}
+        if len(annotated) > 1:
+            self._complain(line_of(node), f"{who}: give `name@stage` for all instructions of the list or for none")
+        return Listing(tuple(groups), line_of(node))
+
+
+def _read_group(text: str, line: int) -> Group:
+    steps: list[Step] = []
+    repeat, at = 1, 0
+    if len(text) > _MAX_LINE:
+        raise BadValue(f"the line has {len(text):,} characters; {_MAX_LINE:,} are the most, so take several")
+    while at < len(text):
+        match = _STEP.match(text, at)
+        if match is None:
+            raise BadValue(f"expected e.g. `forward 885 x7` or `backward 870, forward 885 x4`, got {_short(text[at:])}")
+        at = match.end()
+        name, stage = _read_name(match)
+        mhz = read_number(match["mhz"], f"the clock of {_short(name)} in MHz", _MAX_MHZ)
+        steps.append(Step(name, stage, mhz))
+        rest = (match["rest"] or "").strip()
+        if rest:
+            repeat = _read_repeat(rest, at == len(text) and not text.endswith(","))
+    if not steps or text.rstrip().endswith(","):
+        raise BadValue(f"an instruction is missing in {_short(text)}")
+    return Group(tuple(steps), repeat, line)
+
+
+def _read_repeat(text: str, is_last: bool) -> int:
+    match = _REPEAT.fullmatch(text)
+    if match is None:
+        raise BadValue(f"expected a comma, the end of the line or a count such as x7, got {_short(text)}")
+    if not is_last:
+        raise BadValue(f"{_short(text)} repeats the whole line, so it goes to the end; or take a line for each run")
+    count = read_number(match["count"], f"the count in {_short(text)}", MAX_INSTRUCTIONS)
+    if count == 0:
+        raise BadValue("x0 is no instruction at all; take it out")
+    return count
+
+
+def _read_key(key: str | None) -> tuple[str, int | None]:
+    match = _KEY.fullmatch(key) if key else None
+    if match is None:
+        raise BadValue(f"expected the name of an instruction as key, got {_short(key or 'something else')}")
+    return _read_name(match)
+
+
+def _read_name(match: re.Match[str]) -> tuple[str, int | None]:
+    name = match["name"]
+    if name.startswith('"'):
+        try:
+            name = str(json.loads(name, strict=False))
+        except ValueError:
+            raise BadValue(f"{_short(name)} is not text as in JSON") from None
+    if not 0 < len(name) <= 64:
+        raise BadValue(f"an instruction's name has 1 to 64 characters, got {_short(name)}")
+    stage = match["stage"]
+    return name, None if stage is None else read_number(stage, f"the stage in {_short(match.group().strip())}", 10**6)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -1,0 +1,149 @@
+"""Writes schedules as a `schedule.yaml` that a person can read, change and hand back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
+from pfo_fs.schedule_yaml.complaints import describe
+
+_Step: TypeAlias = tuple[str, "int | None", int]
+_Steps: TypeAlias = tuple[_Step, ...]
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_LONGEST_GROUP = 8
+"""Instructions that repeat together: 2 in 1F1B, 3 in zero-bubble schedules, more where ranks hold several stages."""
+_WIDTH = 96
+
+
+def format_schedule_yaml(
+    schedules: Sequence[FrequencySchedule],
+    rank_infos: Sequence[RankInfo],
+    job_info: JobInfo,
+    comment: str = "",
+) -> str:
+    """Returns YAML that `parse_schedule_yaml` and `resolve` turn into the same schedules again.
+
+    Ranks of a stage that do the same become one entry of the stage, equal stages one entry of a range; runs and
+    repeated groups become one line each.
+
+    Args:
+        schedules: At most one per rank.
+        rank_infos: The job's ranks.
+        job_info: The job.
+        comment: Goes to the top, each of its lines behind a `#`.
+    """
+    lines = [f"# {line}".rstrip() for line in re.split(r"[\r\n\x85\u2028\u2029]+", comment)] if comment else []
+    lines = [re.sub(r"[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]", "?", line) for line in lines]
+    steps_of = {schedule.rank: _steps(schedule) for schedule in schedules}
+    if not steps_of:
+        return "\n".join([*lines, "all: 0"]) + "\n"
+    stages, ranks = _sort_into_stages(steps_of, rank_infos)
+    for title, table in (("stages", stages), ("ranks", ranks)):
+        if table:
+            lines.append(f"{title}:  # of {job_info.pp_degree if title == 'stages' else job_info.world_size}")
+            lines.extend(_format_table(table))
+    return "\n".join(lines) + "\n"
+
+
+def _steps(schedule: FrequencySchedule) -> _Steps:
+    stages: Sequence[int | None] = schedule.stages or [None] * len(schedule.frequencies)
+    return tuple((name, stage, mhz) for (name, mhz), stage in zip(schedule.frequencies, stages, strict=True))
+
+
+def _sort_into_stages(
+    steps_of: dict[int, _Steps], rank_infos: Sequence[RankInfo]
+) -> tuple[dict[int, _Steps], dict[int, _Steps]]:
+    """Returns what can be said per stage and what must be said per rank."""
+    members: dict[int, list[int]] = {}
+    for info in rank_infos:
+        members.setdefault(info.pp_rank, []).append(info.rank)
+    stages: dict[int, _Steps] = {}
+    ranks = dict(steps_of)
+    for stage, there in members.items():
+        first = steps_of.get(there[0])
+        if first is None or any(steps_of.get(rank) != first for rank in there):
+            continue
+        if any(on is not None and on != stage for _, on, _ in first):
+            continue  # ranks that hold several stages: there an entry of a stage means something else
+        stages[stage] = first
+        for rank in there:
+            ranks.pop(rank, None)
+    return stages, ranks
+
+
+def _format_table(table: dict[int, _Steps]) -> Iterator[str]:
+    groups: dict[_Steps, list[int]] = {}
+    for number in sorted(table):
+        groups.setdefault(table[number], []).append(number)
+    for steps, numbers in groups.items():
+        if not steps:
+            yield f"  {_format_key(numbers)}: []"
+            continue
+        yield f"  {_format_key(numbers)}:"
+        for line in _format_steps(steps):
+            yield f"    - {line}"
+
+
+def _format_key(numbers: Sequence[int]) -> str:
+    parts: list[str] = []
+    first = last = numbers[0]
+    for number in [*numbers[1:], -1]:
+        if number == last + 1:
+            last = number
+            continue
+        parts.append(str(first) if first == last else f"{first}-{last}")
+        first = last = number
+    key = ",".join(parts)
+    if "," not in key:
+        return key
+    # YAML looks for the colon behind a key within 1,024 characters; longer ones need the `?` form.
+    return f'"{key}"' if len(key) < 1000 else f'? "{key}"\n  '
+
+
+def _format_steps(steps: _Steps) -> Iterator[str]:
+    """Yields the items of a list: repeated groups where there are any, the rest several to a line."""
+    waiting: list[str] = []
+    at = 0
+    while at < len(steps):
+        length, repeat = _best_group(steps, at)
+        words = [_format_step(step) for step in steps[at : at + length]]
+        at += length * repeat
+        if repeat > 1:
+            if waiting:
+                yield _quoted(waiting)
+                waiting = []
+            yield _quoted(words, repeat)
+            continue
+        if waiting and len(", ".join([*waiting, *words])) > _WIDTH:
+            yield _quoted(waiting)
+            waiting = []
+        waiting.extend(words)
+    if waiting:
+        yield _quoted(waiting)
+
+
+def _best_group(steps: _Steps, at: int) -> tuple[int, int]:
+    """Returns length and count of the repetition that covers most from `at` on; (1, 1) if none is worth a line."""
+    best = (1, 1)
+    for length in range(1, _LONGEST_GROUP + 1):
+        group = steps[at : at + length]
+        repeat = 1
+        while steps[at + repeat * length : at + (repeat + 1) * length] == group and len(group) == length:
+            repeat += 1
+        if repeat > 1 and length * repeat >= 3 and length * repeat > best[0] * best[1]:
+            best = (length, repeat)
+    return best
+
+
+def _format_step(step: _Step) -> str:
+    name, stage, mhz = step
+    return f"{describe(name if _PLAIN_NAME.fullmatch(name) else json.dumps(name), stage)} {mhz}"
+
+
+def _quoted(words: Iterable[str], repeat: int = 1) -> str:
+    line = ", ".join(words) + (f" x{repeat}" if repeat > 1 else "")
+    return "'" + line.replace("'", "''") + "'" if '"' in line else line

@@ -1,0 +1,135 @@
+"""From untrusted bytes to a YAML node tree with line numbers, or to a list of problems; nothing is constructed.
+
+PyYAML's pure loader composes nodes only. What could blow up on the way is refused while events arrive, before any
+node is built of them: aliases (the "billion laughs"), anchors, tags, merge keys, depth, further documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import yaml
+
+from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems
+
+MAX_YAML_BYTES = 256 * 1024
+MAX_DEPTH = 8
+"""`stages: 0: - [...]` is 4 deep."""
+
+
+class _Refused(Exception):
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes plain trees: no aliases, anchors or tags, no halves of characters, and not too deep."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise _Refused(line, f"aliases (*{event.anchor}) are not used here; write the value itself")
+        if event.anchor is not None:
+            raise _Refused(line, f"anchors (&{event.anchor}) are not used here; a range of stages such as `0-3` is")
+        if event.tag is not None:
+            raise _Refused(line, f"tags ({event.tag[:60]!r}) are not used here")
+        if isinstance(event, yaml.ScalarEvent) and any("\ud800" <= character <= "\udfff" for character in event.value):
+            raise _Refused(line, "an escape such as \\ud800 is half a character, which stands for none")
+        if self.depth >= MAX_DEPTH:
+            raise _Refused(line, f"nested more than {MAX_DEPTH} deep, which no schedule is")
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def compose(text: bytes | str) -> yaml.Node | None:
+    """Returns the root node of a YAML document, or None if it has nothing but comments.
+
+    Args:
+        text: UTF-8, at most `MAX_YAML_BYTES`.
+
+    Raises:
+        ScheduleProblems: It is too large, no UTF-8, no YAML, or YAML with something that no schedule needs.
+    """
+    decoded, line = _decode(text), 1
+    try:
+        loader = _Loader(decoded)
+        try:
+            return loader.get_single_node()
+        finally:
+            line = loader.line + 1
+            loader.dispose()
+    except _Refused as error:
+        raise ScheduleProblems([Problem(error.line, str(error))]) from None
+    except yaml.reader.ReaderError as error:
+        at = decoded.count("\n", 0, error.position) + 1
+        raise ScheduleProblems(
+            [Problem(at, f"a character that YAML does not allow (#x{error.character:04x})")]
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        raise ScheduleProblems([_syntax_problem(error)]) from None
+    except yaml.YAMLError as error:
+        raise ScheduleProblems([Problem(line, f"is not YAML: {error}")]) from None
+    except (ValueError, OverflowError):  # PyYAML hands the number to chr() unchecked
+        reason = "is not YAML: an escape such as \\UFFFFFFFF stands for no character"
+        raise ScheduleProblems([Problem(line, reason)]) from None
+
+
+def _decode(text: bytes | str) -> str:
+    size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_YAML_BYTES:
+        raise ScheduleProblems([Problem(1, f"the file has {size:,} bytes; {MAX_YAML_BYTES:,} are the most")])
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            reason = f"byte 0x{error.object[error.start]:02x} is not UTF-8; save the file as UTF-8"
+            raise ScheduleProblems([Problem(line, reason)]) from None
+    at = text.find("\0")
+    if at >= 0:
+        raise ScheduleProblems([Problem(text.count("\n", 0, at) + 1, "a NUL byte: the file is binary or damaged")])
+    return text
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else 1
+    if error.problem and "another document" in error.problem:
+        return Problem(line, "a second document begins here (`---`); a schedule is one document")
+    reason = f"is not YAML: {error.problem or error}"
+    if error.context:
+        start = f" that begins in line {error.context_mark.line + 1}" if error.context_mark else ""
+        reason += f" ({error.context}{start})"
+    if error.problem and "'\\t'" in error.problem:
+        reason += "; indent with spaces, not tabs"
+    return Problem(line, reason)
+
+
+def line_of(node: yaml.Node) -> int:
+    """Returns the 1-based line on which a node begins."""
+    return int(node.start_mark.line) + 1
+
+
+def pairs_of(node: yaml.MappingNode) -> Iterator[tuple[str | None, int, yaml.Node]]:
+    """Yields (key as typed, its 1-based line, value); the key is None where it is no scalar."""
+    for key, value in node.value:
+        yield (key.value if isinstance(key, yaml.ScalarNode) else None), line_of(key), value
+
+
+def describe_node(node: yaml.Node) -> str:
+    """Returns what a node is, in words for a message."""
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    if isinstance(node, yaml.SequenceNode):
+        return f"a list of {len(node.value)}"
+    value = str(node.value)
+    if not value:
+        return "nothing"
+    return repr(value if len(value) <= 40 else value[:37] + "...")

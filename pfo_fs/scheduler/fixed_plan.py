@@ -1,0 +1,96 @@
+"""Schedulers that do not look for anything: a fixed plan, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
+from pfo_fs.schedule_yaml.nodes import MAX_YAML_BYTES
+from pfo_fs.schedule_yaml.parse import OrderUnknown, ScheduleProblems, parse_schedule_yaml
+from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
+from pfo_fs.scheduler.parallel3d import make_3d_parallel
+from pfo_fs.scheduler.plan_file import plan_suffix, read_bounded, read_plan
+from pfo_fs.settings import PFOSettings
+
+
+class Manual(FrequencyScheduler):
+    """Leaves all clocks alone; a person who wants otherwise writes a `schedule.yaml` into the job's folder."""
+
+    def _run(self) -> ScheduleGenerator:
+        yield []
+
+
+class PointSolution(FrequencyScheduler):
+    """Runs one fixed plan from the first step to the last.
+
+    Args:
+        job_info: The job.
+        rank_infos: All its ranks, in any order.
+        pfo_settings: Settings of the scheduling side.
+        solution_path: lowtime's `freqs_pipeline_*.py`, with one list per rank; or a YAML plan as a person writes it,
+            whose entries are lists of instructions. It is read once, here.
+
+    Raises:
+        PlanError: The file cannot be read, is no plan, or is one for another number of ranks.
+    """
+
+    def __init__(
+        self,
+        job_info: JobInfo,
+        rank_infos: Sequence[RankInfo],
+        pfo_settings: PFOSettings,
+        solution_path: str | Path,
+    ) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+        self.solution_path = Path(solution_path)
+        if plan_suffix(self.solution_path) == ".py":
+            self.schedules = self._from_lowtime()
+        else:
+            self.schedules = self._from_yaml()
+
+    @classmethod
+    def check_args(cls, **args: Any) -> None:
+        """Reads the plan, so that one that is missing or malformed is found before a job comes."""
+        path = Path(args["solution_path"])
+        if plan_suffix(path) == ".py":
+            read_plan(path)
+            return
+        try:
+            parse_schedule_yaml(read_bounded(path, MAX_YAML_BYTES))
+        except ScheduleProblems as error:
+            raise PlanError(f"{path}: {error}", line=error.line) from error
+
+    def _run(self) -> ScheduleGenerator:
+        yield self.schedules
+
+    def _from_lowtime(self) -> list[FrequencySchedule]:
+        plan = read_plan(self.solution_path)
+        if len(plan) != self.world_size:
+            stages = self.job_info.pp_degree
+            hint = ""
+            if len(plan) == stages:
+                hint = "; it has one per stage, which is what PointSolution3D runs on all ranks of a stage"
+            raise PlanError(
+                f"{self.solution_path}: the plan is for {len(plan)} ranks, but the job has {self.world_size} ranks "
+                f"in {stages} stages{hint}"
+            )
+        return [FrequencySchedule(rank=rank, frequencies=steps) for rank, steps in enumerate(plan)]
+
+    def _from_yaml(self) -> list[FrequencySchedule]:
+        try:
+            document = parse_schedule_yaml(read_bounded(self.solution_path, MAX_YAML_BYTES))
+            return document.resolve(self.job_info, self.rank_infos, {})
+        except ScheduleProblems as error:
+            raise PlanError(f"{self.solution_path}: {error}", line=error.line) from error
+        except OrderUnknown as error:
+            raise PlanError(
+                f"{self.solution_path}: a plan file must list the instructions one by one, since which ones the ranks "
+                f"run is not known when it is read; a single clock, or one per name, is given in line {error.line}",
+                line=error.line,
+            ) from error
+
+
+PointSolution3D = make_3d_parallel(PointSolution)

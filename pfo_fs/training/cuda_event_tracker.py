@@ -1,0 +1,197 @@
+"""Marks with the times of the device: CUDA events, read when they are ready, without waiting for the device.
+
+A training thread launches kernels ahead of the GPU, so the times of its calls say little about when an instruction
+ran. An event recorded before and after each instruction knows. These are recorded in the steps that are measured
+only, and one at each end of every step, whose span is then the device's too. They are read in later steps; the marks of
+a step are written then, with the events' times on the same clock as all others (`time.monotonic_ns`). How the two
+clocks lie is learned on the way: an event never runs before it was recorded, and where the device had nothing else to
+do it runs at once. Should CUDA ever refuse, marks are those of the training thread from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from pfo_fs.device.page import LAST_END, STEP_BEGIN
+from pfo_fs.training.instruction_tracker import Clocks, InstructionCursor
+
+log = logging.getLogger("pfo_fs")
+
+_MOST_HELD = 16
+"""Steps whose events are not ready; with more than this, something is wrong, and the oldest goes."""
+_ANCHORS = 32
+"""Steps over which the distance of the two clocks is taken: they drift by a few millionths."""
+_STEP = 0
+"""Code of an event at the begin or end of a step, which is no mark of its own."""
+_EPOCH_NS = 60_000_000_000
+"""Events are timed against one that is no older than this: CUDA tells the distance as a float of milliseconds."""
+
+
+class _Held(NamedTuple):
+    """One mark of a step whose events are not read yet: its time, or the event that has it."""
+
+    first: int
+    code: int
+    event: Any = None
+
+
+class _Epoch:
+    """Times of events against the first one of an epoch."""
+
+    def __init__(self, origin: Any) -> None:
+        origin.record()
+        self.began_ns = monotonic_ns()
+        self._origin = origin
+        self._anchors: deque[int] = deque(maxlen=_ANCHORS)
+
+    def times_ns(self, marks: Sequence[_Held]) -> list[int]:
+        """When the events of a step came, on the clock of `time.monotonic_ns`."""
+        device_ns = [round(self._origin.elapsed_time(held.event) * 1e6) for held in marks]
+        self._anchors.append(max(held.first - at for held, at in zip(marks, device_ns, strict=True)))
+        anchor = max(self._anchors)
+        return [at + anchor for at in device_ns]
+
+
+class EventCursor(InstructionCursor):
+    """An instruction cursor whose marks of instructions carry the device's own times.
+
+    Args:
+        clocks: The clock process.
+        make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
+        profile_steps: As for `InstructionCursor`.
+        on_mismatch: As for `InstructionCursor`.
+    """
+
+    def __init__(
+        self,
+        clocks: Clocks,
+        make_event: Callable[[], Any],
+        *,
+        profile_steps: int = 5,
+        on_mismatch: Callable[[int, str, str], None] | None = None,
+    ) -> None:
+        super().__init__(clocks, profile_steps=profile_steps, on_mismatch=on_mismatch)
+        self._make_event = make_event
+        self._pool: list[Any] = []
+        self._recording = False
+        self._keeping = False
+        self._events_work = True
+        self._step: list[_Held] = []
+        self._held: deque[tuple[list[_Held], _Epoch | None]] = deque()
+        self._epoch: _Epoch | None = None
+
+    def step_begin(self, step: int, number: int) -> None:
+        """Begins a step; writes the marks of earlier ones whose events are ready."""
+        self._flush()
+        self._step = []
+        self._keeping = True  # `_mark` keeps marks while this is set
+        super().step_begin(step, number)
+        self._recording, self._measuring = self._measuring, False  # marks of instructions are made here
+        if self._events_work and (self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS):
+            self._epoch = self._new_epoch()
+        self._record(_STEP)
+
+    def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
+        """Begins an instruction."""
+        super().begin(name, stage=stage, microbatch=microbatch)
+        if self._recording:
+            self._record(self._begin_codes.get(name) or self._codes(name))
+
+    def end(self, name: str) -> None:
+        """Ends an instruction."""
+        super().end(name)
+        if self._recording and name in self._end_codes:
+            self._record(self._end_codes[name])
+
+    def step_end(self) -> None:
+        """Ends a step."""
+        if not self._in_step:
+            return
+        self._record(_STEP)
+        self._measuring, self._recording = self._recording, False
+        try:
+            super().step_end()
+        finally:
+            self._keeping = False
+            self._held.append((self._step, self._epoch))
+            self._step = []
+            if len(self._held) > _MOST_HELD:
+                self._held.popleft()
+            self._flush()
+
+    # ---- events
+
+    def _new_epoch(self) -> _Epoch | None:
+        try:
+            return _Epoch(self._make_event())
+        except Exception as error:  # noqa: BLE001  whatever CUDA raises, training goes on
+            self._do_without(error)
+            return None
+
+    def _record(self, code: int) -> None:
+        """Notes a mark whose time an event tells; without events, the training thread's time."""
+        now_ns = monotonic_ns()
+        if self._events_work:
+            try:
+                event = self._pool.pop() if self._pool else self._make_event()
+                event.record()
+                self._step.append(_Held(now_ns, code, event))
+                return
+            except Exception as error:  # noqa: BLE001
+                self._do_without(error)
+        if code != _STEP:
+            self._step.append(_Held(now_ns, code))
+
+    def _do_without(self, error: Exception) -> None:
+        if not self._events_work:
+            return
+        self._events_work = False
+        self._pool.clear()
+        log.warning("CUDA events cannot be used (%s); instructions are timed by the training thread", error)
+
+    def _mark(self, code: int, first: int | None = None) -> None:
+        if self._keeping:
+            self._step.append(_Held(monotonic_ns() if first is None else first, code))
+        else:
+            super()._mark(code, first)
+
+    def _flush(self) -> None:
+        """Writes the marks of the oldest steps, as far as their events are ready."""
+        while self._held:
+            marks, epoch = self._held[0]
+            try:
+                if self._events_work and not all(held.event is None or held.event.query() for held in reversed(marks)):
+                    return
+                times_ns = self._times_ns(marks, epoch)
+            except Exception as error:  # noqa: BLE001
+                self._do_without(error)
+                times_ns = [held.first for held in marks]
+            self._held.popleft()
+            self._write(marks, times_ns)
+
+    def _times_ns(self, marks: Sequence[_Held], epoch: _Epoch | None) -> list[int]:
+        """When each mark was, by the device where an event knows."""
+        if not self._events_work or epoch is None:
+            return [held.first for held in marks]
+        events = [held for held in marks if held.event is not None]
+        device_ns = iter(epoch.times_ns(events) if events else ())
+        return [held.first if held.event is None else next(device_ns) for held in marks]
+
+    def _write(self, marks: Sequence[_Held], times_ns: Sequence[int]) -> None:
+        steps_ns = [at_ns for held, at_ns in zip(marks, times_ns, strict=True) if held.code == _STEP]
+        begin_ns = 0
+        for held, at_ns in zip(marks, times_ns, strict=True):
+            kind = held.code & 0xFF
+            if held.event is not None and self._events_work:
+                self._pool.append(held.event)
+            if held.code == _STEP:
+                continue
+            if kind == STEP_BEGIN:
+                begin_ns = at_ns
+            elif kind == LAST_END and len(steps_ns) == 2:
+                at_ns = begin_ns + steps_ns[1] - steps_ns[0]
+            super()._mark(held.code, at_ns)

@@ -1,0 +1,147 @@
+"""From results to what is known of each instruction at each clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pfo_fs.autotune.samples import Entry, Point, Samples, interpolated, iterations_of, smoothed
+from pfo_fs.models import InstructionPower, ProfilingResult
+
+F, B = "forward", "backward"
+
+
+def result(times: dict[str, list[list[float]]], powers: list[InstructionPower] | None = None) -> ProfilingResult:
+    count = len(next(iter(times.values())))
+    energies = {name: [[300 * time_s for time_s in row] for row in rows] for name, rows in times.items()}
+    return ProfilingResult(
+        rank=0,
+        iter_time=[1.0] * count,
+        iter_energy=[300.0] * count,
+        time_breakdown=times,
+        energy_breakdown=energies,
+        powers=powers or [],
+    )
+
+
+def power(name: str, mhz: int, watts: float, error: float = 1.0) -> InstructionPower:
+    return InstructionPower(instruction=name, frequency=mhz, power=watts, error=error, seconds=5)
+
+
+def test_times_are_averaged_by_clock_without_the_first_after_a_change() -> None:
+    entries: list[Entry] = [(F, 0, 1410)] * 4 + [(F, 0, 900)] * 4
+    samples = Samples()
+    samples.add(result({F: [[9.0, 0.1, 0.1, 0.1, 9.0, 0.2, 0.2, 0.2]]}), entries)
+    curve = samples.curve((0, F))
+    assert {mhz: (point.count, point.time_s) for mhz, point in curve.items()} == {
+        1410: (3, pytest.approx(0.1)),
+        900: (3, pytest.approx(0.2)),
+    }
+
+
+def test_where_nothing_is_settled_everything_counts() -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.001] * 3]}), [(F, 0, 900)] * 3)
+    assert samples.curve((0, F))[900].count == 3
+
+
+def test_a_pause_of_the_machine_is_left_out() -> None:
+    rng = random.Random(1)
+    durations = [rng.gauss(0.1, 0.001) for _ in range(50)]
+    samples = Samples()
+    samples.add(result({F: [[0.1, *durations, 5.0]]}), [(F, 0, 900)] * 52)
+    assert samples.curve((0, F))[900].time_s == pytest.approx(0.1, rel=0.01)
+
+
+def test_fitted_powers_win_over_what_is_interpolated_in_ticks() -> None:
+    samples = Samples()
+    samples.add(
+        result({F: [[0.1] * 10], B: [[0.1] * 10]}, [power(F, 900, 250.0), power("", 0, 80.0)]),
+        [(F, 0, 900)] * 10 + [(B, 0, 900)] * 10,
+    )
+    assert samples.curve((0, F))[900].power_w == pytest.approx(250)
+    assert samples.curve((0, B))[900].power_w == pytest.approx(300)
+    assert samples.curve((0, B))[900].power_error > 0.04
+    assert samples.waiting.power_w == pytest.approx(80)
+
+
+def test_better_known_powers_weigh_more() -> None:
+    samples = Samples()
+    for watts, error in ((200.0, 1.0), (230.0, 20.0)):
+        samples.add(result({F: [[0.1] * 5]}, [power(F, 900, watts, error)]), [(F, 0, 900)] * 5)
+    assert samples.curve((0, F))[900].power_w == pytest.approx(200, abs=0.5)
+
+
+def test_a_warm_gpu_is_told_by_its_warmth() -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.1] * 5]}, [power(F, 900, 220.0)]), [(F, 0, 900)] * 5, warmth=1.1)
+    assert samples.curve((0, F))[900].power_w == pytest.approx(200)
+
+
+def test_an_iteration_that_ran_something_else_is_left_out() -> None:
+    entries: list[Entry] = [(F, 0, 900), (B, 0, 900)]
+    found = list(iterations_of(result({F: [[0.1], [0.1, 0.1]], B: [[0.2], [0.2]]}), entries))
+    assert [[time_s for time_s, _ in row] for row in found] == [[0.1, 0.2]]
+
+
+def curve_of(clocks: list[int], noise: float = 0.0, seed: int = 0) -> dict[int, Point]:
+    rng = random.Random(seed)
+    curve = {}
+    for mhz in clocks:
+        point = Point()
+        time_s, watts = 0.05 * (0.9 * 1410 / mhz + 0.1), 100 + 250 * (mhz / 1410) ** 2
+        count, error = 30, max(noise, 1e-6)
+        mean_s = time_s * (1 + noise * rng.gauss(0, 1))
+        point.add_times(count, mean_s, (error * mean_s) ** 2 * count * (count - 1))
+        point.add_power(watts * (1 + noise * rng.gauss(0, 1)), error * watts)
+        curve[mhz] = point
+    return curve
+
+
+def test_clocks_between_measured_ones_are_interpolated() -> None:
+    curve = curve_of(list(range(1410, 600, -60)))
+    true = curve_of([1380])[1380]
+    guess = interpolated(curve, 1380)
+    assert guess.time_s == pytest.approx(true.time_s, rel=1e-9), "a straight line over 1 / clock"
+    assert guess.energy_j == pytest.approx(true.energy_j, rel=0.002)
+
+
+def test_smoothing_takes_noise_away_from_a_smooth_curve() -> None:
+    clocks = list(range(1410, 800, -30))
+    true = curve_of(clocks)
+
+    def error(curve: dict[int, Point]) -> float:
+        return sum(abs(curve[mhz].time_s / true[mhz].time_s - 1) for mhz in clocks[1:])
+
+    before = after = 0.0
+    for seed in range(10):
+        noisy = curve_of(clocks, noise=0.003, seed=seed)
+        better = smoothed(noisy)
+        before, after = before + error(noisy), after + error(better)
+        assert better[1410].time_s == noisy[1410].time_s, "the highest clock is the measure of everything"
+    assert after < 0.75 * before
+
+
+def test_a_curve_with_a_step_stays_as_it_is() -> None:
+    """The A40 of the published profile, held back by its power limit, has such a corner."""
+    clocks = list(range(1740, 1000, -30))
+    curve = curve_of(clocks, noise=0.0005)
+    for mhz in clocks:
+        if mhz > 1400:
+            curve[mhz].time_s *= 1.05
+    assert smoothed(curve)[1380].time_s == curve[1380].time_s
+
+
+def test_points_that_are_known_badly_stay_out_of_the_profile() -> None:
+    samples = Samples()
+    clocks = list(range(1410, 1000, -60))
+    samples.points[0, F] = curve_of(clocks)
+    bad = Point()
+    bad.add_times(2, 0.001, 1e-6)
+    bad.add_power(1.0, 1.0)
+    samples.points[0, F][1380] = bad
+    profile = samples.profile([(0, F)], {0: list(range(1410, 1035, -15))}, 0.003, "test")
+    measured = {m.frequency_mhz: m.time_s for m in profile.measurements[0, F]}
+    assert measured[1380] > 0.05
+    assert len(measured) == 1 + (1410 - 1050) // 15, "every clock on offer down to the lowest measured one"

@@ -1,0 +1,186 @@
+"""`pfo-fs plan`, as people and scripts use it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from planner_problems import random_profile
+from test_cli import pfo_fs
+
+from pfo_fs.models import JobInfo, RankInfo
+from pfo_fs.planner import make_pipeline
+from pfo_fs.schedule_yaml import parse_schedule_yaml
+from pfo_fs.scheduler import read_plan
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """Three stages at eight clocks."""
+    path = tmp_path / "gpt.csv"
+    random_profile(random.Random(7), make_pipeline("1f1b", 3, 1), 8).to_csv(path)
+    return path
+
+
+def arguments(profile: Path, *more: str | Path) -> list[str | Path]:
+    return ["plan", profile, "--num-microbatches", "6", "--p2p-power", "70", *more]
+
+
+def test_without_a_request_the_fastest_plan_is_shown_beside_simpler_means(profile: Path) -> None:
+    shown = pfo_fs(*arguments(profile))
+    assert shown.returncode == 0, shown.stderr
+    for name in ("all maximum", "one frequency", "one per stage", "planned", "gap"):
+        assert name in shown.stdout
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
+
+
+def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: Path) -> None:
+    done = pfo_fs(*arguments(profile, "--slowdown", "1.05", "-o", tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    document = parse_schedule_yaml((tmp_path / "out" / "plan.yaml").read_bytes())
+    job = JobInfo(pp_degree=3, dp_degree=1, tp_degree=1, world_size=3)
+    clocks = [1400 - 15 * n for n in range(8)]
+    infos = [RankInfo(rank=r, dp_rank=0, pp_rank=r, tp_rank=0, available_frequencies=clocks) for r in range(3)]
+    orders = {r: [(i.name, None) for i in order] for r, order in enumerate(make_pipeline("1f1b", 3, 6).orders)}
+    schedules = document.resolve(job, infos, orders)
+    assert [len(schedule.frequencies) for schedule in schedules] == [12, 12, 12]
+    assert (tmp_path / "out" / "pipeline.png").read_bytes().startswith(PNG)
+
+
+def test_without_matplotlib_there_is_a_plan_and_a_word_about_pictures(profile: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, importlib.util as u; real = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'matplotlib' else real(name, *more)\n"
+        "sys.modules['matplotlib'] = None; sys.argv[0] = 'pfo-fs'\n"
+        "from pfo_fs.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, *map(str, arguments(profile, "-o", tmp_path / "out"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "no pictures: they need matplotlib" in done.stderr
+    assert "planned" in done.stdout
+    assert (tmp_path / "out" / "plan.yaml").exists()
+
+
+def test_a_plan_in_lowtimes_format_is_what_a_zeus_server_reads(profile: Path, tmp_path: Path) -> None:
+    done = pfo_fs(*arguments(profile, "--format", "lowtime", "--no-pictures", "-o", tmp_path))
+    assert done.returncode == 0, done.stderr
+    plan = read_plan(tmp_path / "freqs_pipeline_00000.py")
+    names = [[i.name for i in order] for order in make_pipeline("1f1b", 3, 6).orders]
+    assert [[name for name, _ in order] for order in plan] == names
+
+
+def test_a_frontier_is_a_table_plans_and_pictures_and_goes_on_after_an_interruption(
+    profile: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = pfo_fs(*arguments(profile, "--frontier", "7", "--format", "lowtime", "-o", out))
+    assert done.returncode == 0, done.stderr
+    with (out / "frontier.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 7
+    times = [float(row["iteration_time_s"]) for row in rows]
+    energies = [float(row["energy_j"]) for row in rows]
+    assert times == sorted(times, reverse=True)
+    assert min(energies) < energies[-1]
+    assert all(float(row["lower_bound_j"]) <= float(row["energy_j"]) * (1 + 1e-9) for row in rows)
+    assert len(list(out.glob("freqs_pipeline_*.py"))) == 7
+    for picture in ("frontier.png", "pipeline.png"):
+        assert (out / picture).read_bytes().startswith(PNG)
+    lines = (out / "frontier.jsonl").read_text().splitlines(keepends=True)
+    (out / "frontier.jsonl").write_text("".join(lines[:4]) + lines[4][:20])
+    again = pfo_fs(*arguments(profile, "--frontier", "7", "--no-pictures", "-o", out))
+    assert again.returncode == 0, again.stderr
+    assert (out / "frontier.jsonl").read_text().startswith("".join(lines[:4]))
+    assert len((out / "frontier.jsonl").read_text().splitlines()) == 8
+
+
+def test_a_shorter_frontier_does_not_leave_a_longer_ones_plans_among_its_own(profile: Path, tmp_path: Path) -> None:
+    assert pfo_fs(*arguments(profile, "--frontier", "6", "--no-pictures", "-o", tmp_path)).returncode == 0
+    done = pfo_fs(*arguments(profile, "--frontier", "4", "--no-pictures", "-o", tmp_path), columns=300)
+    assert done.returncode == 1
+    assert "plan_00004.yaml and 1 more" in done.stderr
+
+
+def test_beside_a_straggler_energy_and_power_say_over_which_time(profile: Path, tmp_path: Path) -> None:
+    done = pfo_fs(*arguments(profile, "--straggler", "50", "--no-pictures", "-o", tmp_path))
+    assert "over the 50 s of the straggler" in done.stdout
+    assert "W over the 50 s of a straggler" in (tmp_path / "plan.yaml").read_text()
+
+
+def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
+    done = pfo_fs(*arguments(profile, "--deadline", "9", "--json", "-o", tmp_path))
+    answer = json.loads(done.stdout)
+    planned = answer["plans"][-1]
+    assert planned["name"] == "planned"
+    assert [len(order) for order in planned["ranks"]] == [12, 12, 12]
+    assert {"stage", "instruction", "microbatch", "mhz"} == set(planned["ranks"][0][0])
+    assert planned["iteration_time_s"] <= 9
+    assert planned["lower_bound_j"] <= planned["energy_j"] * (1 + 1e-9)
+    assert str(tmp_path / "plan.yaml") in answer["files"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--deadline", "0.001"], "the fastest takes"),
+        (["--deadline", "9", "--power", "100"], "one thing at a time, not for --deadline and --power"),
+        (["--schedule", "2f2b"], "there is no schedule '2f2b'"),
+        (["--schedule", "zb-h1"], "give --derive"),
+        (["--format", "xml"], "--format is one of yaml, lowtime"),
+        (["--gpu", "A100"], "give --p2p-power or --gpu, not both"),
+        (["--frontier", "1"], "2 to 100,000 points"),
+        (["--solver", "lowtime", "--power", "500"], "lowtime plans for deadlines only"),
+        (["--delay", "-1"], "--delay is -1"),
+        (["--calibrate", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
+    profile: Path, more: list[str], message: str
+) -> None:
+    done = pfo_fs(*arguments(profile, *more), columns=300)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_brackets_in_a_message_are_printed(tmp_path: Path) -> None:
+    done = pfo_fs(*arguments(tmp_path / "[bold]none.csv"), columns=300)
+    assert "[bold]none.csv" in done.stderr
+
+
+def test_a_bad_profile_is_named_with_row_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text("stage,instruction,frequency,time,energy\n0,forward,1410,nan,3\n")
+    done = pfo_fs(*arguments(path), columns=300)
+    assert done.returncode == 1
+    assert "row 2, column time" in done.stderr
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zb-h1", "early-recomputation"])
+def test_other_schedules_are_planned_from_the_same_profile(profile: Path, schedule: str) -> None:
+    done = pfo_fs(*arguments(profile, "--schedule", schedule, "--derive", "--json"))
+    assert done.returncode == (1 if schedule == "early-recomputation" and "longer than forward" in done.stderr else 0)
+
+
+def test_published_blocking_power_is_taken_by_the_name_of_the_gpu(profile: Path) -> None:
+    done = pfo_fs("plan", profile, "--num-microbatches", "2", "--gpu", "A40", "--json")
+    assert done.returncode == 0, done.stderr
+
+
+def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
+    pytest.importorskip("lowtime")
+    file = shared_data / "profiles" / "gpt3-175b+a100_sxm_bf16.csv"
+    done = pfo_fs(
+        "plan", file, "--num-microbatches", "2", "--gpu", "A100", "--slowdown", "1.1",
+        "--solver", "both", "--unit-time", "0.002", "--json",
+    )  # fmt: skip
+    found = {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
+    assert found["planned"]["energy_j"] <= found["lowtime"]["energy_j"]

@@ -1,0 +1,69 @@
+"""Whether the shared directory answers."""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+import pytest
+from clock import Clock
+
+from pfo_fs.errors import StoreError
+from pfo_fs.helper.directory_health import Outage
+
+
+@pytest.fixture
+def outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> Outage:
+    caplog.set_level(logging.WARNING, "pfo_fs")
+    return Outage(clock)
+
+
+FULL = StoreError(errno.ENOSPC, "no space left")
+
+
+def test_an_outage_is_said_when_it_begins_and_when_it_ends(
+    outage: Outage, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        outage.failed("read", FULL)
+        clock.now += 1
+    assert outage.error == "no space left"
+    assert outage.unread_s() == 20
+    clock.now += 10
+    outage.succeeded("read")
+    outage.succeeded("read")
+    assert outage.error == ""
+    assert outage.unread_s() == 0
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "the shared directory does not answer; training goes on with what it has",
+        "the shared directory answers again",
+    ]
+
+
+def test_a_full_disk_that_takes_some_writes_is_one_outage(
+    outage: Outage, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        outage.failed("write", FULL)
+        clock.now += 1
+        outage.succeeded("write")
+    assert len(caplog.records) == 1
+
+
+def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: Outage, clock: Clock) -> None:
+    outage.failed("read", FULL)
+    clock.now += 700
+    outage.succeeded("write")
+    assert outage.unread_s() == 700
+    outage.failed("write", FULL)
+    outage.succeeded("read")
+    assert outage.unread_s() == 0
+    assert outage.error == "no space left"
+
+
+def test_a_directory_that_answers_now_and_then_answers(outage: Outage, clock: Clock) -> None:
+    for _ in range(700):
+        outage.failed("read", FULL)
+        clock.now += 1
+        outage.succeeded("read")
+    assert outage.unread_s() == 0

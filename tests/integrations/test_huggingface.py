@@ -1,0 +1,164 @@
+"""The callback in real runs of the Hugging Face Trainer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from power_limit_fakes import limits_set
+
+from pfo_fs import HFGlobalPowerLimitOptimizer
+from pfo_fs.errors import ConfigError
+from pfo_fs.power_limit import Done, EnergyMonitor, MaxSlowdownConstraint, Ready, ZeusCost
+
+pytestmark = pytest.mark.usefixtures("sim_dir")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_hf.py"
+WaitFor = Callable[..., Any]
+
+TRAINING = """
+import sys, torch, transformers
+from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
+from pfo_fs.power_limit import EnergyMonitor, MaxSlowdownConstraint
+
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def forward(self, x, labels):
+        return {"loss": (self.layer(x) - labels).square().mean()}
+
+class Work(transformers.TrainerCallback):
+    def __init__(self, kernels, fails_at=None):
+        self.kernels, self.fails_at = kernels, fails_at
+    def on_step_end(self, args, state, control, **kwargs):
+        self.kernels.run("forward")
+        if state.global_step == self.fails_at:
+            raise RuntimeError("training has failed")
+
+def make_trainer(folder, callback, work, steps, epochs=1):
+    data = [{"x": torch.ones(2), "labels": torch.ones(1)}] * (steps // epochs)
+    arguments = transformers.TrainingArguments(
+        output_dir=folder, num_train_epochs=epochs, per_device_train_batch_size=1, report_to=[], disable_tqdm=True,
+        save_strategy="no", use_cpu=True, logging_steps=1000)
+    return transformers.Trainer(model=Line(), args=arguments, train_dataset=data, callbacks=[callback, work])
+"""
+
+OPTIONS: dict[str, Any] = {"warmup_steps": 1, "profile_steps": 3, "pl_step": 200}
+
+
+def training() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(TRAINING, names)
+    return names
+
+
+@pytest.mark.slow
+def test_a_trainer_finds_the_limit_over_several_epochs_and_gives_it_back_in_the_end(
+    tmp_path: Path, sim_dir: Path
+) -> None:
+    names = training()
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    callback = HFGlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(1.3), **OPTIONS)
+    work = names["Work"](monitor.simulated_kernels(time_scale=20))
+    trainer = names["make_trainer"](str(tmp_path), callback, work, steps=35, epochs=5)
+    trainer.train()
+    # An epoch of 7 steps: 500 W takes the first 6 (2 to wait, 1, 3), then 300 W is interrupted, and so on.
+    assert isinstance(callback.optimizer.state, Done)
+    assert [m.power_limit for m in callback.optimizer.measurements] == [500, 300, 100]
+    chosen_w = MaxSlowdownConstraint(1.3).select(callback.optimizer.measurements)
+    assert callback.optimizer.state.optimal_power_limit == chosen_w
+    assert limits_set(sim_dir)[:3] == [500, 300, 500]
+    assert limits_set(sim_dir)[-1] == 500
+    count = len(limits_set(sim_dir))
+    callback.optimizer.state = Done(300)
+    names["make_trainer"](str(tmp_path), callback, work, steps=3).train()
+    assert limits_set(sim_dir)[count:] == [300, 500], "the choice holds for the next training, too"
+    callback.close()
+    monitor.close()
+
+
+@pytest.mark.slow
+def test_after_an_exception_limits_are_back_at_the_end_of_the_block(tmp_path: Path, sim_dir: Path) -> None:
+    names = training()
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    work = names["Work"](monitor.simulated_kernels(time_scale=20), fails_at=9)
+    with (
+        pytest.raises(RuntimeError, match="training has failed"),
+        HFGlobalPowerLimitOptimizer(monitor, **OPTIONS) as callback,
+    ):
+        names["make_trainer"](str(tmp_path), callback, work, steps=40).train()
+    assert limits_set(sim_dir) == [500, 300, 500]
+    monitor.close()
+
+
+@pytest.mark.slow
+def test_after_an_exception_that_ends_the_process_limits_are_back(
+    tmp_path: Path, sim_dir: Path, processes: Any, wait_for: WaitFor
+) -> None:
+    program = TRAINING + textwrap.dedent("""
+        monitor = EnergyMonitor(specs=["simulated:a"])
+        callback = HFGlobalPowerLimitOptimizer(monitor, warmup_steps=1, profile_steps=3, pl_step=200)
+        make_trainer(sys.argv[1], callback, Work(monitor.simulated_kernels(time_scale=20), 9), 40).train()
+    """)
+    trainer = processes.python("-c", program, str(tmp_path))
+    output, _ = trainer.communicate(timeout=60)
+    assert trainer.returncode == 1
+    assert "training has failed" in output
+    wait_for(lambda: limits_set(sim_dir) == [500, 300, 500])
+
+
+@pytest.mark.slow
+def test_the_example_finds_a_limit_and_its_profile_answers_for_other_selectors(
+    tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:hf")
+    path = tmp_path / "profile.json"
+    command = [sys.executable, str(EXAMPLE), "--steps", "45", "--pl-step", "100", "--warmup-steps", "1"]
+    command += ["--profile-steps", "4", "--profile-path", str(path), "--factor", "1.2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("Done(optimal_power_limit=")
+    assert [m["power_limit"] for m in json.loads(path.read_text())["measurements"]] == [500, 400, 300, 200, 100]
+    assert limits_set(sim_dir, "hf")[-1] == 500
+
+
+def test_it_is_a_trainer_callback_and_so_is_a_subclass_of_it() -> None:
+    from transformers import TrainerCallback
+
+    class Mine(HFGlobalPowerLimitOptimizer):
+        pass
+
+    for kind in (HFGlobalPowerLimitOptimizer, Mine):
+        with kind(EnergyMonitor(specs=["simulated:a"]), ZeusCost(1)) as callback:
+            assert isinstance(callback, TrainerCallback)
+            assert isinstance(callback, kind)
+            assert type(callback) is type(kind(EnergyMonitor(specs=["none"])))
+            assert isinstance(callback.optimizer.state, Ready)
+
+
+def test_without_transformers_there_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfo_fs.power_limit import huggingface
+
+    huggingface._with_callback_base.cache_clear()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pfo-fs\[huggingface\]'"):
+        HFGlobalPowerLimitOptimizer()
+
+
+def test_it_takes_what_the_optimizer_takes() -> None:
+    import inspect
+
+    from pfo_fs import GlobalPowerLimitOptimizer
+
+    theirs, ours = (
+        [(p.name, p.default, p.kind) for p in inspect.signature(kind.__init__).parameters.values()]
+        for kind in (GlobalPowerLimitOptimizer, HFGlobalPowerLimitOptimizer)
+    )
+    assert theirs == ours

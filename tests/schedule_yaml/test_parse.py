@@ -1,0 +1,369 @@
+"""What a person types, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_jobs import problems_of
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import Straggler, Target
+from pfo_fs.schedule_yaml import ScheduleProblems, parse_schedule_yaml
+from pfo_fs.schedule_yaml.entries import ByName, Listing, OneClock
+
+EXAMPLE = """\
+# everything optional; ranks win over stages, stages over all
+all: 1200                 # a single number: all instructions of everybody
+stages:
+  0: 1410                 # a single number for all of this stage
+  1: {forward: 1200, backward: 1110}     # one clock per instruction name
+  2:                      # instruction by instruction, runs on one line
+    - forward 885 x7
+    - backward 870, forward 885 x4     # a group repeated 4 times
+    - backward 870 x8
+ranks:
+  5: 1305
+"""
+
+
+def listed(text: str) -> list[tuple[str, int | None, int]]:
+    entry = parse_schedule_yaml(text).everybody
+    assert isinstance(entry, Listing)
+    return [(step.name, step.stage, step.mhz) for step, _ in entry.steps()]
+
+
+def only_problem(text: str | bytes) -> tuple[int, str]:
+    (problem,) = problems_of(text)
+    return problem
+
+
+# ---- what is understood
+
+
+def test_the_example_is_understood() -> None:
+    document = parse_schedule_yaml(EXAMPLE)
+    assert document.everybody == OneClock(1200, 2)
+    assert [(s.first, s.last, type(s.entry)) for s in document.stages] == [
+        (0, 0, OneClock),
+        (1, 1, ByName),
+        (2, 2, Listing),
+    ]
+    assert [(s.first, s.entry) for s in document.ranks] == [(5, OneClock(1305, 11))]
+
+
+def test_bytes_with_a_byte_order_mark_are_understood() -> None:
+    assert parse_schedule_yaml(b"\xef\xbb\xbfall: 900").everybody == OneClock(900, 1)
+
+
+def test_windows_line_ends_are_understood() -> None:
+    assert parse_schedule_yaml(EXAMPLE.replace("\n", "\r\n").encode()) == parse_schedule_yaml(EXAMPLE)
+
+
+def test_a_run_is_repeated() -> None:
+    assert listed("all: [forward 885 x3]") == [("forward", None, 885)] * 3
+
+
+def test_a_group_is_repeated_as_a_whole() -> None:
+    steps = listed("all:\n  - backward 870, forward 885 x2")
+    assert [name for name, _, _ in steps] == ["backward", "forward", "backward", "forward"]
+
+
+@pytest.mark.parametrize("line", ["f 1 x2", "f 1 X2", "f 1 ×2", "f  1   x2", "f 1 x2 "])
+def test_the_count_may_be_written_in_several_ways(line: str) -> None:
+    assert len(listed(f"all: ['{line}']")) == 2
+
+
+def test_a_stage_is_written_behind_the_name() -> None:
+    assert listed("all: [forward@4 885, forward@0 900]") == [("forward", 4, 885), ("forward", 0, 900)]
+
+
+def test_an_unusual_name_is_written_as_in_json() -> None:
+    assert listed("""all: ['"my op, \\u00e9@2" 885']""") == [("my op, é@2", None, 885)]
+
+
+def test_an_empty_list_is_a_list() -> None:
+    assert listed("all: []") == []
+
+
+@pytest.mark.parametrize(
+    ("key", "ranges"),
+    [
+        ("0-3", [(0, 3)]),
+        ("'0,2,5'", [(0, 0), (2, 2), (5, 5)]),
+        ("0, 2-4 ,7", [(0, 0), (2, 4), (7, 7)]),
+        ("3", [(3, 3)]),
+    ],
+)
+def test_a_key_may_be_a_range(key: str, ranges: list[tuple[int, int]]) -> None:
+    document = parse_schedule_yaml(f"ranks:\n  {key}: 1200")
+    assert [(s.first, s.last) for s in document.ranks] == ranges
+
+
+def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
+    assert parse_schedule_yaml("all: 900\nstages:\n#  0: 3\nranks: {}").stages == ()
+
+
+# ---- what is wrong, with its line
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("all: 1\n\nstagse:\n  0: 1\n", 3, "unknown key 'stagse'; did you mean 'stages'?"),
+        ("all: 1\nzzz: 1\n", 2, "known are all, stages, ranks"),
+        ("<<: {all: 1}\n", 1, "unknown key '<<'"),
+        ("all: 1\nall: 2\n", 2, "the key 'all' is there twice, first in line 1"),
+        ("stages:\n  1: 3\n  0-2: 4\n", 3, "stage 1 is there twice, first in line 2"),
+        ("ranks:\n  0-9: 3\n  4: 4\n", 3, "rank 4 is there twice, first in line 2"),
+        ("ranks:\n  '1,1': 3\n", 2, "rank 1 is there twice, first in line 2"),
+        ("all: {f: 1, f: 2}\n", 1, "all: 'f' is there twice"),
+        ("all: 12.5\n", 1, "a clock in MHz is a whole number, got '12.5'"),
+        ("all: 1200.0\n", 1, "a whole number, got '1200.0'"),
+        ("all: true\n", 1, "a whole number, got 'true'"),
+        ("all: .inf\n", 1, "a whole number, got '.inf'"),
+        ("all: -5\n", 1, "a whole number, got '-5'"),
+        ("all: 1_200\n", 1, "a whole number, got '1_200'"),
+        ("all: 0x10\n", 1, "a whole number, got '0x10'"),
+        ("all: 010\n", 1, "leave out the leading zeros"),
+        ("all: ١٢\n", 1, "a whole number, got '١٢'"),
+        ("all: 1410 MHz\n", 1, "a whole number, got '1410 MHz'"),
+        ("all: 60001\n", 1, "at most 60,000, got '60001'"),
+        ("all: " + "9" * 5000, 1, "at most 60,000"),
+        ("all:\nranks: {0: 1}\n", 1, "all has no value"),
+        ("stages:\n  0: ~\n", 2, "stage 0 has no value; write 0 to leave the clocks alone"),
+        ("stages: 1200\n", 1, "'stages' has a line per stage, such as `0: 1200`; got '1200'"),
+        ("ranks: [1, 2]\n", 1, "'ranks' has a line per rank"),
+        ("stages:\n  first: 1\n", 2, "a stage is a whole number, got 'first'"),
+        ("stages:\n  3-1: 1\n", 2, "the range ends before it begins"),
+        ("stages:\n  0-: 1\n", 2, "'0-' is no stage; write 3, 0-3 or \"0,2,5\""),
+        ("stages:\n  0..3: 1\n", 2, "a stage is a whole number, got '0..3'"),
+        ("ranks:\n  0-99999999999: 1\n", 2, "a rank is at most 1,000,000"),
+        ("ranks:\n  ? [1]\n  : 1\n", 2, "expected the number of a rank as key"),
+        ("all: forward 885 x7\n", 1, "instructions are written as a list, each line with `- ` before it"),
+        ("all:\n  - forward: 885\n", 2, "no colon between name and clock"),
+        ("all:\n  - f 1\n  - [f, 1]\n", 3, "expected e.g. `forward 885 x7`, got a list of 2"),
+        ("all:\n  - forward\n", 2, "expected e.g. `forward 885 x7` or `backward 870, forward 885 x4`"),
+        ("all:\n  -\n", 2, "an instruction is missing"),
+        ("all:\n  - f 1,\n", 2, "an instruction is missing in 'f 1,'"),
+        ("all:\n  - f 1, , b 2\n", 2, "expected e.g."),
+        ("all:\n  - f 1 7\n", 2, "expected a comma, the end of the line or a count such as x7, got '7'"),
+        ("all:\n  - f 1 x7, b 2\n", 2, "'x7' repeats the whole line, so it goes to the end"),
+        ("all:\n  - f 1 x0\n", 2, "x0 is no instruction at all"),
+        ("all:\n  - f 1 x1.5\n", 2, "the count in 'x1.5' is a whole number"),
+        ("all:\n  - f 1 x9999999999\n", 2, "the count in 'x9999999999' is at most 65,535"),
+        ("all:\n  - f 1 x65535\n  - f 1\n", 3, "more than 65,535 instructions in one iteration"),
+        ("all:\n  - f@1 3\n  - f 3\n", 2, "give `name@stage` for all instructions of the list or for none"),
+        ("all:\n  - f@x 3\n", 2, "the stage in 'f@x 3' is a whole number"),
+        ("all:\n  - '\"\\q\" 3'\n", 2, "is not text as in JSON"),
+        ("all:\n  - '\"\" 3'\n", 2, "name has 1 to 64 characters"),
+        ("all:\n  - " + "f" * 65 + " 3\n", 2, "name has 1 to 64 characters"),
+        ("all: {forward: [1]}\n", 1, "'forward' has one clock in MHz, got a list of 1"),
+        ("all: {forward: fast}\n", 1, "the clock of 'forward' is a whole number, got 'fast'"),
+        ("all: {? [a] : 1}\n", 1, "expected the name of an instruction as key"),
+        ("- 1\n", 1, "expected the keys all, stages, ranks, target, straggler, got a list of 1"),
+        ("1200\n", 1, "expected the keys all, stages, ranks, target, straggler, got '1200'"),
+        ("", 1, "the file says nothing"),
+        ("# only this\n", 1, "the file says nothing"),
+        ("{}", 1, "the file says nothing"),
+        ("~", 1, "expected the keys all, stages, ranks, target, straggler, got '~'"),
+    ],
+)
+def test_a_mistake_is_reported_with_its_line_and_reason(text: str, line: int, reason: str) -> None:
+    found_line, found = only_problem(text)
+    assert reason in found
+    assert found_line == line
+
+
+def test_all_mistakes_are_reported_at_once_in_the_order_of_lines() -> None:
+    text = "ranks:\n  0: fast\n  x: 3\nrnaks: 3\nall: {f: 1.5, g: no}\n"
+    assert [line for line, _ in problems_of(text)] == [2, 3, 4, 5, 5]
+
+
+def test_very_many_mistakes_are_counted() -> None:
+    problems = problems_of("".join(f"k{i}: 1\n" for i in range(200)))
+    assert len(problems) == 51
+    assert problems[-1] == (51, "and 150 more problems")
+
+
+def test_problems_survive_pickling() -> None:
+    with pytest.raises(ScheduleProblems) as caught:
+        parse_schedule_yaml("alll: 1")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.problems, again.line, str(again)) == (caught.value.problems, 1, str(caught.value))
+
+
+# ---- hostile
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("all: 1\nranks: &a {0: 1}\nstages: *a\n", 2, "anchors (&a)"),
+        ("all: 1\nstages: *a\n", 2, "aliases (*a)"),
+        ("&a all: 1\n", 1, "anchors (&a)"),
+        ("all: &a [*a]\n", 1, "anchors (&a)"),
+        ("all: 1\nranks: !!python/object/apply:os.system ['touch /tmp/x']\n", 2, "tags ("),
+        ("all: !!int 3\n", 1, "tags ("),
+        ("all: !foo 3\n", 1, "tags ("),
+        ("all: ! 3\n", 1, "tags ("),
+        ("!!map {all: 1}\n", 1, "tags ("),
+        ("%TAG ! tag:x,2000:\n---\nall: !y 1\n", 3, "tags ("),
+        ("all: 1\n---\nall: 2\n", 2, "a second document begins here"),
+        ("--- 1\n--- 2\n", 2, "a second document begins here"),
+        ("all: " + "[" * 100 + "]" * 100, 1, "nested more than 8 deep"),
+        ("all:\n" + "".join("  " * i + "-\n" for i in range(1, 100)), 9, "nested more than 8 deep"),
+        ("all: 'abc\n", 2, "is not YAML: found unexpected end of stream"),
+        ("all: [1, 2\n", 2, "is not YAML"),
+        ("all: {1: 2\nranks: 3\n", 2, "is not YAML"),
+        ("all: 1\n  ranks: 3\n", 2, "is not YAML: mapping values are not allowed here"),
+        ("stages:\n  0: 1\n\t1: 2\n", 3, "indent with spaces, not tabs"),
+        ('all: 1\nranks: "\\UFFFFFFFF"\n', 2, "stands for no character"),
+        ('all: 1\nranks: "x\\udfff"\n', 2, "half a character"),
+        ("all: 1\nranks: \x07\n", 2, "a character that YAML does not allow (#x0007)"),
+        (b"all: 1\nranks: \xff\xfe\n", 2, "byte 0xff is not UTF-8"),
+        ("all: 1".encode("utf-16"), 1, "byte 0xff is not UTF-8"),
+        (b"all: 1\n\0\0\0\0", 2, "a NUL byte"),
+        (b"\x7fELF\x02\x01\x01\x00", 1, "a NUL byte"),
+        ("#" * 262_145, 1, "the file has 262,145 bytes; 262,144 are the most"),
+        ("é" * 200_000, 1, "the file has 400,000 bytes"),
+        ("%YAML 9.9\n---\nall: 1\n", 1, "is not YAML"),
+        ("all: '\ud800'\n", 1, "a character that YAML does not allow"),
+    ],
+)
+def test_hostile_files_are_refused_with_line_and_reason(text: str | bytes, line: int, reason: str) -> None:
+    found_line, found = only_problem(text)
+    assert reason in found
+    assert found_line == line
+
+
+def test_a_tag_constructs_nothing(tmp_path: Path) -> None:
+    trace = tmp_path / "it_ran"
+    problems_of(f"all: !!python/object/apply:os.system ['touch {trace}']\n")
+    assert not trace.exists()
+
+
+def test_the_billion_laughs_are_not_heard() -> None:
+    laughs = "a: &a [lol, lol]\n" + "".join(
+        f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    assert only_problem(laughs) == (1, "anchors (&a) are not used here; a range of stages such as `0-3` is")
+
+
+SIZE = 256 * 1024
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * SIZE,
+        "{" * SIZE,
+        "- " * (SIZE // 2),
+        "? " * (SIZE // 2),
+        ":" * SIZE,
+        "!" * SIZE,
+        "%" * SIZE,
+        "\n" * SIZE,
+        "&a " * (SIZE // 3),
+        "all: [" + "f 1," * 30_000 + "]",
+        "all: {" + "a," * 50_000 + "}",
+        "all: ['f 1 a" + " " * 200_000 + "b']",
+        "all: ['" + " " * 200_000 + "b']",
+        "all: ['" + '"' * 200_000 + "']",
+        "all: ['" + '"' + "\\\\" * 2000 + "']",
+        "all: ['f 1, " + "f 1, " * 800 + "f']",
+        "all: 'f" + " " * 200_000 + "'",
+        "all: '" + "1" * 200_000 + "'",
+        "all: {'" + "f@" * 100_000 + "': 1}",
+        "ranks:\n  ? '" + "1," * 100_000 + "1'\n  : 3",
+        "ranks:\n  ? '" + "1-" * 100_000 + "1'\n  : 3",
+        "ranks:\n" + "".join(f" {i}: [f 1 x65535]\n" for i in range(4000)),
+        "ranks:\n" + " 1: 1\n" * 10_000,
+    ],
+    ids=lambda text: text[:12].replace("\n", " "),
+)
+def test_no_file_takes_long(text: str) -> None:
+    began = time.process_time()
+    with contextlib.suppress(PlanError):
+        parse_schedule_yaml(text)
+    assert time.process_time() - began < 6
+
+
+def test_the_instructions_of_all_lists_together_are_bounded() -> None:
+    problems = problems_of("ranks:\n" + "".join(f"  {i}: [f 1 x65535]\n" for i in range(16)))
+    assert problems == [(17, "rank 15: the document has more than 1,000,000 instructions by here")]
+
+
+# ---- anything
+
+
+def only_plan_errors(text: str | bytes) -> None:
+    with contextlib.suppress(PlanError):
+        parse_schedule_yaml(text)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_raise_anything_but_plan_error(data: bytes) -> None:
+    only_plan_errors(data)
+
+
+@settings(max_examples=200)
+@given(st.text("al:stgesrnk\n -,[]{}0123x'\"#&*!|>%@?\t\\fowd", max_size=120))
+def test_no_text_that_looks_like_yaml_raises_anything_but_plan_error(text: str) -> None:
+    only_plan_errors(text)
+
+
+words = st.sampled_from(["all", "stages", "ranks", "0", "0-3", "1,2", "forward", "f 1 x3", "b 1, f 2 x2", "~", "1200"])
+trees = st.recursive(
+    words | st.integers().map(str) | st.text("ab 0x,@-\"'", max_size=8).map(repr),
+    lambda inner: (
+        st.lists(inner, max_size=4).map(lambda items: "[" + ", ".join(items) + "]")
+        | st.lists(st.tuples(words, inner), max_size=4).map(
+            lambda items: "{" + ", ".join(f"{key!r}: {value}" for key, value in items) + "}"
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from(["all", "stages", "ranks", "al"]), trees), max_size=4))
+def test_no_yaml_raises_anything_but_plan_error(items: list[tuple[str, str]]) -> None:
+    only_plan_errors("".join(f"{key}: {value}\n" for key, value in items))
+
+
+# ---- words to the scheduler
+
+
+def test_a_target_and_a_straggler_leave_the_clocks_to_the_scheduler() -> None:
+    document = parse_schedule_yaml("target: {power: 18000}\nstraggler: {slowdown: 1.2, pipeline: 3}\n")
+    assert document.target == Target(power=18000)
+    assert document.straggler == Straggler(slowdown=1.2, pipeline=3)
+    assert not document.has_clocks
+    assert parse_schedule_yaml("all: 1200\ntarget: {slowdown: 1.1}\n").has_clocks
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("target: 1.05\n", "a target is such as {slowdown: 1.05}"),
+        ("target: {}\n", "exactly one of slowdown, deadline"),
+        ("target: {slowdown: 1.05, power: 3}\n", "exactly one of slowdown, deadline"),
+        ("target: {slowdown: 0.9}\n", "slowdown Input should be greater than or equal to 1"),
+        ("target: {slowdown: fast}\n", "slowdown Input should be a valid number"),
+        ("target: {slowdwon: 1.1}\n", "did you mean 'slowdown'?"),
+        ("target: {power: .inf}\n", "power"),
+        ("straggler: {pipeline: 3}\n", "slowdown Field required"),
+        ("straggler: {slowdown: [1.2]}\n", "'slowdown' takes one number"),
+        ("straggler: {slowdown: 1.2, pipeline: -1}\n", "pipeline Input should be greater"),
+    ],
+)
+def test_a_wrong_target_or_straggler_is_reported_with_its_reason(text: str, reason: str) -> None:
+    with pytest.raises(ScheduleProblems) as caught:
+        parse_schedule_yaml(text)
+    assert reason in str(caught.value)

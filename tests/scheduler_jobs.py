@@ -1,0 +1,76 @@
+"""Jobs to schedule for, and the plans and orders that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.schedule_yaml import OrderUnknown, ScheduleProblems, parse_schedule_yaml
+
+CLOCKS = list(range(210, 1411, 15))
+PLANS = [f"freqs_pipeline_gpt3-175b_a100_pp8_mb12_{number}.py" for number in ("00000", "00704", "01408")]
+
+Order = list[tuple[str, int | None]]
+
+
+def make_job(pp: int, dp: int = 1, tp: int = 1, clocks: list[int] | None = None) -> tuple[JobInfo, list[RankInfo]]:
+    """A job whose ranks are numbered stage by stage."""
+    job = JobInfo(pp_degree=pp, dp_degree=dp, tp_degree=tp, world_size=pp * dp * tp)
+    infos = [
+        RankInfo(
+            rank=(p * dp + d) * tp + t,
+            dp_rank=d,
+            pp_rank=p,
+            tp_rank=t,
+            available_frequencies=CLOCKS if clocks is None else clocks,
+        )
+        for p in range(pp)
+        for d in range(dp)
+        for t in range(tp)
+    ]
+    return job, infos
+
+
+def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[str]:
+    """The order of instructions in 1F1B."""
+    warm_up = min(stages - stage, microbatches)
+    steady = microbatches - warm_up
+    return ["forward"] * warm_up + ["backward", "forward"] * steady + ["backward"] * warm_up
+
+
+def order_of(names: list[str]) -> Order:
+    return [(name, None) for name in names]
+
+
+def schedule_of(rank: int, names: list[str], mhz: Callable[[str], int]) -> FrequencySchedule:
+    return FrequencySchedule(rank=rank, frequencies=[(name, mhz(name)) for name in names])
+
+
+def result_of(rank: int, time: float = 1.0, energy: float = 100.0, iterations: int = 2) -> ProfilingResult:
+    return ProfilingResult(rank=rank, iter_time=[time] * iterations, iter_energy=[energy] * iterations)
+
+
+def problems_of(text: str | bytes) -> list[tuple[int, str]]:
+    """What parsing complains of, as (line, reason)."""
+    with pytest.raises(ScheduleProblems) as caught:
+        parse_schedule_yaml(text)
+    return [(problem.line, problem.reason) for problem in caught.value.problems]
+
+
+def misfits_of(
+    text: str, job: JobInfo, infos: list[RankInfo], orders: dict[int, Order] | None = None
+) -> list[tuple[int, str]]:
+    """What resolving complains of, as (line, reason)."""
+    document = parse_schedule_yaml(text)
+    with pytest.raises(ScheduleProblems) as caught:
+        document.resolve(job, infos, orders or {})
+    return [(problem.line, problem.reason) for problem in caught.value.problems]
+
+
+def unknown_of(text: str, job: JobInfo, infos: list[RankInfo], orders: dict[int, Order] | None = None) -> OrderUnknown:
+    document = parse_schedule_yaml(text)
+    with pytest.raises(OrderUnknown) as caught:
+        document.resolve(job, infos, orders or {})
+    return caught.value

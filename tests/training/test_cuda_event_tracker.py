@@ -1,0 +1,197 @@
+"""Marks with the times of a device that runs behind the training thread (a fake one: there is no GPU here)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_instruction_tracker import FakeClocks
+
+from pfo_fs.device import page
+from pfo_fs.training.cuda_event_tracker import EventCursor
+
+MS = 1_000_000
+F, B = "forward", "backward"
+
+
+class Device:
+    """A queue of kernels and events in virtual time; the device's clock began at another moment than ours."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000 * MS
+        self.epoch_ns = 123_456 * MS
+        self.free_ns = 0
+        self.made = 0
+        self.synchronisations = 0
+
+    def launch(self, duration_ms: float) -> None:
+        self.free_ns = max(self.free_ns, self.now_ns) + round(duration_ms * MS)
+
+    def wait(self) -> None:
+        self.now_ns = max(self.now_ns, self.free_ns)
+
+
+class Event:
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.at_ns: int | None = None
+        device.made += 1
+
+    def record(self) -> None:
+        self.at_ns = max(self.device.free_ns, self.device.now_ns)
+
+    def query(self) -> bool:
+        return self.at_ns is not None and self.device.now_ns >= self.at_ns
+
+    def elapsed_time(self, other: Event) -> float:
+        assert self.query()
+        assert other.query(), "CUDA raises if an event is not ready"
+        assert self.at_ns is not None
+        assert other.at_ns is not None
+        return (other.at_ns - self.at_ns) / MS
+
+    def synchronize(self) -> None:
+        self.device.synchronisations += 1
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    device = Device()
+    monkeypatch.setattr(cuda_event_tracker, "monotonic_ns", lambda: device.now_ns)
+    monkeypatch.setattr("pfo_fs.training.instruction_tracker.monotonic_ns", lambda: device.now_ns)
+    return device
+
+
+@pytest.fixture
+def clocks() -> FakeClocks:
+    return FakeClocks()
+
+
+@pytest.fixture
+def cursor(device: Device, clocks: FakeClocks) -> EventCursor:
+    return EventCursor(clocks, lambda: Event(device))
+
+
+def run_step(cursor: EventCursor, device: Device, step: int, *, waits: bool, number: int = 0) -> None:
+    """Launches a forward of 10 ms and a backward of 20 ms within 1 ms; with `waits`, for the device at the end."""
+    cursor.step_begin(step, number)
+    for name, duration_ms in ((F, 10), (B, 20)):
+        cursor.begin(name)
+        device.launch(duration_ms)
+        device.now_ns += MS // 2
+        cursor.end(name)
+    if waits:
+        device.wait()
+    cursor.step_end()
+
+
+def marks(clocks: FakeClocks) -> list[tuple[int, int]]:
+    return clocks.reader.read(everything=True) or []
+
+
+def spans_ms(found: list[tuple[int, int]]) -> list[float]:
+    """Durations of the instructions."""
+    begins = [first for first, code in found if code & 0xFF == page.BEGIN]
+    ends = [first for first, code in found if code & 0xFF == page.END]
+    return [(end - begin) / MS for begin, end in zip(begins, ends, strict=True)]
+
+
+def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(
+    cursor: EventCursor, device: Device, clocks: FakeClocks
+) -> None:
+    began_ns = device.now_ns
+    run_step(cursor, device, 0, waits=True)
+    found = marks(clocks)
+    assert spans_ms(found) == [pytest.approx(10), pytest.approx(20)]
+    begins = [first for first, code in found if code & 0xFF == page.BEGIN]
+    assert begins == [began_ns, began_ns + 10 * MS], "on the clock of all other marks"
+    assert [code & 0xFF for _, code in found] == [
+        page.STEP_BEGIN, page.NUMBER, page.BEGIN, page.END, page.BEGIN, page.END, page.LAST_END, page.STEP_END,
+    ]  # fmt: skip
+    assert device.synchronisations == 0
+
+
+def test_marks_wait_for_the_device_and_stay_in_order(cursor: EventCursor, device: Device, clocks: FakeClocks) -> None:
+    run_step(cursor, device, 0, waits=False)
+    assert marks(clocks) == [], "its events are not ready"
+    run_step(cursor, device, 1, waits=True)
+    steps = [code >> 8 for _, code in marks(clocks) if code & 0xFF == page.STEP_BEGIN]
+    assert steps == [0, 1]
+
+
+def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(
+    cursor: EventCursor, device: Device, clocks: FakeClocks
+) -> None:
+    """A host that launches ahead would make unmeasured steps look a thousand times faster."""
+    spans = []
+    for step in range(2):
+        run_step(cursor, device, step, waits=False)
+        device.wait()
+        cursor._flush()
+        found = marks(clocks)
+        begin = next(first for first, code in found if code & 0xFF == page.STEP_BEGIN)
+        last_end = next(first for first, code in found if code & 0xFF == page.LAST_END)
+        spans.append((last_end - begin) / MS)
+        clocks.words[page.MEASURED_NUMBER] = 0
+    assert spans == [pytest.approx(30), pytest.approx(30)]
+
+
+def test_steps_that_are_not_measured_cost_two_events_each(
+    cursor: EventCursor, device: Device, clocks: FakeClocks
+) -> None:
+    clocks.words[page.MEASURED_NUMBER] = 0
+    for step in range(5):
+        run_step(cursor, device, step, waits=True)
+    assert device.made <= 3
+    kinds = [code & 0xFF for _, code in marks(clocks)]
+    assert kinds == [page.STEP_BEGIN, page.NUMBER, page.LAST_END, page.STEP_END] * 5
+
+
+@pytest.mark.parametrize("method", ["record", "query", "elapsed_time"])
+def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
+    cursor: EventCursor,
+    device: Device,
+    clocks: FakeClocks,
+    method: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("CUDA error: device not ready")
+
+    monkeypatch.setattr(Event, method, refuse)
+    for step in range(3):
+        run_step(cursor, device, step, waits=True)
+    kinds = [code & 0xFF for _, code in marks(clocks)]
+    assert kinds.count(page.STEP_END) == 3
+    assert kinds.count(page.BEGIN) == 6
+    assert caplog.text.count("device not ready") == 1
+
+
+def test_events_are_used_again(cursor: EventCursor, device: Device, clocks: FakeClocks) -> None:
+    for step in range(20):
+        run_step(cursor, device, step, waits=True)
+    assert device.made <= 7
+
+
+def test_a_schedule_is_followed_as_without_events(cursor: EventCursor, device: Device, clocks: FakeClocks) -> None:
+    cursor.set_schedule([(F, 900), (B, 1200)])
+    cursor.step_begin(0, 0)
+    cursor.begin(F)
+    assert clocks.target == 900
+    cursor.end(F)
+    cursor.begin(B)
+    assert clocks.target == 1200
+    cursor.end(B)
+    cursor.step_end()
+    assert clocks.target == 0
+
+
+def test_a_device_that_never_answers_holds_no_more_than_some_steps(
+    cursor: EventCursor, device: Device, clocks: FakeClocks
+) -> None:
+    device.free_ns = device.now_ns + 10**15
+    for step in range(100):
+        run_step(cursor, device, step, waits=False)
+    held: Any = cursor._held
+    assert len(held) <= 16
