@@ -1,4 +1,4 @@
-"""pfo-fs's side of `coordination.py`: the hosts of a job, each an agent, in a few client processes.
+"""pfo-fs's side of `coordination.py`: the hosts of a job, each an helper, in a few client processes.
 
 Run as a script it is one client process, told by lines on standard input what to do.
 """
@@ -42,21 +42,21 @@ class Trainer:
 
 
 class Host:
-    """One host: its agent and the trainers of its ranks."""
+    """One host: its helper and the trainers of its ranks."""
 
     def __init__(self, root: str, number: int, size: int, counting: bool) -> None:
-        from pfo_fs.helper.host_helper import HostAgent
+        from pfo_fs.helper.host_helper import HostHelper
         from pfo_fs.settings import load_settings
         from pfo_fs.store import Files, SharedDirectory
 
         calls = common.CountingCalls() if counting else None
         shared = SharedDirectory(Files(root, calls=calls), f"node{number}:1")
-        self.agent = HostAgent(shared, "token", load_settings(), local_mount=True)
+        self.helper = HostHelper(shared, "token", load_settings(), local_mount=True)
         self.size = size
         self.trainers = [Trainer(rank) for rank in range(number * PER_HOST, min(size, (number + 1) * PER_HOST))]
 
     def hand(self, trainer: Trainer, what: str, **fields: object) -> None:
-        self.agent._handle(trainer, {"rank": trainer.rank, "token": "token", **fields, "type": what})  # type: ignore[arg-type]
+        self.helper._handle(trainer, {"rank": trainer.rank, "token": "token", **fields, "type": what})  # type: ignore[arg-type]
 
     def create(self) -> dict[str, Any]:
         """Rank 0: makes the job and settles who schedules it."""
@@ -72,7 +72,7 @@ class Host:
 
     def join(self, job: dict[str, Any]) -> float:
         """All ranks register; returns the seconds until the first look."""
-        self.agent._started = time.monotonic()
+        self.helper._started = time.monotonic()
         for trainer in self.trainers:
             if not trainer.role:
                 self.hand(trainer, "hello")
@@ -82,7 +82,7 @@ class Host:
 
     def look(self) -> float | None:
         """One look for the schedule; returns the seconds until the next one, None once all ranks have theirs."""
-        pause_s = self.agent._poll(time.monotonic())
+        pause_s = self.helper._poll(time.monotonic())
         if not all(trainer.schedule for trainer in self.trainers):
             return pause_s
         assert all(len((trainer.schedule or {})["frequencies"]) == 2 * MICROBATCHES for trainer in self.trainers)

@@ -4,8 +4,8 @@
 
 Needs `pip install -e .`. The finished jobs are complete (ranks, schedule, results, `end.json`) and not archived. The
 live ones have had their schedule and measured it; this script rewrites rank 0's progress about once a second for each,
-as the helper process of a host does on a local file system. After the daemon has settled, its CPU time and its calls on
-the shared directory are read for so many seconds: with file-system events as a hint, and with polling alone, once a
+as the helper process of a host does on a local file system. After the daemon has settled, its CPU time and its calls
+on the shared directory are read for so many seconds: with file-system events as a hint, and with polling alone, once a
 second, as on network file systems. The bar is 1 % of a core. Calls are those of `Files`. Not measured: a metadata
 server's answers, which the daemon would wait for and not compute.
 """

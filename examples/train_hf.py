@@ -19,9 +19,9 @@ from pydoc_data.topics import topics
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
+from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer  # pfo-fs
 from pfo_fs.power_limit import (  # pfo-fs
     EnergyMonitor,
-    HFGlobalPowerLimitOptimizer,
     MaxSlowdownConstraint,
 )
 

@@ -236,20 +236,20 @@ class Straggler(_Model):
     pipeline: int | None = Field(default=None, ge=0)
 
 
-class Situation(_Model):
+class PlanInputs(_Model):
     """What a schedule was made for, besides the measurements: written down with it, so that a restart knows it.
 
     Attributes:
         target: What a person wishes; None: what the scheduler was started with.
         straggler: What a person announces.
         slow_pipelines: Data-parallel rank of each pipeline that is slower than its plan says, and how many times.
-        looks: How often the plan in force was put in question: a higher number asks for new measurements.
+        remeasure_epoch: How often the plan in force was put in question: a higher number asks for new measurements.
     """
 
     target: Target | None = None
     straggler: Straggler | None = None
     slow_pipelines: dict[int, float] = Field(default={}, max_length=100_000)
-    looks: int = Field(default=0, ge=0)
+    remeasure_epoch: int = Field(default=0, ge=0)
 
 
 class OfflineProfilingResult(_Model):

@@ -44,7 +44,7 @@ class FollowsStraggler(FrequencyScheduler):
 
     def next_schedule(self) -> list[FrequencySchedule]:
         super().next_schedule()
-        mhz = 900 if self.situation.straggler else 1200
+        mhz = 900 if self.plan_inputs.straggler else 1200
         clocks = [("forward", mhz), ("backward", mhz)]
         return [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MOST_GUARD = 0.25
+MOST_TIME_MARGIN = 0.25
 """How much longer slowed instructions may be taken to be, before full speed is all that is left."""
 _MOST_GAIN = 4.0
 """How fast that may grow."""
@@ -25,21 +25,21 @@ class Corrections:
     count: int = 0
     power_scale: float = 1.0
     given_up: bool = False
-    _tried: tuple[float, float] | None = field(default=None, repr=False)  # the last guard, and how far it was off
+    _tried: tuple[float, float] | None = field(default=None, repr=False)  # the last time_margin, and how far it was off
 
     def count_anew(self) -> None:
         """There may be as many corrections again; what they have led to stays."""
         self.count, self._tried = 0, None
 
-    def next_guard(self, guard: float, off: float) -> float:
-        """Returns the guard that should bring a plan to its target: a secant, once there are two to lay it through.
+    def next_time_margin(self, time_margin: float, off: float) -> float:
+        """Returns the time margin that should bring a plan to its target: a secant, once there are two points.
 
         Args:
-            guard: That of the plan that was measured.
+            time_margin: That of the plan that was measured.
             off: How much longer than the target it took, relative.
         """
         gain = 1.0
         if self._tried is not None and off != self._tried[1]:
-            gain = min(_MOST_GAIN, max(1.0, (self._tried[0] - guard) / (off - self._tried[1])))
-        self._tried = guard, off
-        return round(max(-MOST_GUARD, guard + gain * off), 5)
+            gain = min(_MOST_GAIN, max(1.0, (self._tried[0] - time_margin) / (off - self._tried[1])))
+        self._tried = time_margin, off
+        return round(max(-MOST_TIME_MARGIN, time_margin + gain * off), 5)

@@ -51,8 +51,8 @@ class InstructionProfiler(FrequencyScheduler):
     Attributes:
         samples: What has been measured.
         windows: How many windows that took.
-        warmth: How many times the power of the first measurements the GPUs draw by now, at the same clocks: warm ones
-            leak more. Every window with room for it also runs the highest clock, to tell.
+        power_drift_factor: Power now, as a multiple of that of the first measurements at the same clocks: warm GPUs
+            leak more. Every window with room for it also runs the highest clock, to measure this.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class InstructionProfiler(FrequencyScheduler):
         self.max_windows = max_windows
         self.samples = Samples()
         self.windows = 0
-        self.warmth = 1.0
+        self.power_drift_factor = 1.0
         self._fine_windows = _FINE_WINDOWS
         self._place = {info.rank: info for info in self.rank_infos}
         self._clocks = [info.available_frequencies for info in stage_infos(job_info, self.rank_infos)]
@@ -84,7 +84,7 @@ class InstructionProfiler(FrequencyScheduler):
 
     def _run(self) -> ScheduleGenerator:
         if (yield from self._profile()):
-            self.news = f"profiled in {self.windows} windows; clocks are left alone"
+            self.status_text = f"profiled in {self.windows} windows; clocks are left alone"
         self.measuring = False
         yield []
 
@@ -130,22 +130,24 @@ class InstructionProfiler(FrequencyScheduler):
     def _profile(self) -> Profiling:
         """Yields windows until every stage is known well enough; returns False where nothing can be measured or set."""
         self.measuring = True
-        self.news = "warming up at default clocks"
+        self.status_text = "warming up at default clocks"
         while self.windows < _WARM_UP_WINDOWS or (not self._one_pipeline() and self.windows < _ORDER_WITHIN_WINDOWS):
             yield from self._window([])
         if not self._one_pipeline():
-            self.news = "the order of instructions has not become known, so there is nothing to schedule"
+            self.status_text = "the order of instructions has not become known, so there is nothing to schedule"
             return False
         if not all(self._clocks):
-            self.news = "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
+            self.status_text = "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
             return False
-        self.news = "measuring at the highest clocks"
+        self.status_text = "measuring at the highest clocks"
         results = yield from self._full_speed()
         if not results:
-            self.news = "no pipeline has measured an iteration at the highest clocks, so there is nothing to plan by"
+            self.status_text = (
+                "no pipeline has measured an iteration at the highest clocks, so there is nothing to plan by"
+            )
             return False
         if not all(self.samples.curve(kind) for kind in self.kinds):
-            self.news = "there are GPUs whose energy cannot be read, so there is nothing to plan by"
+            self.status_text = "there are GPUs whose energy cannot be read, so there is nothing to plan by"
             return False
         yield from self._sweep(results)
         return True
@@ -171,7 +173,7 @@ class InstructionProfiler(FrequencyScheduler):
                 # A clock here and there is not worth another window for everybody.
                 if fine > self._fine_windows or sum(map(len, wanted)) <= len(wanted) / 2:
                     break
-            self.news = f"profiling: {sum(map(len, wanted))} clocks to go" + ("" if any(coarse) else ", at most")
+            self.status_text = f"profiling: {sum(map(len, wanted))} clocks to go" + ("" if any(coarse) else ", at most")
             yield from self._measure(wanted, most)
 
     def _full_speed(self) -> Window:
@@ -228,18 +230,20 @@ class InstructionProfiler(FrequencyScheduler):
         """Takes results into the samples, without ranks that are far off the others of their stage."""
         planned = {schedule.rank: schedule for schedule in schedules}
         results = [result for result in results if result.iter_time and self._counts(result.rank)]
-        self._note_warmth(results)
+        self._note_power_drift(results)
         for group in self._by_stage(results).values():
             middle = median(_busy_s(result) for result in group)
             for result in group:
                 if len(group) < 3 or abs(_busy_s(result) - middle) <= _ODD * middle:
-                    self.samples.add(result, self._entries(result.rank, planned.get(result.rank)), self.warmth)
+                    self.samples.add(
+                        result, self._entries(result.rank, planned.get(result.rank)), self.power_drift_factor
+                    )
 
     def _counts(self, rank: int) -> bool:
         """Whether what a rank measures is what it was asked to run: its clocks can be set, and it does not straggle."""
         return bool(self._place[rank].available_frequencies)
 
-    def _note_warmth(self, results: Sequence[ProfilingResult]) -> None:
+    def _note_power_drift(self, results: Sequence[ProfilingResult]) -> None:
         """Compares powers at the highest clocks with the first ones measured there."""
         ratios, clocks = [], self._sorted_clocks()
         for result in results:
@@ -251,7 +255,7 @@ class InstructionProfiler(FrequencyScheduler):
                     if first is not None and power.error < 0.02 * power.power:
                         ratios.append(power.power / first.power_w)
         if ratios:
-            self.warmth = median(ratios)
+            self.power_drift_factor = median(ratios)
 
     def _by_stage(self, results: Sequence[ProfilingResult]) -> dict[int, list[ProfilingResult]]:
         groups: dict[int, list[ProfilingResult]] = {}

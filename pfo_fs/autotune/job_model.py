@@ -90,7 +90,7 @@ class JobModel:
     Attributes:
         calibration: What was added to the DAG; None for nothing.
         full_speed: The plan with everything at the highest clock.
-        guard: How much longer than measured slowed instructions are taken to be, relative. Full speed has room
+        time_margin: How much longer than measured slowed instructions are taken to be, relative. Full speed has room
             everywhere for what jitters, and for clocks that change late; a plan has used it up. This gives some back.
     """
 
@@ -103,7 +103,7 @@ class JobModel:
         iterations: Sequence[MeasuredIteration],
         switch_time_s: float,
     ) -> None:
-        self.guard = 0.0
+        self.time_margin = 0.0
         self.calibration: Calibration | None = None
         profile = _without_plateaus(profile, pipeline)
         problem = Problem(pipeline, profile, blocking_power_w, gpus_per_rank=gpus_per_rank, switch_time_s=switch_time_s)
@@ -117,25 +117,25 @@ class JobModel:
 
     @property
     def planner(self) -> Planner:
-        """The planner of the problem with the guard."""
-        if self.guard not in self._planners:
+        """The planner of the problem with the time_margin."""
+        if self.time_margin not in self._planners:
             self._planners.clear()
-            problem = replace(self.problem, profile=_guarded(self.problem.profile, self.guard))
+            problem = replace(self.problem, profile=_with_time_margin(self.problem.profile, self.time_margin))
             # Where a board's power limit makes high clocks alike, the best ones differ by instruction, and every plan
             # has changes: those must not make it slower than full speed.
             for switch_time_s in (problem.switch_time_s, problem.switch_time_s / 10, 0.0):
                 planner = Planner(replace(problem, switch_time_s=switch_time_s), thorough=False)
                 if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _SLOWER):
                     break
-            self._planners[self.guard] = planner
-        return self._planners[self.guard]
+            self._planners[self.time_margin] = planner
+        return self._planners[self.time_margin]
 
     def within(self, deadline_s: float, straggler: bool = False) -> Plan:
         """The plan for a deadline, or beside a straggler that takes so long; too short a deadline: the fastest plan."""
         key = (
             "straggler" if straggler else "deadline",
             round(deadline_s / self.full_speed.iteration_time_s, 4),
-            self.guard,
+            self.time_margin,
         )
         if key not in self._plans:
             wanted_s = max(deadline_s, self.planner.fastest_s)
@@ -186,7 +186,7 @@ def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
     return Profile(table, profile.source)
 
 
-def _guarded(profile: Profile, guard: float) -> Profile:
+def _with_time_margin(profile: Profile, time_margin: float) -> Profile:
     """Every instruction below its highest clock takes that much longer, at the same power."""
     table = {}
     for kind, rows in profile.measurements.items():
@@ -194,7 +194,7 @@ def _guarded(profile: Profile, guard: float) -> Profile:
         table[kind] = [
             row
             if row.frequency_mhz == top
-            else Measurement(row.frequency_mhz, row.time_s * (1 + guard), row.energy_j * (1 + guard))
+            else Measurement(row.frequency_mhz, row.time_s * (1 + time_margin), row.energy_j * (1 + time_margin))
             for row in rows
         ]
     return Profile(table, profile.source)

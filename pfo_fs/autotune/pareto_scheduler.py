@@ -11,17 +11,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_GUARD, Corrections
+from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN, Corrections
 from pfo_fs.autotune.drift import WORTH_MEASURING, has_drifted
 from pfo_fs.autotune.instruction_profiler import InstructionProfiler, Windows
 from pfo_fs.autotune.job_model import JobModel, measured_iteration, pipeline_of, span_of
-from pfo_fs.autotune.profile_exchange import disagreement, findings_csv, recall_into, waiting_power_w
+from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, profile_csv, waiting_power_w
 from pfo_fs.autotune.samples import Entry, Kind
-from pfo_fs.autotune.stragglers import PaceWatch, Patience
+from pfo_fs.autotune.stragglers import RemeasureBackoff, StragglerDetector
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation, Target
+from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo, Target
 from pfo_fs.planner import Plan, Profile, parse_profile
-from pfo_fs.scheduler.base import Pace, ScheduleGenerator
+from pfo_fs.scheduler.base import IterationTime, ScheduleGenerator
 from pfo_fs.settings import PFOSettings
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class ParetoScheduler(InstructionProfiler):
     """
 
     plans = True
-    watches_pace = True
+    watches_iteration_times = True
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class ParetoScheduler(InstructionProfiler):
         self._expected_s = 0.0
         self._expected_for: Target | None = None
         self._cached: tuple[Any, list[FrequencySchedule]] | None = None
-        self._watch = PaceWatch()
+        self._watch = StragglerDetector()
         self._noises: deque[float] = deque(maxlen=_WINDOWS_FOR_NOISE)
-        self._doubtful = False
-        self._patience = Patience()
+        self._noisy_window = False
+        self._patience = RemeasureBackoff()
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
@@ -118,7 +118,7 @@ class ParetoScheduler(InstructionProfiler):
     @property
     def target(self) -> Target:
         """What is planned for now."""
-        return self.situation.target or self._default_target
+        return self.plan_inputs.target or self._default_target
 
     # ---- the loop
 
@@ -145,7 +145,7 @@ class ParetoScheduler(InstructionProfiler):
         What "no slowdown" means is measured, never inferred: at the highest clocks, as it was in the beginning.
         """
         self.measuring, self._drifts = True, self._drifts + 1
-        self.news = "instructions do not take what they took; measuring at the highest clocks"
+        self.status_text = "instructions do not take what they took; measuring at the highest clocks"
         before = {kind: self.samples.curve(kind) for kind in self.kinds}
         tops = {kind: max(curve) for kind, curve in before.items()}
         self.samples.points = {}
@@ -168,21 +168,21 @@ class ParetoScheduler(InstructionProfiler):
         self._plan_anew()
 
     def next_schedule(self) -> list[FrequencySchedule]:
-        """Returns the plan for the situation as it is now, once there is one."""
+        """Returns the plan for the plan inputs as it is now, once there is one."""
         schedules = super().next_schedule()
         return schedules if self._model is None or self.measuring else self._planned()
 
-    def react(self, situation: Situation) -> None:
-        """Takes note of another situation; another target is a new start for the corrections."""
-        if situation.target != self.situation.target:
+    def react(self, plan_inputs: PlanInputs) -> None:
+        """Takes note of another plan inputs; another target is a new start for the corrections."""
+        if plan_inputs.target != self.plan_inputs.target:
             self._corrections = Corrections()
-        if situation.looks != self.situation.looks:
+        if plan_inputs.remeasure_epoch != self.plan_inputs.remeasure_epoch:
             self._corrections.count_anew()
             self._drifts = 0
             if self._corrections.given_up and self._model is not None:
-                self._corrections, self._model.guard = Corrections(), 0.0  # what it was given up for may be over
-        super().react(situation)
-        self.settled = False
+                self._corrections, self._model.time_margin = Corrections(), 0.0  # what it was given up for may be over
+        super().react(plan_inputs)
+        self.converged = False
         self._watch.forget()
         if self._model is not None:
             self._say()
@@ -207,7 +207,7 @@ class ParetoScheduler(InstructionProfiler):
         self._note_noise(spans)
         self._full_j = self._energy_j(results)
         self._after_s = max(0.0, median(fmean(r.iter_time) - span_of(r) for r in self._firsts(results).values()))
-        self.warmth = 1.0
+        self.power_drift_factor = 1.0
         self._use_known()
         return True
 
@@ -224,7 +224,7 @@ class ParetoScheduler(InstructionProfiler):
             for results, entries in self._iterations
             if (iteration := measured_iteration(pipeline, results, entries)) is not None
         ]
-        guard = self._model.guard if self._model is not None else 0.0
+        time_margin = self._model.time_margin if self._model is not None else 0.0
         self._model = JobModel(
             pipeline,
             self.profile(),
@@ -233,7 +233,7 @@ class ParetoScheduler(InstructionProfiler):
             iterations,
             self._switch_time_s,
         )
-        self._model.guard = guard
+        self._model.time_margin = time_margin
         self._scale = self._bias()
         self._model_number += 1
         self._say()
@@ -259,11 +259,11 @@ class ParetoScheduler(InstructionProfiler):
     # ---- plans
 
     def _planned(self) -> list[FrequencySchedule]:
-        """The schedules for the situation; the same list while nothing changes."""
+        """The schedules for the plan inputs; the same list while nothing changes."""
         assert self._model is not None
-        slow = tuple(sorted(self.situation.slow_pipelines.items()))
-        tuned = self._model_number, self._model.guard, self._corrections.power_scale, self._corrections.given_up
-        key = str(self.target), str(self.situation.straggler), slow, tuned
+        slow = tuple(sorted(self.plan_inputs.slow_pipelines.items()))
+        tuned = self._model_number, self._model.time_margin, self._corrections.power_scale, self._corrections.given_up
+        key = str(self.target), str(self.plan_inputs.straggler), slow, tuned
         if self._cached is None or self._cached[0] != key:
             schedules = self._schedules_now()
             if self._cached is not None and schedules == self._cached[1]:
@@ -307,8 +307,8 @@ class ParetoScheduler(InstructionProfiler):
 
     def _slowdowns(self) -> dict[int, float]:
         """How much slower than healthy each pipeline is; -1 stands for somebody outside of the job."""
-        found = dict(self.situation.slow_pipelines)
-        announced = self.situation.straggler
+        found = dict(self.plan_inputs.slow_pipelines)
+        announced = self.plan_inputs.straggler
         if announced is not None:
             at = -1 if announced.pipeline is None else announced.pipeline
             found[at] = max(found.get(at, 1.0), announced.slowdown)
@@ -327,7 +327,7 @@ class ParetoScheduler(InstructionProfiler):
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Holds the measured plan against what it promised, and corrects what the planner is asked for."""
         self._take(results, self._planned())
-        self.settled = True
+        self.converged = True
         spans = self._spans(results)
         if self._slowdowns() or not spans:
             return
@@ -347,13 +347,13 @@ class ParetoScheduler(InstructionProfiler):
         self._say(measured_s, measured_j)
         if not (too_much or too_little) or self._corrections.count >= MOST_CORRECTIONS:
             if too_much:
-                self.news += f"; the plan does not deliver: {off:+.2%} beyond the target"
+                self.status_text += f"; the plan does not deliver: {off:+.2%} beyond the target"
             return
         self._corrections.count += 1
         before = self._planned()
         if self.target.power is not None:
             self._corrections.power_scale /= 1 + off
-            self.settled = self._planned() is before
+            self.converged = self._planned() is before
             return
         if self._corrections.count == 1:
             # A plan without room anywhere shows what full speed does not: how long a result is on its way to the next.
@@ -361,33 +361,33 @@ class ParetoScheduler(InstructionProfiler):
             self._say(measured_s, measured_j)
         if self._corrections.count > 1 or self._planned() is before:
             self._tighten(off, before)
-        self.settled = self._planned() is before
-        if not self.settled:
-            self.news += f"; {off:+.2%} off the target, so another plan is made"
+        self.converged = self._planned() is before
+        if not self.converged:
+            self.status_text += f"; {off:+.2%} off the target, so another plan is made"
 
     def _tighten(self, off: float, before: list[FrequencySchedule]) -> None:
-        """Moves the guard until the plan is another one; full speed if that does not help any more."""
+        """Moves the time margin until the plan is another one; full speed if that does not help any more."""
         assert self._model is not None
-        guard = self._corrections.next_guard(self._model.guard, off)
+        time_margin = self._corrections.next_time_margin(self._model.time_margin, off)
         for _ in range(MOST_CORRECTIONS):
-            self._model.guard = guard
+            self._model.time_margin = time_margin
             if self._planned() is not before or off < 0:
                 return
-            guard = round(guard + off, 5)
-            if guard > MOST_GUARD:
+            time_margin = round(time_margin + off, 5)
+            if time_margin > MOST_TIME_MARGIN:
                 break
-        self.news += f"; the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
+        self.status_text += f"; the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
         self._corrections.given_up = True  # slower than the highest clocks is nobody's doing here
 
     def _is_disturbed(self, results: Sequence[ProfilingResult]) -> bool:
         """Whether iterations scatter as they never did: something else ran on the hosts, and they tell nothing."""
         noise = self._note_noise(self._spans(results))
-        self._doubtful = noise > max(_DISTURBED, _TIMES_THE_NOISE * self._watch.noise)
-        if self._doubtful:
-            self.settled = False
+        self._noisy_window = noise > max(_DISTURBED, _TIMES_THE_NOISE * self._watch.noise)
+        if self._noisy_window:
+            self.converged = False
             self._say()
-            self.news += f"; iterations scattered by {noise:.0%}, so they are measured again"
-        return self._doubtful
+            self.status_text += f"; iterations scattered by {noise:.0%}, so they are measured again"
+        return self._noisy_window
 
     def _note_noise(self, spans: Mapping[int, Sequence[float]]) -> float:
         """Returns the noise of a window; one that is disturbed does not change what noise is expected."""
@@ -444,35 +444,37 @@ class ParetoScheduler(InstructionProfiler):
 
     # ---- the pace between windows
 
-    def assess(self, pace: Sequence[Pace]) -> Situation:
+    def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
         """Finds stragglers, and drift that all pipelines share."""
         if self._model is None or self.measuring:
-            return self.situation
-        if self._doubtful:
-            self._patience.pass_by(pace)
+            return self.plan_inputs
+        if self._noisy_window:
+            self._patience.pass_by(iteration_times)
             if not self._patience.is_over():
-                return self.situation
-            self._doubtful = False
-            return self.situation.model_copy(update={"looks": self.situation.looks + 1})
+                return self.plan_inputs
+            self._noisy_window = False
+            return self.plan_inputs.model_copy(update={"remeasure_epoch": self.plan_inputs.remeasure_epoch + 1})
         measured = self._expected_s if self._expected_for == self.target else 0.0
         healthy_s = measured or self._goal_s()
         slowdowns, pipelines = self._slowdowns(), self.job_info.dp_degree
         pace_s = max(healthy_s, max(slowdowns.values(), default=1.0) * self._full_s)
         expected = dict.fromkeys(range(pipelines), pace_s if slowdowns else healthy_s)
-        self._patience.pass_by(pace)
-        known = self.situation.slow_pipelines
-        found = self._watch.slowdowns(pace, expected, known if pipelines > 1 else {})
+        self._patience.pass_by(iteration_times)
+        known = self.plan_inputs.slow_pipelines
+        found = self._watch.slowdowns(iteration_times, expected, known if pipelines > 1 else {})
         if pipelines > 1 and found != known and len(found) <= pipelines / 2:
-            return self.situation.model_copy(update={"slow_pipelines": found})
+            return self.plan_inputs.model_copy(update={"slow_pipelines": found})
         everybody = pipelines > 1 and len(found) > pipelines / 2
         if (everybody or (not slowdowns and measured and self._watch.drifted())) and self._patience.is_over():
             # What slows most of them is no straggler: the plan's own figures are in question.
-            return self.situation.model_copy(update={"slow_pipelines": {}, "looks": self.situation.looks + 1})
-        return self.situation
+            return self.plan_inputs.model_copy(
+                update={"slow_pipelines": {}, "remeasure_epoch": self.plan_inputs.remeasure_epoch + 1}
+            )
+        return self.plan_inputs
 
     # ---- what others have measured, and what is said
 
-    def recall(self, csv: str, source: str) -> None:
+    def load_profile(self, csv: str, source: str) -> None:
         """Takes the profile of an earlier job, to be held against the first measurements of this one."""
         try:
             self._known = parse_profile(io.StringIO(csv), f"profile of job {source}")
@@ -489,12 +491,12 @@ class ParetoScheduler(InstructionProfiler):
         if odd:
             log.warning("%s does not agree with this job's %s; profiling anew", known.source, odd)
             return
-        recall_into(self.samples, known, self.kinds, self.clocks_mhz)
+        merge_profile(self.samples, known, self.kinds, self.clocks_mhz)
         self._fine_windows = 0  # what it lacks of the coarse clocks is measured; the rest is good enough to begin with
 
     def findings(self) -> str:
         """Everything measured, as a profile CSV with the errors behind the columns of Zeus's."""
-        return findings_csv(self.samples)
+        return profile_csv(self.samples)
 
     def model(self) -> dict[str, float]:
         """The figures that it plans with."""
@@ -508,8 +510,8 @@ class ParetoScheduler(InstructionProfiler):
             "switch_time_s": problem.switch_time_s,
             "full_time_s": self._full_s,
             "full_energy_j": self._full_j,
-            "warmth": self.warmth,
-            "guard": self._model.guard,
+            "power_drift_factor": self.power_drift_factor,
+            "time_margin": self._model.time_margin,
             "gpus_per_rank": problem.gpus_per_rank,
         }
 
@@ -527,19 +529,19 @@ class ParetoScheduler(InstructionProfiler):
 
     def _say(self, measured_s: float = 0.0, measured_j: float = 0.0) -> None:
         slowdowns = self._slowdowns()
-        self.news = f"target: {self.target}{self._impossible()}"
+        self.status_text = f"target: {self.target}{self._impossible()}"
         if slowdowns:
             names = ", ".join(
                 f"pipeline {p} ({self._watch.why.get(p, 'announced')})" if p >= 0 else "announced"
                 for p in sorted(slowdowns)
             )
-            self.news += f"; pace of a straggler, {max(slowdowns.values()):.2f} times as slow: {names}"
+            self.status_text += f"; pace of a straggler, {max(slowdowns.values()):.2f} times as slow: {names}"
         if measured_s and self._full_s and self._full_j:
-            saved, slower = 1 - measured_j / self._full_j / self.warmth, measured_s / self._full_s - 1
+            saved, slower = 1 - measured_j / self._full_j / self.power_drift_factor, measured_s / self._full_s - 1
             less = f"{saved:.1%} less" if saved >= 0 else f"{-saved:.1%} more"
-            self.news += f"; measured: {less} energy at {slower:+.2%} time than at the highest clocks"
+            self.status_text += f"; measured: {less} energy at {slower:+.2%} time than at the highest clocks"
             if self.target.power is not None:
-                self.news += f", {measured_j / (measured_s + self._after_s):,.0f} W"
+                self.status_text += f", {measured_j / (measured_s + self._after_s):,.0f} W"
 
 
 def _target(slowdown: float | None, deadline: float | None, power: float | None) -> Target:

@@ -19,7 +19,7 @@ _COUNT = 100
 _MOST_WAITING_W = 2000.0
 
 
-def findings_csv(samples: Samples) -> str:
+def profile_csv(samples: Samples) -> str:
     """Returns everything measured as a CSV."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -50,7 +50,7 @@ def disagreement(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str
     return ""
 
 
-def recall_into(
+def merge_profile(
     samples: Samples, known: Profile, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]]
 ) -> None:
     """Takes a known profile for measured, at the clocks on offer where nothing was measured yet."""

@@ -103,13 +103,13 @@ class Samples:
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     waiting: Point = field(default_factory=Point)
 
-    def add(self, result: ProfilingResult, entries: Sequence[Entry], warmth: float = 1.0) -> None:
+    def add(self, result: ProfilingResult, entries: Sequence[Entry], power_drift_factor: float = 1.0) -> None:
         """Adds what one rank measured while it ran `entries`; iterations that ran something else are left out.
 
         Args:
             result: What was measured.
             entries: What was run.
-            warmth: How many times the power of the first measurements the GPUs draw by now, at the same clocks.
+            power_drift_factor: Power now, as a multiple of that of the first measurements at the same clocks.
         """
         everything: dict[tuple[Kind, int], list[_Run]] = {}
         settled: dict[tuple[Kind, int], list[_Run]] = {}
@@ -129,14 +129,14 @@ class Samples:
             kept = _without_outliers([time_s for time_s, _ in pairs])
             mean_s = fmean(kept)
             self._point(kind, mhz).add_times(len(kept), mean_s, sum((value - mean_s) ** 2 for value in kept))
-        self._add_powers(result, entries, runs, warmth)
+        self._add_powers(result, entries, runs, power_drift_factor)
 
     def _add_powers(
         self,
         result: ProfilingResult,
         entries: Sequence[Entry],
         runs: Mapping[tuple[Kind, int], Sequence[_Run]],
-        warmth: float,
+        power_drift_factor: float,
     ) -> None:
         stages: dict[str, set[int]] = {}
         for name, stage, _ in entries:
@@ -149,10 +149,10 @@ class Samples:
                 key = (stage, power.instruction), power.frequency
                 if key in runs and power.power > 0:
                     fitted.add(key)
-                    self._point(*key).add_power(power.power / warmth, power.error / warmth)
+                    self._point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
         for key, pairs in runs.items():
             total_s = sum(time_s for time_s, _ in pairs)
-            power_w = sum(energy_j for _, energy_j in pairs) / total_s / warmth if total_s > 0 else 0.0
+            power_w = sum(energy_j for _, energy_j in pairs) / total_s / power_drift_factor if total_s > 0 else 0.0
             if key not in fitted and power_w > 0:
                 self._point(*key).add_power(power_w, _BLURRED * power_w)
 

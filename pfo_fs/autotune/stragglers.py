@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from pfo_fs.scheduler.base import Pace
+from pfo_fs.scheduler.base import IterationTime
 
 _LEAST = 0.02
 """Relative: less is no straggler, and nothing to be gained."""
@@ -24,7 +24,7 @@ _SAME = 0.01
 
 
 @dataclass
-class PaceWatch:
+class StragglerDetector:
     """Follows all pipelines of a job under one schedule.
 
     Attributes:
@@ -38,7 +38,7 @@ class PaceWatch:
     _last: dict[int, deque[float]] = field(default_factory=dict)
 
     def slowdowns(
-        self, pace: Sequence[Pace], expected_s: Mapping[int, float], known: Mapping[int, float]
+        self, iteration_times: Sequence[IterationTime], expected_s: Mapping[int, float], known: Mapping[int, float]
     ) -> dict[int, float]:
         """Returns how many times as slow each straggling pipeline is, against a healthy one at the same clocks.
 
@@ -46,18 +46,18 @@ class PaceWatch:
         two iterations in a row, and so does one that gets worse.
 
         Args:
-            pace: New iterations under the schedule in force.
+            iteration_times: New iterations under the schedule in force.
             expected_s: What an iteration of each pipeline takes under that schedule, its known slowdown included.
             known: The stragglers that the schedule was made for.
         """
-        for one in pace:
+        for one in iteration_times:
             if one.number != self._number:
                 self._number = one.number
                 self._last.clear()
             self._last.setdefault(one.pipeline, deque(maxlen=_DRIFT_STEPS)).append(
                 one.span_s / expected_s[one.pipeline]
             )
-        throttled = {one.pipeline: one.throttled for one in pace if one.throttled}
+        throttled = {one.pipeline: one.throttled for one in iteration_times if one.throttled}
         limit = max(_LEAST, _SIGMAS * self.noise)
         found = dict(known)
         for pipeline, ratios in sorted(self._last.items()):
@@ -97,7 +97,7 @@ class PaceWatch:
         self._last.clear()
 
 
-class Patience:
+class RemeasureBackoff:
     """How soon the plan may be put in question again: a job that drifts all the time is not measured all the time."""
 
     def __init__(self) -> None:
@@ -105,9 +105,9 @@ class Patience:
         self._not_before = -1
         self._pause = _FIRST_PAUSE
 
-    def pass_by(self, pace: Sequence[Pace]) -> None:
+    def pass_by(self, iteration_times: Sequence[IterationTime]) -> None:
         """Notes iterations that have ended."""
-        self._step = max([self._step, *(one.step for one in pace)])
+        self._step = max([self._step, *(one.step for one in iteration_times)])
 
     def is_over(self) -> bool:
         """Whether to look now; if so, the next look is twice as far away, unless nothing was off for long."""

@@ -122,24 +122,24 @@ def status(
     ended: Annotated[int, typer.Option(help="How many jobs that are over to show.")] = 5,
 ) -> None:
     """Show jobs, ranks, schedule in force, last step, last error and daemon."""
-    from pfo_fs.reports.status import collect, render
+    from pfo_fs.reports.status import collect_status, render
 
     shared = open_directory(shared_dir)
     if not {"jobs", "daemon.json"} & set(shared.files.names()):
         fail(f"{shared_dir} is no shared directory of pfo-fs: no job and no daemon has been there")
     if json_:
-        print(json.dumps(collect(shared, ended=ended), indent=2))  # noqa: T201
+        print(json.dumps(collect_status(shared, ended=ended), indent=2))  # noqa: T201
     elif watch:
         from rich.live import Live
 
         if not out.is_terminal:
             fail("--watch needs a terminal; leave it out, or use --json in a loop")
-        with Live(render(collect(shared, ended=ended)), console=out, auto_refresh=False, screen=True) as live:
+        with Live(render(collect_status(shared, ended=ended)), console=out, auto_refresh=False, screen=True) as live:
             while True:
                 time.sleep(2)
-                live.update(render(collect(shared, ended=ended)), refresh=True)
+                live.update(render(collect_status(shared, ended=ended)), refresh=True)
     else:
-        out.print(render(collect(shared, ended=ended)))
+        out.print(render(collect_status(shared, ended=ended)))
 
 
 @app.command()

@@ -100,13 +100,13 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
                 TextColumn("{task.description:<34}"),
                 BarColumn(bar_width=16),
                 TimeElapsedColumn(),
-                TextColumn("{task.fields[news]}"),
+                TextColumn("{task.fields[status_text]}"),
                 console=console,
             ) as progress:
                 folder = _new_job(shared, known, training, progress)
                 _follow(folder, training, progress, minutes)
                 (folder_ / "stop").touch()
-                task = progress.add_task("training ends", total=1, news="")
+                task = progress.add_task("training ends", total=1, status_text="")
                 if training.process.wait(60) != 0:
                     raise _ended_early(training)
                 progress.update(task, completed=1)
@@ -211,7 +211,7 @@ def _training(shared_dir: Path, stop_file: Path) -> Iterator[Training]:
 
 
 def _new_job(shared: SharedDirectory, known: set[str], training: Training, progress: Progress) -> JobFolder:
-    task = progress.add_task("starting 8 training processes", total=STAGES, news="")
+    task = progress.add_task("starting 8 training processes", total=STAGES, status_text="")
     deadline = time.monotonic() + _START_WITHIN_S
     while time.monotonic() < deadline:
         fresh = [job_id for job_id in shared.job_ids() if job_id not in known]
@@ -232,17 +232,17 @@ def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: 
     task, shown = None, ""
     while time.monotonic() < deadline:
         current = folder.read_current()
-        news = (current.message or current.news).partition(";")[0] if current is not None else ""
-        if news and news != shown:
+        status_text = (current.message or current.status_text).partition(";")[0] if current is not None else ""
+        if status_text and status_text != shown:
             if task is not None:
                 progress.update(task, total=1, completed=1)
-            shown = news
+            shown = status_text
             if not progress.console.is_terminal:
-                progress.console.print(escape(news), highlight=False)
-            task = progress.add_task(escape(news)[:34], total=None, news="")
+                progress.console.print(escape(status_text), highlight=False)
+            task = progress.add_task(escape(status_text)[:34], total=None, status_text="")
         if task is not None:
-            progress.update(task, news=_news(training))
-        if current is not None and current.settled and task is not None:
+            progress.update(task, status_text=_status_text(training))
+        if current is not None and current.converged and task is not None:
             progress.update(task, total=1, completed=1)
             return
         _check_alive(training)
@@ -262,7 +262,7 @@ def _outcome(folder: JobFolder, number: int) -> Outcome:
     )
 
 
-def _news(training: Training) -> str:
+def _status_text(training: Training) -> str:
     if training.loss is None:
         return ""
     return f"iteration {training.iteration}, {training.took_s:.2f} s, loss {training.loss:.2f}"

@@ -24,11 +24,11 @@ def report(
     ] = None,
 ) -> None:
     """Write one page of HTML about a job, live or over: savings, frontier, pipeline, clocks, stragglers, profile."""
-    from pfo_fs.reports import collect, render_page
+    from pfo_fs.reports import collect_job, render_page
 
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job and planning its frontier"):
-        page = render_page(collect(folder), points)
+        page = render_page(collect_job(folder), points)
     try:
         with output_file(output) as file:
             file.write(page)
@@ -50,9 +50,9 @@ def trace(
     json_: JsonFlag = False,
 ) -> None:
     """Write a job's measured iterations as a trace for ui.perfetto.dev: instructions, clocks and power of each rank."""
-    from pfo_fs.reports import collect, window_to_trace, write_trace
+    from pfo_fs.reports import collect_job, window_to_trace, write_trace
 
-    data = collect(find_job(job, shared_dir, archived=True))
+    data = collect_job(find_job(job, shared_dir, archived=True))
     window = window_to_trace(data, number)
     counts = write_trace(data, window, output, pipeline)
     if json_:

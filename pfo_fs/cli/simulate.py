@@ -84,7 +84,7 @@ def simulate(
         print(json.dumps({"job_id": play.folder.job_id, "summary": summary.as_json(), "iterations": rows}))  # noqa: T201
         return
     out.print(_table(summary))
-    out.print(escape(summary.news), highlight=False)
+    out.print(escape(summary.status_text), highlight=False)
     if shared_dir is not None:
         out.print(f"the job lies in {play.folder.files.root / play.folder.path}", soft_wrap=True, highlight=False)
 
@@ -119,16 +119,16 @@ def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
     bars = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*bars, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
         task = progress.add_task("", total=iterations)
-        number, news = -2, ""
+        number, status_text = -2, ""
         for iteration in play.run(iterations):
             played.append(iteration)
             progress.advance(task)
-            if not quiet and (iteration.number, iteration.news) != (number, news):
-                number, news = iteration.number, iteration.news
+            if not quiet and (iteration.number, iteration.status_text) != (number, status_text):
+                number, status_text = iteration.number, iteration.status_text
                 line = (
                     f"{iteration.step:5d}  schedule {number:<3d} {iteration.time_s:7.3f} s {iteration.energy_j:9.0f} J"
                 )
-                progress.console.print(f"{line}  {escape(news)}", highlight=False, soft_wrap=True)
+                progress.console.print(f"{line}  {escape(status_text)}", highlight=False, soft_wrap=True)
     return played
 
 

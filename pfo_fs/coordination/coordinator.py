@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from pfo_fs.coordination.iteration_times import PaceReader
-from pfo_fs.coordination.profile_cache import ProfileShelf
+from pfo_fs.coordination.iteration_times import IterationTimeReader
+from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.progress import Progress
-from pfo_fs.coordination.rank_registry import Roster, list_ranks
+from pfo_fs.coordination.rank_registry import RankRegistry, list_ranks
 from pfo_fs.coordination.results import Results
-from pfo_fs.coordination.status_publisher import Announcer
+from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
-from pfo_fs.models import FrequencySchedule, InstructionOrder, ProfilingResult, RankInfo, Situation
+from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, check_schedules, is_builtin, load_scheduler
 from pfo_fs.settings import PFOSettings
@@ -58,7 +58,7 @@ class Coordinator:
         generation: Which daemon leads; schedules of an older one are ignored by the ranks. 0 for `local`.
         lead_s: How long all ranks surely need to learn of a new schedule; it starts no sooner.
         rank_infos: All ranks, where they are known otherwise than through the folder.
-        on_publish: Called with (number, schedules, steps that it holds at most) for each schedule: the carrier of
+        on_publish: Called with (number, schedules, steps that it holds at most) for each schedule: the broadcaster of
             `local` coordination.
         still_leads: Asked before anything is written; a daemon that slept may have been replaced.
         monotonic: The clock.
@@ -90,23 +90,23 @@ class Coordinator:
 
         self._job: bodies.JobBody | None = None
         self._mine: bool | None = None
-        self._announcer = Announcer(folder, still_leads, monotonic)
-        self._roster = Roster(folder, rank_infos)
-        self._results = Results(folder, self._roster)
+        self._status_publisher = StatusPublisher(folder, still_leads, monotonic)
+        self._rank_registry = RankRegistry(folder, rank_infos)
+        self._results = Results(folder, self._rank_registry)
         self._scheduler: FrequencyScheduler | None = None
         self._scheduler_failed = ""
         self._longest_plan_s = 0.0
         self._index = 0  # how many lists of schedules the scheduler has yielded before the one in force
         self._made: dict[int, bodies.Source] = {}  # numbers that the scheduler made, ascending
         self._observed = -1  # the newest of them whose results the scheduler has observed
-        self._observed_in: Situation | None = None
+        self._observed_in: PlanInputs | None = None
         self._complete_since = math.inf  # when its results were all there
         self._tries = 0  # how often they were lost, and measured again
         self._lost_results = ""
         self._policy = ""  # the scheduler and its arguments, as schedules name them
         self._published: list[FrequencySchedule] | None = None
-        self._shelf = ProfileShelf(folder)
-        self._pace = PaceReader(folder, monotonic)
+        self._profile_cache = ProfileCache(folder)
+        self._iteration_times = IterationTimeReader(folder, monotonic)
         self._model: dict[str, float] = {}
         self._source: bodies.Source | None = None  # of the newest committed schedule
         self._number = -1
@@ -142,7 +142,7 @@ class Coordinator:
             return not self.is_mine
         if self._scheduler is None or self._scheduler.done:
             return True
-        return not self._made or (self._observed == max(self._made) and not self._scheduler.watches_pace)
+        return not self._made or (self._observed == max(self._made) and not self._scheduler.watches_iteration_times)
 
     @property
     def hold(self) -> tuple[float, int]:
@@ -151,13 +151,13 @@ class Coordinator:
         The pace of a straggler must not stay with nobody there to see that the straggler is gone. (0.0, 0) for other
         schedules, which may stay for ever.
         """
-        situation = self._source.situation if self._source is not None else Situation()
-        if not situation.slow_pipelines and situation.straggler is None:
+        plan_inputs = self._source.plan_inputs if self._source is not None else PlanInputs()
+        if not plan_inputs.slow_pipelines and plan_inputs.straggler is None:
             return 0.0, 0
-        hold_s = self._settings.straggler_timeout + min(self._longest_plan_s, _LONGEST_PLAN_S)
+        lease_s = self._settings.straggler_timeout + min(self._longest_plan_s, _LONGEST_PLAN_S)
         if self._scheduler is None:
-            return hold_s, 0  # nobody follows anything here
-        return hold_s, 1 + int(_WORDS_PER_HOLD * self._monotonic() / hold_s)
+            return lease_s, 0  # nobody follows anything here
+        return lease_s, 1 + int(_WORDS_PER_HOLD * self._monotonic() / lease_s)
 
     def poll(self) -> float:
         """Looks once and does what there is to do; never raises for what is wrong with this job.
@@ -194,7 +194,7 @@ class Coordinator:
             self._note_store_problem(error)
 
     def _note_store_problem(self, error: StoreError | RecordError) -> None:
-        self._announcer.log(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
+        self._status_publisher.log(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
 
     def _poll(self) -> float:
         now = self._monotonic()
@@ -225,14 +225,14 @@ class Coordinator:
         assert self._override is not None
         self._override.look("schedule.yaml" in names, now, self._resolve)
         self._observe(now)
-        self._look_at_situation(now)
+        self._update_plan_inputs(now)
         self._publish_if_wanted(now)
         if self._in_force_step is not None and self._override.active:
             self._override.say_published(self._number, self._in_force_step, in_force=True)
         elif self._source is not None and self._source.kind == "scheduler":
-            situation = self._scheduler.situation if self._scheduler else Situation()
-            if (situation.target, situation.straggler) == (self._override.target, self._override.straggler):
-                self._override.say_heeded(self._number, self._start_step)
+            plan_inputs = self._scheduler.plan_inputs if self._scheduler else PlanInputs()
+            if (plan_inputs.target, plan_inputs.straggler) == (self._override.target, self._override.straggler):
+                self._override.say_applied(self._number, self._start_step)
         if self._scheduler_failed and not self._override.active:
             self._report("broken", self._scheduler_failed)
         else:
@@ -255,9 +255,9 @@ class Coordinator:
     def _all_ranks_known(self, now: float) -> bool:
         assert self._job is not None
         job = self._job.job_info
-        if self._roster.look(job):
+        if self._rank_registry.look(job):
             self.last_alive = now
-        missing = self._roster.missing(job)
+        missing = self._rank_registry.missing(job)
         if missing:
             late = now - self.first_seen >= MISSING_AFTER_S
             text = f"{missing} of {job.world_size} have not registered; training goes on without" if late else ""
@@ -286,7 +286,7 @@ class Coordinator:
                 )
             cls = load_scheduler(name)
             check_scheduler_args(cls, args)
-            infos = self._roster.infos
+            infos = self._rank_registry.infos
             scheduler = cls(job.job_info, infos, self._settings, **args)
             scheduler.next_schedule()
             self._replay(scheduler)
@@ -310,21 +310,21 @@ class Coordinator:
             if source.index < 0:
                 continue  # clocks were given back: an earlier scheduler failed
             if before >= 0 and source.observed == before:
-                _tell(scheduler, source.observed_in or scheduler.situation)
+                _tell(scheduler, source.observed_with or scheduler.plan_inputs)
                 self._hand_over(scheduler, before)
-            _tell(scheduler, source.situation)
+            _tell(scheduler, source.plan_inputs)
             before, self._index = number, source.index
 
     def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> list[ProfilingResult]:
         """Lets a scheduler observe the results of schedule `number`."""
         assert self._job is not None
-        scheduler.orders = self._roster.orders(scheduler.next_schedule())
-        if not self._shelf.consulted:
-            known = self._shelf.known(self._job, scheduler.orders, self._roster.gpu_names())
+        scheduler.orders = self._rank_registry.orders(scheduler.next_schedule())
+        if not self._profile_cache.consulted:
+            known = self._profile_cache.known(self._job, scheduler.orders, self._rank_registry.gpu_names())
             if known is not None:
-                scheduler.recall(known.csv, known.source)
+                scheduler.load_profile(known.csv, known.source)
         results = self._results.read(number)
-        self._observed, self._observed_in, self._tries = number, scheduler.situation, 0
+        self._observed, self._observed_in, self._tries = number, scheduler.plan_inputs, 0
         self._lost_results = ""
         with self._planning():
             scheduler.observe(results)
@@ -343,12 +343,12 @@ class Coordinator:
         exactly = json.dumps([name, args], sort_keys=True)
         self._policy = f"{name.rpartition(':')[2][:60]}-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"
         self._made.clear()
-        situation = None
+        plan_inputs = None
         for number in self.folder.schedule_numbers():
             try:
                 index = self.folder.read_index(number)
             except RecordError as error:  # whatever it was, the next one takes its place
-                self._announcer.log(logging.WARNING, f"schedule {number} cannot be read any more: {error}")
+                self._status_publisher.log(logging.WARNING, f"schedule {number} cannot be read any more: {error}")
                 self._number, self._source = number, None
                 self._made.clear()
                 continue
@@ -357,7 +357,7 @@ class Coordinator:
             self._number, self._source = number, index.source
             self._start_step, self._steps = index.start_step, index.steps
             if index.source.kind == "scheduler":
-                situation = index.source.situation
+                plan_inputs = index.source.plan_inputs
                 if index.source.policy != self._policy:
                     self._made.clear()
                 else:
@@ -365,7 +365,7 @@ class Coordinator:
         if next((source.index for source in self._made.values()), 0) > 0:
             self._made.clear()  # what came before is lost, and a replay from the middle would be another scheduler's
         accepted = self._source.sha256 if self._source and self._source.kind == "yaml" else ""
-        self._override = YamlOverride(self.folder, job.job_info.dp_degree, accepted, situation)
+        self._override = YamlOverride(self.folder, job.job_info.dp_degree, accepted, plan_inputs)
         self._published = None
 
     def _observe(self, now: float) -> None:
@@ -390,28 +390,28 @@ class Coordinator:
             dump.save_prof(results, self._settings.dump_dir / self.folder.job_id, number)
         if not self._scheduler.done and self._scheduler.next_schedule() is not before:
             self._index += 1
-        self._shelf.keep(self._scheduler.findings(), measuring=self._scheduler.measuring)
+        self._profile_cache.keep(self._scheduler.findings(), measuring=self._scheduler.measuring)
         model = self._scheduler.model()
         if model and model != self._model:
             self._model = model
-            self.folder.write_model(bodies.ModelBody(**model, profile=self._shelf.path))  # type: ignore[arg-type]
+            self.folder.write_model(bodies.ModelBody(**model, profile=self._profile_cache.path))  # type: ignore[arg-type]
 
-    def _look_at_situation(self, now: float) -> None:
+    def _update_plan_inputs(self, now: float) -> None:
         """Tells the scheduler what people wish and what iterations take."""
         if self._scheduler is None or self._scheduler.done or self._scheduler_failed:
             return
         assert self._override is not None
-        situation = self._scheduler.situation
-        if self._scheduler.watches_pace:
-            pace = self._pace.read(now, self._roster.by_rank, self._progress.iteration_s)
+        plan_inputs = self._scheduler.plan_inputs
+        if self._scheduler.watches_iteration_times:
+            pace = self._iteration_times.read(now, self._rank_registry.by_rank, self._progress.iteration_s)
             in_force = [one for one in pace if one.number == self._number]
             if in_force and self._source is not None and self._source.kind == "scheduler":
-                situation = self._scheduler.assess(in_force)
-        situation = situation.model_copy(
+                plan_inputs = self._scheduler.assess(in_force)
+        plan_inputs = plan_inputs.model_copy(
             update={"target": self._override.target, "straggler": self._override.straggler}
         )
         with self._planning():
-            _tell(self._scheduler, situation)
+            _tell(self._scheduler, plan_inputs)
 
     # ---- what is wanted, and its publication
 
@@ -428,9 +428,9 @@ class Coordinator:
             kind="scheduler",
             policy=self._policy,
             index=self._index,
-            situation=self._scheduler.situation,
+            plan_inputs=self._scheduler.plan_inputs,
             observed=self._observed,
-            observed_in=self._observed_in,
+            observed_with=self._observed_in,
         )
         return source, self._scheduler.next_schedule()
 
@@ -439,10 +439,10 @@ class Coordinator:
         last = self._source
         if last is None or _what(source) != _what(last):
             return True
-        if source.situation == last.situation:
+        if source.plan_inputs == last.plan_inputs:
             return False
-        # Another situation that leads to the same clocks needs no new number, unless new measurements are wanted.
-        return source.situation.looks != last.situation.looks or schedules != self._published
+        # Another plan inputs that leads to the same clocks needs no new number, unless new measurements are wanted.
+        return source.plan_inputs.remeasure_epoch != last.plan_inputs.remeasure_epoch or schedules != self._published
 
     def _publish_if_wanted(self, now: float) -> None:
         with self._planning():
@@ -453,7 +453,7 @@ class Coordinator:
         if again and not self._results_are_lost():
             return
         assert self._job is not None
-        infos = self._roster.infos
+        infos = self._rank_registry.infos
         check_schedules(schedules, self._job.job_info, infos, self._known_orders())
         number = self._number + 1
         if not self._still_leads():
@@ -509,7 +509,9 @@ class Coordinator:
         A helper process that dies takes them along. Not for ever, for a rank may be unable to measure.
         """
         scheduler = self._scheduler
-        waits = scheduler is not None and not scheduler.done and (scheduler.measuring or scheduler.watches_pace)
+        waits = (
+            scheduler is not None and not scheduler.done and (scheduler.measuring or scheduler.watches_iteration_times)
+        )
         if not waits or self._number not in self._made or self._observed == self._number:
             return False
         assert self._job is not None
@@ -534,10 +536,10 @@ class Coordinator:
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         assert self._job is not None
-        return document.resolve(self._job.job_info, self._roster.infos, self._known_orders())
+        return document.resolve(self._job.job_info, self._rank_registry.infos, self._known_orders())
 
     def _known_orders(self) -> dict[int, InstructionOrder | None]:
-        return self._roster.orders(self._scheduler.next_schedule() if self._scheduler else [])
+        return self._rank_registry.orders(self._scheduler.next_schedule() if self._scheduler else [])
 
     # ---- what is said
 
@@ -546,12 +548,12 @@ class Coordinator:
         self.state, self.message = state, message
         if changed and message:
             level = logging.INFO if message in ("finished", "interrupted") else logging.WARNING
-            self._announcer.log(level, message)
+            self._status_publisher.log(level, message)
         if self._mine:
             self._say()
 
     def _say(self, force: bool = False) -> None:
-        hold_s, word = self.hold
+        lease_s, heartbeat = self.hold
         body = bodies.CurrentBody(
             generation=self._generation,
             number=self._number,
@@ -559,16 +561,16 @@ class Coordinator:
             state=self.state,
             message=self.message[:4000],
             yaml_problem=self._override.problem[:4000] if self._override else "",
-            news=self._scheduler.news[:4000] if self._scheduler else "",
-            settled=self._scheduler is not None and self._scheduler.settled,
+            status_text=self._scheduler.status_text[:4000] if self._scheduler else "",
+            converged=self._scheduler is not None and self._scheduler.converged,
             source=self._source,
-            hold_s=hold_s,
-            word=word,
+            lease_s=lease_s,
+            heartbeat=heartbeat,
         )
-        self._announcer.say(body, force=force)
+        self._status_publisher.say(body, force=force)
 
     def applied(self, number: int, step: int) -> None:
-        """Rank 0 follows schedule `number` from `step` on: known at once where the carrier is torch.distributed."""
+        """Rank 0 follows schedule `number` from `step` on: known at once where the broadcaster is torch.distributed."""
         if number == self._number:
             self._start_step = self._in_force_step = step
 
@@ -578,10 +580,10 @@ class Coordinator:
 
 
 def _what(source: bodies.Source) -> tuple[str, str, int, str]:
-    """What a schedule is, whatever the situation."""
+    """What a schedule is, whatever the plan_inputs."""
     return source.kind, source.policy, source.index, source.sha256
 
 
-def _tell(scheduler: FrequencyScheduler, situation: Situation) -> None:
-    if situation != scheduler.situation:
-        scheduler.react(situation)
+def _tell(scheduler: FrequencyScheduler, plan_inputs: PlanInputs) -> None:
+    if plan_inputs != scheduler.plan_inputs:
+        scheduler.react(plan_inputs)

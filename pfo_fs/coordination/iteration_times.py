@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from pfo_fs.errors import RecordError
 from pfo_fs.models import RankInfo
-from pfo_fs.scheduler import Pace
+from pfo_fs.scheduler import IterationTime
 from pfo_fs.store import JobFolder
 
 log = logging.getLogger(__name__)
@@ -19,8 +19,8 @@ _SHARE = 20
 """Readings that take t are at least 20 t apart."""
 
 
-class PaceReader:
-    """Reads what is new in one job's `pace/`.
+class IterationTimeReader:
+    """Reads what is new in one job's `iteration_times/`.
 
     Args:
         folder: The job.
@@ -35,7 +35,7 @@ class PaceReader:
         self._not_before = -math.inf
         self._seen: dict[int, int] = {}
 
-    def read(self, now: float, ranks: Mapping[int, RankInfo], iteration_s: float) -> list[Pace]:
+    def read(self, now: float, ranks: Mapping[int, RankInfo], iteration_s: float) -> list[IterationTime]:
         """Returns iterations that were not seen yet, in the order of their steps.
 
         Args:
@@ -48,12 +48,12 @@ class PaceReader:
         began = self._monotonic()
         if now - self._listed >= _LIST_EVERY_S:
             self._listed = now
-            self._names = self._folder.ranks_with_pace()
+            self._names = self._folder.ranks_with_iteration_times()
         throttled: dict[int, str] = {}
-        found: list[Pace] = []
+        found: list[IterationTime] = []
         for rank in self._names:
             try:
-                body = self._folder.read_pace(rank)
+                body = self._folder.read_iteration_times(rank)
             except RecordError as error:
                 log.debug("the pace of rank %d cannot be read: %s", rank, error)
                 continue
@@ -65,9 +65,11 @@ class PaceReader:
             if info.pp_rank or info.tp_rank:
                 continue  # it has something to say of its GPU only
             fresh = [entry for entry in body.steps if entry[0] > self._seen.get(rank, -1)]
-            found += [Pace(info.dp_rank, *entry) for entry in fresh]
+            found += [IterationTime(info.dp_rank, *entry) for entry in fresh]
             if fresh:
                 self._seen[rank] = fresh[-1][0]
         self._not_before = now + max(_SHARE * (self._monotonic() - began), min(1.0, iteration_s / 4))
-        found.sort(key=lambda pace: (pace.step, pace.pipeline))
-        return [pace._replace(throttled=throttled.get(pace.pipeline, "")) for pace in found]
+        found.sort(key=lambda iteration_times: (iteration_times.step, iteration_times.pipeline))
+        return [
+            iteration_times._replace(throttled=throttled.get(iteration_times.pipeline, "")) for iteration_times in found
+        ]

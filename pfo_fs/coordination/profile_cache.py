@@ -14,7 +14,7 @@ from pfo_fs.store import JobFolder, bodies
 log = logging.getLogger(__name__)
 
 
-class ProfileShelf:
+class ProfileCache:
     """One job's view of `profiles/`.
 
     A job matches another one if it trains the same model (`model_key`, else its metadata) with the same degrees and the
@@ -44,7 +44,7 @@ class ProfileShelf:
 
     def known(
         self, job: bodies.JobBody, orders: Mapping[int, InstructionOrder | None], gpu_names: Mapping[int, str]
-    ) -> bodies.KnownBody | None:
+    ) -> bodies.CachedProfileBody | None:
         """Returns what earlier jobs have measured: of several the most; the same one after a restart.
 
         Args:
@@ -73,7 +73,7 @@ class ProfileShelf:
                 log.warning("job %s: the profile of job %s holds no measurements", self._folder.job_id, job_id)
                 del found[job_id]
             best = max(found, key=lambda job_id: (_rows(found[job_id]), job_id), default="")
-            known = self._folder.claim_known(bodies.KnownBody(source=best, csv=found.get(best, "")))
+            known = self._folder.claim_known(bodies.CachedProfileBody(source=best, csv=found.get(best, "")))
         self._consulted = True  # not before all that could fail has not: a replay asks again, too
         return known if known.csv else None
 

@@ -13,7 +13,7 @@ _NAMED = 16
 """Ranks that are named one by one."""
 
 
-class Roster:
+class RankRegistry:
     """The ranks of one job.
 
     Args:

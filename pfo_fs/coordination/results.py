@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pfo_fs.coordination.rank_registry import Roster
+from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.errors import RecordError
 from pfo_fs.models import ProfilingResult
 from pfo_fs.store import JobFolder, bodies
@@ -20,13 +20,13 @@ class Results:
         roster: Its ranks.
     """
 
-    def __init__(self, folder: JobFolder, roster: Roster) -> None:
+    def __init__(self, folder: JobFolder, roster: RankRegistry) -> None:
         self._folder = folder
-        self._roster = roster
+        self._rank_registry = roster
 
     def missing(self, number: int) -> list[int]:
         """Returns the ranks of which there is no result under schedule `number`."""
-        return sorted(set(self._roster.by_rank) - set(self._folder.ranks_with_result(number)))
+        return sorted(set(self._rank_registry.by_rank) - set(self._folder.ranks_with_result(number)))
 
     def read(self, number: int) -> list[ProfilingResult]:
         """Returns what was measured, by rank: without ranks that began late, where their stage has others.
@@ -35,7 +35,7 @@ class Results:
             number: A schedule of which nothing is missing; a result that cannot be read is left out.
         """
         found: list[bodies.ResultBody] = []
-        for rank in sorted(self._roster.by_rank):
+        for rank in sorted(self._rank_registry.by_rank):
             try:
                 body = self._folder.read_result(number, rank)
             except RecordError as error:
@@ -46,7 +46,7 @@ class Results:
                 continue
             found.append(body)
         in_time = [body for body in found if not body.late]
-        stages = {info.pp_rank for info in self._roster.by_rank.values()}
-        if {self._roster.by_rank[body.result.rank].pp_rank for body in in_time} == stages:
+        stages = {info.pp_rank for info in self._rank_registry.by_rank.values()}
+        if {self._rank_registry.by_rank[body.result.rank].pp_rank for body in in_time} == stages:
             found = in_time
         return [body.result for body in found]

@@ -14,7 +14,7 @@ _CHECK_EVERY_S = 2.0
 _LOG_AGAIN_S = 60.0
 
 
-class Announcer:
+class StatusPublisher:
     """Speaks for one coordinator.
 
     Args:
@@ -28,7 +28,7 @@ class Announcer:
         self._still_leads = still_leads
         self._monotonic = monotonic
         self._said: bodies.CurrentBody | None = None
-        self._news = ""
+        self._status_text = ""
         self._checked = -math.inf
         self._logged: dict[str, float] = {}  # what was logged lately, and when
 
@@ -40,9 +40,9 @@ class Announcer:
         """
         if (body == self._said and not force and self._still_said(body.generation)) or not self._still_leads():
             return
-        if body.news != self._news:
-            self._news = body.news
-            log.info("job %s: %s", self._folder.job_id, body.news)
+        if body.status_text != self._status_text:
+            self._status_text = body.status_text
+            log.info("job %s: %s", self._folder.job_id, body.status_text)
         self._folder.write_current(body)
         self._said = body
 

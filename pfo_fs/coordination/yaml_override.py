@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import yaml
 
 from pfo_fs.errors import PlanError, StoreError
-from pfo_fs.models import FrequencySchedule, Situation
+from pfo_fs.models import FrequencySchedule, PlanInputs
 from pfo_fs.schedule_yaml.parse import OrderUnknown, ScheduleDocument, ScheduleProblems, parse_schedule_yaml
 from pfo_fs.store import JobFolder
 
@@ -35,7 +35,7 @@ class YamlOverride:
         folder: The job.
         accepted_sha256: The YAML that is in force already, after a restart; empty if none is.
         pipelines: How many pipelines the job has.
-        situation: What the newest schedule was made for, after a restart.
+        plan_inputs: What the newest schedule was made for, after a restart.
 
     Attributes:
         target: What the file asks the scheduler to plan for; None if it does not.
@@ -43,13 +43,13 @@ class YamlOverride:
     """
 
     def __init__(
-        self, folder: JobFolder, pipelines: int, accepted_sha256: str = "", situation: Situation | None = None
+        self, folder: JobFolder, pipelines: int, accepted_sha256: str = "", plan_inputs: PlanInputs | None = None
     ) -> None:
         self._folder = folder
         self._pipelines = pipelines
         self.accepted_sha256 = accepted_sha256
-        self.target = situation.target if situation else None
-        self.straggler = situation.straggler if situation else None
+        self.target = plan_inputs.target if plan_inputs else None
+        self.straggler = plan_inputs.straggler if plan_inputs else None
         self.schedules: list[FrequencySchedule] | None = None
         self.problem = ""
         self._in_force_meanwhile = ""
@@ -147,7 +147,7 @@ class YamlOverride:
             state = "in force" if in_force else "accepted, starts soon"
             self._say(state, self.accepted_sha256, [], {"schedule_number": number, "from_step": start_step})
 
-    def say_heeded(self, number: int, start_step: int) -> None:
+    def say_applied(self, number: int, start_step: int) -> None:
         """Completes the status: schedule `number` is what the scheduler makes of the target or the straggler."""
         if (
             self._judged == self._sha256

@@ -282,7 +282,7 @@ class ClockLoop:
             self._meter.last_step,
             self._clock,
             self._message,
-            pace=self._meter.pace,
+            iteration_times=self._meter.pace,
             throttled=self._throttled(now_ns),
         )
         self._reporter.pump()

@@ -91,7 +91,7 @@ class EnergyCurve:
 
     A counter that stands still between two readings ticks: it has moved somewhere between the last reading that showed
     the old value and the first that shows the new one, so the middle of the two is taken for the time of the new value.
-    A reading that shows what the one before showed is no point of the curve. Ticks come at a steady pace, so `pause_ns`
+    A reading that shows what the one before showed is no point of the curve. Ticks come at a steady rate, so `pause_ns`
     can say when to read next, for the two to lie close together without reading often.
 
     Holds at most 4,096 points: when it is full, every second one of the older half goes.
@@ -190,7 +190,7 @@ class StepMeter:
         names: Gives the name of an instruction from its place in the page's name table.
 
     Attributes:
-        pace: (step, number, span in s) of the last complete steps; whoever reads them takes them out.
+        iteration_times: (step, number, span in s) of the last complete steps; whoever reads them takes them out.
     """
 
     def __init__(self, profile_steps: int, names: Names) -> None:

@@ -61,7 +61,7 @@ class Reporter:
         clock_mhz: int,
         message: str | None,
         *,
-        pace: deque[tuple[int, int, float]] | None = None,
+        iteration_times: deque[tuple[int, int, float]] | None = None,
         throttled: str = "",
         now: bool = False,
     ) -> None:
@@ -71,7 +71,7 @@ class Reporter:
             step: The last complete step.
             clock_mhz: MHz in force, 0 for the default.
             message: What is wrong, if anything.
-            pace: (step, schedule number, span in s) of the steps since the last word; emptied when it is passed on.
+            iteration_times: (step, schedule number, span in s) of the steps since the last message.
             throttled: What holds the GPU's clocks back, if anything.
             now: Do not wait for the second to pass.
         """
@@ -89,11 +89,13 @@ class Reporter:
             "iter_energy": None,
             "clock_mhz": clock_mhz or None,
             "message": message,
-            "pace": [(number, schedule, round(span_s, 6)) for number, schedule, span_s in pace or ()],
+            "iteration_times": [
+                (number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times or ()
+            ],
             "throttled": throttled,
         }
-        if pace:
-            pace.clear()
+        if iteration_times:
+            iteration_times.clear()
         if step is not None:
             text.update(
                 step=step.step,

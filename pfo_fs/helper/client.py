@@ -28,7 +28,7 @@ _helpers: list[subprocess.Popen[bytes]] = []
 """Helpers that this process started. They outlive it on purpose, so nobody waits for them."""
 
 
-class AgentClient:
+class HelperClient:
     """A connection to this host's helper process, which is started if nobody listens yet.
 
     Args:
@@ -185,7 +185,7 @@ def _start(address: str, shared_dir: str, token: str, settings: dict[str, Any]) 
         [sys.executable, "-m", "pfo_fs.helper.host_helper"],
         env={
             **os.environ,
-            "PFO_FS_AGENT": json.dumps(given),
+            "PFO_FS_HELPER": json.dumps(given),
             "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
         },
         cwd="/",

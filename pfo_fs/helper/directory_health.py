@@ -17,7 +17,7 @@ _CALM_S = 10.0
 Way: TypeAlias = Literal["read", "write"]
 
 
-class Outage:
+class DirectoryHealth:
     """Follows what becomes of calls on the directory, and says so once when that changes.
 
     It may answer and take nothing, as a full disk does, or the other way round.

@@ -4,7 +4,7 @@ The training processes never touch the directory: a hung mount blocks whoever as
 that must be this process. It lives in its own session, ends when the last training process has gone, and is left
 behind when the mount does not let it go.
 
-Started as `python -m pfo_fs.helper.host_helper`; everything it needs comes as one JSON object in `PFO_FS_AGENT`.
+Started as `python -m pfo_fs.helper.host_helper`; everything it needs comes as one JSON object in `PFO_FS_HELPER`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pydantic import ValidationError
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
-from pfo_fs.helper.directory_health import Outage
-from pfo_fs.helper.iteration_time_log import PaceLog
+from pfo_fs.helper.directory_health import DirectoryHealth
+from pfo_fs.helper.iteration_time_log import IterationTimeLog
 from pfo_fs.ipc import transport
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.settings import PFOSettings, load_settings
@@ -63,7 +63,7 @@ class Client:
                 )
 
 
-class HostAgent:
+class HostHelper:
     """See the module's docstring.
 
     Args:
@@ -94,10 +94,10 @@ class HostAgent:
         self._progress: dict[int, bodies.RankProgress] = {}
         self._progress_at: dict[int, float] = {}
         self._progress_dirty = False
-        self._pace: dict[int, PaceLog] = {}
+        self._iteration_times: dict[int, IterationTimeLog] = {}
         self._late: set[tuple[int, int]] = set()
         self._pending: list[Callable[[], None]] = []
-        self._outage = Outage()
+        self._directory_health = DirectoryHealth()
         self._released = False
         self._too_early: deque[tuple[Client, transport.Message]] = deque(maxlen=_MAX_PENDING_WRITES)
         self._ended = False
@@ -312,24 +312,26 @@ class HostAgent:
         now = time.monotonic()
         self._progress_at[client.rank] = now
         self._update_progress(client.rank, **fields)
-        self._follow_pace(client.rank, message, now)
+        self._follow_iteration_times(client.rank, message, now)
 
-    def _follow_pace(self, rank: int, message: transport.Message, now: float) -> None:
+    def _follow_iteration_times(self, rank: int, message: transport.Message, now: float) -> None:
         """A pipeline's first rank tells how long iterations take; any other only that its GPU is throttled."""
         info = self._ranks.get(rank)
         if info is None or self._folder is None:
             return
-        log_ = self._pace.setdefault(rank, PaceLog(1.0 if self._local_mount else 5.0))
+        log_ = self._iteration_times.setdefault(rank, IterationTimeLog(1.0 if self._local_mount else 5.0))
         first = info.pp_rank == 0 and info.tp_rank == 0
-        steps = [(int(step), int(number), float(span_s)) for step, number, span_s in message.get("pace") or ()]
+        steps = [
+            (int(step), int(number), float(span_s)) for step, number, span_s in message.get("iteration_times") or ()
+        ]
         log_.add(steps if first else [], str(message.get("throttled") or "")[:200])
         if log_.due(now):
-            body = bodies.PaceBody(rank=rank, steps=log_.steps, throttled=log_.throttled)
+            body = bodies.IterationTimesBody(rank=rank, steps=log_.steps, throttled=log_.throttled)
             try:
-                self.folder.write_pace(body)
+                self.folder.write_iteration_times(body)
                 log_.written(now)
             except StoreError as error:
-                self._outage.failed("write", error)
+                self._directory_health.failed("write", error)
 
     def _update_progress(self, rank: int, **fields: Any) -> None:
         known = self._progress.get(rank, bodies.RankProgress(rank=rank))
@@ -365,16 +367,16 @@ class HostAgent:
         self._flush()
         if self._coordinator is not None:
             delay = self._coordinator.poll()
-            self._pass_on_hold(self._coordinator.hold)
+            self._pass_on_lease(self._coordinator.hold)
             return min(delay, self._interval_s) if self._coordinator.state != "waiting" else delay
         if self.kind != "daemon":
             return 1.0
         try:
             self._look_for_schedule()
         except (StoreError, RecordError) as error:
-            self._outage.failed("read", error)
+            self._directory_health.failed("read", error)
         else:
-            self._outage.succeeded("read")
+            self._directory_health.succeeded("read")
         self._fall_back()
         return self._pause(now)
 
@@ -392,7 +394,7 @@ class HostAgent:
         if current is not None and self._name == 0 and current.state != "ended":
             self._pass_on(current.message or (current.yaml_problem and f"schedule.yaml: {current.yaml_problem}"))
         if current is not None and current.number >= 0:
-            self._pass_on_hold((current.hold_s, current.word))
+            self._pass_on_lease((current.lease_s, current.heartbeat))
         if current is None or current.number < 0 or (current.generation, current.number) <= self._known:
             return
         if current.number != self._known[1]:
@@ -412,14 +414,14 @@ class HostAgent:
             log.warning("%s", message)
         self._passed_on = message
 
-    def _pass_on_hold(self, hold: tuple[float, int]) -> None:
+    def _pass_on_lease(self, hold: tuple[float, int]) -> None:
         """Ranks look to it themselves that they do not follow a straggler for longer than they hear of it."""
         if hold == self._held:
             return
         self._held = hold
         if hold[1] or not hold[0]:  # else somebody says how long it holds who does not follow the straggler
-            hold_s = hold[0] and hold[0] + 2 * self._interval_s  # this helper does not look all the time
-            self._tell_trainers({"type": "hold", "hold_s": hold_s})
+            lease_s = hold[0] and hold[0] + 2 * self._interval_s  # this helper does not look all the time
+            self._tell_trainers({"type": "hold", "lease_s": lease_s})
 
     def _hand_to_rank_0(self, number: int, schedules: list[FrequencySchedule], steps: int) -> None:
         trainer = self._trainers.get(0)
@@ -438,13 +440,13 @@ class HostAgent:
             progress.model_copy(update={"step_age_s": now - self._progress_at.get(rank, now)})
             for rank, progress in self._progress.items()
         ]
-        body = bodies.ProgressBody(ranks=ranks, store_error=self._outage.error[:4000])
+        body = bodies.ProgressBody(ranks=ranks, store_error=self._directory_health.error[:4000])
         try:
             self.folder.write_progress(body, self._name)
             self._progress_dirty = False
-            self._outage.succeeded("write")
+            self._directory_health.succeeded("write")
         except StoreError as error:
-            self._outage.failed("write", error)
+            self._directory_health.failed("write", error)
 
     def _end(self, reason: str, message: str) -> None:
         if self._folder is None or self._ended:
@@ -460,7 +462,7 @@ class HostAgent:
             self._later(write, error)
 
     def _later(self, write: Callable[[], None], error: StoreError) -> None:
-        self._outage.failed("write", error)
+        self._directory_health.failed("write", error)
         if len(self._pending) < _MAX_PENDING_WRITES:
             self._pending.append(write)
 
@@ -469,13 +471,13 @@ class HostAgent:
             try:
                 self._pending[0]()
             except StoreError as error:
-                self._outage.failed("write", error)
+                self._directory_health.failed("write", error)
                 return
             self._pending.pop(0)
 
     def _fall_back(self) -> None:
         """Default clocks while nobody can say otherwise for long."""
-        lost = self._outage.unread_s() > FALLBACK_AFTER_S
+        lost = self._directory_health.unread_s() > FALLBACK_AFTER_S
         if lost != self._released:
             self._released = lost
             self._tell_trainers({"type": "release" if lost else "resume"})
@@ -522,7 +524,7 @@ def main() -> int:
     """Runs the helper process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when the training processes have gone, not before
-    given = json.loads(os.environ.pop("PFO_FS_AGENT"))
+    given = json.loads(os.environ.pop("PFO_FS_HELPER"))
     try:
         server = transport.listen(given["address"])
     except OSError:
@@ -535,22 +537,22 @@ def main() -> int:
         shared = SharedDirectory(Files(root), f"{socket.gethostname()}:{os.getpid()}")
     except StoreError as error:
         shared = error
-    agent = HostAgent(shared, given["token"], settings, local_mount=is_local(root))
+    helper = HostHelper(shared, given["token"], settings, local_mount=is_local(root))
     # No output of its own: a helper that a hung mount holds must not keep a launcher's pipes open.
-    logging.basicConfig(level=logging.INFO, handlers=[_ToTrainer(agent)], force=True)
-    agent.serve(server)
+    logging.basicConfig(level=logging.INFO, handlers=[_ToTrainer(helper)], force=True)
+    helper.serve(server)
     return 0
 
 
 class _ToTrainer(logging.Handler):
     """Log records go to one training process of this host, which logs them as its own."""
 
-    def __init__(self, agent: HostAgent) -> None:
+    def __init__(self, helper: HostHelper) -> None:
         super().__init__()
-        self._agent = agent
+        self._helper = helper
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._agent.tell_one_trainer({"type": "log", "level": record.levelno, "message": record.getMessage()})
+        self._helper.tell_one_trainer({"type": "log", "level": record.levelno, "message": record.getMessage()})
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ _CHANGED = 0.01
 _QUIET = 15
 """News apart, one word in so many times the shortest interval."""
 
-PacedStep = tuple[int, int, float]
+TimedStep = tuple[int, int, float]
 """(step, schedule number, s until the rank's last instruction had ended)."""
 
 
-class PaceLog:
+class IterationTimeLog:
     """The last iterations of one rank, and what has been written of them.
 
     Args:
@@ -23,19 +23,19 @@ class PaceLog:
     """
 
     def __init__(self, interval_s: float) -> None:
-        self.steps: list[PacedStep] = []
+        self.steps: list[TimedStep] = []
         self.throttled = ""
         self._interval_s = interval_s
         self._written_at = -math.inf
         self._written: tuple[int, float, str] | None = None
 
-    def add(self, steps: Sequence[PacedStep], throttled: str) -> None:
+    def add(self, steps: Sequence[TimedStep], throttled: str) -> None:
         """Adds iterations that have ended since."""
         self.steps = [*self.steps, *steps][-_KEPT:]
         self.throttled = throttled
 
     def due(self, now: float) -> bool:
-        """Whether it should be written now (monotonic s): there is news, or nothing was heard of it for long."""
+        """Whether it should be written now (monotonic s): there is status_text, or nothing was heard of it for long."""
         since_s = now - self._written_at
         if since_s < self._interval_s or (not self.steps and self.throttled == (self._written or (0, 0, ""))[2]):
             return False

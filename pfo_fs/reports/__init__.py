@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pfo_fs.reports.collect import JobData, Window, collect
+    from pfo_fs.reports.collect import JobData, Window, collect_job
     from pfo_fs.reports.page import render_page
     from pfo_fs.reports.trace import window_to_trace, write_trace
 
 _HOME = {
     "JobData": "collect",
     "Window": "collect",
-    "collect": "collect",
+    "collect_job": "collect",
     "render_page": "page",
     "window_to_trace": "trace",
     "write_trace": "trace",
 }
 
-__all__ = ["JobData", "Window", "collect", "render_page", "window_to_trace", "write_trace"]
+__all__ = ["JobData", "Window", "collect_job", "render_page", "window_to_trace", "write_trace"]
 
 
 def __getattr__(name: str) -> Any:

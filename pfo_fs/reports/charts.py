@@ -164,8 +164,8 @@ def _pairs(windows: Sequence[Window], predictions: Mapping[int, Predicted]) -> l
 def _stragglers(windows: Sequence[Window], left: float, step: float, top: float, bottom: float) -> list[Markup]:
     parts = []
     for place, window in enumerate(windows):
-        situation = window.index.source.situation
-        if situation.slow_pipelines or situation.straggler is not None:
+        plan_inputs = window.index.source.plan_inputs
+        if plan_inputs.slow_pipelines or plan_inputs.straggler is not None:
             said = h("title", f"schedule {window.number}: made beside a straggler")
             box = {"x": left + place * step - 1, "y": top - 2, "width": step, "height": bottom - top}
             parts.append(h("rect", said, **box, class_="episode"))

@@ -103,7 +103,7 @@ class JobData:
     claim: bodies.ClaimBody | None = None
     model: bodies.ModelBody | None = None
     progress: list[bodies.RankProgress] = field(default_factory=list)
-    paces: list[bodies.PaceBody] = field(default_factory=list)
+    paces: list[bodies.IterationTimesBody] = field(default_factory=list)
     store_errors: list[str] = field(default_factory=list)
     profile_csv: str | None = None
     unreadable: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class JobData:
     def last_step(self) -> int:
         """The last step that is known of; -1 before the first."""
         seen = [rank.step for rank in self.progress]
-        seen += [step for pace in self.paces for step, _, _ in pace.steps]
+        seen += [step for iteration_times in self.paces for step, _, _ in iteration_times.steps]
         seen += [w.measured.first_step + w.measured.iterations - 1 for w in self.windows if w.measured]
         return max(seen, default=-1)
 
@@ -166,7 +166,7 @@ class _Quietly:
             return None
 
 
-def collect(folder: JobFolder) -> JobData:
+def collect_job(folder: JobFolder) -> JobData:
     """Reads a job, live, ended or archived; what cannot be read is noted and left out.
 
     Raises:
@@ -188,9 +188,9 @@ def collect(folder: JobFolder) -> JobData:
         if progress is not None:
             data.progress += progress.ranks
             data.store_errors += [progress.store_error] if progress.store_error else []
-    for rank in folder.ranks_with_pace():
-        pace = quietly(folder.read_pace, rank)
-        data.paces += [pace] if pace is not None else []
+    for rank in folder.ranks_with_iteration_times():
+        times = quietly(folder.read_iteration_times, rank)
+        data.paces += [times] if times is not None else []
     indices = [quietly(folder.read_index, number) for number in folder.schedule_numbers()]
     committed = [index for index in indices if index is not None]
     for index, following in zip_longest(committed, committed[1:]):

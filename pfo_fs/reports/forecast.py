@@ -87,7 +87,7 @@ class Forecast:
         Raises:
             PlanError: A clock was not measured, or the schedule is of other instructions.
         """
-        slow = window.index.source.situation.slow_pipelines
+        slow = window.index.source.plan_inputs.slow_pipelines
         plans: dict[tuple[str | None, ...], Plan] = {}
         chosen = []
         for pipeline in range(self.pipelines):
@@ -174,13 +174,13 @@ def forecast_of(data: JobData) -> Forecast:
     model = data.model
     problem = Problem(
         dag,
-        _warm(profile, model.warmth),
+        _warm(profile, model.power_drift_factor),
         model.blocking_power_w,
         model.overhead_s,
         model.switch_time_s,
         model.gpus_per_rank,
     )
-    wide = replace(problem, profile=_warm(_completed(profile, everything), model.warmth))
+    wide = replace(problem, profile=_warm(_completed(profile, everything), model.power_drift_factor))
     full_s = all_maximum(problem).iteration_time_s
     scale = full_s / model.full_time_s if model.full_time_s > 0 else 1.0
     if not 0.5 < scale < 2:
@@ -265,9 +265,9 @@ def _completed(profile: Profile, everything: Profile) -> Profile:
     return Profile(table, profile.source)
 
 
-def _warm(profile: Profile, warmth: float) -> Profile:
+def _warm(profile: Profile, power_drift_factor: float) -> Profile:
     table = {
-        kind: [Measurement(m.frequency_mhz, m.time_s, m.energy_j * warmth) for m in rows]
+        kind: [Measurement(m.frequency_mhz, m.time_s, m.energy_j * power_drift_factor) for m in rows]
         for kind, rows in profile.measurements.items()
     }
     return Profile(table, profile.source)

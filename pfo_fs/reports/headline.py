@@ -40,7 +40,7 @@ class Headline:
     """The schedule in force, and what it is compared with.
 
     Attributes:
-        baseline: Everything at the highest clocks, measured, with today's warmth; None where that was never measured.
+        baseline: Everything at the highest clocks, measured, at today's power; None where that was never measured.
         measured: Under the schedule in force; None while there are no complete results.
         predicted: What the model says of the schedule in force; None without a model.
         predicted_baseline: What it says of the highest clocks.
@@ -99,15 +99,18 @@ def _baseline(data: JobData) -> Figures | None:
     candidates = [w for w in data.windows if w.measured is not None and w.measured.energy_j is not None]
     highest = next((w for w in candidates if w.schedules and is_highest(data, w)), None)
     known = model is not None and all(
-        0 < figure < math.inf for figure in (model.full_time_s, model.full_energy_j, model.warmth)
+        0 < figure < math.inf for figure in (model.full_time_s, model.full_energy_j, model.power_drift_factor)
     )
     if model is not None and known:
         after_s = highest.measured.time_s - highest.measured.span_s if highest and highest.measured else 0.0
         origin = "measured at the highest clocks"
-        if abs(model.warmth - 1) >= 0.0005:
-            origin += f", times {model.warmth:.3f}: so much more the GPUs draw now that they are warm"
+        if abs(model.power_drift_factor - 1) >= 0.0005:
+            origin += f", times {model.power_drift_factor:.3f}: so much more the GPUs draw now that they are warm"
         return Figures(
-            model.full_time_s, model.full_time_s + max(0.0, after_s), model.full_energy_j * model.warmth, origin
+            model.full_time_s,
+            model.full_time_s + max(0.0, after_s),
+            model.full_energy_j * model.power_drift_factor,
+            origin,
         )
     window = highest or next((w for w in candidates if not any(_clocks(w))), None)
     return _figures(window) if window is not None else None
@@ -127,8 +130,8 @@ def is_highest(data: JobData, window: Window) -> bool:
 
 def above_frontier(window: Window, predicted: Predicted | None, curve: Curve | None) -> float | None:
     """How much more energy an iteration takes than the least at its time, relative; None where nobody knows."""
-    situation = window.index.source.situation
-    if curve is None or situation.slow_pipelines or situation.straggler is not None:
+    plan_inputs = window.index.source.plan_inputs
+    if curve is None or plan_inputs.slow_pipelines or plan_inputs.straggler is not None:
         return None  # beside a straggler less is possible than the frontier says, and it costs more
     measured = window.measured
     if measured is not None and measured.energy_j is not None:
@@ -155,7 +158,7 @@ def purpose(data: JobData, window: Window, above: float | None, may_profile: boo
         return "by hand (schedule.yaml)"
     if not any(_clocks(window)):
         return "clocks left alone"
-    if source.situation.slow_pipelines or source.situation.straggler is not None:
+    if source.plan_inputs.slow_pipelines or source.plan_inputs.straggler is not None:
         return "plan beside a straggler"
     if is_highest(data, window):
         return "everything at the highest clocks"

@@ -176,15 +176,15 @@ def stragglers(found: Findings) -> Markup:
     data = found.data
     rows: list[list[Child]] = []
     for window in data.windows:
-        situation = window.index.source.situation
+        plan_inputs = window.index.source.plan_inputs
         until = f"step {window.end_step}" if window.end_step is not None else "now"
-        slow = [(f"pipeline {at}", times, "found") for at, times in sorted(situation.slow_pipelines.items())]
-        if situation.straggler is not None:
-            at = situation.straggler.pipeline
+        slow = [(f"pipeline {at}", times, "found") for at, times in sorted(plan_inputs.slow_pipelines.items())]
+        if plan_inputs.straggler is not None:
+            at = plan_inputs.straggler.pipeline
             slow.append(
                 (
                     f"pipeline {at}" if at is not None else "outside of the job",
-                    situation.straggler.slowdown,
+                    plan_inputs.straggler.slowdown,
                     "announced",
                 )
             )
@@ -206,7 +206,7 @@ def stragglers(found: Findings) -> Markup:
     return section(
         "stragglers",
         "Stragglers",
-        "Pipelines that wait for a slower one run at its pace, at lower clocks.",
+        "Pipelines that wait for a slower one run at its iteration_times, at lower clocks.",
         table(["who", "as slow", "how", "from", "until", "schedule", "power then"], rows, "Straggler episodes"),
     )
 

@@ -15,7 +15,7 @@ from pfo_fs.store import JobFolder, SharedDirectory, bodies
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
 
 
-def collect(shared: SharedDirectory, *, ended: int = 5, heartbeat_wait_s: float = 1.5) -> dict[str, Any]:
+def collect_status(shared: SharedDirectory, *, ended: int = 5, heartbeat_wait_s: float = 1.5) -> dict[str, Any]:
     """Reads the state of daemon and jobs.
 
     Args:
@@ -73,8 +73,10 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
                 "state": current.state,
                 "message": current.message,
                 "yaml_problem": current.yaml_problem,
-                "news": current.news if current.source is None or current.source.kind == "scheduler" else "",
-                "settled": current.settled,
+                "status_text": current.status_text
+                if current.source is None or current.source.kind == "scheduler"
+                else "",
+                "converged": current.converged,
                 "schedule": current.number if current.number >= 0 else None,
                 "schedule_source": current.source.kind if current.source else None,
                 "from_step": current.start_step,
@@ -132,8 +134,8 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     row.append(_number(job.get("iter_time_s"), ".3f", " s"))
     row.append(_number(job.get("iter_energy_j"), ".0f", " J"))
     lines = [Text(job["job_id"], style="bold"), row]
-    if job.get("news") and not job.get("end_reason"):
-        lines.append(Text(f"  {job['news']}", style="cyan"))
+    if job.get("status_text") and not job.get("end_reason"):
+        lines.append(Text(f"  {job['status_text']}", style="cyan"))
     refused = job.get("yaml_problem") and f"schedule.yaml refused: {job['yaml_problem']}"
     texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), refused, job.get("last_error"))))
     texts.pop(job.get("end_reason") or "", None)

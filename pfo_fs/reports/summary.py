@@ -80,11 +80,11 @@ def _plain_card(title: str, big: str, *small: str) -> Markup:
 def _target_of(data: JobData, window: Window) -> str:
     if window.index.source.kind == "yaml":
         return "by hand (schedule.yaml)"
-    target = window.index.source.situation.target
+    target = window.index.source.plan_inputs.target
     if target is not None:
         return f"target: {target}"
-    news = data.current.news if data.current is not None else ""
-    return news.split(";")[0] if news.startswith("target: ") else ""
+    status_text = data.current.status_text if data.current is not None else ""
+    return status_text.split(";")[0] if status_text.startswith("target: ") else ""
 
 
 def _saved(data: JobData, headline: Headline) -> Markup | None:
@@ -134,7 +134,7 @@ def messages(found: Findings) -> Markup:
     current = data.current
     if current is not None:
         rows += [("warn", "coordinator", current.message), ("warn", "schedule.yaml refused", current.yaml_problem)]
-        rows += [("info", "scheduler", current.news)]
+        rows += [("info", "scheduler", current.status_text)]
     if data.end is not None:
         rows.append(("info", f"ended: {data.end.reason}", data.end.message or data.end.reason))
     by_text: dict[tuple[str, str], list[int]] = {}
@@ -142,8 +142,8 @@ def messages(found: Findings) -> Markup:
         by_text.setdefault(("registering", rank.message), []).append(rank.rank_info.rank)
     for progress in data.progress:
         by_text.setdefault(("error", progress.error), []).append(progress.rank)
-    for pace in data.paces:
-        by_text.setdefault(("clocks are held back", pace.throttled), []).append(pace.rank)
+    for iteration_times in data.paces:
+        by_text.setdefault(("clocks are held back", iteration_times.throttled), []).append(iteration_times.rank)
     for (what, text), ranks in by_text.items():
         some = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         rows.append(("warn", f"rank {some}: {what}", text))

@@ -7,13 +7,13 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, ProfilingResult, RankInfo, Situation
+from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.settings import PFOSettings
 
 ScheduleGenerator: TypeAlias = Generator[list[FrequencySchedule], list[ProfilingResult], None]
 
 
-class Pace(NamedTuple):
+class IterationTime(NamedTuple):
     """One iteration of one pipeline, as its first stage saw it.
 
     Attributes:
@@ -51,20 +51,20 @@ class FrequencyScheduler(ABC):
         pfo_settings: As given.
         orders: Instructions of each rank in the order of an iteration, as soon as they are known; whoever runs the
             scheduler sets it before `observe`.
-        situation: What schedules are made for, besides results.
-        news: A line for people: what the scheduler is doing.
+        plan_inputs: What schedules are made for, besides results.
+        status_text: A line for people: what the scheduler is doing.
         measuring: Whether what it has yielded last is for measuring only: if no more comes, clocks go back to their
             default.
         plans: Whether its methods may take seconds; whoever runs it does something else meanwhile.
-        settled: Whether it has measured what is in force, and leaves it.
-        watches_pace: Whether `assess` wants to know how long iterations take.
+        converged: Whether it has measured what is in force, and leaves it.
+        watches_iteration_times: Whether `assess` wants to know how long iterations take.
     """
 
     plans: bool = False
     measuring: bool = False
-    watches_pace: bool = False
-    news: str = ""
-    settled: bool = False
+    watches_iteration_times: bool = False
+    status_text: str = ""
+    converged: bool = False
 
     def __init__(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings) -> None:
         self.job_info = job_info
@@ -72,7 +72,7 @@ class FrequencyScheduler(ABC):
         self.world_size = job_info.world_size
         self.pfo_settings = pfo_settings
         self.orders: Mapping[int, InstructionOrder | None] = {}
-        self.situation = Situation()
+        self.plan_inputs = PlanInputs()
         self._generator: ScheduleGenerator | None = None
         self._schedules: list[FrequencySchedule] | None = None
         self._done = False
@@ -145,14 +145,14 @@ class FrequencyScheduler(ABC):
             return
         self._schedules = self._checked(yielded)
 
-    def react(self, situation: Situation) -> None:
-        """Takes note of another situation; what `next_schedule` returns may change.
+    def react(self, plan_inputs: PlanInputs) -> None:
+        """Takes note of another plan inputs; what `next_schedule` returns may change.
 
-        Called before `next_schedule` or `observe`, also in a replay: a schedule's situation is recorded with it.
+        Called before `next_schedule` or `observe`, also in a replay: a schedule's plan inputs is recorded with it.
         """
-        self.situation = situation
+        self.plan_inputs = plan_inputs
 
-    def recall(self, csv: str, source: str) -> None:  # noqa: B027  most schedulers measure nothing
+    def load_profile(self, csv: str, source: str) -> None:  # noqa: B027  most schedulers measure nothing
         """Takes what earlier jobs of the same kind had measured; once, as soon as all orders are known.
 
         Args:
@@ -168,15 +168,15 @@ class FrequencyScheduler(ABC):
         """The figures that it plans with, as `pfo-fs report` shows them; empty while there are none."""
         return {}
 
-    def assess(self, pace: Sequence[Pace]) -> Situation:
-        """Looks at iterations that have ended since the last call, and says which situation that is.
+    def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
+        """Looks at iterations that have ended since the last call, and says which plan inputs that is.
 
         Not replayed: what it learns is lost with the daemon, and learned again. Changes nothing in the schedules.
 
         Args:
-            pace: Of all pipelines, in the order of their steps.
+            iteration_times: Of all pipelines, in the order of their steps.
         """
-        return self.situation
+        return self.plan_inputs
 
     def _checked(self, yielded: Any) -> list[FrequencySchedule]:
         if not isinstance(yielded, (list, tuple)):

@@ -19,7 +19,7 @@ from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-from pfo_fs.training.schedule_switcher import Coming, Follower
+from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher
 
 _LOOKS_S = (0.3, 1.3, -0.3)
 """When the daemon looks, after the begin of an iteration or before its end: as often as matters."""
@@ -40,7 +40,7 @@ class Iteration(NamedTuple):
         time_s: What it took.
         energy_j: Of all GPUs.
         spans_s: What each pipeline took.
-        news: What the scheduler says.
+        status_text: What the scheduler says.
     """
 
     step: int
@@ -48,7 +48,7 @@ class Iteration(NamedTuple):
     time_s: float
     energy_j: float
     spans_s: list[float]
-    news: str
+    status_text: str
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Play:
             )
         self._virtual_s = 0.0
         self.coordinator = self._new_coordinator()
-        self._follower: Follower[_Schedules] = Follower(self._set_schedules, lambda text, why: None)
+        self._switcher: ScheduleSwitcher[_Schedules] = ScheduleSwitcher(self._set_schedules, lambda text, why: None)
         self._schedules: _Schedules = {}
         self._clocks: Any = None
         self._names = _Names()
@@ -163,15 +163,15 @@ class Play:
             self._virtual_s = max(self._virtual_s, begin_s + min(max(after_s, 0.0), 0.9 * played.time_s))
             self._look()
         self._say(begin_s, played, spans)
-        return Iteration(self._step, self._follower.number, played.time_s, played.energy_j, spans, self._news())
+        return Iteration(self._step, self._switcher.number, played.time_s, played.energy_j, spans, self._status_text())
 
     def end(self) -> None:
         """Writes the job's end."""
         self.folder.write_end(bodies.EndBody(reason="finished", message="simulated"))
 
-    def _news(self) -> str:
+    def _status_text(self) -> str:
         scheduler = self.coordinator.scheduler
-        return self.coordinator.message or (scheduler.news if scheduler else "")
+        return self.coordinator.message or (scheduler.status_text if scheduler else "")
 
     # ---- schedules
 
@@ -180,18 +180,18 @@ class Play:
         if self.daemon_runs:
             self.coordinator.poll()
         current = self.folder.read_current()
-        if current is None or current.number <= self._follower.newest:
+        if current is None or current.number <= self._switcher.newest:
             return
         index = self.folder.read_index(current.number)
         if index is not None:
             schedules = {info.rank: self.folder.read_schedule(index, info) for info in self._infos}
-            self._follower.expect(Coming(index.number, index.start_step, index.steps, schedules))
+            self._switcher.expect(PendingSchedule(index.number, index.start_step, index.steps, schedules))
             scheduler = self.coordinator.scheduler
             if self.first_plan is None and scheduler is not None and scheduler.model():
                 self.first_plan = index.number
 
     def _take_what_is_due(self) -> None:
-        self._follower.step_begin(self._step)
+        self._switcher.step_begin(self._step)
         if self._clocks is None:
             self._clocks = self.cluster.clocks_of(self._by_pipeline(self._schedules))
 
@@ -225,13 +225,15 @@ class Play:
         """Progress and pace of the iteration that has ended."""
         now_s = begin_s + played.time_s
         progress = bodies.RankProgress(
-            rank=0, step=self._step, number=self._follower.measured_number, iter_time=played.time_s, step_age_s=0.0
+            rank=0, step=self._step, number=self._switcher.measured_number, iter_time=played.time_s, step_age_s=0.0
         )
         self.folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
         stages = len(self.cluster.pipeline.orders)
         for pipeline, span_s in enumerate(spans):
-            body = bodies.PaceBody(rank=pipeline * stages, steps=[(self._step, self._follower.measured_number, span_s)])
-            self.folder.write_pace(body)
+            body = bodies.IterationTimesBody(
+                rank=pipeline * stages, steps=[(self._step, self._switcher.measured_number, span_s)]
+            )
+            self.folder.write_iteration_times(body)
         if self._step == 0:
             for rank, order in enumerate(self.cluster.pipeline.orders):
                 several = len({instruction.stage for instruction in order}) > 1
@@ -246,10 +248,10 @@ class Play:
     def _measure(self, begin_s: float, played: Played) -> None:
         """Lets the counters tick over this iteration, and the meters take the marks of the one before."""
         last, self._last = self._last, None
-        number = self._follower.measured_number
+        number = self._switcher.measured_number
         wanted = number >= 0 and number != self._measured_number
         if wanted:
-            self._last = _Marked(self._step, self._follower.number, begin_s, played)
+            self._last = _Marked(self._step, self._switcher.number, begin_s, played)
         if last is None and not wanted:
             return
         firsts = self.cluster.pipeline.first_nodes
@@ -267,7 +269,7 @@ class Play:
                         self.folder.write_result(
                             measured.number, bodies.ResultBody(result=result, first_step=measured.first_step)
                         )
-        if self._measured_number == self._follower.number:
+        if self._measured_number == self._switcher.number:
             self._last = None
 
     def _tick(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pfo_fs.models import Situation
+from pfo_fs.models import PlanInputs
 from pfo_fs.simulator.cluster import QUIET, Cluster, Episode
 from pfo_fs.simulator.play import Iteration, Play
 
@@ -45,7 +45,7 @@ class Summary:
         overhead_s, overhead_j: What profiling cost over the highest clocks, in all.
         energy_j: Of the whole run, noise included.
         episodes: Stragglers.
-        news: What the scheduler said last.
+        status_text: What the scheduler said last.
     """
 
     iterations: int
@@ -60,7 +60,7 @@ class Summary:
     overhead_j: float
     energy_j: float
     episodes: list[EpisodeSummary]
-    news: str
+    status_text: str
 
     @property
     def energy_saved(self) -> float:
@@ -87,7 +87,7 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     quiet = _quiet(play.cluster)
     idle: list[dict[int, Any]] = [{} for _ in range(quiet.pipelines)]
     full = quiet.iterate(quiet.clocks_of(idle), [1.0] * quiet.pipelines)
-    plans = {number: situation for number, situation in _numbers(play) if number in {i.number for i in played}}
+    plans = {number: plan_inputs for number, plan_inputs in _numbers(play) if number in {i.number for i in played}}
     settled = _settled(play, played, plans)
     plan = full
     deployed = None
@@ -109,7 +109,7 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         overhead_j=sum(i.energy_j for i in before) - full_energy_j * len(before),
         energy_j=sum(i.energy_j for i in played),
         episodes=[_follow(episode, played, plans) for episode in play.cluster.episodes],
-        news=played[-1].news if played else "",
+        status_text=played[-1].status_text if played else "",
     )
 
 
@@ -119,14 +119,14 @@ def _quiet(cluster: Cluster) -> Cluster:
     return Cluster(cluster.pipeline, cluster.truth, nuisances, cluster.pipelines)
 
 
-def _numbers(play: Play) -> Iterator[tuple[int, Situation]]:
+def _numbers(play: Play) -> Iterator[tuple[int, PlanInputs]]:
     for number in play.folder.schedule_numbers():
         index = play.folder.read_index(number)
         if index is not None:
-            yield number, index.source.situation
+            yield number, index.source.plan_inputs
 
 
-def _settled(play: Play, played: Sequence[Iteration], plans: dict[int, Situation]) -> int | None:
+def _settled(play: Play, played: Sequence[Iteration], plans: dict[int, PlanInputs]) -> int | None:
     """The plan for no straggler that was in force longest; of equals the last."""
     counts: dict[int, int] = {}
     for iteration in played:
@@ -136,9 +136,9 @@ def _settled(play: Play, played: Sequence[Iteration], plans: dict[int, Situation
     return max(counts, key=lambda number: (counts[number], number), default=None)
 
 
-def _follow(episode: Episode, played: Sequence[Iteration], plans: dict[int, Situation]) -> EpisodeSummary:
+def _follow(episode: Episode, played: Sequence[Iteration], plans: dict[int, PlanInputs]) -> EpisodeSummary:
     summary = EpisodeSummary(*episode)
-    follows = {number for number, situation in plans.items() if episode.pipeline in situation.slow_pipelines}
+    follows = {number for number, plan_inputs in plans.items() if episode.pipeline in plan_inputs.slow_pipelines}
     during = [i for i in played if episode.first <= i.step < episode.last]
     after = [i for i in played if i.step >= episode.last]
     summary.followed_after = next((i.step - episode.first for i in during if i.number in follows), None)

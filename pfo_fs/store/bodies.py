@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo, Situation
+from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
 
 
 def _printable(text: Any) -> Any:
@@ -71,17 +71,17 @@ class ClaimBody(_Body):
 class Source(_Body):
     """Where a schedule came from: the scheduler's `index`-th, or a person's YAML with this hash.
 
-    The scheduler made it for `situation`, after it had seen, in the situation `observed_in`, the results of schedule
-    `observed` (-1: of none): that is what a replay needs to know. `policy` names the scheduler and its arguments.
+    The scheduler made it for `plan_inputs`, after it had seen the results of schedule `observed` (-1: of none) with the
+    plan inputs `observed_with`: a replay needs all three. `policy` names the scheduler and its arguments.
     """
 
     kind: Literal["scheduler", "yaml"]
     index: int = Field(default=-1, ge=-1)
     sha256: str = Field(default="", max_length=64)
     policy: str = Field(default="", max_length=100)
-    situation: Situation = Situation()
+    plan_inputs: PlanInputs = PlanInputs()
     observed: int = Field(default=-1, ge=-1)
-    observed_in: Situation | None = None
+    observed_with: PlanInputs | None = None
 
 
 class IndexBody(_Body):
@@ -110,9 +110,8 @@ class CurrentBody(_Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
-    `news` what the scheduler is doing. `settled`: it has measured the schedule in force, and leaves it. `hold_s`: ranks
-    follow the schedule only so many seconds longer than they hear from its coordinator, for which `word` changes now
-    and then; 0 for ever.
+    `status_text` what the scheduler is doing. `converged`: it has measured the schedule in force, and leaves it.
+    `lease_s`: ranks follow the schedule only so many seconds after `heartbeat` changed last; 0: for ever.
     """
 
     generation: int = Field(ge=0)
@@ -121,11 +120,11 @@ class CurrentBody(_Body):
     state: Literal["waiting", "running", "broken", "ended"]
     message: Text = ""
     yaml_problem: Text = ""
-    news: Text = ""
-    settled: bool = False
+    status_text: Text = ""
+    converged: bool = False
     source: Source | None = None
-    hold_s: float = Field(default=0.0, ge=0)
-    word: int = 0
+    lease_s: float = Field(default=0.0, ge=0)
+    heartbeat: int = 0
 
 
 class ResultBody(_Body):
@@ -149,8 +148,8 @@ class RankProgress(_Body):
     error: Text = ""
 
 
-class PaceBody(_Body):
-    """`pace/<rank>.json`: the helper process of that rank's host, replaced: how long its last iterations took.
+class IterationTimesBody(_Body):
+    """`iteration_times/<rank>.json`: the helper of that rank's host, replaced: how long its last iterations took.
 
     `steps` holds (step, schedule number, s until the rank's last instruction had ended); `throttled` says what holds
     its GPU's clocks back, if anything does.
@@ -161,8 +160,8 @@ class PaceBody(_Body):
     throttled: str = Field(default="", max_length=200)
 
 
-class KnownBody(_Body):
-    """`known.json`: the coordinator, once: what earlier jobs had measured when this one began; a profile CSV."""
+class CachedProfileBody(_Body):
+    """`cached_profile.json`: the coordinator, once: the profile CSV of earlier jobs as this one began."""
 
     source: str = Field(default="", max_length=400)
     csv: str = Field(default="", max_length=6_000_000)
@@ -172,8 +171,8 @@ class ModelBody(_Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
     Seconds, joules, watts; `full_*` is an iteration with everything at the highest clock, as measured: `full_time_s`
-    until the last instruction has ended, `full_energy_j` of all GPUs. `warmth` is how many times the power of then the
-    GPUs draw now. `profile` is the path of what was measured, below the shared directory.
+    until the last instruction has ended, `full_energy_j` of all GPUs. `power_drift_factor`: power now, as a
+    multiple of the power then. `profile` is the path of what was measured, below the shared directory.
     """
 
     blocking_power_w: float = Field(ge=0)
@@ -182,8 +181,8 @@ class ModelBody(_Body):
     switch_time_s: float = Field(ge=0)
     full_time_s: float = Field(ge=0)
     full_energy_j: float = Field(ge=0)
-    warmth: float = Field(gt=0)
-    guard: float
+    power_drift_factor: float = Field(gt=0)
+    time_margin: float
     gpus_per_rank: int = Field(ge=1)
     profile: str = Field(default="", max_length=600)
 

@@ -16,8 +16,8 @@
     sched/<number>/index.json     the coordinator, once, last: commits schedule <number>
     prof/<number>/<rank>.json     that rank, once: what it measured under schedule <number>
     progress/<rank>.json          one helper process per host, replaced, rarely
-    pace/<rank>.json              one helper process per host, replaced: time of a pipeline's iterations
-    known.json                    the coordinator, once: what earlier jobs had measured
+    iteration_times/<rank>.json   one helper process per host, replaced: time of a pipeline's iterations
+    cached_profile.json                    the coordinator, once: what earlier jobs had measured
     model.json                    the coordinator, replaced: what the scheduler plans with
     schedule.yaml                 a person (optional, read-only for us)
     schedule.status.yaml          the coordinator, replaced: what became of it
@@ -55,7 +55,7 @@ _MOST_PROFILES = 16
 YAML_LIMIT = 256 * 1024
 """Bytes of the largest schedule.yaml that is read."""
 
-_FOLDERS = ("ranks", "order", "sched", "prof", "progress", "pace")
+_FOLDERS = ("ranks", "order", "sched", "prof", "progress", "iteration_times")
 _NUMBERED = re.compile(r"(\d{1,9})\.json")
 
 
@@ -342,23 +342,23 @@ class JobFolder:
     def progress_names(self) -> list[int]:
         return self._numbers("progress")
 
-    def write_pace(self, body: b.PaceBody) -> None:
-        self.replace("pace", body, f"pace/{body.rank}.json")
+    def write_iteration_times(self, body: b.IterationTimesBody) -> None:
+        self.replace("iteration_times", body, f"iteration_times/{body.rank}.json")
 
-    def read_pace(self, rank: int) -> b.PaceBody | None:
-        return self.read("pace", b.PaceBody, f"pace/{rank}.json")
+    def read_iteration_times(self, rank: int) -> b.IterationTimesBody | None:
+        return self.read("iteration_times", b.IterationTimesBody, f"iteration_times/{rank}.json")
 
-    def ranks_with_pace(self) -> list[int]:
-        return self._numbers("pace")
+    def ranks_with_iteration_times(self) -> list[int]:
+        return self._numbers("iteration_times")
 
     # ---- profiles of this and of other jobs
 
-    def read_known(self) -> b.KnownBody | None:
-        return self.read("known", b.KnownBody, "known.json", PLAN_LIMIT)
+    def read_known(self) -> b.CachedProfileBody | None:
+        return self.read("cached_profile", b.CachedProfileBody, "cached_profile.json", PLAN_LIMIT)
 
-    def claim_known(self, body: b.KnownBody) -> b.KnownBody:
+    def claim_known(self, body: b.CachedProfileBody) -> b.CachedProfileBody:
         """Writes down what was known when the job began; returns what stands there."""
-        return body if self.claim("known", body, "known.json") else (self.read_known() or body)
+        return body if self.claim("cached_profile", body, "cached_profile.json") else (self.read_known() or body)
 
     def write_model(self, body: b.ModelBody) -> None:
         self.replace("model", body, "model.json")

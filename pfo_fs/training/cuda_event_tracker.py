@@ -17,7 +17,7 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from pfo_fs.device.page import LAST_END, STEP_BEGIN
-from pfo_fs.training.instruction_tracker import Clocks, InstructionCursor
+from pfo_fs.training.instruction_tracker import Clocks, InstructionTracker
 
 log = logging.getLogger("pfo_fs")
 
@@ -56,14 +56,14 @@ class _Epoch:
         return [at + anchor for at in device_ns]
 
 
-class EventCursor(InstructionCursor):
-    """An instruction cursor whose marks of instructions carry the device's own times.
+class CudaEventTracker(InstructionTracker):
+    """An instruction tracker whose marks of instructions carry the device's own times.
 
     Args:
         clocks: The clock process.
         make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
-        profile_steps: As for `InstructionCursor`.
-        on_mismatch: As for `InstructionCursor`.
+        profile_steps: As for `InstructionTracker`.
+        on_mismatch: As for `InstructionTracker`.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ _NOTHING: list[_Entry] = [_STOP]
 
 
 class Clocks(Protocol):
-    """What the cursor needs of a clock process."""
+    """What the tracker needs of a clock process."""
 
     words: memoryview
 
@@ -51,7 +51,7 @@ class Clocks(Protocol):
         """Warns if the clock process has died."""
 
 
-class InstructionCursor:
+class InstructionTracker:
     """Follows the schedule in force, instruction by instruction.
 
     A step that does not run as scheduled (a list that runs out, another name or stage, instructions left over at its

@@ -1,7 +1,7 @@
 """`PFOFileOptimizer`: what runs inside training.
 
 The training process makes no call on the shared directory and none on the GPU's clocks. It has two helpers: the clock
-process of its rank (`device/clock_process.py`) and the host's helper for the shared directory (`agent.py`). In a step
+process of its rank (`device/clock_process.py`) and the host's helper for the shared directory (`helper.py`). In a step
 it writes words into a page shared with the former and looks, once, into a socket from the latter.
 """
 
@@ -25,14 +25,14 @@ from pydantic import ValidationError
 import pfo_fs
 from pfo_fs.device import ClockProcess, find_gpu_spec
 from pfo_fs.errors import ConfigError, CoordinationError, InstructionMismatch, PfoError
-from pfo_fs.helper.client import AgentClient
+from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import transport
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.settings import load_settings
-from pfo_fs.training.instruction_tracker import InstructionCursor
-from pfo_fs.training.parallel_dims import Placement, find_placement
-from pfo_fs.training.schedule_broadcaster import LockstepCarrier
-from pfo_fs.training.schedule_switcher import Coming, Follower
+from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.training.parallel_dims import ParallelDims, find_parallel_dims
+from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
+from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher
 
 if TYPE_CHECKING:
     from pfo_fs.device import SimulatedKernels
@@ -121,7 +121,7 @@ class PFOFileOptimizer:
     ) -> None:
         if coordination not in ("auto", "daemon", "local"):
             raise ConfigError(f"coordination is {coordination!r}; it can be 'auto', 'daemon' or 'local'")
-        self.placement: Placement = find_placement(
+        self.parallel_dims: ParallelDims = find_parallel_dims(
             rank=rank,
             world_size=world_size,
             local_rank=local_rank,
@@ -146,11 +146,11 @@ class PFOFileOptimizer:
         self._dist: Any = self._torch_distributed()
         self._profile_steps = settings.profile_steps
         self._settings = settings.model_dump(mode="json", exclude_unset=True)
-        self._agent: AgentClient | None = None
-        self._carrier: LockstepCarrier | None = None
-        self._follower: Follower[_Schedule] = Follower(self._set_schedule, self._warn)
-        self._held_until_s = math.inf  # `_end_hold` then, unless there is word from whoever schedules
-        self._plan: transport.Message | None = None  # rank 0 of `local`: what the carrier was given last
+        self._helper: HelperClient | None = None
+        self._broadcaster: ScheduleBroadcaster | None = None
+        self._switcher: ScheduleSwitcher[_Schedule] = ScheduleSwitcher(self._set_schedule, self._warn)
+        self._lease_until_s = math.inf  # `_end_lease` then, unless there is word from whoever schedules
+        self._plan: transport.Message | None = None  # rank 0 of `local`: what the broadcaster was given last
         self._told_order = False
         self._joining: list[transport.Message] = []  # what a new helper must be told
         self._revive_at = 0.0
@@ -160,26 +160,26 @@ class PFOFileOptimizer:
         self._closed = False
 
         job: dict[str, Any] = {}
-        if self.placement.rank == 0:
+        if self.parallel_dims.rank == 0:
             token = secrets.token_hex(16)
             job = {"token": token, "address": f"pfo-fs-{token[:12]}", "kind": "off", "why": ""}
             self._clocks = self._start_clocks(job, device)  # gets ready while the job's folder is made
             self._create_job(job, job_metadata, model_key, coordination, scheduler)
         job = self._from_rank_0(job)
-        if self.placement.rank != 0:
+        if self.parallel_dims.rank != 0:
             self._clocks = self._start_clocks(job, device)
-        self._cursor = self._make_cursor(device_events)
-        # The hot path goes straight to the cursor; the methods below are there for readers and type checkers.
-        self.__dict__.update(on_instruction_begin=self._cursor.begin, on_instruction_end=self._cursor.end)
+        self._tracker = self._make_tracker(device_events)
+        # The hot path goes straight to the tracker; the methods below are there for readers and type checkers.
+        self.__dict__.update(on_instruction_begin=self._tracker.begin, on_instruction_end=self._tracker.end)
         atexit.register(_close_at_exit, weakref.ref(self))
         self._join(job, wait_for_schedule_s)
         if self._clocks.message:
-            self._fail(f"rank {self.placement.rank}: {self._clocks.message}")
+            self._fail(f"rank {self.parallel_dims.rank}: {self._clocks.message}")
 
     @property
     def schedule_number(self) -> int:
         """The schedule in force; -1 before the first one."""
-        return self._follower.number
+        return self._switcher.number
 
     # ---- training calls these
 
@@ -192,35 +192,35 @@ class PFOFileOptimizer:
         if self._step_began:
             self._iter_time_s = now - self._step_began
         self._step_began = now
-        agent = self._agent
-        if agent is not None:
-            while (message := agent.poll()) is not None:
+        helper = self._helper
+        if helper is not None:
+            while (message := helper.poll()) is not None:
                 self._handle(message)
-            if agent.lost and now >= self._revive_at:
-                self._revive(agent, now)
+            if helper.lost and now >= self._revive_at:
+                self._revive(helper, now)
         if self._clocks.lost and "clocks" not in self._warned:
             self._warned.add("clocks")  # it has said so itself
-            text = f"rank {self.placement.rank}: there is no clock process any more; the clock stays at its default"
+            text = f"rank {self.parallel_dims.rank}: there is no clock process any more; the clock stays at its default"
             self._tell({"type": "problem", "message": text})
-        if now >= self._held_until_s:
-            self._end_hold()
-        if self._carrier is not None:
-            packet = self._carrier.step_begin(step, self._iter_time_s)
+        if now >= self._lease_until_s:
+            self._end_lease()
+        if self._broadcaster is not None:
+            packet = self._broadcaster.step_begin(step, self._iter_time_s)
             if packet is not None:
                 self._take_plan(transport.decode(packet), step)
-        applied = self._follower.step_begin(step)
+        applied = self._switcher.step_begin(step)
         if applied is not None:
             late = 0 < applied.start_step < step
             self._tell({"type": "applied", "number": applied.number, "step": step, "late": late})
-        self._cursor.step_begin(step, self._follower.measured_number)
+        self._tracker.step_begin(step, self._switcher.measured_number)
 
     def on_step_end(self) -> None:
         """Marks the end of an iteration, after its last instruction; the clocks go back to the top."""
         if self._closed:
             return
-        self._cursor.step_end()
+        self._tracker.step_end()
         if not self._told_order:
-            order = self._cursor.observed_order
+            order = self._tracker.observed_order
             if order:
                 self._told_order = True
                 self._tell({"type": "order", "instructions": order})
@@ -233,11 +233,11 @@ class PFOFileOptimizer:
             stage: The stage it belongs to, where this rank holds several.
             microbatch: Its micro-batch; for people, the order is what counts.
         """
-        raise NotImplementedError  # bound to the cursor in `__init__`
+        raise NotImplementedError  # bound to the tracker in `__init__`
 
     def on_instruction_end(self, name: str) -> None:
         """Marks the end of an instruction."""
-        raise NotImplementedError  # bound to the cursor in `__init__`
+        raise NotImplementedError  # bound to the tracker in `__init__`
 
     def close(self, reason: str = "finished", message: str = "") -> None:
         """Gives the clocks back and says goodbye; waits for neither the shared directory nor the daemon."""
@@ -246,12 +246,12 @@ class PFOFileOptimizer:
         self._closed = True
         self._clocks.close()
         self._tell({"type": "bye", "reason": reason, "message": message})
-        if self._agent is not None:
-            self._agent.close()
-            self._agent = None
-        if self._carrier is not None:
-            self._carrier.close()
-            self._carrier = None
+        if self._helper is not None:
+            self._helper.close()
+            self._helper = None
+        if self._broadcaster is not None:
+            self._broadcaster.close()
+            self._broadcaster = None
 
     def __enter__(self) -> PFOFileOptimizer:
         return self
@@ -264,7 +264,7 @@ class PFOFileOptimizer:
     # ---- setting up
 
     def _torch_distributed(self) -> Any:
-        if self.placement.world_size == 1:
+        if self.parallel_dims.world_size == 1:
             return None
         import torch.distributed as dist
 
@@ -286,9 +286,9 @@ class PFOFileOptimizer:
             return None
         from pfo_fs.device import SimulatedKernels
 
-        return SimulatedKernels(name, stages=self.placement.pp_degree)
+        return SimulatedKernels(name, stages=self.parallel_dims.pp_degree)
 
-    def _make_cursor(self, device_events: bool | None) -> InstructionCursor:
+    def _make_tracker(self, device_events: bool | None) -> InstructionTracker:
         steps, mismatch = self._profile_steps, self._on_mismatch
         if device_events is None:
             device_events = self._clocks.spec.startswith("nvml:") and "torch" in sys.modules
@@ -297,12 +297,12 @@ class PFOFileOptimizer:
 
             import torch
 
-            from pfo_fs.training.cuda_event_tracker import EventCursor
+            from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 
             if torch.cuda.is_available():
                 make_event = partial(torch.cuda.Event, enable_timing=True)
-                return EventCursor(self._clocks, make_event, profile_steps=steps, on_mismatch=mismatch)
-        return InstructionCursor(self._clocks, profile_steps=steps, on_mismatch=mismatch)
+                return CudaEventTracker(self._clocks, make_event, profile_steps=steps, on_mismatch=mismatch)
+        return InstructionTracker(self._clocks, profile_steps=steps, on_mismatch=mismatch)
 
     def _start_clocks(self, job: dict[str, Any], device: int | None) -> ClockProcess:
         try:
@@ -312,7 +312,7 @@ class PFOFileOptimizer:
             spec = "none"
         return ClockProcess(
             spec,
-            rank=self.placement.rank,
+            rank=self.parallel_dims.rank,
             report_to=job["address"],
             token=job["token"],
             profile_steps=self._profile_steps,
@@ -327,7 +327,7 @@ class PFOFileOptimizer:
         scheduler: str | None,
     ) -> None:
         """Rank 0: makes the job's folder and settles who schedules it; `job["why"]` says why not if that fails."""
-        place = self.placement
+        place = self.parallel_dims
         attempt = secrets.token_hex(8)
         try:
             info = JobInfo(
@@ -351,31 +351,31 @@ class PFOFileOptimizer:
             "versions": {"pfo_fs": pfo_fs.__version__, "python": sys.version.split()[0], **_torch_version()},
         }
         try:
-            self._agent = self._connect(job, at_once=True)
-            created = self._agent.request(
+            self._helper = self._connect(job, at_once=True)
+            created = self._helper.request(
                 {"type": "create", "job": body, "attempt": attempt}, "created", _REQUEST_TIMEOUT_S
             )
             job.update(job_id=created["job_id"], attempt=attempt)
-            settled = self._agent.request(
+            settled = self._helper.request(
                 {"type": "coordinate", "mode": coordination}, "coordinated", _REQUEST_TIMEOUT_S
             )
             job["kind"] = settled["kind"]
         except (PfoError, OSError) as error:
             job["why"] = str(error)
 
-    def _connect(self, job: dict[str, Any], *, at_once: bool) -> AgentClient:
-        return AgentClient(
+    def _connect(self, job: dict[str, Any], *, at_once: bool) -> HelperClient:
+        return HelperClient(
             job["address"],
             self._shared_dir,
             job["token"],
-            self.placement.rank,
+            self.parallel_dims.rank,
             self._settings,
             start_at_once=at_once,
         )
 
     def _join(self, job: dict[str, Any], wait_s: float) -> None:
         """Registers this rank and gets the first schedule, if it comes in time."""
-        place = self.placement
+        place = self.parallel_dims
         if job["kind"] == "off":
             self._fail(f"no job could be made in {self._shared_dir}: {job['why']}; training goes on without")
             return
@@ -405,15 +405,15 @@ class PFOFileOptimizer:
         }
         self._joining = [join]
         try:
-            if self._agent is None:
-                self._agent = self._connect(job, at_once=place.local_rank in (0, None))
-            self._agent.request(join, "joined", _REQUEST_TIMEOUT_S)
+            if self._helper is None:
+                self._helper = self._connect(job, at_once=place.local_rank in (0, None))
+            self._helper.request(join, "joined", _REQUEST_TIMEOUT_S)
         except (PfoError, OSError) as error:
             self._fail(f"rank {place.rank} could not join job {self.job_id}: {error}", error)
         if self.coordination == "local":
             self._start_local(info, wait_s)
-        elif self._agent is not None:
-            message = self._agent.wait_for("schedule", wait_s)
+        elif self._helper is not None:
+            message = self._helper.wait_for("schedule", wait_s)
             if message is not None:
                 self._handle(message)
         if place.rank == 0:
@@ -421,63 +421,63 @@ class PFOFileOptimizer:
 
     def _start_local(self, info: RankInfo, wait_s: float) -> None:
         """No daemon: rank 0's helper schedules; who the ranks are, and what they do, goes by torch.distributed."""
-        place = self.placement
+        place = self.parallel_dims
         infos = [info.model_dump()]
         if self._dist is not None:
             gathered: list[Any] | None = [None] * place.world_size if place.rank == 0 else None
             self._dist.gather_object(infos[0], gathered, dst=0)
             infos = gathered or []
-            self._carrier = self._make_carrier()
+            self._broadcaster = self._make_broadcaster()
         plan = None
-        if place.rank == 0 and self._agent is not None:
+        if place.rank == 0 and self._helper is not None:
             self._joining.append({"type": "ranks", "rank_infos": infos})
-            self._agent.send(self._joining[-1])
-            plan = self._agent.wait_for("plan", wait_s)
-        if self._carrier is not None:
-            packet = self._carrier.first(transport.encode(plan) if plan else None)
+            self._helper.send(self._joining[-1])
+            plan = self._helper.wait_for("plan", wait_s)
+        if self._broadcaster is not None:
+            packet = self._broadcaster.first(transport.encode(plan) if plan else None)
             plan = transport.decode(packet) if packet else None
-        if plan is not None and (self._carrier is not None or self._dist is None):
+        if plan is not None and (self._broadcaster is not None or self._dist is None):
             self._take_plan(plan, 0)
 
-    def _make_carrier(self) -> LockstepCarrier | None:
+    def _make_broadcaster(self) -> ScheduleBroadcaster | None:
         """All ranks have one, or none has: with one missing, the others would wait for it."""
-        carrier, problem = None, ""
+        broadcaster, problem = None, ""
         try:
-            carrier = LockstepCarrier(self.placement.rank)
+            broadcaster = ScheduleBroadcaster(self.parallel_dims.rank)
         except (RuntimeError, ValueError) as error:
-            problem = f"rank {self.placement.rank}: {error}"
-        problems: list[Any] = [None] * self.placement.world_size
+            problem = f"rank {self.parallel_dims.rank}: {error}"
+        problems: list[Any] = [None] * self.parallel_dims.world_size
         self._dist.all_gather_object(problems, problem)
         problems = [text for text in problems if text]
         if problems:
             self._fail(f"torch.distributed cannot carry schedules, so clocks stay at their default: {problems[0]}")
             return None
-        return carrier
+        return broadcaster
 
     # ---- news
 
     def _handle(self, message: transport.Message) -> None:
         kind = message["type"]
         if kind == "schedule":
-            if message["number"] > self._follower.newest:  # else told again, by a new helper or for a sibling's sake
+            if message["number"] > self._switcher.newest:  # else told again, by a new helper or for a sibling's sake
                 frequencies = [(name, mhz) for name, mhz in message["frequencies"]]
                 schedule = _Schedule(frequencies, message["stages"])
-                self._follower.expect(
-                    Coming(message["number"], message["start_step"], message.get("steps", 0), schedule)
+                self._switcher.expect(
+                    PendingSchedule(message["number"], message["start_step"], message.get("steps", 0), schedule)
                 )
         elif kind == "plan":
-            if self._carrier is not None:
+            if self._broadcaster is not None:
                 self._plan = message
-                self._carrier.offer(transport.encode(message))
+                self._broadcaster.offer(transport.encode(message))
             elif self._dist is None:
                 self._take_plan(message, self.step)
         elif kind == "release":
             text = "the shared directory has not answered for long; default clocks until it does"
-            self._follower.let_go("release", text)
+            self._switcher.suspend("release", text)
         elif kind == "resume":
-            self._take_up("release")
+            self._resume("release")
         elif kind == "hold":
-            self._hold(message["hold_s"])
+            self._renew_lease(message["lease_s"])
         elif kind == "log":
             log.log(message["level"], "%s", message["message"])
         elif kind == "error":
@@ -485,59 +485,60 @@ class PFOFileOptimizer:
 
     def _set_schedule(self, schedule: _Schedule | None) -> None:
         if schedule is None or not schedule.frequencies:
-            self._cursor.set_schedule(None, None)
+            self._tracker.set_schedule(None, None)
         else:
-            self._cursor.set_schedule(schedule.frequencies, schedule.stages)
+            self._tracker.set_schedule(schedule.frequencies, schedule.stages)
 
-    def _take_up(self, why: str) -> None:
+    def _resume(self, why: str) -> None:
         self._warned.discard(why)
-        self._follower.take_up(why)
+        self._switcher.resume(why)
 
-    def _hold(self, hold_s: float) -> None:
-        """There is word of whoever schedules: what is in force holds for `hold_s` without another; 0 for ever."""
-        self._held_until_s = time.monotonic() + hold_s if hold_s else math.inf
+    def _renew_lease(self, lease_s: float) -> None:
+        """There is word of whoever schedules: what is in force holds for `lease_s` without another; 0 for ever."""
+        self._lease_until_s = time.monotonic() + lease_s if lease_s else math.inf
         if "hold" in self._warned:
-            self._take_up("hold")
-            if self._carrier is not None and self._plan is not None:
-                self._carrier.offer(transport.encode(self._plan))
+            self._resume("hold")
+            if self._broadcaster is not None and self._plan is not None:
+                self._broadcaster.offer(transport.encode(self._plan))
 
-    def _end_hold(self) -> None:
+    def _end_lease(self) -> None:
         """Nobody would say that a straggler is gone, and its pace is not kept for ever."""
-        self._held_until_s = math.inf
+        self._lease_until_s = math.inf
         text = "no word from whoever follows the straggler; default clocks until there is"
-        if self._carrier is None:
-            self._follower.let_go("hold", text)
+        if self._broadcaster is None:
+            self._switcher.suspend("hold", text)
         elif self._plan is not None:
             self._warn(text, "hold")
-            self._carrier.offer(transport.encode({**self._plan, "number": -1, "ranks": {}}))
+            self._broadcaster.offer(transport.encode({**self._plan, "number": -1, "ranks": {}}))
 
     def _take_plan(self, plan: transport.Message, step: int) -> None:
         """The schedules of all ranks have arrived; ours comes into force now."""
-        index = plan["ranks"].get(str(self.placement.rank))
+        index = plan["ranks"].get(str(self.parallel_dims.rank))
         mine = plan["plans"][index] if index is not None else {"frequencies": [], "stages": None}
         schedule = _Schedule([(name, mhz) for name, mhz in mine["frequencies"]], mine["stages"])
-        self._follower.expect(Coming(plan["number"], step, plan.get("steps", 0), schedule))
+        self._switcher.expect(PendingSchedule(plan["number"], step, plan.get("steps", 0), schedule))
 
     def _on_mismatch(self, position: int, expected: str, got: str) -> None:
         text = (
-            f"rank {self.placement.rank}, step {self.step}, instruction {position}: the schedule expects {expected}, "
-            f"training ran {got}; clocks are released for the rest of the step (schedule {self.schedule_number})"
+            f"rank {self.parallel_dims.rank}, step {self.step}, instruction {position}: the schedule expects "
+            f"{expected}, training ran {got}; clocks are released for the rest of the step "
+            f"(schedule {self.schedule_number})"
         )
         self._tell({"type": "problem", "message": text})
         if self._strict:
             raise InstructionMismatch(text)
         log.warning("%s", text)
 
-    def _revive(self, agent: AgentClient, now: float) -> None:
+    def _revive(self, helper: HelperClient, now: float) -> None:
         """The helper has died; another one takes its place without anybody waiting for it."""
         self._revive_at = now + _REVIVE_EVERY_S
-        self._warn("the helper process for the shared directory has died; another one is started", "agent")
-        if agent.revive(self._joining):
-            self._warned.discard("agent")
+        self._warn("the helper process for the shared directory has died; another one is started", "helper")
+        if helper.revive(self._joining):
+            self._warned.discard("helper")
 
     def _tell(self, message: transport.Message) -> None:
-        if self._agent is not None:
-            self._agent.send(message)
+        if self._helper is not None:
+            self._helper.send(message)
 
     def _fail(self, text: str, error: BaseException | None = None) -> None:
         if self._strict:

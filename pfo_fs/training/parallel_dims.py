@@ -23,7 +23,7 @@ _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 @dataclass(frozen=True)
-class Placement:
+class ParallelDims:
     """One process of a job. `local_rank` counts processes on a host and is no GPU index; None: not known."""
 
     rank: int
@@ -37,7 +37,7 @@ class Placement:
     tp_degree: int
 
 
-def find_placement(
+def find_parallel_dims(
     *,
     rank: int | None = None,
     world_size: int | None = None,
@@ -50,7 +50,7 @@ def find_placement(
     tp_degree: int | None = None,
     mesh: Any = None,
     environ: Mapping[str, str] | None = None,
-) -> Placement:
+) -> ParallelDims:
     """Returns where this process stands.
 
     Args:
@@ -106,7 +106,7 @@ def find_placement(
             raise ConfigError(f"{axis}_rank {ranks[axis]} does not exist where {axis}_degree is {degree}")
     if not 0 <= rank < world_size:
         raise ConfigError(f"rank {rank} does not exist where world_size is {world_size}")
-    return Placement(
+    return ParallelDims(
         rank=rank,
         world_size=world_size,
         local_rank=local_rank,

@@ -23,7 +23,7 @@ _WAIT_S = 60.0
 _MAX_PACKET_BYTES = 64 * 1024 * 1024
 
 
-class LockstepCarrier:
+class ScheduleBroadcaster:
     """Broadcasts packets from rank 0, in step with training.
 
     Making one is a collective call of all ranks. `step_begin` must be called by every rank at every step.

@@ -14,7 +14,7 @@ What = TypeVar("What")
 
 
 @dataclass(frozen=True)
-class Coming(Generic[What]):
+class PendingSchedule(Generic[What]):
     """A schedule that has arrived.
 
     Attributes:
@@ -30,7 +30,7 @@ class Coming(Generic[What]):
     what: What
 
 
-class Follower(Generic[What]):
+class ScheduleSwitcher(Generic[What]):
     """Follows schedules, each from its step on, and lets go of them where it must.
 
     Args:
@@ -45,9 +45,9 @@ class Follower(Generic[What]):
         self.number = -1
         self._set_schedule = set_schedule
         self._warn = warn
-        self._coming: Coming[What] | None = None
-        self._in_force: Coming[What] | None = None
-        self._let_go_for: set[str] = set()
+        self._coming: PendingSchedule[What] | None = None
+        self._in_force: PendingSchedule[What] | None = None
+        self._suspended_for: set[str] = set()
 
     @property
     def newest(self) -> int:
@@ -57,41 +57,41 @@ class Follower(Generic[What]):
     @property
     def measured_number(self) -> int:
         """The schedule that a step's measurements are of; -1 for none: what was let go of is not what is measured."""
-        return -1 if self._let_go_for else self.number
+        return -1 if self._suspended_for else self.number
 
-    def expect(self, coming: Coming[What]) -> None:
+    def expect(self, coming: PendingSchedule[What]) -> None:
         """Takes note of a schedule, in place of one that has not started yet."""
         self._coming = coming
 
-    def step_begin(self, step: int) -> Coming[What] | None:
+    def step_begin(self, step: int) -> PendingSchedule[What] | None:
         """Does what is due at this step; returns the schedule that comes into force with it, if one does."""
         coming = self._coming
         if coming is not None and step >= coming.start_step:
             self._coming, self._in_force, self.number = None, coming, coming.number
-            self._let_go_for.discard(_OVER)
-            self._set_schedule(None if self._let_go_for else coming.what)
+            self._suspended_for.discard(_OVER)
+            self._set_schedule(None if self._suspended_for else coming.what)
         else:
             coming = None
         in_force = self._in_force
         if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
-            self.let_go(_OVER, f"nothing new has come for {in_force.steps} steps; default clocks until it does")
+            self.suspend(_OVER, f"nothing new has come for {in_force.steps} steps; default clocks until it does")
         return coming
 
-    def let_go(self, why: str, text: str) -> None:
-        """Default clocks, until `take_up` for the same reason, whatever schedules come meanwhile."""
-        if why not in self._let_go_for:
-            self._let_go_for.add(why)
+    def suspend(self, why: str, text: str) -> None:
+        """Default clocks, until `resume` for the same reason, whatever schedules come meanwhile."""
+        if why not in self._suspended_for:
+            self._suspended_for.add(why)
             self._set_schedule(None)
             self._warn(text, why)
 
-    def take_up(self, why: str) -> None:
-        """A reason for `let_go` is gone; what was there for measuring is not taken up again."""
-        if why not in self._let_go_for:
+    def resume(self, why: str) -> None:
+        """A reason for `suspend` is gone; what was there for measuring is not taken up again."""
+        if why not in self._suspended_for:
             return
-        self._let_go_for.remove(why)
-        if self._let_go_for or self._in_force is None:
+        self._suspended_for.remove(why)
+        if self._suspended_for or self._in_force is None:
             return
         if self._in_force.steps:
-            self._let_go_for.add(_OVER)
+            self._suspended_for.add(_OVER)
         else:
             self._set_schedule(self._in_force.what)

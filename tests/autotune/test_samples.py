@@ -75,7 +75,7 @@ def test_better_known_powers_weigh_more() -> None:
 
 def test_a_warm_gpu_is_told_by_its_warmth() -> None:
     samples = Samples()
-    samples.add(result({F: [[0.1] * 5]}, [power(F, 900, 220.0)]), [(F, 0, 900)] * 5, warmth=1.1)
+    samples.add(result({F: [[0.1] * 5]}, [power(F, 900, 220.0)]), [(F, 0, 900)] * 5, power_drift_factor=1.1)
     assert samples.curve((0, F))[900].power_w == pytest.approx(200)
 
 

@@ -6,86 +6,88 @@ from itertools import pairwise
 
 import pytest
 
-from pfo_fs.autotune.stragglers import PaceWatch, Patience
-from pfo_fs.scheduler.base import Pace
+from pfo_fs.autotune.stragglers import RemeasureBackoff, StragglerDetector
+from pfo_fs.scheduler.base import IterationTime
 
 EXPECTED = dict.fromkeys(range(4), 10.0)
 
 
-def pace(step: int, spans: list[float], number: int = 5, throttled: dict[int, str] | None = None) -> list[Pace]:
-    return [Pace(p, step, number, span, (throttled or {}).get(p, "")) for p, span in enumerate(spans)]
+def iteration_times(
+    step: int, spans: list[float], number: int = 5, throttled: dict[int, str] | None = None
+) -> list[IterationTime]:
+    return [IterationTime(p, step, number, span, (throttled or {}).get(p, "")) for p, span in enumerate(spans)]
 
 
 def test_two_slow_iterations_make_a_straggler_and_one_does_not() -> None:
-    watch = PaceWatch()
-    assert watch.slowdowns(pace(0, [10, 10, 10, 12]), EXPECTED, {}) == {}
-    assert watch.slowdowns(pace(1, [10, 10, 10, 12.02]), EXPECTED, {}) == {3: pytest.approx(1.2, abs=0.01)}
+    watch = StragglerDetector()
+    assert watch.slowdowns(iteration_times(0, [10, 10, 10, 12]), EXPECTED, {}) == {}
+    assert watch.slowdowns(iteration_times(1, [10, 10, 10, 12.02]), EXPECTED, {}) == {3: pytest.approx(1.2, abs=0.01)}
 
 
 def test_a_single_pause_makes_no_straggler() -> None:
-    watch = PaceWatch()
+    watch = StragglerDetector()
     for step, span in enumerate([10, 15, 10, 15, 10]):
-        assert watch.slowdowns(pace(step, [10, 10, 10, span]), EXPECTED, {}) == {}
+        assert watch.slowdowns(iteration_times(step, [10, 10, 10, span]), EXPECTED, {}) == {}
 
 
 def test_one_slow_iteration_is_enough_where_the_gpu_says_that_it_is_throttled() -> None:
-    watch = PaceWatch()
+    watch = StragglerDetector()
     hot = {3: "rank 12: thermal slowdown"}
-    assert watch.slowdowns(pace(0, [10, 10, 10, 12], throttled=hot), EXPECTED, {}) == {3: pytest.approx(1.2)}
+    assert watch.slowdowns(iteration_times(0, [10, 10, 10, 12], throttled=hot), EXPECTED, {}) == {3: pytest.approx(1.2)}
     assert watch.why[3] == "rank 12: thermal slowdown"
 
 
 def test_a_straggler_that_is_healthy_again_is_let_go_at_once() -> None:
-    watch = PaceWatch()
+    watch = StragglerDetector()
     known, expected = {3: 1.2}, {0: 12.0, 1: 12.0, 2: 12.0, 3: 12.0}
-    assert watch.slowdowns(pace(0, [12, 12, 12, 12]), expected, known) == known
-    assert watch.slowdowns(pace(1, [12, 12, 12, 10]), expected, known) == {}
+    assert watch.slowdowns(iteration_times(0, [12, 12, 12, 12]), expected, known) == known
+    assert watch.slowdowns(iteration_times(1, [12, 12, 12, 10]), expected, known) == {}
 
 
 def test_a_straggler_that_gets_worse_or_better_is_followed() -> None:
-    watch = PaceWatch()
+    watch = StragglerDetector()
     expected = dict.fromkeys(range(4), 12.0)
-    watch.slowdowns(pace(0, [12, 12, 12, 15]), expected, {3: 1.2})
-    assert watch.slowdowns(pace(1, [12, 12, 12, 15]), expected, {3: 1.2}) == {3: pytest.approx(1.5)}
+    watch.slowdowns(iteration_times(0, [12, 12, 12, 15]), expected, {3: 1.2})
+    assert watch.slowdowns(iteration_times(1, [12, 12, 12, 15]), expected, {3: 1.2}) == {3: pytest.approx(1.5)}
     watch.forget()
-    assert watch.slowdowns(pace(2, [12, 12, 12, 11]), expected, {3: 1.2}) == {3: pytest.approx(1.1)}
+    assert watch.slowdowns(iteration_times(2, [12, 12, 12, 11]), expected, {3: 1.2}) == {3: pytest.approx(1.1)}
 
 
 def test_noise_is_no_straggler() -> None:
-    watch = PaceWatch(noise=0.02)
+    watch = StragglerDetector(noise=0.02)
     for step in range(5):
-        assert watch.slowdowns(pace(step, [10, 10, 10, 10.6]), EXPECTED, {}) == {}
+        assert watch.slowdowns(iteration_times(step, [10, 10, 10, 10.6]), EXPECTED, {}) == {}
 
 
 def test_iterations_of_another_schedule_start_afresh() -> None:
-    watch = PaceWatch()
-    watch.slowdowns(pace(0, [10, 10, 10, 12], number=5), EXPECTED, {})
-    assert watch.slowdowns(pace(1, [10, 10, 10, 12], number=6), EXPECTED, {}) == {}
+    watch = StragglerDetector()
+    watch.slowdowns(iteration_times(0, [10, 10, 10, 12], number=5), EXPECTED, {})
+    assert watch.slowdowns(iteration_times(1, [10, 10, 10, 12], number=6), EXPECTED, {}) == {}
 
 
 def test_all_pipelines_off_by_the_same_is_drift_and_one_is_not() -> None:
-    watch = PaceWatch()
+    watch = StragglerDetector()
     for step in range(8):
-        watch.slowdowns(pace(step, [10.3, 10.3, 10.3, 10.3]), EXPECTED, {})
+        watch.slowdowns(iteration_times(step, [10.3, 10.3, 10.3, 10.3]), EXPECTED, {})
     assert watch.drifted() == pytest.approx(0.03)
     watch.forget()
     for step in range(8):
-        watch.slowdowns(pace(step, [10, 10, 10, 10.15]), EXPECTED, {})
+        watch.slowdowns(iteration_times(step, [10, 10, 10, 10.15]), EXPECTED, {})
     assert watch.drifted() == 0.0
 
 
 def test_drift_is_told_only_after_several_iterations() -> None:
-    watch = PaceWatch()
+    watch = StragglerDetector()
     for step in range(7):
-        watch.slowdowns(pace(step, [10.5] * 4), EXPECTED, {})
+        watch.slowdowns(iteration_times(step, [10.5] * 4), EXPECTED, {})
         assert watch.drifted() == 0.0
 
 
 def test_looks_at_a_plan_that_is_always_off_get_rarer_and_rarer() -> None:
-    patience = Patience()
+    patience = RemeasureBackoff()
     looks = []
     for step in range(5000):
-        patience.pass_by(pace(step, [10.0]))
+        patience.pass_by(iteration_times(step, [10.0]))
         if patience.is_over():
             looks.append(step)
     gaps = [later - earlier for earlier, later in pairwise(looks)]
@@ -94,9 +96,9 @@ def test_looks_at_a_plan_that_is_always_off_get_rarer_and_rarer() -> None:
 
 
 def test_after_a_long_calm_the_next_look_is_soon_followed_by_another() -> None:
-    patience = Patience()
+    patience = RemeasureBackoff()
     for step in (0, 16, 48, 112, 5000):
-        patience.pass_by(pace(step, [10.0]))
+        patience.pass_by(iteration_times(step, [10.0]))
         assert patience.is_over()
-    patience.pass_by(pace(5016, [10.0]))
+    patience.pass_by(iteration_times(5016, [10.0]))
     assert patience.is_over()

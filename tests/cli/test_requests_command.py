@@ -86,7 +86,9 @@ def test_a_job_that_is_over_takes_no_wishes(folder: JobFolder) -> None:
 
 
 def test_status_tells_what_the_scheduler_is_doing(folder: JobFolder) -> None:
-    folder.write_current(bodies.CurrentBody(generation=1, number=3, state="running", news="profiling: 12 clocks to go"))
+    folder.write_current(
+        bodies.CurrentBody(generation=1, number=3, state="running", status_text="profiling: 12 clocks to go")
+    )
     shown = subprocess.run(
         [sys.executable, "-m", "pfo_fs", "status", str(folder.files.root)],
         capture_output=True, text=True, timeout=60, check=True, env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},

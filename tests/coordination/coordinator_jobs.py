@@ -1,4 +1,4 @@
-"""A job of two pipelines under a scheduler that heeds people and the pace, and what tests do with it."""
+"""A job of two pipelines under a scheduler that heeds people and the iteration_times, and what tests do with it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from clock import Clock
 from jobs import rank_infos, write_step
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.models import FrequencySchedule, ProfilingResult, Situation
-from pfo_fs.scheduler import FrequencyScheduler, Pace
+from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult
+from pfo_fs.scheduler import FrequencyScheduler, IterationTime
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
@@ -19,7 +19,7 @@ ORDER: list[tuple[str, int | None]] = [("forward", None), ("backward", None)]
 class Heeding(FrequencyScheduler):
     """Runs at 1410 MHz, less 15 for each result, less 150 with a target, less 300 for a slow pipeline."""
 
-    watches_pace = True
+    watches_iteration_times = True
     told: list[object] = []  # noqa: RUF012  what the last one made was told, for the tests
 
     def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
@@ -33,8 +33,10 @@ class Heeding(FrequencyScheduler):
 
     def next_schedule(self) -> list[FrequencySchedule]:
         super().next_schedule()
-        situation = self.situation
-        mhz = 1410 - 15 * self._results - 150 * (situation.target is not None) - 300 * bool(situation.slow_pipelines)
+        plan_inputs = self.plan_inputs
+        mhz = (
+            1410 - 15 * self._results - 150 * (plan_inputs.target is not None) - 300 * bool(plan_inputs.slow_pipelines)
+        )
         if mhz not in self._kept:
             self._kept[mhz] = [
                 FrequencySchedule(rank=info.rank, frequencies=[(name, mhz) for name, _ in ORDER])
@@ -42,14 +44,14 @@ class Heeding(FrequencyScheduler):
             ]
         return self._kept[mhz]
 
-    def react(self, situation: Situation) -> None:
-        Heeding.told.append(situation)
-        super().react(situation)
+    def react(self, plan_inputs: PlanInputs) -> None:
+        Heeding.told.append(plan_inputs)
+        super().react(plan_inputs)
 
-    def assess(self, pace: Sequence[Pace]) -> Situation:
-        Heeding.told.append(list(pace))
-        slow = {one.pipeline: one.span_s for one in pace if one.span_s > 1}
-        return self.situation.model_copy(update={"slow_pipelines": slow})
+    def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
+        Heeding.told.append(list(iteration_times))
+        slow = {one.pipeline: one.span_s for one in iteration_times if one.span_s > 1}
+        return self.plan_inputs.model_copy(update={"slow_pipelines": slow})
 
     def findings(self) -> str:
         return f"stage,instruction,frequency,time,energy\n0,forward,{1410 - self._results},1,1\n"
@@ -81,7 +83,7 @@ def clock_mhz(folder: JobFolder) -> int:
 def straggle(folder: JobFolder) -> None:
     """Both pipelines take longer under schedule 0."""
     for rank in (0, 1):
-        folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7, 0, 1.5)]))
+        folder.write_iteration_times(bodies.IterationTimesBody(rank=rank, steps=[(7, 0, 1.5)]))
     write_step(folder, 7, number=0)
 
 

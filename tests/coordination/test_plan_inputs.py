@@ -9,8 +9,8 @@ from clock import Clock
 from coordinator_jobs import Heeding, clock_mhz, coordinate, poll, say_yaml, straggle
 from jobs import make_job, rank_infos, write_results, write_step
 
-from pfo_fs.coordination.iteration_times import PaceReader
-from pfo_fs.models import Situation, Straggler, Target
+from pfo_fs.coordination.iteration_times import IterationTimeReader
+from pfo_fs.models import PlanInputs, Straggler, Target
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.store import JobFolder, bodies
 
@@ -26,7 +26,7 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_which_keeps_the_wheel(folder
     assert current is not None
     assert current.source is not None
     assert current.source.kind == "scheduler"
-    assert current.source.situation.target == Target(power=18000)
+    assert current.source.plan_inputs.target == Target(power=18000)
     status = (folder.files.root / folder.path / "schedule.status.yaml").read_text()
     assert "heeded by the scheduler" in status
     assert "schedule_number: 1" in status
@@ -82,7 +82,7 @@ def test_a_restart_tells_the_scheduler_what_the_first_one_was_told_in_the_same_o
     first = list(Heeding.told)
     poll(coordinate(folder, clock), clock, 2)
     assert Heeding.told == first
-    assert first == [[1.0, 1.0], Situation(target=Target(slowdown=1.1)), [2.0, 2.0]]
+    assert first == [[1.0, 1.0], PlanInputs(target=Target(slowdown=1.1)), [2.0, 2.0]]
 
 
 def test_a_situation_that_changed_no_clocks_is_told_again_where_results_were_seen_in_it(
@@ -95,7 +95,7 @@ def test_a_situation_that_changed_no_clocks_is_told_again_where_results_were_see
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 2)
     first = list(Heeding.told)
-    assert first == [Situation(straggler=Straggler(slowdown=1.2)), [1.0, 1.0]]
+    assert first == [PlanInputs(straggler=Straggler(slowdown=1.2)), [1.0, 1.0]]
     poll(coordinate(folder, clock), clock, 2)
     assert Heeding.told == first
 
@@ -104,13 +104,13 @@ def test_the_pace_of_pipelines_changes_the_situation_at_once(folder: JobFolder, 
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     for rank in (0, 1):
-        folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7, 0, 0.5 + rank)]))
+        folder.write_iteration_times(bodies.IterationTimesBody(rank=rank, steps=[(7, 0, 0.5 + rank)]))
     write_step(folder, 7, number=0)
     poll(coordinator, clock, 12)
     assert clock_mhz(folder) == 1110
     index = folder.read_index(1)
     assert index is not None
-    assert index.source.situation.slow_pipelines == {1: 1.5}
+    assert index.source.plan_inputs.slow_pipelines == {1: 1.5}
 
 
 def test_the_pace_of_a_straggler_is_held_by_words_and_other_schedules_need_none(
@@ -121,13 +121,13 @@ def test_the_pace_of_a_straggler_is_held_by_words_and_other_schedules_need_none(
     said = [folder.read_current()]
     for number, span_s in enumerate((1.5, 0.5)):
         for rank in (0, 1):
-            folder.write_pace(bodies.PaceBody(rank=rank, steps=[(7 + number, number, span_s)]))
+            folder.write_iteration_times(bodies.IterationTimesBody(rank=rank, steps=[(7 + number, number, span_s)]))
         write_step(folder, 7 + number, number=number)
         for seconds in (20, 30):
             poll(coordinator, clock, seconds)
             said.append(folder.read_current())
-    assert [round(current.hold_s) for current in said if current] == [0, 60, 60, 0, 0]
-    words = [current.word for current in said if current]
+    assert [round(current.lease_s) for current in said if current] == [0, 60, 60, 0, 0]
+    words = [current.heartbeat for current in said if current]
     assert words[1] != words[2]
     assert words[0] == words[3] == words[4] == 0
     assert folder.schedule_numbers() == [0, 1, 2], "a word is no new schedule"
@@ -136,9 +136,9 @@ def test_the_pace_of_a_straggler_is_held_by_words_and_other_schedules_need_none(
 def test_a_scheduler_that_plans_for_long_is_given_word_for_longer(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plans_for_long(self: Heeding, situation: Situation) -> None:
+    def plans_for_long(self: Heeding, plan_inputs: PlanInputs) -> None:
         clock.now += 100
-        FrequencyScheduler.react(self, situation)
+        FrequencyScheduler.react(self, plan_inputs)
 
     monkeypatch.setattr(Heeding, "react", plans_for_long)
     coordinator = coordinate(folder, clock)
@@ -188,7 +188,7 @@ def test_iterations_under_an_older_schedule_tell_nothing(folder: JobFolder, cloc
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2))
     poll(coordinator, clock, 2)
-    folder.write_pace(bodies.PaceBody(rank=0, steps=[(7, 0, 9.0)]))
+    folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(7, 0, 9.0)]))
     poll(coordinator, clock, 12)
     assert clock_mhz(folder) == 1395
 
@@ -196,13 +196,13 @@ def test_iterations_under_an_older_schedule_tell_nothing(folder: JobFolder, cloc
 def test_an_iteration_is_handed_on_once_and_throttling_goes_with_its_pipeline(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 2, 2)
     infos = {info.rank: info for info in rank_infos(2, 2)}
-    reader = PaceReader(folder)
-    folder.write_pace(bodies.PaceBody(rank=0, steps=[(3, 0, 1.0), (4, 0, 1.1)]))
-    folder.write_pace(bodies.PaceBody(rank=1, steps=[(4, 0, 1.2)]))
-    folder.write_pace(bodies.PaceBody(rank=3, steps=[], throttled="thermal slowdown"))
+    reader = IterationTimeReader(folder)
+    folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(3, 0, 1.0), (4, 0, 1.1)]))
+    folder.write_iteration_times(bodies.IterationTimesBody(rank=1, steps=[(4, 0, 1.2)]))
+    folder.write_iteration_times(bodies.IterationTimesBody(rank=3, steps=[], throttled="thermal slowdown"))
     first = reader.read(100.0, infos, 1.0)
     assert [(one.pipeline, one.step, one.span_s) for one in first] == [(0, 3, 1.0), (0, 4, 1.1), (1, 4, 1.2)]
     assert [one.throttled for one in first] == ["", "", "rank 3: thermal slowdown"]
     assert reader.read(200.0, infos, 1.0) == []
-    folder.write_pace(bodies.PaceBody(rank=0, steps=[(4, 0, 1.1), (5, 0, 1.0)]))
+    folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(4, 0, 1.1), (5, 0, 1.0)]))
     assert [one.step for one in reader.read(300.0, infos, 1.0)] == [5]

@@ -8,7 +8,7 @@ import pytest
 from coordinator_jobs import ORDER
 from jobs import make_job
 
-from pfo_fs.coordination.profile_cache import ProfileShelf
+from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.store import bodies
 
 
@@ -29,10 +29,10 @@ CSV = "stage,instruction,frequency,time,energy\n0,forward,1410,1,1\n"
 
 def test_a_later_job_of_the_same_kind_finds_the_profile(tmp_path: Path) -> None:
     first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
-    shelf = ProfileShelf(first)
+    shelf = ProfileCache(first)
     assert shelf.known(job_body(), ORDERS, GPUS) is None
     shelf.keep(CSV)
-    known = ProfileShelf(second).known(job_body(), ORDERS, GPUS)
+    known = ProfileCache(second).known(job_body(), ORDERS, GPUS)
     assert known is not None
     assert (known.csv, known.source) == (CSV, first.job_id)
 
@@ -49,24 +49,24 @@ def test_a_later_job_of_the_same_kind_finds_the_profile(tmp_path: Path) -> None:
 )
 def test_a_job_of_another_kind_does_not(tmp_path: Path, body: bodies.JobBody, orders: dict, gpus: dict) -> None:  # type: ignore[type-arg]
     first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
-    shelf = ProfileShelf(first)
+    shelf = ProfileCache(first)
     shelf.known(job_body(), ORDERS, GPUS)
     shelf.keep(CSV)
-    assert ProfileShelf(second).known(body, orders, gpus) is None
+    assert ProfileCache(second).known(body, orders, gpus) is None
 
 
 def test_what_was_known_at_the_begin_stays_known_whatever_others_measure_meanwhile(tmp_path: Path) -> None:
     first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
-    shelf = ProfileShelf(first)
+    shelf = ProfileCache(first)
     shelf.known(job_body(), ORDERS, GPUS)
     shelf.keep(CSV)
-    before = ProfileShelf(second).known(job_body(), ORDERS, GPUS)
+    before = ProfileCache(second).known(job_body(), ORDERS, GPUS)
     shelf.keep(CSV + "0,backward,1410,1,1\n")
-    assert ProfileShelf(second).known(job_body(), ORDERS, GPUS) == before
+    assert ProfileCache(second).known(job_body(), ORDERS, GPUS) == before
 
 
 def test_without_all_orders_nothing_is_looked_for(tmp_path: Path) -> None:
-    shelf = ProfileShelf(make_job(tmp_path, 2))
+    shelf = ProfileCache(make_job(tmp_path, 2))
     assert shelf.known(job_body(), {0: ORDER, 1: None}, GPUS) is None
     assert not shelf.consulted
 
@@ -78,7 +78,7 @@ def test_a_profile_gives_way_only_to_one_that_is_complete_or_larger(tmp_path: Pa
     folder = make_job(tmp_path, 2, attempt="a")
     full = CSV + "0,backward,1410,1,1\n"
     for attempt in range(2):
-        shelf = ProfileShelf(folder)
+        shelf = ProfileCache(folder)
         shelf.known(job_body(), ORDERS, GPUS)
         if attempt == 0:
             shelf.keep(full)
@@ -91,12 +91,12 @@ def test_a_profile_gives_way_only_to_one_that_is_complete_or_larger(tmp_path: Pa
 
 def test_a_profile_without_measurements_is_nothing_to_begin_with(tmp_path: Path) -> None:
     first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
-    shelf = ProfileShelf(first)
+    shelf = ProfileCache(first)
     shelf.known(job_body(), ORDERS, GPUS)
     shelf.keep(CSV)
     path = next((tmp_path / "profiles").rglob("*.csv"))
     path.write_text(CSV.splitlines()[0] + "\n")
-    later = ProfileShelf(second)
+    later = ProfileCache(second)
     assert later.known(job_body(), ORDERS, GPUS) is None
     known = second.read_known()
     assert known is not None

@@ -135,6 +135,6 @@ def test_news_that_cannot_be_written_is_logged_once(
     caplog.set_level("INFO")
     coordinator = coordinate(folder, clock)
     monkeypatch.setattr(JobFolder, "write_current", fails)
-    monkeypatch.setattr(Heeding, "news", "it goes on")
+    monkeypatch.setattr(Heeding, "status_text", "it goes on")
     poll(coordinator, clock, 30)
     assert caplog.text.count("it goes on") == 1

@@ -25,7 +25,7 @@ from pfo_fs.device.page import SharedPage
 from pfo_fs.device.physics import A100
 from pfo_fs.device.simulated import SimulatedGpu
 from pfo_fs.ipc import transport
-from pfo_fs.training.instruction_tracker import InstructionCursor
+from pfo_fs.training.instruction_tracker import InstructionTracker
 
 WaitFor = Callable[..., Any]
 Start = Callable[..., ClockProcess]
@@ -107,15 +107,15 @@ def test_calls_after_the_close_and_without_a_gpu_do_nothing(start: Start) -> Non
     for spec in ("simulated:a", "none", "nvml:GPU-nowhere"):
         clocks = start(spec)
         assert bool(clocks.message) == (spec != "simulated:a")
-        cursor = InstructionCursor(clocks)
-        cursor.set_schedule([("forward", 900)])
+        tracker = InstructionTracker(clocks)
+        tracker.set_schedule([("forward", 900)])
         clocks.close()
         for step in range(3):
             clocks.words[page.SLEEPING] = 1
-            cursor.step_begin(step, 0)
-            cursor.begin("forward")
-            cursor.end("forward")
-            cursor.step_end()
+            tracker.step_begin(step, 0)
+            tracker.begin("forward")
+            tracker.end("forward")
+            tracker.step_end()
         clocks.check()
 
 
@@ -274,13 +274,13 @@ def test_sigterm_gives_clocks_back_at_once_and_for_good_but_measuring_goes_on(
         assert clocks.pid is not None
         os.killpg(clocks.pid, signal.SIGTERM)
         wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)])
-        cursor = InstructionCursor(clocks, profile_steps=1)
-        cursor.set_schedule([("forward", 600)])
+        tracker = InstructionTracker(clocks, profile_steps=1)
+        tracker.set_schedule([("forward", 600)])
         for step in range(2):
-            cursor.step_begin(step, 4)
-            cursor.begin("forward")
-            cursor.end("forward")
-            cursor.step_end()
+            tracker.step_begin(step, 4)
+            tracker.begin("forward")
+            tracker.end("forward")
+            tracker.step_end()
         assert helper.wait("measured")["number"] == 4
         assert "SIGTERM" in helper.wait("progress", lambda m: m["message"])["message"]
     assert actions(sim_dir)[-1] == ("reset", 0)
@@ -411,17 +411,17 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
     with FakeHelper("pfo-fs-test-measured") as helper:
         clocks = start(report_to=helper.address, rank=5, token="secret", profile_steps=2)
         kernels = SimulatedKernels("a", stages=8, time_scale=1)
-        cursor = InstructionCursor(clocks, profile_steps=2)
+        tracker = InstructionTracker(clocks, profile_steps=2)
         plan = [("forward", 900), ("backward", 1200)]
-        cursor.set_schedule(plan)
+        tracker.set_schedule(plan)
         assert clocks.message == ""
         for step in range(10, 13):
-            cursor.step_begin(step, 2)
+            tracker.step_begin(step, 2)
             for name, _ in plan:
-                cursor.begin(name)
+                tracker.begin(name)
                 kernels.run(name, stage=0)
-                cursor.end(name)
-            cursor.step_end()
+                tracker.end(name)
+            tracker.step_end()
         measured = helper.wait("measured")
         clocks.close()
         last = helper.wait("progress", lambda m: m["step"] == 12)
@@ -447,12 +447,12 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
 def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitFor) -> None:
     helper = FakeHelper("pfo-fs-test-late")
     clocks = start(report_to=helper.address, profile_steps=1)
-    cursor = InstructionCursor(clocks)
+    tracker = InstructionTracker(clocks)
     for step in range(2):
-        cursor.step_begin(step, -1)
-        cursor.begin("forward")
-        cursor.end("forward")
-        cursor.step_end()
+        tracker.step_begin(step, -1)
+        tracker.begin("forward")
+        tracker.end("forward")
+        tracker.step_end()
     wait_for(lambda: clocks.words[page.MEASURED_NUMBER] == -1, what="the measurement")
     with helper:
         assert helper.wait("measured")["number"] == -1
@@ -461,13 +461,13 @@ def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitF
 def test_no_gpu_still_measures_time(start: Start) -> None:
     with FakeHelper("pfo-fs-test-none") as helper:
         clocks = start("none", report_to=helper.address, profile_steps=1)
-        cursor = InstructionCursor(clocks)
+        tracker = InstructionTracker(clocks)
         for step in range(2):
-            cursor.step_begin(step, 0)
-            cursor.begin("forward")
+            tracker.step_begin(step, 0)
+            tracker.begin("forward")
             time.sleep(0.01)
-            cursor.end("forward")
-            cursor.step_end()
+            tracker.end("forward")
+            tracker.step_end()
         result = helper.wait("measured")["result"]
     assert result["time_breakdown"]["forward"][0][0] >= 0.01
     assert result["iter_energy"] == [0.0]

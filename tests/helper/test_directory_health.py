@@ -9,20 +9,20 @@ import pytest
 from clock import Clock
 
 from pfo_fs.errors import StoreError
-from pfo_fs.helper.directory_health import Outage
+from pfo_fs.helper.directory_health import DirectoryHealth
 
 
 @pytest.fixture
-def outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> Outage:
+def outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> DirectoryHealth:
     caplog.set_level(logging.WARNING, "pfo_fs")
-    return Outage(clock)
+    return DirectoryHealth(clock)
 
 
 FULL = StoreError(errno.ENOSPC, "no space left")
 
 
 def test_an_outage_is_said_when_it_begins_and_when_it_ends(
-    outage: Outage, clock: Clock, caplog: pytest.LogCaptureFixture
+    outage: DirectoryHealth, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(20):
         outage.failed("read", FULL)
@@ -41,7 +41,7 @@ def test_an_outage_is_said_when_it_begins_and_when_it_ends(
 
 
 def test_a_full_disk_that_takes_some_writes_is_one_outage(
-    outage: Outage, clock: Clock, caplog: pytest.LogCaptureFixture
+    outage: DirectoryHealth, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(50):
         outage.failed("write", FULL)
@@ -50,7 +50,7 @@ def test_a_full_disk_that_takes_some_writes_is_one_outage(
     assert len(caplog.records) == 1
 
 
-def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: Outage, clock: Clock) -> None:
+def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: DirectoryHealth, clock: Clock) -> None:
     outage.failed("read", FULL)
     clock.now += 700
     outage.succeeded("write")
@@ -61,7 +61,7 @@ def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: Outag
     assert outage.error == "no space left"
 
 
-def test_a_directory_that_answers_now_and_then_answers(outage: Outage, clock: Clock) -> None:
+def test_a_directory_that_answers_now_and_then_answers(outage: DirectoryHealth, clock: Clock) -> None:
     for _ in range(700):
         outage.failed("read", FULL)
         clock.now += 1

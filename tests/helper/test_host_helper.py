@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from jobs import one_f_one_b, rank_infos
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
-from pfo_fs.helper.client import AgentClient
-from pfo_fs.helper.host_helper import HostAgent, plan_message, schedule_message
+from pfo_fs.helper.client import HelperClient
+from pfo_fs.helper.host_helper import HostHelper, plan_message, schedule_message
 from pfo_fs.ipc import transport
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
@@ -36,26 +36,26 @@ class Host:
         self.token = secrets.token_hex(8)
         self.address = f"pfo-fs-test-{self.token}"
         server = transport.listen(self.address)
-        self.agent = HostAgent(SharedDirectory(Files(root)), self.token, PFOSettings(), local_mount=True)
-        self.thread = threading.Thread(target=self.agent.serve, args=(server,), daemon=True)
+        self.helper = HostHelper(SharedDirectory(Files(root)), self.token, PFOSettings(), local_mount=True)
+        self.thread = threading.Thread(target=self.helper.serve, args=(server,), daemon=True)
         self.thread.start()
-        self.clients: list[AgentClient] = []
+        self.clients: list[HelperClient] = []
 
-    def client(self, rank: int, token: str | None = None) -> AgentClient:
-        client = AgentClient(
+    def client(self, rank: int, token: str | None = None) -> HelperClient:
+        client = HelperClient(
             self.address, str(self.root), token or self.token, rank, {}, start_at_once=False, deadline_s=5
         )
         self.clients.append(client)
         return client
 
-    def create(self, client: AgentClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:
+    def create(self, client: HelperClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:
         info = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
         job = {"job_info": info.model_dump(), "coordination": mode}
         created = client.request({"type": "create", "job": job, "attempt": "a"}, "created", 5)
-        settled = client.request({"type": "coordinate", "mode": mode}, "coordinated", 5)
-        return {"job_id": created["job_id"], "kind": settled["kind"]}
+        converged = client.request({"type": "coordinate", "mode": mode}, "coordinated", 5)
+        return {"job_id": created["job_id"], "kind": converged["kind"]}
 
-    def join(self, client: AgentClient, job: dict[str, str], info: RankInfo, nonce: str = "n") -> None:
+    def join(self, client: HelperClient, job: dict[str, str], info: RankInfo, nonce: str = "n") -> None:
         body = {"rank_info": info.model_dump(), "nonce": nonce}
         client.request({"type": "join", "attempt": "a", **job, "rank_body": body}, "joined", 5)
 
@@ -156,7 +156,7 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
     job = host.create(client)
     host.join(client, job, info)
     folder = host.folder(job)
-    for number, hold_s, word in (
+    for number, lease_s, word in (
         (-1, 0.0, 0),
         (0, 0.0, 0),
         (0, 60.0, 1),
@@ -165,16 +165,16 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
         (-1, 0.0, 0),
         (0, 0.0, 0),
     ):
-        current = bodies.CurrentBody(generation=1, number=number, state="running", hold_s=hold_s, word=word)
+        current = bodies.CurrentBody(generation=1, number=number, state="running", lease_s=lease_s, heartbeat=word)
         folder.write_current(current)
-        if hold_s and not word:
-            wait_for(lambda: host.agent._held == (60.0, 0))
+        if lease_s and not word:
+            wait_for(lambda: host.helper._held == (60.0, 0))
             assert client.poll() is None, "nobody follows anything"
         elif number >= 0:  # else a coordinator that knows nothing of schedules yet
             told = wait_for(client.poll, what="the word")
             assert told["type"] == "hold"
-            assert told["hold_s"] >= hold_s
-            assert bool(told["hold_s"]) == bool(hold_s)
+            assert told["lease_s"] >= lease_s
+            assert bool(told["lease_s"]) == bool(lease_s)
 
 
 def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
@@ -245,7 +245,7 @@ def test_a_trainer_that_vanishes_leaves_a_crashed_job_and_one_that_says_goodbye_
 def test_a_goodbye_counts_though_the_trainer_did_not_read_all_it_was_told(host: Host, wait_for: Wait) -> None:
     client = host.client(0)
     job = host.create(client, mode="local")
-    trainer = host.agent._clients[max(host.agent._clients)]
+    trainer = host.helper._clients[max(host.helper._clients)]
     trainer.send({"type": "something", "nobody": "reads"})
     client.send({"type": "bye", "reason": "finished", "message": ""})
     client.close()
@@ -292,7 +292,7 @@ def test_a_forked_child_does_not_keep_the_connection(host: Host, wait_for: Wait)
 def test_nobody_listening_is_an_error_within_the_deadline(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(CoordinationError, match="no helper process"):
-        AgentClient("pfo-fs-nobody", str(tmp_path), "t", 0, {}, start_at_once=False, deadline_s=0.3)
+        HelperClient("pfo-fs-nobody", str(tmp_path), "t", 0, {}, start_at_once=False, deadline_s=0.3)
     assert time.monotonic() - began < 3
 
 
@@ -301,7 +301,7 @@ def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Hos
     clock = host.client(0)
     result = {"rank": 0, "iter_time": [1.0], "iter_energy": [1.0]}
     clock.send({"type": "measured", "rank": 0, "number": 3, "first_step": 5, "result": result})
-    wait_for(lambda: host.agent._too_early)
+    wait_for(lambda: host.helper._too_early)
     job = host.create(client)
     host.join(client, job, info)
     assert wait_for(lambda: host.folder(job).ranks_with_result(3)) == [0]
@@ -317,9 +317,9 @@ def test_a_directory_that_takes_some_writes_and_others_not_is_one_warning(
     calls: list[int] = []
     client, (info,) = host.client(0), rank_infos(1)
     host.join(client, host.create(client), info)
-    monkeypatch.setattr(JobFolder, "write_pace", full)  # progress can be written
+    monkeypatch.setattr(JobFolder, "write_iteration_times", full)  # progress can be written
     for step in range(1000):
-        client.send({"type": "progress", "step": step, "number": 0, "pace": [[step, 0, 1.0]]})
+        client.send({"type": "progress", "step": step, "number": 0, "iteration_times": [[step, 0, 1.0]]})
         time.sleep(0.005)
         if len(calls) > 3:
             break
@@ -333,9 +333,11 @@ def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, w
     infos = rank_infos(2)
     job = host.create(first, ranks=2)
     host.join(first, job, infos[0])
-    host.folder(job).write_current(bodies.CurrentBody(generation=1, number=0, state="running", hold_s=60.0, word=1))
+    host.folder(job).write_current(
+        bodies.CurrentBody(generation=1, number=0, state="running", lease_s=60.0, heartbeat=1)
+    )
     told = wait_for(first.poll, what="the word")
-    assert told["hold_s"] == pytest.approx(60 + 2 * host.agent._interval_s), "it does not look all the time"
+    assert told["lease_s"] == pytest.approx(60 + 2 * host.helper._interval_s), "it does not look all the time"
     host.join(second, job, infos[1])
     assert wait_for(second.poll, what="the same word") == told
 
@@ -343,7 +345,7 @@ def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, w
 def test_a_client_hears_what_a_helper_said_last_though_it_closed_without_reading_all(tmp_path: Path) -> None:
     address = f"pfo-fs-test-{secrets.token_hex(8)}"
     with transport.listen(address) as server:
-        client = AgentClient(address, str(tmp_path), "token", 0, {}, start_at_once=False, deadline_s=5)
+        client = HelperClient(address, str(tmp_path), "token", 0, {}, start_at_once=False, deadline_s=5)
         theirs, _ = server.accept()
         client.send({"type": "never read"})
         theirs.send(transport.encode({"type": "last word"}))

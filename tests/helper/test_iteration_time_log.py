@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pfo_fs.helper.iteration_time_log import PaceLog
+from pfo_fs.helper.iteration_time_log import IterationTimeLog
 
 
 def test_the_first_iterations_are_written_at_once() -> None:
-    log = PaceLog(1.0)
+    log = IterationTimeLog(1.0)
     assert not log.due(100.0)
     log.add([(0, 0, 1.0)], "")
     assert log.due(100.0)
 
 
 def test_iterations_that_take_the_same_are_written_seldom() -> None:
-    log = PaceLog(1.0)
+    log = IterationTimeLog(1.0)
     log.add([(0, 0, 1.0)], "")
     log.written(100.0)
     log.add([(1, 0, 1.002)], "")
@@ -23,7 +23,7 @@ def test_iterations_that_take_the_same_are_written_seldom() -> None:
 
 def test_a_longer_iteration_another_schedule_and_throttling_are_news() -> None:
     for steps, throttled in (([(1, 0, 1.2)], ""), ([(1, 1, 1.0)], ""), ([(1, 0, 1.0)], "thermal slowdown")):
-        log = PaceLog(1.0)
+        log = IterationTimeLog(1.0)
         log.add([(0, 0, 1.0)], "")
         log.written(100.0)
         log.add(steps, throttled)
@@ -32,7 +32,7 @@ def test_a_longer_iteration_another_schedule_and_throttling_are_news() -> None:
 
 
 def test_a_rank_that_has_nothing_to_say_but_throttling_says_when_it_is_over() -> None:
-    log = PaceLog(1.0)
+    log = IterationTimeLog(1.0)
     log.add([], "")
     assert not log.due(100.0)
     log.add([], "power brake")
@@ -44,6 +44,6 @@ def test_a_rank_that_has_nothing_to_say_but_throttling_says_when_it_is_over() ->
 
 
 def test_only_the_last_iterations_are_kept() -> None:
-    log = PaceLog(1.0)
+    log = IterationTimeLog(1.0)
     log.add([(step, 0, 1.0) for step in range(100)], "")
     assert [step for step, _, _ in log.steps] == list(range(84, 100))

@@ -49,11 +49,11 @@ def run_ranks(folder: Path, size: int, scenarios: dict[str, dict[str, Any]]) -> 
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     """The folder of the job of two ranks, and what each rank says of each scenario."""
     folder = tmp_path_factory.mktemp("job")
-    (folder / "known.json").write_text('{"measurements": [{"power_limit": 300, "energy": 1, "time": 1}]}')
+    (folder / "cached_profile.json").write_text('{"measurements": [{"power_limit": 300, "energy": 1, "time": 1}]}')
     (folder / "malformed.json").write_text("{}")
     scenarios: dict[str, dict[str, Any]] = {
         "combined": {"profile_path": str(folder / "profile.json"), "factor": 1.15},
-        "known": {"profile_path": str(folder / "known.json")},
+        "known": {"profile_path": str(folder / "cached_profile.json")},
         "malformed": {"profile_path": str(folder / "malformed.json")},
         "ranges": {"env": {"1": {"PFO_FS_SIM_MODEL": "A40"}}},
         "permission": {"env": {"1": {"PFO_FS_SIM_FAULT": "permission"}}},

@@ -20,9 +20,9 @@ def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PFOFileOpti
     monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
     place = {f"{kind}_{what}": int(what == "degree") for kind in ("dp", "pp", "tp") for what in ("rank", "degree")}
     with PFOFileOptimizer(tmp_path / "pfo", rank=0, world_size=1, local_rank=0, coordination="local", **place) as opt:
-        assert opt._agent is not None
-        opt._agent.close()
-        opt._agent = None  # what is told here, the tests tell
+        assert opt._helper is not None
+        opt._helper.close()
+        opt._helper = None  # what is told here, the tests tell
         assert step_mhz(opt) == 0
         yield opt
 
@@ -57,26 +57,26 @@ def test_the_pace_of_a_straggler_is_kept_only_as_long_as_somebody_follows_it(
     opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]
 ) -> None:
     opt._handle(schedule(50))
-    opt._handle({"type": "hold", "hold_s": 0.2})
+    opt._handle({"type": "hold", "lease_s": 0.2})
     assert step_mhz(opt) == 900
     wait_for(lambda: step_mhz(opt) == 0, what="the end of the hold")
     assert step_mhz(opt) == 0
     assert caplog.text.count("no word from whoever follows the straggler") == 1
-    opt._handle({"type": "hold", "hold_s": 60.0})
+    opt._handle({"type": "hold", "lease_s": 60.0})
     assert step_mhz(opt) == 900
-    opt._handle({"type": "hold", "hold_s": 0})
+    opt._handle({"type": "hold", "lease_s": 0})
     assert step_mhz(opt) == 900, "other schedules stay for ever"
 
 
 def test_a_directory_that_answers_again_does_not_bring_the_pace_of_a_straggler_back(opt: PFOFileOptimizer) -> None:
     opt._handle(schedule(50))
     assert step_mhz(opt) == 900
-    opt._handle({"type": "hold", "hold_s": 1e-9})
+    opt._handle({"type": "hold", "lease_s": 1e-9})
     opt._handle({"type": "release"})
     assert step_mhz(opt) == 0
     opt._handle({"type": "resume"})
     assert step_mhz(opt) == 0
-    opt._handle({"type": "hold", "hold_s": 60.0})
+    opt._handle({"type": "hold", "lease_s": 60.0})
     assert step_mhz(opt) == 900
 
 

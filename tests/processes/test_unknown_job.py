@@ -47,9 +47,9 @@ def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         process.wait(10)
 
 
-def settled(folder: JobFolder) -> bool:
+def converged(folder: JobFolder) -> bool:
     current = folder.read_current()
-    return current is not None and current.settled
+    return current is not None and current.converged
 
 
 PARETO = {
@@ -76,7 +76,7 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     (job_id,) = wait_for(lambda: shared.job_ids(), 60, "the job")
     folder = shared.job(job_id)
     wait_for(folder.read_job, 20, "job.json")
-    wait_for(lambda: settled(folder), 150, "a plan that was measured and stays")
+    wait_for(lambda: converged(folder), 150, "a plan that was measured and stays")
     (tmp_path / "stop").touch()
     assert process.wait(60) == 0
     model = folder.read_model()

@@ -9,7 +9,7 @@ import pytest
 
 from pfo_fs.device.physics import A100
 from pfo_fs.planner import make_pipeline
-from pfo_fs.reports import JobData, collect
+from pfo_fs.reports import JobData, collect_job
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, Episode, ModelTruth, Play
 from pfo_fs.store import Files, JobFolder, SharedDirectory
@@ -42,7 +42,7 @@ def played(played_once: Path, tmp_path: Path) -> JobFolder:
 @pytest.fixture(scope="session")
 def data(played_once: Path) -> JobData:
     """That job, collected."""
-    return collect(the_job(played_once))
+    return collect_job(the_job(played_once))
 
 
 def the_job(root: Path, *, archived: bool = False) -> JobFolder:

@@ -9,7 +9,7 @@ import pytest
 from jobs import make_job, rank_infos, register
 
 from pfo_fs.errors import RecordError
-from pfo_fs.reports import JobData, collect
+from pfo_fs.reports import JobData, collect_job
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 
@@ -33,7 +33,7 @@ def test_a_rank_without_an_order_of_its_own_runs_what_another_of_its_stage_runs(
 def test_a_torn_result_is_left_out_and_said(played: JobFolder) -> None:
     path = played.files.root / played.path / "prof" / "1" / "5.json"
     path.write_bytes(path.read_bytes()[:200])
-    data = collect(played)
+    data = collect_job(played)
     assert any("prof/1/5.json" in text for text in data.unreadable)
     measured = data.windows[1].measured
     assert measured is not None
@@ -44,7 +44,7 @@ def test_a_torn_result_is_left_out_and_said(played: JobFolder) -> None:
 def test_an_archived_job_is_read_as_well(played: JobFolder) -> None:
     shared = SharedDirectory(played.files)
     shared.archive(played.job_id)
-    data = collect(shared.job(played.job_id, archived=True))
+    data = collect_job(shared.job(played.job_id, archived=True))
     assert data.archived
     assert data.profile_csv is not None
 
@@ -54,7 +54,7 @@ def test_a_profile_elsewhere_is_not_read(played: JobFolder) -> None:
     assert model is not None
     for path in ("../secret.csv", "jobs/x/y.csv", "/etc/passwd", "profiles/../job.csv"):
         played.write_model(model.model_copy(update={"profile": path}))
-        data = collect(played)
+        data = collect_job(played)
         assert data.profile_csv is None
         assert data.unreadable
 
@@ -63,13 +63,13 @@ def test_a_folder_without_job_json_is_no_job(tmp_path: Path) -> None:
     shared = SharedDirectory(Files(tmp_path))
     shared.make_folders()
     with pytest.raises(RecordError, match=r"job\.json is not there"):
-        collect(shared.job("nobody"))
+        collect_job(shared.job("nobody"))
 
 
 def test_a_job_that_has_only_just_begun_is_read(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 2)
     register(folder, rank_infos(2)[:1])
-    data = collect(folder)
+    data = collect_job(folder)
     assert data.windows == []
     assert data.last_step == -1
     assert data.pipeline_orders(0) == []
@@ -84,4 +84,4 @@ def test_the_place_of_a_rank_is_its_stage_unless_it_holds_several(data: JobData)
 def test_a_rank_that_cannot_be_of_the_job_is_left_out(tmp_path: Path) -> None:
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 10**12})])
-    assert collect(folder).infos == infos[:1]
+    assert collect_job(folder).infos == infos[:1]

@@ -11,7 +11,7 @@ import pytest
 from jobs import make_job, one_f_one_b, rank_infos, register, write_results, write_step
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult
-from pfo_fs.reports import JobData, collect, render_page
+from pfo_fs.reports import JobData, collect_job, render_page
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
 HOSTILE = "</script></style></title><img src=x onerror=alert(1)>\"'&"
@@ -43,7 +43,7 @@ def page(data: JobData) -> str:
 
 def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -> None:
     assert data.current is not None
-    said = re.search(r"measured: ([\d.]+)% less energy at \+([\d.]+)% time", data.current.news)
+    said = re.search(r"measured: ([\d.]+)% less energy at \+([\d.]+)% time", data.current.status_text)
     assert said is not None
     headline = Reader(page).text["headline"]
     assert f"−{said[1]} %" in headline
@@ -73,7 +73,7 @@ def test_every_picture_has_a_name(page: str) -> None:
 
 
 def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
-    data = collect(played)
+    data = collect_job(played)
     assert data.current is not None
     assert data.model is not None
     assert data.profile_csv is not None
@@ -85,10 +85,10 @@ def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
         data,
         job=data.job.model_copy(update={"job_info": info, "scheduler": HOSTILE, "started": "<b>now</b>"}),
         ranks=[rank.model_copy(update={"gpu_name": HOSTILE, "message": HOSTILE}) for rank in data.ranks],
-        current=data.current.model_copy(update={"message": HOSTILE, "yaml_problem": HOSTILE, "news": HOSTILE}),
+        current=data.current.model_copy(update={"message": HOSTILE, "yaml_problem": HOSTILE, "status_text": HOSTILE}),
         end=bodies.EndBody(reason="crashed", message=HOSTILE),
         progress=[told],
-        paces=[bodies.PaceBody(rank=0, throttled=HOSTILE)],
+        paces=[bodies.IterationTimesBody(rank=0, throttled=HOSTILE)],
         store_errors=[HOSTILE],
         unreadable=[HOSTILE],
         profile_csv=data.profile_csv.replace("forward", name),
@@ -108,7 +108,7 @@ def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
 
 def test_a_job_without_anything_gets_a_page_that_says_what_is_missing(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 2)
-    text = Reader(render_page(collect(folder))).text
+    text = Reader(render_page(collect_job(folder))).text
     assert "no schedule yet" in text["headline"]
     assert "No energies yet" in text["headline"]
     assert "no model" in text["frontier"]
@@ -131,7 +131,7 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
         folder.write_result(1, bodies.ResultBody(result=result, first_step=12))
     folder.write_current(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
     write_step(folder, 40, 1.25)
-    text = Reader(render_page(collect(folder))).text
+    text = Reader(render_page(collect_job(folder))).text
     assert "−20.0 %" in text["headline"]
     assert "by hand" in text["headline"]
     assert "measured, step 12" in text["pipeline"]
@@ -140,7 +140,7 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
 
 
 def test_a_schedule_that_nobody_has_measured_yet_is_shown_by_its_prediction(played: JobFolder) -> None:
-    data = collect(played)
+    data = collect_job(played)
     assert data.current is not None
     newest = data.current.number  # the plan after the straggler, as the one before it
     unmeasured = [
@@ -162,16 +162,18 @@ def test_an_ended_job_says_how_it_ended(played: JobFolder) -> None:
     played.write_end(bodies.EndBody(reason="finished", message="300 steps"))
     SharedDirectory(played.files).archive(played.job_id)
     folder = SharedDirectory(played.files).job(played.job_id, archived=True)
-    reader = Reader(render_page(collect(folder), points=2))
+    reader = Reader(render_page(collect_job(folder), points=2))
     assert "finished" in reader.text[""]
     assert "300 steps" in reader.text["warnings"]
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), 0.0, -1.0])
 def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: float) -> None:
-    data = collect(played)
+    data = collect_job(played)
     assert data.model is not None
-    model = data.model.model_copy(update=dict.fromkeys(("warmth", "delay_s", "full_time_s", "full_energy_j"), figure))
+    model = data.model.model_copy(
+        update=dict.fromkeys(("power_drift_factor", "delay_s", "full_time_s", "full_energy_j"), figure)
+    )
     newest = played.schedule_numbers()[-1]
     body = played.read_result(newest, 0)
     assert body is not None
@@ -185,7 +187,7 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
     path = played.files.root / played.path / "prof" / str(newest) / "0.json"
     path.unlink()
     played.write_result(newest, body.model_copy(update={"result": result}))
-    spoiled = collect(played)
+    spoiled = collect_job(played)
     text = Reader(render_page(replace(spoiled, model=model), points=2)).text
     assert "nan" not in text["headline"]
     assert "inf " not in text["headline"]

@@ -31,15 +31,15 @@ def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = 
     )
 
 
-def settled(play: Play, most: int = 120) -> list[Iteration]:
+def converged(play: Play, most: int = 120) -> list[Iteration]:
     """Plays until a plan has been measured and stays."""
     played: list[Iteration] = []
     for iteration in play.run(most):
         played.append(iteration)
         current = play.folder.read_current()
-        if current is not None and current.settled and iteration.number == current.number:
+        if current is not None and current.converged and iteration.number == current.number:
             return played
-    raise AssertionError(f"no plan was settled on within {most} iterations: {played[-1].news}")
+    raise AssertionError(f"no plan was converged on within {most} iterations: {played[-1].status_text}")
 
 
 def schedules_of(play: Play) -> list[list[dict[int, object]]]:
@@ -49,7 +49,7 @@ def schedules_of(play: Play) -> list[list[dict[int, object]]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path: Path, seed: int) -> None:
     play = Play(cluster(seed), tmp_path, SETTINGS)
-    summary = summarize(play, settled(play))
+    summary = summarize(play, converged(play))
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.002
 
@@ -73,16 +73,16 @@ def test_training_that_is_restarted_goes_on_with_the_profile_that_was_begun(tmp_
     second, fresh = Play(cluster(1), tmp_path, SETTINGS), Play(cluster(1), tmp_path / "elsewhere", SETTINGS)
     assert len(begun.splitlines()) > 20
     for play in (second, fresh):
-        settled(play)
+        converged(play)
     assert second.first_plan is not None
     assert fresh.first_plan is not None
     assert second.first_plan < fresh.first_plan
 
 
 def test_a_job_of_a_known_kind_is_planned_after_two_windows(tmp_path: Path) -> None:
-    settled(Play(cluster(0), tmp_path, SETTINGS))
+    converged(Play(cluster(0), tmp_path, SETTINGS))
     again = Play(cluster(1), tmp_path, SETTINGS)
-    summary = summarize(again, settled(again))
+    summary = summarize(again, converged(again))
     assert again.first_plan == 2, "one window to warm up, one at the highest clocks"
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.002
@@ -91,14 +91,14 @@ def test_a_job_of_a_known_kind_is_planned_after_two_windows(tmp_path: Path) -> N
 def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settled(Play(cluster(0), tmp_path, SETTINGS))
+    converged(Play(cluster(0), tmp_path, SETTINGS))
     path = next((tmp_path / "profiles").rglob("*.csv"))
     rows = [line.split(",") for line in path.read_text().splitlines()]
     for row in rows[1:]:
         row[3] = str(float(row[3]) * 1.2)
     path.write_text("\n".join(",".join(row) for row in rows) + "\n")
     other = Play(cluster(1), tmp_path, SETTINGS)
-    settled(other)
+    converged(other)
     assert other.first_plan is not None
     assert other.first_plan > 3
     assert "does not agree" in caplog.text
@@ -110,17 +110,17 @@ def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
 def test_a_damaged_profile_is_said_and_does_no_harm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, row: str, words: str
 ) -> None:
-    settled(Play(cluster(0), tmp_path, SETTINGS))
+    converged(Play(cluster(0), tmp_path, SETTINGS))
     path = next((tmp_path / "profiles").rglob("*.csv"))
     path.write_text(f"stage,instruction,frequency,time,energy\n{row}\n")
-    settled(Play(cluster(1), tmp_path, SETTINGS))
+    converged(Play(cluster(1), tmp_path, SETTINGS))
     assert words in caplog.text
 
 
 def test_a_plan_that_takes_too_long_is_made_faster(tmp_path: Path) -> None:
     """Instructions that jitter a lot: full speed has room for that everywhere, a plan has used it up."""
     play = Play(cluster(time_jitter=0.03), tmp_path, SETTINGS)
-    played = settled(play, 150)
+    played = converged(play, 150)
 
     def mean_s(number: int | None) -> float:
         return fmean(i.time_s for i in played if i.number == number)
@@ -148,7 +148,7 @@ def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_two(tm
 
 def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=2), tmp_path, SETTINGS)
-    before = settled(play)[-1]
+    before = converged(play)[-1]
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"straggler: {slowdown: 1.15, pipeline: 1}\n")
     after = list(play.run(8))[-1]
     assert after.spans_s[0] == pytest.approx(1.15 * before.spans_s[0], rel=0.01)
@@ -160,7 +160,7 @@ def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Pat
 
 def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
-    before = settled(play)[-1]
+    before = converged(play)[-1]
     cap_w = 0.85 * before.energy_j / before.time_s
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{power: {cap_w}}}\n".encode())
     after = list(play.run(60))[-1]
@@ -174,8 +174,8 @@ def test_a_window_that_something_else_disturbed_is_measured_again_and_nothing_is
         began = iteration.step
     play.cluster.episodes = [Episode(1.9, began + 2, began + 4)]
     played = list(play.run(100))
-    assert not any("measuring at the highest clocks" in iteration.news for iteration in played)
-    assert "does not deliver" not in played[-1].news
+    assert not any("measuring at the highest clocks" in iteration.status_text for iteration in played)
+    assert "does not deliver" not in played[-1].status_text
     summary = summarize(play, played)
     assert summary.slowdown < 0.003
     assert summary.energy_saved > 0.05
@@ -183,31 +183,33 @@ def test_a_window_that_something_else_disturbed_is_measured_again_and_nothing_is
 
 def test_another_look_is_another_chance_for_what_was_given_up(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
-    before = settled(play)[-1]
+    before = converged(play)[-1]
     scheduler = play.coordinator.scheduler
     assert isinstance(scheduler, ParetoScheduler)
     assert scheduler._model is not None
-    scheduler._corrections.given_up, scheduler._model.guard = True, 0.2
-    scheduler.react(scheduler.situation.model_copy(update={"looks": scheduler.situation.looks + 1}))
+    scheduler._corrections.given_up, scheduler._model.time_margin = True, 0.2
+    scheduler.react(
+        scheduler.plan_inputs.model_copy(update={"remeasure_epoch": scheduler.plan_inputs.remeasure_epoch + 1})
+    )
     after = list(play.run(20))[-1]
     assert after.energy_j < 1.01 * before.energy_j
 
 
 def test_a_target_that_no_plan_keeps_to_is_said_to_be_impossible_with_what_is_possible(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
-    full_s = settled(play)[-1].time_s
+    full_s = converged(play)[-1].time_s
     for text, words in (("power: 10", " W is the least"), ("deadline: 0.5", "the highest clocks take ")):
         play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{{text}}}\n".encode())
-        news = list(play.run(12))[-1].news
-        assert "impossible" in news
-        assert words in news
-    assert float(news.split(words)[1].split(" s")[0]) == pytest.approx(full_s, rel=0.03)
+        status_text = list(play.run(12))[-1].status_text
+        assert "impossible" in status_text
+        assert words in status_text
+    assert float(status_text.split(words)[1].split(" s")[0]) == pytest.approx(full_s, rel=0.03)
 
 
 def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
     settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=4, scheduler_args={"slowdown": 1.1})
     play = Play(cluster(), tmp_path, settings)
-    summary = summarize(play, settled(play))
+    summary = summarize(play, converged(play))
     assert 1.09 < 1 + summary.slowdown < 1.103
     assert summary.energy_saved > 0.1
 
@@ -220,14 +222,14 @@ def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path
     after = played[-1]
     current = play.folder.read_current()
     assert current is not None
-    assert current.settled
+    assert current.converged
     assert after.time_s == pytest.approx(1.08 * before.time_s, rel=0.004)
     assert after.energy_j < 1.02 * 1.08 * before.energy_j, "it still runs a plan"
 
 
 def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
     play = Play(replace(cluster(), nuisances=replace(QUIET, switch_s=0.0)), tmp_path, SETTINGS)
-    settled(play)
+    converged(play)
     model = play.folder.read_model()
     assert model is not None
     assert model.blocking_power_w == pytest.approx(A100.blocking_power_w, rel=0.02)
@@ -258,7 +260,7 @@ def test_a_result_that_never_comes_does_not_leave_the_clocks_of_a_sweep(tmp_path
         if iteration.number == 3:
             play.mute_ranks = {2}
     assert max(i.number for i in played) == 5, "it was measured three times"
-    assert "rank 2 measured nothing under schedule 5, nor when it was repeated" in played[-1].news
+    assert "rank 2 measured nothing under schedule 5, nor when it was repeated" in played[-1].status_text
     full_s = fmean(i.time_s for i in played if i.number == 1)
     assert max(i.time_s for i in played) > 1.05 * full_s
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
@@ -274,7 +276,7 @@ def test_a_daemon_that_dies_in_mid_sweep_does_not_leave_the_clocks_of_the_sweep(
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
     play.daemon_runs = True
     play.restart_daemon()
-    assert summarize(play, settled(play)).slowdown < 0.002, "and another one carries on"
+    assert summarize(play, converged(play)).slowdown < 0.002, "and another one carries on"
 
 
 def test_a_scheduler_that_fails_gives_the_clocks_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,20 +288,20 @@ def test_a_scheduler_that_fails_gives_the_clocks_back(tmp_path: Path, monkeypatc
             monkeypatch.setattr("pfo_fs.autotune.instruction_profiler.fine_clocks", lambda *_: 1 / 0)
             monkeypatch.setattr("pfo_fs.autotune.instruction_profiler.coarse_clocks", lambda *_: 1 / 0)
     full_s = fmean(i.time_s for i in played if i.number == 1)
-    assert "failed" in played[-1].news
+    assert "failed" in played[-1].status_text
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
 
 
 def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS, offers_clocks=False)
-    news = [iteration.news for iteration in play.run(40)]
-    assert "cannot be set" in news[-1]
+    status_text = [iteration.status_text for iteration in play.run(40)]
+    assert "cannot be set" in status_text[-1]
     assert play.folder.schedule_numbers() in ([0], [0, 1])
 
 
 def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slower(tmp_path: Path) -> None:
     """From another cooling or firmware, or from somebody who means harm."""
-    settled(Play(cluster(0), tmp_path, SETTINGS))
+    converged(Play(cluster(0), tmp_path, SETTINGS))
     path = next((tmp_path / "profiles").rglob("*.csv"))
     rows = [line.split(",") for line in path.read_text().splitlines()]
     for row in rows[1:]:
@@ -336,6 +338,6 @@ def test_gpus_that_run_into_their_power_limit_save_energy_all_the_same(tmp_path:
     """An A40 runs at about 1,440 MHz whatever higher clock it is told: clocks that are alike are one clock."""
     gpus = Cluster(make_pipeline("1f1b", 8, 48), ModelTruth(A40, 8, slowest_mhz=600), seed=seed)
     play = Play(gpus, tmp_path, SETTINGS)
-    summary = summarize(play, settled(play))
+    summary = summarize(play, converged(play))
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.002

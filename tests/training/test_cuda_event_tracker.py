@@ -8,7 +8,8 @@ import pytest
 from test_instruction_tracker import FakeClocks
 
 from pfo_fs.device import page
-from pfo_fs.training.cuda_event_tracker import EventCursor
+from pfo_fs.training import cuda_event_tracker
+from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 
 MS = 1_000_000
 F, B = "forward", "backward"
@@ -68,21 +69,21 @@ def clocks() -> FakeClocks:
 
 
 @pytest.fixture
-def cursor(device: Device, clocks: FakeClocks) -> EventCursor:
-    return EventCursor(clocks, lambda: Event(device))
+def tracker(device: Device, clocks: FakeClocks) -> CudaEventTracker:
+    return CudaEventTracker(clocks, lambda: Event(device))
 
 
-def run_step(cursor: EventCursor, device: Device, step: int, *, waits: bool, number: int = 0) -> None:
+def run_step(tracker: CudaEventTracker, device: Device, step: int, *, waits: bool, number: int = 0) -> None:
     """Launches a forward of 10 ms and a backward of 20 ms within 1 ms; with `waits`, for the device at the end."""
-    cursor.step_begin(step, number)
+    tracker.step_begin(step, number)
     for name, duration_ms in ((F, 10), (B, 20)):
-        cursor.begin(name)
+        tracker.begin(name)
         device.launch(duration_ms)
         device.now_ns += MS // 2
-        cursor.end(name)
+        tracker.end(name)
     if waits:
         device.wait()
-    cursor.step_end()
+    tracker.step_end()
 
 
 def marks(clocks: FakeClocks) -> list[tuple[int, int]]:
@@ -97,10 +98,10 @@ def spans_ms(found: list[tuple[int, int]]) -> list[float]:
 
 
 def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(
-    cursor: EventCursor, device: Device, clocks: FakeClocks
+    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
 ) -> None:
     began_ns = device.now_ns
-    run_step(cursor, device, 0, waits=True)
+    run_step(tracker, device, 0, waits=True)
     found = marks(clocks)
     assert spans_ms(found) == [pytest.approx(10), pytest.approx(20)]
     begins = [first for first, code in found if code & 0xFF == page.BEGIN]
@@ -111,23 +112,25 @@ def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(
     assert device.synchronisations == 0
 
 
-def test_marks_wait_for_the_device_and_stay_in_order(cursor: EventCursor, device: Device, clocks: FakeClocks) -> None:
-    run_step(cursor, device, 0, waits=False)
+def test_marks_wait_for_the_device_and_stay_in_order(
+    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
+) -> None:
+    run_step(tracker, device, 0, waits=False)
     assert marks(clocks) == [], "its events are not ready"
-    run_step(cursor, device, 1, waits=True)
+    run_step(tracker, device, 1, waits=True)
     steps = [code >> 8 for _, code in marks(clocks) if code & 0xFF == page.STEP_BEGIN]
     assert steps == [0, 1]
 
 
 def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(
-    cursor: EventCursor, device: Device, clocks: FakeClocks
+    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
 ) -> None:
     """A host that launches ahead would make unmeasured steps look a thousand times faster."""
     spans = []
     for step in range(2):
-        run_step(cursor, device, step, waits=False)
+        run_step(tracker, device, step, waits=False)
         device.wait()
-        cursor._flush()
+        tracker._flush()
         found = marks(clocks)
         begin = next(first for first, code in found if code & 0xFF == page.STEP_BEGIN)
         last_end = next(first for first, code in found if code & 0xFF == page.LAST_END)
@@ -137,11 +140,11 @@ def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(
 
 
 def test_steps_that_are_not_measured_cost_two_events_each(
-    cursor: EventCursor, device: Device, clocks: FakeClocks
+    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
 ) -> None:
     clocks.words[page.MEASURED_NUMBER] = 0
     for step in range(5):
-        run_step(cursor, device, step, waits=True)
+        run_step(tracker, device, step, waits=True)
     assert device.made <= 3
     kinds = [code & 0xFF for _, code in marks(clocks)]
     assert kinds == [page.STEP_BEGIN, page.NUMBER, page.LAST_END, page.STEP_END] * 5
@@ -149,7 +152,7 @@ def test_steps_that_are_not_measured_cost_two_events_each(
 
 @pytest.mark.parametrize("method", ["record", "query", "elapsed_time"])
 def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
-    cursor: EventCursor,
+    tracker: CudaEventTracker,
     device: Device,
     clocks: FakeClocks,
     method: str,
@@ -161,37 +164,39 @@ def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
 
     monkeypatch.setattr(Event, method, refuse)
     for step in range(3):
-        run_step(cursor, device, step, waits=True)
+        run_step(tracker, device, step, waits=True)
     kinds = [code & 0xFF for _, code in marks(clocks)]
     assert kinds.count(page.STEP_END) == 3
     assert kinds.count(page.BEGIN) == 6
     assert caplog.text.count("device not ready") == 1
 
 
-def test_events_are_used_again(cursor: EventCursor, device: Device, clocks: FakeClocks) -> None:
+def test_events_are_used_again(tracker: CudaEventTracker, device: Device, clocks: FakeClocks) -> None:
     for step in range(20):
-        run_step(cursor, device, step, waits=True)
+        run_step(tracker, device, step, waits=True)
     assert device.made <= 7
 
 
-def test_a_schedule_is_followed_as_without_events(cursor: EventCursor, device: Device, clocks: FakeClocks) -> None:
-    cursor.set_schedule([(F, 900), (B, 1200)])
-    cursor.step_begin(0, 0)
-    cursor.begin(F)
+def test_a_schedule_is_followed_as_without_events(
+    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
     assert clocks.target == 900
-    cursor.end(F)
-    cursor.begin(B)
+    tracker.end(F)
+    tracker.begin(B)
     assert clocks.target == 1200
-    cursor.end(B)
-    cursor.step_end()
+    tracker.end(B)
+    tracker.step_end()
     assert clocks.target == 0
 
 
 def test_a_device_that_never_answers_holds_no_more_than_some_steps(
-    cursor: EventCursor, device: Device, clocks: FakeClocks
+    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
 ) -> None:
     device.free_ns = device.now_ns + 10**15
     for step in range(100):
-        run_step(cursor, device, step, waits=False)
-    held: Any = cursor._held
+        run_step(tracker, device, step, waits=False)
+    held: Any = tracker._held
     assert len(held) <= 16

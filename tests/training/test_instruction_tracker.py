@@ -7,7 +7,7 @@ import pytest
 from pfo_fs.device import page
 from pfo_fs.device.page import MarkReader, SharedPage
 from pfo_fs.errors import InstructionMismatch
-from pfo_fs.training.instruction_tracker import InstructionCursor
+from pfo_fs.training.instruction_tracker import InstructionTracker
 
 F, B = "forward", "backward"
 
@@ -53,108 +53,108 @@ def told() -> Told:
 
 
 @pytest.fixture
-def cursor(clocks: FakeClocks, told: Told) -> InstructionCursor:
-    return InstructionCursor(clocks, on_mismatch=told)
+def tracker(clocks: FakeClocks, told: Told) -> InstructionTracker:
+    return InstructionTracker(clocks, on_mismatch=told)
 
 
-def run(cursor: InstructionCursor, *names: str, step: int = 0, number: int = 0) -> None:
-    cursor.step_begin(step, number)
+def run(tracker: InstructionTracker, *names: str, step: int = 0, number: int = 0) -> None:
+    tracker.step_begin(step, number)
     for name in names:
-        cursor.begin(name)
-        cursor.end(name)
-    cursor.step_end()
+        tracker.begin(name)
+        tracker.end(name)
+    tracker.step_end()
 
 
 def test_each_instruction_gets_its_clock_and_the_end_of_the_step_the_top(
-    cursor: InstructionCursor, clocks: FakeClocks, told: Told
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:
-    cursor.set_schedule([(F, 900), (F, 900), (B, 0), (B, 1200)])
-    cursor.step_begin(0, 0)
+    tracker.set_schedule([(F, 900), (F, 900), (B, 0), (B, 1200)])
+    tracker.step_begin(0, 0)
     seen = []
     for name in (F, F, B, B):
-        cursor.begin(name)
+        tracker.begin(name)
         seen.append(clocks.target)
-        cursor.end(name)
-    cursor.step_end()
+        tracker.end(name)
+    tracker.step_end()
     assert seen == [900, 900, 900, 1200]  # 0 MHz leaves the clock alone
     assert clocks.target == 0
     assert told == []
 
 
 def test_the_doorbell_rings_only_for_a_change_and_only_for_a_sleeper(
-    cursor: InstructionCursor, clocks: FakeClocks
+    tracker: InstructionTracker, clocks: FakeClocks
 ) -> None:
     clocks.words[page.MEASURED_NUMBER] = 0
-    cursor.set_schedule([(F, 900), (F, 900), (B, 1200)])
-    cursor.step_begin(0, 0)
+    tracker.set_schedule([(F, 900), (F, 900), (B, 1200)])
+    tracker.step_begin(0, 0)
     clocks.words[page.SLEEPING] = 1
-    cursor.begin(F)
+    tracker.begin(F)
     assert clocks.rings == 1
     clocks.words[page.SLEEPING] = 1
-    cursor.begin(F)
+    tracker.begin(F)
     assert clocks.rings == 1
     clocks.words[page.SLEEPING] = 0
-    cursor.begin(B)
+    tracker.begin(B)
     assert clocks.rings == 1
 
 
 def test_a_schedule_that_starts_with_zero_leaves_the_default_clock(
-    cursor: InstructionCursor, clocks: FakeClocks
+    tracker: InstructionTracker, clocks: FakeClocks
 ) -> None:
-    cursor.set_schedule([(F, 0), (B, 900)])
-    cursor.step_begin(0, 0)
-    cursor.begin(F)
+    tracker.set_schedule([(F, 0), (B, 900)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
     assert clocks.target == 0
-    cursor.begin(B)
+    tracker.begin(B)
     assert clocks.target == 900
 
 
 def test_a_wrong_name_releases_the_clock_for_the_step_and_is_told_once(
-    cursor: InstructionCursor, clocks: FakeClocks, told: Told
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:
-    cursor.set_schedule([(F, 900), (B, 1200), (F, 900)])
+    tracker.set_schedule([(F, 900), (B, 1200), (F, 900)])
     for step in range(3):
-        cursor.step_begin(step, 0)
-        cursor.begin(F)
+        tracker.step_begin(step, 0)
+        tracker.begin(F)
         assert clocks.target == 900  # in step again
-        cursor.begin("wait")
+        tracker.begin("wait")
         assert clocks.target == 0
-        cursor.begin(F)
+        tracker.begin(F)
         assert clocks.target == 0
-        cursor.step_end()
+        tracker.step_end()
     assert told == [(1, "'backward'", "'wait'")]
-    cursor.set_schedule([(F, 900), (B, 1200), (F, 900)])
-    run(cursor, F, F)
+    tracker.set_schedule([(F, 900), (B, 1200), (F, 900)])
+    run(tracker, F, F)
     assert told[1:] == [(1, "'backward'", "'forward'")]  # once per schedule
 
 
 def test_a_list_that_runs_out_and_instructions_left_over_are_told_apart(
-    cursor: InstructionCursor, clocks: FakeClocks, told: Told
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:
-    cursor.set_schedule([(F, 900), (B, 1200)])
-    run(cursor, F, B, F)
-    run(cursor, F)
-    run(cursor, F, B)
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    run(tracker, F, B, F)
+    run(tracker, F)
+    run(tracker, F, B)
     assert told == [(2, "the end of the step", "'forward'"), (1, "'backward'", "the end of the step")]
 
 
 def test_a_wrong_stage_is_a_mismatch_only_where_both_sides_name_one(
-    cursor: InstructionCursor, clocks: FakeClocks, told: Told
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:
-    cursor.set_schedule([(F, 900), (F, 1200)], stages=[0, 2])
-    cursor.step_begin(0, 0)
-    cursor.begin(F)
-    cursor.begin(F, stage=2, microbatch=5)
-    cursor.step_end()
+    tracker.set_schedule([(F, 900), (F, 1200)], stages=[0, 2])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
+    tracker.begin(F, stage=2, microbatch=5)
+    tracker.step_end()
     assert told == []
-    cursor.step_begin(1, 0)
-    cursor.begin(F, stage=2)
+    tracker.step_begin(1, 0)
+    tracker.begin(F, stage=2)
     assert told == [(0, "'forward' of stage 0", "'forward' of stage 2")]
-    cursor.step_end()
-    cursor.set_schedule([(F, 900)])
-    cursor.step_begin(2, 1)
-    cursor.begin(F, stage=7)
-    cursor.step_end()
+    tracker.step_end()
+    tracker.set_schedule([(F, 900)])
+    tracker.step_begin(2, 1)
+    tracker.begin(F, stage=7)
+    tracker.step_end()
     assert len(told) == 1
 
 
@@ -162,101 +162,101 @@ def test_strict_raises_from_begin_and_from_step_end_with_clocks_released(clocks:
     def strict(position: int, expected: str, got: str) -> None:
         raise InstructionMismatch(f"{position} {expected} {got}")
 
-    cursor = InstructionCursor(clocks, on_mismatch=strict)
-    cursor.set_schedule([(F, 900), (B, 1200)])
-    cursor.step_begin(0, 0)
-    cursor.begin(F)
+    tracker = InstructionTracker(clocks, on_mismatch=strict)
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
     with pytest.raises(InstructionMismatch):
-        cursor.begin(F)
+        tracker.begin(F)
     assert clocks.target == 0
-    cursor.step_end()
-    cursor.step_begin(1, 0)
-    cursor.begin(F)
+    tracker.step_end()
+    tracker.step_begin(1, 0)
+    tracker.begin(F)
     with pytest.raises(InstructionMismatch):
-        cursor.step_end()
+        tracker.step_end()
     assert clocks.target == 0
 
 
 def test_instructions_between_steps_are_nobodys_business(
-    cursor: InstructionCursor, clocks: FakeClocks, told: Told
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:
-    cursor.set_schedule([(F, 900)])
-    run(cursor, F)
+    tracker.set_schedule([(F, 900)])
+    run(tracker, F)
     before = clocks.words[page.HEAD]
-    cursor.begin(F)
-    cursor.end(F)
-    cursor.step_end()
+    tracker.begin(F)
+    tracker.end(F)
+    tracker.step_end()
     assert (told, clocks.target, clocks.words[page.HEAD]) == ([], 0, before)
 
 
 def test_a_step_that_was_left_by_an_exception_does_not_disturb_the_next(
-    cursor: InstructionCursor, clocks: FakeClocks, told: Told
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:
-    cursor.set_schedule([(F, 900), (B, 1200)])
-    cursor.step_begin(0, 0)
-    cursor.begin(F)
-    run(cursor, F, B, step=1)
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
+    run(tracker, F, B, step=1)
     assert told == []
 
 
 def test_without_a_schedule_the_order_of_the_first_complete_step_is_kept(
-    cursor: InstructionCursor, clocks: FakeClocks, told: Told
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
 ) -> None:
-    cursor.step_begin(0, -1)
-    cursor.begin(F)
-    cursor.step_begin(1, -1)  # the first one was left by an exception
-    cursor.begin(F, stage=1)
-    cursor.end(F)
-    cursor.begin("optimizer")
-    assert cursor.observed_order is None
-    cursor.step_end()
-    assert cursor.observed_order == [(F, 1), ("optimizer", None)]
-    run(cursor, F, F, F, step=2, number=-1)
-    assert cursor.observed_order == [(F, 1), ("optimizer", None)]
+    tracker.step_begin(0, -1)
+    tracker.begin(F)
+    tracker.step_begin(1, -1)  # the first one was left by an exception
+    tracker.begin(F, stage=1)
+    tracker.end(F)
+    tracker.begin("optimizer")
+    assert tracker.observed_order is None
+    tracker.step_end()
+    assert tracker.observed_order == [(F, 1), ("optimizer", None)]
+    run(tracker, F, F, F, step=2, number=-1)
+    assert tracker.observed_order == [(F, 1), ("optimizer", None)]
     assert (told, clocks.target) == ([], 0)
 
 
-def test_with_a_schedule_the_order_is_the_schedules_once_a_step_has_followed_it(cursor: InstructionCursor) -> None:
-    cursor.set_schedule([(F, 900), (B, 1200)], stages=[0, 1])
-    run(cursor, F)
-    assert cursor.observed_order is None
-    run(cursor, F, B)
-    assert cursor.observed_order == [(F, 0), (B, 1)]
+def test_with_a_schedule_the_order_is_the_schedules_once_a_step_has_followed_it(tracker: InstructionTracker) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)], stages=[0, 1])
+    run(tracker, F)
+    assert tracker.observed_order is None
+    run(tracker, F, B)
+    assert tracker.observed_order == [(F, 0), (B, 1)]
 
 
 def test_instructions_are_marked_until_the_clock_process_has_its_result(
-    cursor: InstructionCursor, clocks: FakeClocks
+    tracker: InstructionTracker, clocks: FakeClocks
 ) -> None:
-    cursor.set_schedule([(F, 900), (B, 1200)])
-    run(cursor, F, B, number=3)
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    run(tracker, F, B, number=3)
     step = [page.STEP_BEGIN, page.NUMBER, page.BEGIN, page.END, page.BEGIN, page.END, page.LAST_END, page.STEP_END]
     assert clocks.kinds() == step
     clocks.words[page.MEASURED_NUMBER] = 3
-    run(cursor, F, B, number=3)
+    run(tracker, F, B, number=3)
     assert clocks.kinds() == [page.STEP_BEGIN, page.NUMBER, page.LAST_END, page.STEP_END]
     assert clocks.words[page.MEASURING] == 0
-    cursor.step_begin(8, 3)
-    cursor.step_end()
+    tracker.step_begin(8, 3)
+    tracker.step_end()
     assert (clocks.reader.read(everything=True) or [])[-1][1] >> 8 & page.UNMARKED
-    run(cursor, F, B, number=4)
+    run(tracker, F, B, number=4)
     assert clocks.kinds() == step
 
 
 def test_marking_ends_some_day_without_a_clock_process_to_say_so(clocks: FakeClocks) -> None:
-    cursor = InstructionCursor(clocks, profile_steps=1)
-    cursor.set_schedule([(F, 900)])
+    tracker = InstructionTracker(clocks, profile_steps=1)
+    tracker.set_schedule([(F, 900)])
     for step in range(25):
-        run(cursor, F, step=step)
+        run(tracker, F, step=step)
     assert clocks.kinds().count(page.BEGIN) == 20
 
 
-def test_a_step_that_strayed_is_marked_so(cursor: InstructionCursor, clocks: FakeClocks) -> None:
-    cursor.set_schedule([(F, 900)])
-    run(cursor, B)
+def test_a_step_that_strayed_is_marked_so(tracker: InstructionTracker, clocks: FakeClocks) -> None:
+    tracker.set_schedule([(F, 900)])
+    run(tracker, B)
     marks = clocks.reader.read(everything=True) or []
     assert marks[-1][1] == page.STEP_END | page.STRAYED << 8
     assert marks[0][1] >> 8 == 0
-    run(cursor, F, step=5, number=9)
+    run(tracker, F, step=5, number=9)
     marks = clocks.reader.read(everything=True) or []
     assert (marks[0][1], marks[1]) == (page.STEP_BEGIN | 5 << 8, (9, page.NUMBER))
     assert marks[-1][1] == page.STEP_END
