@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.settings import PFOSettings
 
 ScheduleGenerator: TypeAlias = Generator[list[FrequencySchedule], list[ProfilingResult], None]
+
+
+@dataclass(frozen=True)
+class ScheduleRequest:
+    """What a policy asks for.
+
+    Attributes:
+        revision: Another number means another request: the coordinator publishes a new schedule. 0 is the first one.
+        schedules: At most one per rank; a rank that is left out keeps its default clocks.
+        purpose: `run`: in force until the next request. `measure`: for a measuring window only; if no other request
+            follows in time, the ranks go back to default clocks.
+        message: What the policy is doing, in one line for people.
+        converged: Whether the policy has measured this schedule under load and keeps it.
+    """
+
+    revision: int
+    schedules: list[FrequencySchedule]
+    purpose: Literal["run", "measure"] = "run"
+    message: str = ""
+    converged: bool = False
 
 
 class IterationTime(NamedTuple):
@@ -76,6 +97,9 @@ class FrequencyScheduler(ABC):
         self._generator: ScheduleGenerator | None = None
         self._schedules: list[FrequencySchedule] | None = None
         self._done = False
+        self._revision = 0
+        self._requested: tuple[list[FrequencySchedule], int, int] | None = None  # schedules, yields, remeasure epoch
+        self._yields = 0
 
     @abstractmethod
     def _run(self) -> ScheduleGenerator:
@@ -87,6 +111,33 @@ class FrequencyScheduler(ABC):
         A rank that a yielded list leaves out keeps its default clocks. A generator that ends leaves the last list it
         yielded in force for the rest of the training.
         """
+
+    def request(self) -> ScheduleRequest:
+        """Returns what the policy asks for now, with another revision if that differs from the last call's answer.
+
+        Raises:
+            PlanError: As `next_schedule`.
+        """
+        schedules = self.next_schedule()
+        epoch = self.plan_inputs.remeasure_epoch
+        if self._requested is not None:
+            before, yields, before_epoch = self._requested
+            same = schedules is before or schedules == before
+            if not same or (yields, before_epoch) != (self._yields, epoch):
+                self._revision += 1
+        self._requested = schedules, self._yields, epoch
+        return ScheduleRequest(
+            revision=self._revision,
+            schedules=schedules,
+            purpose="measure" if self.measuring else "run",
+            message=self.status_text,
+            converged=self.converged,
+        )
+
+    def continue_from(self, revision: int) -> None:
+        """After a replay: the request as it is now has this revision, and later ones have higher numbers."""
+        self.request()
+        self._revision = revision
 
     @property
     def done(self) -> bool:
@@ -144,6 +195,7 @@ class FrequencyScheduler(ABC):
             self._done = True
             return
         self._schedules = self._checked(yielded)
+        self._yields += 1
 
     def react(self, plan_inputs: PlanInputs) -> None:
         """Takes note of another plan inputs; what `next_schedule` returns may change.
