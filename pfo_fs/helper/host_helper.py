@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from pfo_fs.coordination import Coordinator
+from pfo_fs.coordination import ClaimWait, Coordinator, read_site_policy
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
 from pfo_fs.helper.directory_health import DirectoryHealth
 from pfo_fs.helper.iteration_time_log import IterationTimeLog
@@ -90,7 +90,7 @@ class HostHelper:
         self._name: int | None = None
         self._coordinator: Coordinator | None = None
         self._known = (-1, -1)  # (generation, number) of the newest schedule that was handed out
-        self._held: tuple[float, int] | None = None  # `Coordinator.hold`, as the ranks know it
+        self._held: tuple[float, int] | None = None  # `Coordinator.lease`, as the ranks know it
         self._progress: dict[int, bodies.RankProgress] = {}
         self._progress_at: dict[int, float] = {}
         self._progress_dirty = False
@@ -229,6 +229,12 @@ class HostHelper:
     def _on_coordinate(self, client: Client, message: transport.Message) -> None:
         """Rank 0: settle who schedules the job; whoever claims it first does."""
         mode = message["mode"]
+        site = read_site_policy(self.shared)
+        if site.problem:
+            log.warning("%s", site.problem)
+        if site.daemon_only and mode != "daemon":
+            log.warning("site.yaml says daemon-only: this job runs at default clocks until a daemon schedules it")
+            mode = "daemon"
         self.kind = "daemon" if mode == "daemon" else "local"
         if mode == "auto" and self._a_daemon_claims_it():
             self.kind = "daemon"
@@ -242,17 +248,17 @@ class HostHelper:
         client.send({"type": "coordinated", "kind": self.kind})
 
     def _a_daemon_claims_it(self) -> bool:
-        daemon = self.shared.read_daemon()
-        if daemon is None or daemon.stopped:
-            return False
-        deadline = time.monotonic() + max(1.5, 3 * daemon.interval_s)
-        while time.monotonic() < deadline:
+        wait = ClaimWait(time.monotonic())
+        while True:
+            daemon = self.shared.read_daemon()
             # By listing: an NFS client remembers for half a minute that a name was not there.
-            if "coordinator.json" in self.folder.names():
-                return True
+            step = wait.look(time.monotonic(), daemon, claimed="coordinator.json" in self.folder.names())
+            if step != "wait":
+                break
             time.sleep(0.01 if self._local_mount else 0.1)
-        log.warning("the daemon on %s has not answered; rank 0 schedules this job itself", daemon.host)
-        return False
+        if step == "alone" and daemon is not None and not daemon.stopped:
+            log.warning("the daemon on %r has not answered; rank 0 schedules this job itself", daemon.host)
+        return step == "claimed"
 
     def _on_join(self, client: Client, message: transport.Message) -> None:
         """Any rank: register."""
@@ -367,7 +373,7 @@ class HostHelper:
         self._flush()
         if self._coordinator is not None:
             delay = self._coordinator.poll()
-            self._pass_on_lease(self._coordinator.hold)
+            self._pass_on_lease(self._coordinator.lease)
             return min(delay, self._interval_s) if self._coordinator.state != "waiting" else delay
         if self.kind != "daemon":
             return 1.0

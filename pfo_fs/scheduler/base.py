@@ -189,13 +189,15 @@ class FrequencyScheduler(ABC):
             )
         if self._done:
             return
+        before = self.next_schedule()
         try:
             yielded = self._generator.send(sorted(profiling_results, key=lambda result: result.rank))
         except StopIteration:
             self._done = True
             return
         self._schedules = self._checked(yielded)
-        self._yields += 1
+        if self.next_schedule() is not before:
+            self._yields += 1
 
     def react(self, plan_inputs: PlanInputs) -> None:
         """Takes note of another plan inputs; what `next_schedule` returns may change.

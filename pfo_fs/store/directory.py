@@ -1,6 +1,7 @@
 """The shared directory: the one place that knows every path in it.
 
 <shared_dir>/
+  site.yaml                       the site's operator (optional, read-only for us): what jobs may do
   daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that are over
@@ -54,6 +55,8 @@ PROFILE_LIMIT = 2 * 1024 * 1024
 _MOST_PROFILES = 16
 YAML_LIMIT = 256 * 1024
 """Bytes of the largest schedule.yaml that is read."""
+SITE_LIMIT = 16 * 1024
+"""Bytes of the largest site.yaml that is read."""
 
 _FOLDERS = ("ranks", "order", "sched", "prof", "progress", "iteration_times")
 _NUMBERED = re.compile(r"(\d{1,9})\.json")
@@ -126,7 +129,11 @@ class SharedDirectory:
             except AlreadyClaimed:
                 continue
 
-    # ---- leading daemon
+    # ---- the site, and the leading daemon
+
+    def read_site(self) -> bytes | None:
+        """`site.yaml` as it is now."""
+        return self.files.read("site.yaml", SITE_LIMIT)
 
     def read_daemon(self) -> b.DaemonBody | None:
         """What the leading daemon last said; None before the first one, and where the record is damaged."""
