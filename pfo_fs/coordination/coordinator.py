@@ -154,7 +154,7 @@ class Coordinator:
             return 1.0
         except (PlanError, ConfigError) as error:
             self._fail(str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # A user's scheduler may raise anything; other jobs must not notice.
             text = f"the scheduler failed: {type(error).__name__}: {error}"
             if self._runner is None or text != self._runner.failure:

@@ -46,10 +46,11 @@ class Found:
 
 @dataclass
 class _Folder:
-    """A folder that does not hold a job yet."""
+    """A folder that does not hold a job yet, or a damaged one."""
 
     first_seen: float
     looks: int = 0
+    problem: str = ""
 
 
 class JobFolders:
@@ -152,9 +153,10 @@ class JobFolders:
             problem = str(error.args[-1])
         except Exception as error:  # noqa: BLE001  one folder must not keep the others from being looked at
             problem = f"{type(error).__name__}: {error}"
-        if problem:
-            self._log.log(logging.WARNING, f"job {name}: {problem}")
-        elif now - folder.first_seen > self._archive_after_s:
+        if problem and problem != folder.problem:
+            log.warning("job %s: %s", name, problem)
+        folder.problem = problem
+        if not problem and now - folder.first_seen > self._archive_after_s:
             del self._waiting[name]
             heapq.heappush(self._to_archive, (now, name))
             return

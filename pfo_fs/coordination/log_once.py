@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-GONE_AFTER_S = 600.0
+GONE_AFTER_S = 3600.0
 """A cause that has not been reported for so long is over: the next report of it is logged again."""
 _MOST_CAUSES = 200
 
