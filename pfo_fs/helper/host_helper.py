@@ -30,8 +30,8 @@ from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
 from pfo_fs.helper.directory_health import DirectoryHealth
 from pfo_fs.helper.iteration_time_log import IterationTimeLog
-from pfo_fs.ipc import transport
-from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.ipc import messages, transport
+from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.settings import PFOSettings, load_settings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
 
@@ -51,7 +51,7 @@ class Client:
         self.rank = -1
         self.role = ""
 
-    def send(self, message: transport.Message) -> None:
+    def send(self, message: Any) -> None:
         """Sends without waiting; a client that does not read misses it."""
         packet = transport.encode(message)
         try:
@@ -59,7 +59,9 @@ class Client:
         except OSError as error:
             if error.errno == errno.EMSGSIZE:
                 log.error(
-                    "a message of %d KiB (%s) is too large for a local socket", len(packet) >> 10, message["type"]
+                    "a message of %d KiB (%s) is too large for a local socket",
+                    len(packet) >> 10,
+                    type(message).__name__,
                 )
 
 
@@ -99,7 +101,7 @@ class HostHelper:
         self._pending: list[Callable[[], None]] = []
         self._directory_health = DirectoryHealth()
         self._released = False
-        self._too_early: deque[tuple[Client, transport.Message]] = deque(maxlen=_MAX_PENDING_WRITES)
+        self._too_early: deque[tuple[Client, Any]] = deque(maxlen=_MAX_PENDING_WRITES)
         self._ended = False
         self._passed_on = ""
         self._started = time.monotonic()
@@ -173,12 +175,12 @@ class HostHelper:
             return
         if packet:
             try:
-                self._handle(client, transport.decode(packet))
+                self._handle(client, transport.decode(packet, messages.ToHelper))
                 return
             except PermissionError as error:
                 log.warning("%s", error)
             except PfoError as error:
-                client.send({"type": "error", "message": str(error), "taken": isinstance(error, AlreadyClaimed)})
+                client.send(messages.Refused(message=str(error), taken=isinstance(error, AlreadyClaimed)))
                 return
             except (ValueError, KeyError, TypeError, ValidationError) as error:
                 log.warning("a message of rank %d was not understood: %s", client.rank, error)
@@ -194,28 +196,38 @@ class HostHelper:
 
     # ---- messages
 
-    def _handle(self, client: Client, message: transport.Message) -> None:
-        kind = message["type"]
+    def _handle(self, client: Client, message: Any) -> None:
         if not client.role:
-            if kind not in ("hello", "clock") or message.get("token") != self._token:
+            if not isinstance(message, messages.Hello) or message.token != self._token:
                 raise PermissionError("a client did not give the job's token")
-            client.rank, client.role = int(message["rank"]), "trainer" if kind == "hello" else "clock"
+            client.rank, client.role = message.rank, "trainer" if message.role == "training" else "clock"
             if client.role == "trainer":
                 self._trainers[client.rank] = client
                 self._name = 0 if client.rank == 0 else (client.rank if self._name is None else self._name)
             return
-        handler = getattr(self, f"_on_{kind}", None)
-        if handler is None:
-            raise ValueError(f"unknown message {kind!r}")
-        handler(client, message)
+        handlers: dict[type, Callable[[Client, Any], None]] = {
+            messages.CreateJob: self._on_create,
+            messages.ChooseCoordination: self._on_coordinate,
+            messages.JoinJob: self._on_join,
+            messages.AllRanks: self._on_ranks,
+            messages.OrderSeen: self._on_order,
+            messages.ScheduleApplied: self._on_applied,
+            messages.ProblemSeen: self._on_problem,
+            messages.Goodbye: self._on_bye,
+            messages.ProgressReport: self._on_progress,
+            messages.MeasurementReport: self._on_measured,
+        }
+        if type(message) not in handlers:
+            raise ValueError("a second greeting")
+        handlers[type(message)](client, message)
 
-    def _on_create(self, client: Client, message: transport.Message) -> None:
+    def _on_create(self, client: Client, message: Any) -> None:
         """Rank 0: make the job's folder."""
-        body = bodies.JobBody.model_validate(message["job"])
+        body = bodies.JobBody.model_validate(message.job)
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination) or self._settings.scheduler
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
-        self._folder = self.shared.create_job(body, str(message["attempt"]))
-        client.send({"type": "created", "job_id": self.folder.job_id})
+        self._folder = self.shared.create_job(body, message.attempt)
+        client.send(messages.JobCreated(job_id=self.folder.job_id))
 
     def _scheduler_of_daemon(self, coordination: str) -> str:
         if coordination == "local":
@@ -226,9 +238,9 @@ class HostHelper:
                 return daemon.scheduler
         return ""
 
-    def _on_coordinate(self, client: Client, message: transport.Message) -> None:
+    def _on_coordinate(self, client: Client, message: Any) -> None:
         """Rank 0: settle who schedules the job; whoever claims it first does."""
-        mode = message["mode"]
+        mode = message.mode
         self.kind = "daemon" if mode == "daemon" else "local"
         if mode == "auto" and self._a_daemon_claims_it():
             self.kind = "daemon"
@@ -239,7 +251,7 @@ class HostHelper:
             self._coordinator = Coordinator(
                 self.folder, self._settings, kind="local", on_publish=self._hand_to_rank_0, lead_s=0.0
             )
-        client.send({"type": "coordinated", "kind": self.kind})
+        client.send(messages.CoordinationChosen(coordination=self.kind or "local"))
 
     def _a_daemon_claims_it(self) -> bool:
         daemon = self.shared.read_daemon()
@@ -254,13 +266,13 @@ class HostHelper:
         log.warning("the daemon on %s has not answered; rank 0 schedules this job itself", daemon.host)
         return False
 
-    def _on_join(self, client: Client, message: transport.Message) -> None:
+    def _on_join(self, client: Client, message: Any) -> None:
         """Any rank: register."""
-        body = bodies.RankBody.model_validate(message["rank_body"])
+        body = bodies.RankBody.model_validate(message.rank_body)
         if self._folder is None:
-            self._folder = self.shared.job(str(message["job_id"]))
-            self._folder.attempt = str(message["attempt"])
-        self.kind = message["kind"]
+            self._folder = self.shared.job(message.job_id)
+            self._folder.attempt = message.attempt
+        self.kind = message.coordination
         self._known = (-1, -1)  # what was handed out before this rank came, it does not have
         self._held = None
         self._ranks[body.rank_info.rank] = body.rank_info
@@ -271,14 +283,14 @@ class HostHelper:
             raise
         except StoreError as error:
             self._later(lambda: self.folder.register_rank(body), error)
-        client.send({"type": "joined"})
+        client.send(messages.Joined())
         self._next_poll = 0.0
         while self._too_early:
             self._on_measured(*self._too_early.popleft())
 
-    def _on_ranks(self, client: Client, message: transport.Message) -> None:
+    def _on_ranks(self, client: Client, message: Any) -> None:
         """Rank 0, where no daemon schedules: all ranks, gathered by torch.distributed."""
-        infos = [RankInfo.model_validate(info) for info in message["rank_infos"]]
+        infos = [RankInfo.model_validate(info) for info in message.rank_infos]
         self._coordinator = Coordinator(
             self.folder,
             self._settings,
@@ -289,42 +301,46 @@ class HostHelper:
         )
         self._next_poll = 0.0
 
-    def _on_order(self, client: Client, message: transport.Message) -> None:
+    def _on_order(self, client: Client, message: Any) -> None:
         info = self._ranks.get(client.rank)
         if info is None or info.dp_rank or info.tp_rank:
             return  # there is no job, or the first rank of the stage speaks for all
-        body = bodies.OrderBody(rank=client.rank, instructions=message["instructions"])
+        body = bodies.OrderBody(rank=client.rank, instructions=message.instructions)
         self._write(lambda: self.folder.write_order(body))
 
-    def _on_applied(self, client: Client, message: transport.Message) -> None:
+    def _on_applied(self, client: Client, message: Any) -> None:
         if client.rank == 0 and self._coordinator is not None:
-            self._coordinator.applied(int(message["number"]), int(message["step"]))
-        if message["late"]:
-            self._late.add((client.rank, int(message["number"])))
+            self._coordinator.applied(message.number, message.step)
+        if message.late:
+            self._late.add((client.rank, message.number))
 
-    def _on_problem(self, client: Client, message: transport.Message) -> None:
-        self._update_progress(client.rank, error=str(message["message"])[:4000])
+    def _on_problem(self, client: Client, message: Any) -> None:
+        self._update_progress(client.rank, error=message.message[:4000])
 
-    def _on_progress(self, client: Client, message: transport.Message) -> None:
-        fields = {key: message.get(key) for key in ("step", "number", "iter_time", "iter_energy", "clock_mhz")}
-        if message.get("message"):
-            fields["error"] = str(message["message"])[:4000]
+    def _on_progress(self, client: Client, message: Any) -> None:
+        fields: dict[str, Any] = {
+            "step": message.step,
+            "number": message.number,
+            "iter_time": message.iter_time_s,
+            "iter_energy": message.iter_energy_j,
+            "clock_mhz": message.clock_mhz,
+        }
+        if message.message:
+            fields["error"] = message.message[:4000]
         now = time.monotonic()
         self._progress_at[client.rank] = now
         self._update_progress(client.rank, **fields)
         self._follow_iteration_times(client.rank, message, now)
 
-    def _follow_iteration_times(self, rank: int, message: transport.Message, now: float) -> None:
+    def _follow_iteration_times(self, rank: int, message: Any, now: float) -> None:
         """A pipeline's first rank tells how long iterations take; any other only that its GPU is throttled."""
         info = self._ranks.get(rank)
         if info is None or self._folder is None:
             return
         log_ = self._iteration_times.setdefault(rank, IterationTimeLog(1.0 if self._local_mount else 5.0))
         first = info.pp_rank == 0 and info.tp_rank == 0
-        steps = [
-            (int(step), int(number), float(span_s)) for step, number, span_s in message.get("iteration_times") or ()
-        ]
-        log_.add(steps if first else [], str(message.get("throttled") or "")[:200])
+        steps = message.iteration_times
+        log_.add(steps if first else [], message.throttled[:200])
         if log_.due(now):
             body = bodies.IterationTimesBody(rank=rank, steps=log_.steps, throttled=log_.throttled)
             try:
@@ -338,25 +354,25 @@ class HostHelper:
         self._progress[rank] = bodies.RankProgress.model_validate({**known.model_dump(), **fields})
         self._progress_dirty = True
 
-    def _on_measured(self, client: Client, message: transport.Message) -> None:
-        number = int(message["number"])
+    def _on_measured(self, client: Client, message: Any) -> None:
+        number = message.number
         if number < 0:
             return  # measured before the first schedule, which tells nobody anything
         if self._folder is None:
             self._too_early.append((client, message))  # a new helper, which the clock process has found before training
             return
         body = bodies.ResultBody(
-            result=message["result"],
-            first_step=message.get("first_step", 0),
+            result=ProfilingResult.model_validate(message.result),
+            first_step=message.first_step,
             late=(client.rank, number) in self._late,
         )
         self._write(lambda: self.folder.write_result(number, body))
 
-    def _on_bye(self, client: Client, message: transport.Message) -> None:
+    def _on_bye(self, client: Client, message: Any) -> None:
         client.role = "gone"
         self._trainers.pop(client.rank, None)
         if client.rank == 0:
-            self._end(message.get("reason", "finished"), str(message.get("message", "")))
+            self._end(message.reason, message.message)
 
     # ---- the shared directory
 
@@ -405,7 +421,8 @@ class HostHelper:
             for rank, schedule in schedules.items():
                 trainer = self._trainers.get(rank)
                 if trainer is not None:
-                    trainer.send(schedule_message(index.number, index.start_step, schedule, index.steps))
+                    mine = [schedule] if schedule else []
+                    trainer.send(new_schedule(index.number, index.start_step, mine, index.steps))
         self._known = (current.generation, current.number)
 
     def _pass_on(self, message: str) -> None:
@@ -421,12 +438,12 @@ class HostHelper:
         self._held = hold
         if hold[1] or not hold[0]:  # else somebody says how long it holds who does not follow the straggler
             lease_s = hold[0] and hold[0] + 2 * self._interval_s  # this helper does not look all the time
-            self._tell_trainers({"type": "hold", "lease_s": lease_s})
+            self._tell_trainers(messages.LeaseRenewed(lease_s=lease_s))
 
     def _hand_to_rank_0(self, number: int, schedules: list[FrequencySchedule], steps: int) -> None:
         trainer = self._trainers.get(0)
         if trainer is not None:
-            trainer.send(plan_message(number, schedules, steps))
+            trainer.send(new_schedule(number, 0, schedules, steps))
 
     def _write_progress(self, now: float) -> None:
         if self._folder is None or self._name is None:
@@ -480,44 +497,32 @@ class HostHelper:
         lost = self._directory_health.unread_s() > FALLBACK_AFTER_S
         if lost != self._released:
             self._released = lost
-            self._tell_trainers({"type": "release" if lost else "resume"})
+            self._tell_trainers(messages.DirectoryLost() if lost else messages.DirectoryBack())
 
-    def tell_one_trainer(self, message: transport.Message) -> None:
+    def tell_one_trainer(self, message: Any) -> None:
         """Tells the training process with the lowest rank on this host, if one is left."""
         if self._trainers:
             self._trainers[min(self._trainers)].send(message)
 
-    def _tell_trainers(self, message: transport.Message) -> None:
+    def _tell_trainers(self, message: Any) -> None:
         for trainer in self._trainers.values():
             trainer.send(message)
 
 
-def schedule_message(
-    number: int, start_step: int, schedule: FrequencySchedule | None, steps: int = 0
-) -> transport.Message:
-    """What a rank is told of a new schedule; None: its clock is left alone."""
-    return {
-        "type": "schedule",
-        "number": number,
-        "start_step": start_step,
-        "steps": steps,
-        "frequencies": [] if schedule is None else schedule.frequencies,
-        "stages": None if schedule is None else schedule.stages,
-    }
-
-
-def plan_message(number: int, schedules: list[FrequencySchedule], steps: int = 0) -> transport.Message:
-    """The schedules of all ranks, each different one once: what torch.distributed carries."""
-    plans: list[dict[str, Any]] = []
-    seen: dict[str, int] = {}
-    ranks: dict[str, int] = {}
+def new_schedule(
+    number: int, start_step: int, schedules: list[FrequencySchedule], steps: int = 0
+) -> messages.NewSchedule:
+    """What ranks are told of a new schedule: each different plan once."""
+    plans: list[messages.RankPlan] = []
+    places: dict[str, int] = {}
+    ranks: dict[int, int] = {}
     for schedule in schedules:
         key = schedule.model_dump_json(exclude={"rank"})
-        if key not in seen:
-            seen[key] = len(plans)
-            plans.append({"frequencies": schedule.frequencies, "stages": schedule.stages})
-        ranks[str(schedule.rank)] = seen[key]
-    return {"type": "plan", "number": number, "steps": steps, "plans": plans, "ranks": ranks}
+        if key not in places:
+            places[key] = len(plans)
+            plans.append(messages.RankPlan(schedule.frequencies, schedule.stages))
+        ranks[schedule.rank] = places[key]
+    return messages.NewSchedule(number=number, start_step=start_step, steps=steps, plans=plans, ranks=ranks)
 
 
 def main() -> int:
@@ -552,7 +557,7 @@ class _ToTrainer(logging.Handler):
         self._helper = helper
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._helper.tell_one_trainer({"type": "log", "level": record.levelno, "message": record.getMessage()})
+        self._helper.tell_one_trainer(messages.LogLine(level=record.levelno, message=record.getMessage()))
 
 
 if __name__ == "__main__":

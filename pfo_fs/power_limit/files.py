@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -108,11 +109,11 @@ class ProfileFiles:
                 self.leave()
                 return
             try:
-                self._take(transport.decode(packet))
+                self._take(transport.decode(packet, dict))
             except (ValueError, KeyError, TypeError) as error:
                 self._warn(f"a message that cannot be read: {error}")
 
-    def _take(self, message: transport.Message) -> None:
+    def _take(self, message: dict[str, Any]) -> None:
         if message["type"] == "problem":
             self._warn(message["message"])
             return
@@ -179,7 +180,7 @@ class ProfileFiles:
         for leaving in list(self._leaving):
             with suppress(BlockingIOError, ValueError, KeyError):
                 while packet := transport.receive(leaving, socket.MSG_DONTWAIT):
-                    message = transport.decode(packet)
+                    message = transport.decode(packet, dict)
                     if message["type"] == "problem":
                         self._warn(message["message"])
                 leaving.close()
@@ -197,7 +198,7 @@ class ProfileFiles:
             time.sleep(0.01)
         self.hear()
 
-    def _send(self, message: transport.Message) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._socket is not None:
             try:
                 self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

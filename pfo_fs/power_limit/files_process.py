@@ -121,7 +121,7 @@ class Helper:
                 packet = transport.receive(self._trainer)
                 if not packet:
                     return
-                self._obey(transport.decode(packet))
+                self._obey(transport.decode(packet, dict))
             news = self._news()
             if any(news.values()):
                 self._tell({"type": "news", **news})
@@ -139,7 +139,7 @@ class Helper:
                 self._tell_problem(f"measurements are not shared: {error.args[-1]}")
         return {"measurements": [], "results": [], "begun_w": []}
 
-    def _obey(self, message: transport.Message) -> None:
+    def _obey(self, message: dict[str, Any]) -> None:
         try:
             if message["type"] == "save" and self._profile_path is not None:
                 write_file(self._profile_path, message["text"], replace=message["replace"])
@@ -162,7 +162,7 @@ class Helper:
             self._told = text
             self._tell({"type": "problem", "message": text})
 
-    def _tell(self, message: transport.Message, *, waits: bool = False) -> None:
+    def _tell(self, message: dict[str, Any], *, waits: bool = False) -> None:
         """A trainer that is no more misses it, and one that does not read, unless this waits."""
         with suppress(OSError):
             self._trainer.send(transport.encode(message), socket.MSG_NOSIGNAL | (0 if waits else socket.MSG_DONTWAIT))
