@@ -23,12 +23,17 @@ class Reporter:
         address: The helper's abstract socket address; None to tell nobody.
         rank: Global rank.
         token: What the helper knows its clients by.
+        gpu_spec: The GPU whose clocks this process controls; empty if it controls none. If this process dies without
+            `released`, the helper puts the clocks back.
     """
 
-    def __init__(self, address: str | None, rank: int, token: str) -> None:
+    def __init__(self, address: str | None, rank: int, token: str, gpu_spec: str = "") -> None:
         self._address = address
         self._rank = rank
         self._token = token
+        self._gpu_spec = gpu_spec
+        self._greeted = False
+        self._farewell: bytes | None = None
         self._socket: socket.socket | None = None
         self._retry_at_s = 0.0
         self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
@@ -93,11 +98,15 @@ class Reporter:
             iteration_times.clear()
         self._progress = transport.encode(report)
 
+    def released(self) -> None:
+        """Says that the clocks are back at their default and stay there."""
+        self._farewell = transport.encode(messages.ClocksReleased())
+
     def pump(self) -> bool:
         """Sends what it can right now; returns whether everything is sent."""
         if self._address is None:
             return True
-        if not self._results and self._progress is None:
+        if self._greeted and not self._results and self._progress is None and self._farewell is None:
             return True
         try:
             if self._socket is None and not self._connect():
@@ -109,6 +118,9 @@ class Reporter:
             if self._progress is not None:
                 self._send(self._progress)
                 self._progress = None
+            if self._farewell is not None:
+                self._send(self._farewell)
+                self._farewell = None
             return True
         except BlockingIOError:
             return False
@@ -142,8 +154,9 @@ class Reporter:
         self._socket.connect(f"\0{self._address}")
         transport.check_peer(self._socket)
         transport.enlarge(self._socket)
-        hello = messages.Hello(rank=self._rank, role="clocks", token=self._token)
+        hello = messages.Hello(rank=self._rank, role="clocks", token=self._token, gpu_spec=self._gpu_spec)
         self._socket.send(transport.encode(hello), socket.MSG_NOSIGNAL)
+        self._greeted = True
         return True
 
     def _disconnect(self) -> None:

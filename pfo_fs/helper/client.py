@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
-import os
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import Message, ToTraining
+from pfo_fs.ipc.spawn import start_process
 
 # PyDLL keeps the interpreter lock: giving it up for a call of half a microsecond can cost the training thread 5 ms
 # when other Python threads are busy.
@@ -182,23 +180,9 @@ class HelperClient:
 
 
 def _start(address: str, shared_dir: str, token: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-    package = str(Path(__file__).resolve().parent.parent.parent)
-    path = os.environ.get("PYTHONPATH", "")
     given = {"address": address, "shared_dir": shared_dir, "token": token, "settings": settings}
     given["path"] = sys.path  # where a scheduler of the user's own may be found
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pfo_fs.helper.host_helper"],
-        env={
-            **os.environ,
-            "PFO_FS_HELPER": json.dumps(given),
-            "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
-        },
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # what it has to say comes as messages
-        start_new_session=True,  # a launcher's signals to the training processes are not for the helper
-    )
+    process = start_process("pfo_fs.helper.process", given, keep_stderr=False)  # it reports by messages
     for earlier in _helpers:
         earlier.poll()
     _helpers.append(process)

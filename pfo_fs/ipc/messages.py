@@ -21,11 +21,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="ty
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """The first message of every connection: which rank, training or its clock process, and the job's token."""
+    """The first message of every connection: which rank, training or its clock process, and the job's token.
+
+    A clock process that controls the clocks of a GPU names the GPU: should it die, the helper puts them back.
+    """
 
     rank: int
     role: Literal["training", "clocks"]
     token: str
+    gpu_spec: str = ""
 
 
 class CreateJob(Message, frozen=True, kw_only=True):
@@ -42,12 +46,16 @@ class ChooseCoordination(Message, frozen=True, kw_only=True):
 
 
 class JoinJob(Message, frozen=True, kw_only=True):
-    """A rank registers; answered by `Joined` or `Refused`. `rank_body` is a `RankBody`."""
+    """A rank registers; answered by `Joined` or `Refused`. `rank_body` is a `RankBody`.
+
+    `helper_name` is what `Joined` said before; a helper that takes the place of one that died goes on under that name.
+    """
 
     job_id: str
     attempt: str
     coordination: Literal["daemon", "local"]
     rank_body: dict[str, Any]
+    helper_name: int | None = None
 
 
 class AllRanks(Message, frozen=True, kw_only=True):
@@ -111,6 +119,10 @@ class MeasurementReport(Message, frozen=True, kw_only=True):
     result: dict[str, Any]
 
 
+class ClocksReleased(Message, frozen=True, kw_only=True):
+    """The clock process has put the clocks back, and is about to leave."""
+
+
 # ---- from the helper to training
 
 
@@ -127,7 +139,12 @@ class CoordinationChosen(Message, frozen=True, kw_only=True):
 
 
 class Joined(Message, frozen=True, kw_only=True):
-    """The rank is registered, or will be as soon as the shared directory takes it."""
+    """The rank is registered, or will be as soon as the shared directory takes it.
+
+    `helper_name`: the name of this host's records, to be given to a helper that takes this one's place.
+    """
+
+    helper_name: int = -1
 
 
 class Refused(Message, frozen=True, kw_only=True):
@@ -197,6 +214,7 @@ ToHelper: TypeAlias = (
     | Goodbye
     | ProgressReport
     | MeasurementReport
+    | ClocksReleased
 )
 ToTraining: TypeAlias = (
     JobCreated

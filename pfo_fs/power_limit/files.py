@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from pfo_fs.ipc import transport
+from pfo_fs.ipc.spawn import start_process
 from pfo_fs.power_limit.folder import Result
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement, profile_text
 
@@ -214,21 +212,11 @@ class ProfileFiles:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         transport.not_for_children(self._socket)
         transport.enlarge(self._socket)
-        package = str(Path(__file__).resolve().parent.parent.parent)
-        path = os.environ.get("PYTHONPATH", "")
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pfo_fs.power_limit.files_process"],
-                env={
-                    **os.environ,
-                    "PFO_FS_POWER_LIMIT_FILES": json.dumps({**self._given, "socket_fd": theirs.fileno()}),
-                    "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
-                },
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+            process = start_process(
+                "pfo_fs.power_limit.files_process",
+                {**self._given, "socket_fd": theirs.fileno()},
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # a launcher's signals to the training processes are not for it
             )
             self._processes = [*(older for older in self._processes if older.poll() is None), process]
         except OSError as error:

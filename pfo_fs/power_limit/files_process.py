@@ -7,7 +7,6 @@ directory, and leaves when training closes the socket.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import select
@@ -21,6 +20,7 @@ from typing import Any
 
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.ipc import transport
+from pfo_fs.ipc.spawn import given_arguments
 from pfo_fs.power_limit.folder import MeasurementFolder, Result
 from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES, PowerLimitMeasurement, parse_profile
 from pfo_fs.store import Files, is_local
@@ -172,7 +172,7 @@ def main() -> int:
     """Runs the helper."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    given: dict[str, Any] = json.loads(os.environ.pop("PFO_FS_POWER_LIMIT_FILES"))
+    given = given_arguments()
     trainer = socket.socket(fileno=given["socket_fd"])
     Helper(trainer, given["profile_path"], given["shared_dir"], given["key"]).serve()
     return 0
