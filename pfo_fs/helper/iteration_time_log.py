@@ -53,3 +53,7 @@ class IterationTimeLog:
         self._written_at = now
         _, number, span_s = self.steps[-1] if self.steps else (0, -1, 0.0)
         self._written = number, span_s, self.throttled
+
+    def not_written(self) -> None:
+        """Notes that what `written` said did not happen."""
+        self._written = None

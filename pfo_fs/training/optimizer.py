@@ -18,7 +18,7 @@ import time
 import weakref
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
@@ -26,7 +26,8 @@ import pfo_fs
 from pfo_fs.device import ClockProcess, find_gpu_spec
 from pfo_fs.errors import ConfigError, CoordinationError, InstructionMismatch, PfoError
 from pfo_fs.helper.client import HelperClient
-from pfo_fs.ipc import transport
+from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc.messages import Message, NewSchedule, RankPlan, ToTraining
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.settings import load_settings
 from pfo_fs.training.instruction_tracker import InstructionTracker
@@ -42,13 +43,6 @@ log = logging.getLogger("pfo_fs")
 _REQUEST_TIMEOUT_S = 20.0
 _REVIVE_EVERY_S = 2.0
 """Between two tries to replace a helper that died."""
-
-
-class _Schedule(NamedTuple):
-    """What this rank has to know of a schedule: (instruction, MHz), and stages where it holds several."""
-
-    frequencies: list[tuple[str, int]]
-    stages: list[int] | None
 
 
 class PFOFileOptimizer:
@@ -148,11 +142,11 @@ class PFOFileOptimizer:
         self._settings = settings.model_dump(mode="json", exclude_unset=True)
         self._helper: HelperClient | None = None
         self._broadcaster: ScheduleBroadcaster | None = None
-        self._switcher: ScheduleSwitcher[_Schedule] = ScheduleSwitcher(self._set_schedule, self._warn)
+        self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._warn)
         self._lease_until_s = math.inf  # `_end_lease` then, unless there is word from whoever schedules
-        self._plan: transport.Message | None = None  # rank 0 of `local`: what the broadcaster was given last
+        self._plan: NewSchedule | None = None  # rank 0 of `local`: what the broadcaster was given last
         self._told_order = False
-        self._joining: list[transport.Message] = []  # what a new helper must be told
+        self._joining: list[Message] = []  # what a new helper must be told
         self._revive_at = 0.0
         self._warned: set[str] = set()
         self._step_began = 0.0
@@ -201,17 +195,17 @@ class PFOFileOptimizer:
         if self._clocks.lost and "clocks" not in self._warned:
             self._warned.add("clocks")  # it has said so itself
             text = f"rank {self.parallel_dims.rank}: there is no clock process any more; the clock stays at its default"
-            self._tell({"type": "problem", "message": text})
+            self._tell(messages.ProblemSeen(message=text))
         if now >= self._lease_until_s:
             self._end_lease()
         if self._broadcaster is not None:
             packet = self._broadcaster.step_begin(step, self._iter_time_s)
             if packet is not None:
-                self._take_plan(transport.decode(packet), step)
+                self._expect(transport.decode(packet, NewSchedule), step)
         applied = self._switcher.step_begin(step)
         if applied is not None:
             late = 0 < applied.start_step < step
-            self._tell({"type": "applied", "number": applied.number, "step": step, "late": late})
+            self._tell(messages.ScheduleApplied(number=applied.number, step=step, late=late))
         self._tracker.step_begin(step, self._switcher.measured_number)
 
     def on_step_end(self) -> None:
@@ -223,7 +217,7 @@ class PFOFileOptimizer:
             order = self._tracker.observed_order
             if order:
                 self._told_order = True
-                self._tell({"type": "order", "instructions": order})
+                self._tell(messages.OrderSeen(instructions=order))
 
     def on_instruction_begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
         """Marks the beginning of an instruction and sets the clock that the schedule gives it.
@@ -245,7 +239,7 @@ class PFOFileOptimizer:
             return
         self._closed = True
         self._clocks.close()
-        self._tell({"type": "bye", "reason": reason, "message": message})
+        self._tell(messages.Goodbye(reason=reason, message=message))
         if self._helper is not None:
             self._helper.close()
             self._helper = None
@@ -323,7 +317,7 @@ class PFOFileOptimizer:
         job: dict[str, Any],
         metadata: str | None,
         model_key: str | None,
-        coordination: str,
+        coordination: Literal["auto", "daemon", "local"],
         scheduler: str | None,
     ) -> None:
         """Rank 0: makes the job's folder and settles who schedules it; `job["why"]` says why not if that fails."""
@@ -353,13 +347,13 @@ class PFOFileOptimizer:
         try:
             self._helper = self._connect(job, at_once=True)
             created = self._helper.request(
-                {"type": "create", "job": body, "attempt": attempt}, "created", _REQUEST_TIMEOUT_S
+                messages.CreateJob(job=body, attempt=attempt), messages.JobCreated, _REQUEST_TIMEOUT_S
             )
-            job.update(job_id=created["job_id"], attempt=attempt)
-            settled = self._helper.request(
-                {"type": "coordinate", "mode": coordination}, "coordinated", _REQUEST_TIMEOUT_S
+            job.update(job_id=created.job_id, attempt=attempt)
+            chosen = self._helper.request(
+                messages.ChooseCoordination(mode=coordination), messages.CoordinationChosen, _REQUEST_TIMEOUT_S
             )
-            job["kind"] = settled["kind"]
+            job["kind"] = chosen.coordination
         except (PfoError, OSError) as error:
             job["why"] = str(error)
 
@@ -396,24 +390,18 @@ class PFOFileOptimizer:
             "gpu_uuid": self._clocks.gpu_uuid,
             "message": self._clocks.message,
         }
-        join = {
-            "type": "join",
-            "job_id": self.job_id,
-            "attempt": job["attempt"],
-            "kind": job["kind"],
-            "rank_body": body,
-        }
+        join = messages.JoinJob(job_id=job["job_id"], attempt=job["attempt"], coordination=job["kind"], rank_body=body)
         self._joining = [join]
         try:
             if self._helper is None:
                 self._helper = self._connect(job, at_once=place.local_rank in (0, None))
-            self._helper.request(join, "joined", _REQUEST_TIMEOUT_S)
+            self._helper.request(join, messages.Joined, _REQUEST_TIMEOUT_S)
         except (PfoError, OSError) as error:
             self._fail(f"rank {place.rank} could not join job {self.job_id}: {error}", error)
         if self.coordination == "local":
             self._start_local(info, wait_s)
         elif self._helper is not None:
-            message = self._helper.wait_for("schedule", wait_s)
+            message = self._helper.wait_for(NewSchedule, wait_s)
             if message is not None:
                 self._handle(message)
         if place.rank == 0:
@@ -428,16 +416,17 @@ class PFOFileOptimizer:
             self._dist.gather_object(infos[0], gathered, dst=0)
             infos = gathered or []
             self._broadcaster = self._make_broadcaster()
-        plan = None
+        plan: NewSchedule | None = None
         if place.rank == 0 and self._helper is not None:
-            self._joining.append({"type": "ranks", "rank_infos": infos})
+            self._joining.append(messages.AllRanks(rank_infos=infos))
             self._helper.send(self._joining[-1])
-            plan = self._helper.wait_for("plan", wait_s)
+            answer = self._helper.wait_for(NewSchedule, wait_s)
+            plan = answer if isinstance(answer, NewSchedule) else None
         if self._broadcaster is not None:
             packet = self._broadcaster.first(transport.encode(plan) if plan else None)
-            plan = transport.decode(packet) if packet else None
+            plan = transport.decode(packet, NewSchedule) if packet else None
         if plan is not None and (self._broadcaster is not None or self._dist is None):
-            self._take_plan(plan, 0)
+            self._expect(plan, 0)
 
     def _make_broadcaster(self) -> ScheduleBroadcaster | None:
         """All ranks have one, or none has: with one missing, the others would wait for it."""
@@ -456,34 +445,29 @@ class PFOFileOptimizer:
 
     # ---- news
 
-    def _handle(self, message: transport.Message) -> None:
-        kind = message["type"]
-        if kind == "schedule":
-            if message["number"] > self._switcher.newest:  # else told again, by a new helper or for a sibling's sake
-                frequencies = [(name, mhz) for name, mhz in message["frequencies"]]
-                schedule = _Schedule(frequencies, message["stages"])
-                self._switcher.expect(
-                    PendingSchedule(message["number"], message["start_step"], message.get("steps", 0), schedule)
-                )
-        elif kind == "plan":
-            if self._broadcaster is not None:
+    def _handle(self, message: ToTraining) -> None:
+        if isinstance(message, NewSchedule):
+            if self.coordination == "daemon":
+                if message.number > self._switcher.newest:  # else it comes again, from a new helper or for another rank
+                    self._expect(message, message.start_step)
+            elif self._broadcaster is not None:
                 self._plan = message
                 self._broadcaster.offer(transport.encode(message))
             elif self._dist is None:
-                self._take_plan(message, self.step)
-        elif kind == "release":
+                self._expect(message, self.step)
+        elif isinstance(message, messages.DirectoryLost):
             text = "the shared directory has not answered for long; default clocks until it does"
-            self._switcher.suspend("release", text)
-        elif kind == "resume":
-            self._resume("release")
-        elif kind == "hold":
-            self._renew_lease(message["lease_s"])
-        elif kind == "log":
-            log.log(message["level"], "%s", message["message"])
-        elif kind == "error":
-            self._warn(message["message"], message["message"])
+            self._switcher.suspend("directory lost", text)
+        elif isinstance(message, messages.DirectoryBack):
+            self._resume("directory lost")
+        elif isinstance(message, messages.LeaseRenewed):
+            self._renew_lease(message.lease_s)
+        elif isinstance(message, messages.LogLine):
+            log.log(message.level, "%s", message.message)
+        elif isinstance(message, messages.Refused):
+            self._warn(message.message, message.message)
 
-    def _set_schedule(self, schedule: _Schedule | None) -> None:
+    def _set_schedule(self, schedule: RankPlan | None) -> None:
         if schedule is None or not schedule.frequencies:
             self._tracker.set_schedule(None, None)
         else:
@@ -509,14 +493,12 @@ class PFOFileOptimizer:
             self._switcher.suspend("hold", text)
         elif self._plan is not None:
             self._warn(text, "hold")
-            self._broadcaster.offer(transport.encode({**self._plan, "number": -1, "ranks": {}}))
+            self._broadcaster.offer(transport.encode(NewSchedule(number=-1)))
 
-    def _take_plan(self, plan: transport.Message, step: int) -> None:
-        """The schedules of all ranks have arrived; ours comes into force now."""
-        index = plan["ranks"].get(str(self.parallel_dims.rank))
-        mine = plan["plans"][index] if index is not None else {"frequencies": [], "stages": None}
-        schedule = _Schedule([(name, mhz) for name, mhz in mine["frequencies"]], mine["stages"])
-        self._switcher.expect(PendingSchedule(plan["number"], step, plan.get("steps", 0), schedule))
+    def _expect(self, schedule: NewSchedule, start_step: int) -> None:
+        """A schedule has arrived; this rank's part of it comes into force at `start_step`."""
+        mine = schedule.plan_of(self.parallel_dims.rank) or RankPlan([])
+        self._switcher.expect(PendingSchedule(schedule.number, start_step, schedule.steps, mine))
 
     def _on_mismatch(self, position: int, expected: str, got: str) -> None:
         text = (
@@ -524,7 +506,7 @@ class PFOFileOptimizer:
             f"{expected}, training ran {got}; clocks are released for the rest of the step "
             f"(schedule {self.schedule_number})"
         )
-        self._tell({"type": "problem", "message": text})
+        self._tell(messages.ProblemSeen(message=text))
         if self._strict:
             raise InstructionMismatch(text)
         log.warning("%s", text)
@@ -536,7 +518,7 @@ class PFOFileOptimizer:
         if helper.revive(self._joining):
             self._warned.discard("helper")
 
-    def _tell(self, message: transport.Message) -> None:
+    def _tell(self, message: Message) -> None:
         if self._helper is not None:
             self._helper.send(message)
 
