@@ -149,6 +149,7 @@ class Files(FileReader):
         """
 
         def once() -> None:
+            self._check_path(target)
             with self._existing_parent(path) as (source, name), self._existing_parent(target) as (sink, new_name):
                 try:
                     self.calls.rename(name, new_name, src_dir_fd=source, dst_dir_fd=sink)
