@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from pfo_fs.coordination.site_policy import SitePolicy
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store import JobFolder, bodies, layout
 
 Kind = Literal["daemon", "local"]
 
@@ -50,7 +50,7 @@ class JobClaim:
             names: What the job's folder holds now.
         """
         if self._mine is None:
-            claim = self._folder.read_coordinator() if "coordinator.json" in names else None
+            claim = self._folder.read_coordinator() if layout.COORDINATOR in names else None
             if claim is None and self._may_claim(job):
                 claim = self._folder.claim_coordinator(bodies.ClaimBody(kind=self._kind, nonce=secrets.token_hex(8)))
             self._mine = claim is not None and claim.kind == self._kind

@@ -24,7 +24,7 @@ from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store import JobFolder, bodies, layout
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Coordinator:
         """
         if self._job is None:
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
-            self._job = self.folder.read_job() if "job.json" in names else None
+            self._job = self.folder.read_job() if layout.JOB in names else None
         if self._job is not None:
             self._claim.settle(self._job, names)
         return self._job is not None
@@ -173,10 +173,10 @@ class Coordinator:
         if not self.claim(names):
             age_s = now - self.first_seen
             return 0.02 if age_s < 1 else 0.2 if age_s < 10 else 5.0
-        if "job.json" not in names:
+        if layout.JOB not in names:
             # The folder does not show what it did show: it is away for a moment, or gone. Neither says anything.
             return 1.0
-        if "end.json" in names:
+        if layout.END in names:
             end = self.folder.read_end()
             if end is not None:
                 failure = self._runner.failure if self._runner is not None else ""

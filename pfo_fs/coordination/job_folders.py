@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from pfo_fs.coordination.coordinator import Coordinator
 from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
-from pfo_fs.store import SharedDirectory
+from pfo_fs.store import SharedDirectory, layout
 
 log = logging.getLogger(__name__)
 
@@ -136,12 +136,12 @@ class JobFolders:
         problem = ""
         try:
             names = self._shared.job(name).names()
-            if "end.json" in names:
+            if layout.END in names:
                 del self._waiting[name]
                 heapq.heappush(self._to_archive, (now + self._archive_after_s, name))
                 return
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
-            if "job.json" in names:
+            if layout.JOB in names:
                 coordinator = self._make(name)
                 if coordinator.claim(names):
                     del self._waiting[name]

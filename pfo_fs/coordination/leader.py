@@ -14,7 +14,6 @@ from filelock import BaseFileLock
 import pfo_fs
 from pfo_fs.coordination.leader_lease import LeaderLease
 from pfo_fs.store import SharedDirectory, bodies
-from pfo_fs.store.locks import try_lock
 
 log = logging.getLogger(__name__)
 
@@ -119,15 +118,16 @@ class Leader:
         silent_s = self._lease.silent_s(now)
         if silent_s >= self._lease_s:
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
-        claim = bodies.LeaderBody(generation=newest + 1, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
+        generation = self._shared.next_generation()
+        claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
         if not self._shared.claim_generation(claim):
             self._release_lock()
             self._lease.forget_silence(now)  # another daemon was faster
             return
         # From here on this daemon leads, whatever fails next: the claim is in the directory.
-        self._lease.claimed(newest + 1)
-        self.leadership = Leadership(newest + 1, self._shared.last_generation)
-        log.info("leading, generation %d", newest + 1)
+        self._lease.claimed(generation)
+        self.leadership = Leadership(generation, self._shared.last_generation)
+        log.info("leading, generation %d", generation)
 
     def _note(self, leader: bodies.DaemonBody | None) -> None:
         """Logs once which daemon this one stands by for, and whether that one schedules with another policy."""
@@ -183,7 +183,7 @@ class Leader:
             self.step_down()
 
     def _take_lock(self) -> bool:
-        self._lock = self._lock or try_lock(self._shared.files, "daemon.lock")
+        self._lock = self._lock or self._shared.try_leader_lock()
         return self._lock is not None
 
     def _release_lock(self) -> None:

@@ -64,7 +64,7 @@ class LeaderLease:
             has_lock: Whether this daemon holds the lock.
 
         Returns:
-            `wait`: nothing. `lock`: try the lock, and claim only with it. `claim`: claim generation `newest` + 1.
+            `wait`: nothing. `lock`: try the lock, and claim only with it. `claim`: claim the next generation.
             `beat`: write the heartbeat. `step down`: another daemon leads.
         """
         if self.generation:

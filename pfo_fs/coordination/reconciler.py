@@ -19,7 +19,7 @@ from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store import JobFolder, bodies, layout
 
 log = logging.getLogger(__name__)
 
@@ -107,12 +107,14 @@ class Reconciler:
         """
         if self._runner.scheduler is None and not self._runner.failure:
             self._runner.start(self._publication.made)
-        self.override.look("schedule.yaml" in names, now, self._resolve)
+        self.override.look(layout.YAML in names, now, self._resolve)
         self._observe_results(now)
         self._update_plan_inputs(now)
         wanted = self._wanted()
         published = wanted is not None and self._publish_if_new(wanted, now)
         self._report_on_yaml()
+        if self._publication.number >= 0 and not published:  # the ranks can follow a schedule before it has these
+            self._folder.write_rank_files(self._publication.number, self._ranks.infos)
         return published
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:

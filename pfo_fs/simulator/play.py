@@ -94,7 +94,7 @@ class Play:
             for dp in range(pipelines)
             for pp in range(stages)
         ]
-        shared = SharedDirectory(Files(self.root), "simulator")
+        shared = SharedDirectory(Files(self.root, create=True), "simulator")
         info = JobInfo(
             pp_degree=stages,
             dp_degree=pipelines,
