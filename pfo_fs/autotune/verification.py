@@ -90,12 +90,10 @@ class PlanVerification:
             return Verdict(True, text(), note)
         before = selection.schedules()
         note = self._correct(off, before)
-        if selection.schedules() is before:
-            return Verdict(True, text(), note)
-        return Verdict(False, text(), "; ".join(filter(None, [note, self._new_plan_note(off)])))
-
-    def _new_plan_note(self, off: float) -> str:
-        return "" if self._selection.goal.target.power else f"{off:+.2%} off the target, so another plan is made"
+        converged = selection.schedules() is before
+        if not (converged or note or selection.goal.target.power):
+            note = f"{off:+.2%} off the target, so another plan is made"
+        return Verdict(converged, text(), note)
 
     def _off(self, results: Sequence[ProfilingResult], measured_s: float, measured_j: float) -> float | None:
         """Returns by how much the plan misses its target, relative; None if energy cannot be read, and must be."""
@@ -135,4 +133,4 @@ class PlanVerification:
             if time_margin > MOST_TIME_MARGIN:
                 break
         corrections.full_speed_only = True  # what makes iterations longer than at the highest clocks is not the plan
-        return f"the plan does not deliver: {off:+.2%} beyond the target, and none is faster"
+        return f"the plan does not deliver: {off:+.2%} beyond the target, and none is faster than the highest clocks"
