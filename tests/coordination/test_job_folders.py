@@ -21,7 +21,7 @@ DAY_S = 24 * 3600.0
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    SharedDirectory(Files(tmp_path / "pfo")).make_folders()
+    SharedDirectory(Files(tmp_path / "pfo", create=True)).make_folders()
     return tmp_path / "pfo"
 
 

@@ -15,7 +15,7 @@ from pfo_fs.store import Files, SharedDirectory, bodies
 
 @pytest.fixture
 def shared(tmp_path: Path) -> SharedDirectory:
-    shared = SharedDirectory(Files(tmp_path / "pfo"))
+    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
     shared.make_folders()
     return shared
 

@@ -21,7 +21,7 @@ DAEMON_ONLY = SitePolicy("daemon-only")
 
 
 def site(root: Path, content: str | None) -> SitePolicy:
-    shared = SharedDirectory(Files(root))
+    shared = SharedDirectory(Files(root, create=True))
     if content is not None:
         (root / "site.yaml").write_text(content)
     return read_site_policy(shared)

@@ -33,7 +33,7 @@ Wait = Callable[..., Any]
 
 
 def told(root: Path) -> bodies.DaemonBody | None:
-    return SharedDirectory(Files(root)).read_daemon()
+    return SharedDirectory(Files(root, create=True)).read_daemon()
 
 
 @pytest.fixture
