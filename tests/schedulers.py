@@ -61,7 +61,7 @@ class Broken(FrequencyScheduler):
 class SlowFirst(FrequencyScheduler):
     """The first one that is made plans until it is let go; all others answer at once."""
 
-    planning_takes_seconds = plans = True
+    planning_takes_seconds = True
     made: list[SlowFirst] = []  # noqa: RUF012
     go_on = threading.Event()
 

@@ -16,8 +16,7 @@ from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.results import Results
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.models import InstructionOrder, PlanInputs, ProfilingResult
-from pfo_fs.scheduler import FrequencyScheduler, IterationTime
-from pfo_fs.scheduler.base import ScheduleRequest
+from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies
 
@@ -90,7 +89,7 @@ class PolicyRunner:
     @property
     def may_be_slow(self) -> bool:
         """Whether the scheduler plans, or is about to be started."""
-        return not self.failure if self.scheduler is None else self.scheduler.plans
+        return not self.failure if self.scheduler is None else self.scheduler.planning_takes_seconds
 
     @property
     def learns(self) -> bool:
@@ -136,7 +135,7 @@ class PolicyRunner:
         """Hands over the results of schedule `number`, which must be complete."""
         assert self.scheduler is not None
         self.dumps.save_results(self._hand_over(self.scheduler, number), number)
-        self._profile_cache.keep(self.scheduler.findings(), measuring=self.ask().purpose == "measure")
+        self._profile_cache.keep(self.scheduler.export_profile(), measuring=self.ask().purpose == "measure")
         model = self.scheduler.model()
         if model and model != self._model:
             self._model = model

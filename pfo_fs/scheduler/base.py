@@ -192,23 +192,13 @@ class FrequencyScheduler(ABC):
             )
         if self._done:
             return
-<<<<<<< HEAD
-        before = self.next_schedule()
-=======
         results = plausible_results(profiling_results, {info.rank for info in self.rank_infos})
->>>>>>> autotune
         try:
             yielded = self._generator.send(results)
         except StopIteration:
             self._done = True
             return
-<<<<<<< HEAD
-        self._schedules = self._checked(yielded)
-        if self.next_schedule() is not before:
-            self._yields += 1
-=======
         self._take_request(yielded)
->>>>>>> autotune
 
     def react(self, plan_inputs: PlanInputs) -> None:
         """Takes note of other plan inputs; what `request` returns may change.
