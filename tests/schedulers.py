@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult
-from pfo_fs.scheduler import FrequencyScheduler
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
 
 
 class ThreeSteps(FrequencyScheduler):
@@ -26,7 +26,7 @@ class ThreeSteps(FrequencyScheduler):
 class Thoughtful(FrequencyScheduler):
     """Plans, for jobs that say so in their metadata, until a file is there."""
 
-    plans = True
+    planning_takes_seconds = True
 
     def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
         if self.job_info.job_metadata == "think":
@@ -42,11 +42,10 @@ class FollowsStraggler(FrequencyScheduler):
         while True:
             yield []
 
-    def next_schedule(self) -> list[FrequencySchedule]:
-        super().next_schedule()
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
         mhz = 900 if self.plan_inputs.straggler else 1200
         clocks = [("forward", mhz), ("backward", mhz)]
-        return [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos]
+        return ScheduleRequest([FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos])
 
 
 class Broken(FrequencyScheduler):

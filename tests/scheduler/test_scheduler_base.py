@@ -76,7 +76,7 @@ def test_rank_infos_are_sorted() -> None:
 
 
 def test_observing_before_the_first_schedule_says_so() -> None:
-    with pytest.raises(PlanError, match=r"Descending: observe\(\) before next_schedule\(\).* 1 results"):
+    with pytest.raises(PlanError, match=r"Descending: observe\(\) before request\(\).* 1 results"):
         make(Descending).observe([result_of(0)])
 
 
