@@ -23,7 +23,7 @@ from pfo_fs.cli.report import report, trace
 from pfo_fs.cli.requests import straggler, target
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
-from pfo_fs.cli.terminal import JsonFlag, SharedDir, err, fail, open_directory, out
+from pfo_fs.cli.terminal import JsonFlag, PlainFormatter, SharedDir, err, fail, open_directory, out
 from pfo_fs.errors import PfoError
 
 app = typer.Typer(
@@ -104,7 +104,7 @@ def daemon(
     )
     _log_to_stderr(settings.log_level)
     sys.path.insert(0, os.getcwd())  # where a scheduler of one's own is looked for first, as by python -m
-    serving = Daemon(Files(shared_dir), settings)
+    serving = Daemon(Files(shared_dir, create=True), settings)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
@@ -125,8 +125,8 @@ def status(
     from pfo_fs.reports.status import collect_status, render
 
     shared = open_directory(shared_dir)
-    if not {"jobs", "daemon.json"} & set(shared.files.names()):
-        fail(f"{shared_dir} is no shared directory of pfo-fs: no job and no daemon has been there")
+    if not shared.is_in_use:
+        fail(f"{shared_dir} is not a shared directory of pfo-fs: no job and no daemon has been there")
     if json_:
         print(json.dumps(collect_status(shared, ended=ended), indent=2))  # noqa: T201
     elif watch:
@@ -175,6 +175,8 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
 def _log_to_stderr(level: str) -> None:
     if err.is_terminal:
         handler: logging.Handler = RichHandler(console=err, show_path=False, omit_repeated_times=False)
-        logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
+        handler.setFormatter(PlainFormatter("%(message)s"))
     else:
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])

@@ -226,6 +226,8 @@ class Coordinator:
         self._override.look("schedule.yaml" in names, now, self._resolve)
         self._observe(now)
         self._update_plan_inputs(now)
+        if self._number >= 0:
+            self.folder.write_rank_files(self._number, self._rank_registry.infos)
         self._publish_if_wanted(now)
         if self._in_force_step is not None and self._override.active:
             self._override.say_published(self._number, self._in_force_step, in_force=True)

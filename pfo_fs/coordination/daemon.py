@@ -24,7 +24,6 @@ from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, SharedDirectory, Watcher, bodies, is_local
-from pfo_fs.store.locks import try_lock
 
 log = logging.getLogger("pfo_fs.coordination.daemon")
 
@@ -179,16 +178,17 @@ class Daemon:
             silent_s = now - self._seen[1]
             if silent_s < self._settings.lease_timeout:
                 return False
-            self._lock = self._lock or try_lock(self._files, "daemon.lock")
+            self._lock = self._lock or self._shared.try_leader_lock()
             if self._lock is None and silent_s < _SILENT_LOCK_HOLDER * self._settings.lease_timeout:
                 return False
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
-        claim = bodies.LeaderBody(generation=newest + 1, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
+        generation = self._shared.next_generation()
+        claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
         if not self._shared.claim_generation(claim):
             self._release_lock()
             return False
-        self.generation = newest + 1
-        self._lock = self._lock or try_lock(self._files, "daemon.lock")
+        self.generation = generation
+        self._lock = self._lock or self._shared.try_leader_lock()
         self._jobs.clear()
         self._due.clear()
         self._looks.clear()
@@ -217,7 +217,7 @@ class Daemon:
             self._stand_by(now)
             return False
         # Its holder may have been silent when this daemon took over, and have let go of it since.
-        self._lock = self._lock or try_lock(self._files, "daemon.lock")
+        self._lock = self._lock or self._shared.try_leader_lock()
         self._say(stopped=False)
         self._beat = now
         return True

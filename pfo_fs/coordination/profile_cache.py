@@ -40,7 +40,7 @@ class ProfileCache:
     @property
     def path(self) -> str:
         """Where this job's own profile lies, below the shared directory; empty while there is none."""
-        return f"profiles/{self._key}/{self._folder.job_id}.csv" if self._kept else ""
+        return self._folder.profiles.path(self._key) if self._kept else ""
 
     def known(
         self, job: bodies.JobBody, orders: Mapping[int, InstructionOrder | None], gpu_names: Mapping[int, str]
@@ -66,9 +66,9 @@ class ProfileCache:
         self._key = f"{safe_name(str(about['model'])) or 'unnamed'}-{digest}"
         self._about = json.dumps(about, indent=1)[:200_000]
         known = self._folder.read_known()
-        self._kept = self._folder.read_own_profile(self._key)
+        self._kept = self._folder.profiles.read_own(self._key)
         if known is None:
-            found = self._folder.read_profiles(self._key)
+            found = self._folder.profiles.read_others(self._key)
             for job_id in [job_id for job_id, csv in found.items() if not _rows(csv)]:
                 log.warning("job %s: the profile of job %s holds no measurements", self._folder.job_id, job_id)
                 del found[job_id]
@@ -89,7 +89,7 @@ class ProfileCache:
         if measuring and _rows(csv) < _rows(self._kept):
             return  # measured anew, and not all of it yet
         try:
-            self._folder.write_profile(self._key, csv, self._about)
+            self._folder.profiles.write(self._key, csv, self._about)
             self._kept = csv
         except StoreError as error:
             log.warning("job %s: its profile cannot be kept for later jobs: %s", self._folder.job_id, error.args[-1])

@@ -140,7 +140,7 @@ class DirectoryOperations:
             StoreError: It cannot be used.
         """
         if self._shared is None:
-            self._shared = SharedDirectory(Files(self._root), self._writer)
+            self._shared = SharedDirectory(Files(self._root, create=True), self._writer)
         return self._shared
 
     @property

@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any
 
+from pfo_fs.errors import plain_text
 from pfo_fs.helper.events import Logged
 from pfo_fs.helper.local_coordinator import CoordinatorThread
 from pfo_fs.helper.loop import HelperLoop
@@ -58,7 +59,7 @@ class _ToTraining(logging.Handler):
         self._loop = loop
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._loop.post(Logged(record.levelno, record.getMessage()))
+        self._loop.post(Logged(record.levelno, plain_text(record.getMessage())))
 
 
 def main() -> int:

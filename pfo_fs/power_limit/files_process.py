@@ -109,7 +109,7 @@ class Helper:
         interval_s = None
         if self._shared_dir is not None:
             try:
-                self._folder = MeasurementFolder(Files(self._shared_dir), self._key)
+                self._folder = MeasurementFolder(Files(self._shared_dir, create=True), self._key)
                 interval_s = 0.5 if is_local(self._shared_dir) else 2.0
             except StoreError as error:
                 self._tell_problem(f"measurements are not shared: {error.args[-1]}")

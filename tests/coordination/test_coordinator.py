@@ -78,7 +78,8 @@ def test_all_ranks_of_a_stage_share_one_plan_file(tmp_path: Path, clock: Clock) 
     folder, infos = make_job(tmp_path / "pfo", 2, dp=8), rank_infos(2, dp=8)
     register(folder, infos)
     poll(coordinate(folder, clock, scheduler="PointSolution3D", scheduler_args={"solution_path": str(plan)}), clock, 2)
-    assert len(folder.files.names(f"{folder.path}/sched/0")) == 3  # two stages and the index
+    names = folder.files.names(f"{folder.path}/sched/0")
+    assert len(names) == 2 + 1 + len(infos), "a plan for each stage, the index, and a name for each rank"
     assert all(schedule is not None for schedule in schedules_of(folder, infos).values())
 
 
