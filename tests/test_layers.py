@@ -46,7 +46,7 @@ TOP = {
     "models": {"errors"},
     "settings": {"errors"},
     "__main__": {"cli"},
-    "__init__": {"errors", "models", "settings", "training", "scheduler", "power_limit", "integrations"},
+    "__init__": {"errors", "models", "settings", "planner", "training", "scheduler", "power_limit", "integrations"},
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
@@ -15,12 +14,14 @@ from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN, Corr
 from pfo_fs.autotune.drift import WORTH_MEASURING, has_drifted
 from pfo_fs.autotune.instruction_profiler import InstructionProfiler, Windows
 from pfo_fs.autotune.job_model import JobModel, measured_iteration, pipeline_of, span_of
-from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, profile_csv, waiting_power_w
+from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, profile_csv, waiting_power_of
 from pfo_fs.autotune.samples import Entry, Kind
 from pfo_fs.autotune.stragglers import RemeasureBackoff, StragglerDetector
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo, Target
-from pfo_fs.planner import Plan, Profile, parse_profile
+from pfo_fs.planner import Plan, Profile
+from pfo_fs.planner.profile import profile_of
+from pfo_fs.planner.profile_csv import parse_table
 from pfo_fs.scheduler.base import IterationTime, ScheduleGenerator
 from pfo_fs.settings import PFOSettings
 
@@ -477,8 +478,9 @@ class ParetoScheduler(InstructionProfiler):
     def load_profile(self, csv: str, source: str) -> None:
         """Takes the profile of an earlier job, to be held against the first measurements of this one."""
         try:
-            self._known = parse_profile(io.StringIO(csv), f"profile of job {source}")
-            self._known_waiting_w = waiting_power_w(csv)
+            table = parse_table(csv, f"profile of job {source}")
+            self._known = profile_of(table, f"profile of job {source}")
+            self._known_waiting_w = waiting_power_of(table)
         except PlanError as error:
             log.warning("the profile of job %s cannot be used: %s", source, error)
 
