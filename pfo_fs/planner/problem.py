@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -229,23 +230,23 @@ def group_options(problem: Problem, group: Sequence[int], kept: Sequence[int] | 
     Args:
         problem: The problem.
         group: Nodes that must share one clock.
-        kept: An option of each node that stays in the list in any case.
+        kept: The options of the nodes at a clock that stays in the list in any case.
     """
-    tables = [dict(zip(problem.choices[n].frequencies_mhz, range(10**6), strict=False)) for n in group]
-    common = set.intersection(*(set(table) for table in tables))
-    found: list[tuple[float, float, list[int]]] = []
+    choices = [problem.choices[node] for node in group]
+    count_of = Counter(map(id, choices))  # nodes of one kind share their choices
+    kinds = [(each, count_of[key]) for key, each in {id(each): each for each in choices}.items()]
+    common = set.intersection(*(set(each.option_at) for each, _ in kinds))
+    found: list[tuple[float, float, int]] = []
     for mhz in common:
-        option = [table[mhz] for table in tables]
-        seconds = sum(problem.choices[n].times_s[k] for n, k in zip(group, option, strict=True))
-        cost = sum(problem.choices[n].costs_j[k] for n, k in zip(group, option, strict=True))
-        found.append((seconds, cost, option))
-    found.sort(key=lambda item: item[:2])
+        at = [each.option_at[mhz] for each, _ in kinds]
+        seconds = sum(count * each.times_s[k] for (each, count), k in zip(kinds, at, strict=True))
+        cost = sum(count * each.costs_j[k] for (each, count), k in zip(kinds, at, strict=True))
+        found.append((seconds, cost, mhz))
+    kept_mhz = choices[0].frequencies_mhz[kept[0]] if kept is not None else None
     worth: list[list[int]] = []
     least = float("inf")
-    for _, cost, option in found:
-        if cost < least:
-            worth.append(option)
-            least = cost
-        elif option == kept:
-            worth.append(option)
+    for _, cost, mhz in sorted(found):
+        if cost < least or mhz == kept_mhz:
+            worth.append([each.option_at[mhz] for each in choices])
+            least = min(least, cost)
     return worth
