@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from pydantic import BaseModel
 
 from pfo_fs.models import FrequencySchedule, InstructionPower, JobInfo, PlanInputs, ProfilingResult, Straggler, Target
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store.records import Header, encode
 
 STAGES, MICROBATCHES = 2, 3
 JOB_ID = "2026-01-02-03-04-05+dp1+pp2+tp1+ParetoScheduler"
@@ -50,6 +53,8 @@ class Place:
 def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     """Makes a shared directory with a leading daemon and one running job that has written everything."""
     shared = SharedDirectory(Files(root, create=True), "corpus")
+    directory = bodies.DirectoryBody(directory_id="0123456789abcdef" * 2, host="login1")
+    shared.files.claim("directory.json", encode(Header("directory", "", "corpus"), directory))
     shared.make_folders()
     shared.claim_generation(bodies.LeaderBody(generation=1, nonce="n", host="login1", pid=42))
     shared.write_daemon(
@@ -146,6 +151,11 @@ def places(folder: JobFolder) -> list[Place]:
     ]
 
 
+def one_of_each_kind(folder: JobFolder) -> dict[str, Place]:
+    """The first place of each kind of record."""
+    return {place.kind: place for place in reversed(places(folder))}
+
+
 _END = {
     "schema": "pfo-fs/2", "kind": "end", "attempt": ATTEMPT, "writer": "w", "sequence": 0,
     "body": {"reason": "crashed", "message": "x"},
@@ -226,3 +236,17 @@ def plant(root: Path, place: Place, data: bytes) -> None:
     """Puts a record in place."""
     (root / place.path).unlink(missing_ok=True)
     (root / place.path).write_bytes(data)
+
+
+def write_golden(folder: Path) -> None:
+    """Writes one record of each kind, for `tests/golden`: after a change of the on-disk form, under a new schema."""
+    with TemporaryDirectory() as root:
+        _, job = make_directory(Path(root))
+        job.write_end(bodies.EndBody(reason="crashed", message="x"))
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, place in one_of_each_kind(job).items():
+            (folder / f"{kind}.json").write_bytes((Path(root) / place.path).read_bytes())
+
+
+if __name__ == "__main__":
+    write_golden(Path(sys.argv[1]))

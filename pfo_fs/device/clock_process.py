@@ -129,13 +129,13 @@ class ClockLoop:
             self._power_limits.restore()
             self._release()
             self._controls = False  # what a killed trainer last wished for still stands in the page
-            self._reporter.released()
 
     def finish(self) -> None:
-        """Measures what training has left behind, and sends it."""
+        """Measures what training has left behind, and sends it; says that the clocks are back at their default."""
         self._look(time.monotonic_ns(), everything=True)
         if self._measures:
             self._reporter.progress(self._meter.last_step, 0, self._message, now=True)
+            self._reporter.released()
             self._reporter.finish(0.5)
 
     def _serve_once(self) -> bool:

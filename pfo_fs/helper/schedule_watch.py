@@ -28,6 +28,7 @@ class ScheduleWatch:
         self._jitter = jitter
         self._since_s = now_s
         self._next_s = now_s
+        self._is_looking = self._has_restarted = False
         self._lease: tuple[float, int] | None = None
         self._message = ""
 
@@ -38,14 +39,18 @@ class ScheduleWatch:
     def restart(self, now_s: float) -> None:
         """A rank has joined: it has heard of no schedule yet."""
         self.known, self._lease = (-1, -1), None
-        self._next_s = now_s
+        self._next_s, self._has_restarted = now_s, True
 
     def due_s(self) -> float:
-        """When to look next."""
-        return self._next_s
+        """When to look next; never while a look is under way."""
+        return math.inf if self._is_looking else self._next_s
 
     def looked(self, now_s: float, *, local_mount: bool) -> None:
         """Plans the next look: often while the first schedule is awaited, later once per interval."""
+        self._is_looking = False
+        if self._has_restarted:  # what this look has found, the new rank has not been told
+            self._next_s, self._has_restarted = now_s, False
+            return
         interval_s, age_s = self.interval_s(local_mount=local_mount), now_s - self._since_s
         if self.known[1] < 0 and age_s < _SOON_S:
             pause_s = 0.02 if local_mount and age_s < _EAGER_S else min(interval_s, 0.2 + age_s / 10)
@@ -55,7 +60,7 @@ class ScheduleWatch:
 
     def looking(self) -> None:
         """A look is under way; the next one is planned when it is over."""
-        self._next_s = math.inf
+        self._is_looking, self._has_restarted = True, False
 
     def learn(self, found: ScheduleFound, *, local_mount: bool) -> list[Message]:
         """Takes what a look has found; returns what the ranks of this host must be told."""
@@ -70,7 +75,8 @@ class ScheduleWatch:
         if found.is_complete and (current.generation, current.number) > self.known:
             if found.schedule is not None:
                 told.append(found.schedule)
-            self.known = current.generation, current.number
+            if not self._has_restarted:
+                self.known = current.generation, current.number
         return told
 
     def lease(self, lease_s: float, heartbeat: int, *, local_mount: bool) -> list[Message]:

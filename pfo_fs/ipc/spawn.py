@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 _ARGUMENTS = "PFO_FS_PROCESS_ARGUMENTS"
 
@@ -28,6 +30,8 @@ def start_process(
     Raises:
         OSError: The process cannot be started.
     """
+    import subprocess  # not in the processes that only ask for their arguments
+
     package = str(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH", "")
     return subprocess.Popen(

@@ -100,6 +100,7 @@ class Files(FileReader):
     def link(self, path: str, name: str) -> bool:
         """Gives the file at `path` a second name in the same folder; False if the file system has no hard links.
 
+        Also False where it has no more for this file, which GlusterFS calls "no space left": a copy will show.
         A name that is taken already stays as it is.
         """
 
@@ -110,7 +111,7 @@ class Files(FileReader):
                 except FileExistsError:
                     return True
                 except OSError as error:
-                    if error.errno in NO_HARD_LINKS:
+                    if error.errno in NO_HARD_LINKS or error.errno == errno.ENOSPC:
                         return False
                     raise
             return True

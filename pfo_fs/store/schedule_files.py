@@ -2,7 +2,8 @@
 
 Ranks read `index.json` and the plan that it names for their stage, which all ranks of a host often share. After the
 commit every rank's plan gets a second name, `<rank>.json`: a hard link, which costs one call of the file server and no
-space, where a record of its own costs six; on file systems without hard links a copy.
+space; a file of its own costs several. Some file systems take few links of one file (GlusterFS on ext4 refuses
+the 49th), so every 32nd rank gets a copy, which the next ones link to; without hard links every rank gets one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, RankInfo
@@ -20,6 +22,15 @@ from pfo_fs.store import layout
 from pfo_fs.store.record_folder import RecordFolder
 
 _RANK_FILES_AT_ONCE = 64
+_NAMES_PER_FILE = 32
+
+
+class _RankFile(NamedTuple):
+    """A file for a person: its name, the plan that it holds, and the file that it is linked to; None: it is a copy."""
+
+    name: str
+    plan: str
+    same_as: str | None
 
 
 @dataclass
@@ -27,7 +38,7 @@ class ScheduleFiles(RecordFolder):
     """The schedules in a job's folder."""
 
     _last_plan: tuple[str, FrequencySchedule] | None = None
-    _unnamed: tuple[int, deque[tuple[int, str]]] = field(default_factory=lambda: (-1, deque()))
+    _unnamed: tuple[int, deque[_RankFile]] = field(default_factory=lambda: (-1, deque()))
 
     def write_schedule(
         self,
@@ -63,7 +74,7 @@ class ScheduleFiles(RecordFolder):
         )
         if not self.claim("index", index, layout.index(number)):
             return False
-        self._unnamed = (number, deque(_plans_of(index, rank_infos)))
+        self._unnamed = (number, deque(_rank_files(index, rank_infos)))
         with suppress(StoreError, RecordError):  # the schedule is committed; a later call continues
             self.write_rank_files(number, rank_infos)
         return True
@@ -82,22 +93,22 @@ class ScheduleFiles(RecordFolder):
         waiting = self._unnamed[1]
         folder = f"{self.path}/{layout.schedule(number)}"
         for _ in range(min(most, len(waiting))):
-            rank, plan = waiting[0]
-            if not self.files.link(f"{folder}/{plan}", f"{rank}.json"):
-                data = self.files.read(f"{folder}/{plan}", layout.PLAN_LIMIT)
+            wanted = waiting[0]
+            if wanted.same_as is None or not self.files.link(f"{folder}/{wanted.same_as}", wanted.name):
+                data = self.files.read(f"{folder}/{wanted.plan}", layout.PLAN_LIMIT)
                 if data is not None:
-                    self.files.claim(f"{folder}/{rank}.json", data)
+                    self.files.claim(f"{folder}/{wanted.name}", data)
             waiting.popleft()
         return not waiting
 
-    def _missing_rank_files(self, number: int, rank_infos: Sequence[RankInfo]) -> list[tuple[int, str]]:
+    def _missing_rank_files(self, number: int, rank_infos: Sequence[RankInfo]) -> list[_RankFile]:
         try:
             index = self.read_index(number)
         except RecordError:
             return []
         there = set(self.files.names(f"{self.path}/{layout.schedule(number)}"))
-        plans = _plans_of(index, rank_infos) if index is not None else []
-        return [(rank, plan) for rank, plan in plans if plan in there and f"{rank}.json" not in there]
+        wanted = _rank_files(index, rank_infos) if index is not None else []
+        return [file for file in wanted if file.plan in there and file.name not in there]
 
     def schedule_numbers(self) -> list[int]:
         """Numbers that have a folder, committed or not, ascending; what comes after a jump was planted."""
@@ -133,10 +144,23 @@ class ScheduleFiles(RecordFolder):
         return self._last_plan[1].model_copy(update={"rank": rank_info.rank})
 
 
-def _plans_of(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[tuple[int, str]]:
-    """The plan file of each rank that has one."""
-    plans = [(info.rank, index.plan_file(info)) for info in rank_infos]
-    return [(rank, plan) for rank, plan in plans if plan is not None]
+def _rank_files(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[_RankFile]:
+    """The files of all ranks that have a plan, each after the file that it is linked to."""
+    files: list[_RankFile] = []
+    newest: dict[str, tuple[str, int]] = {}  # of each plan: the file that the next name is given to, and its names
+    for info in rank_infos:
+        plan = index.plan_file(info)
+        if plan is None:
+            continue
+        name = f"{info.rank}.json"
+        same_as, names = newest.get(plan, (plan, 1))
+        if names == _NAMES_PER_FILE:
+            files.append(_RankFile(name, plan, None))
+            newest[plan] = (name, 1)
+        else:
+            files.append(_RankFile(name, plan, same_as))
+            newest[plan] = (same_as, names + 1)
+    return files
 
 
 def _groups(

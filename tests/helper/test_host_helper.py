@@ -138,7 +138,7 @@ def test_results_wait_for_a_directory_that_was_away(host: Host, wait_for: Wait) 
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     host.join(client, job, info)
-    away = host.root.with_name("away")
+    away = host.root.with_name(f"{host.root.name}.away")
     host.root.rename(away)
     result = {"rank": 0, "iter_time": [1.0], "iter_energy": [2.0]}
     client.send(messages.MeasurementReport(number=0, first_step=0, result=result))

@@ -217,7 +217,7 @@ def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path
     """All of a single pipeline gets 8 % slower: that is no straggler, the profile is out of date."""
     play = Play(cluster(episodes=[Episode(1.08, 80, 1000, 0)]), tmp_path, SETTINGS)
     played = list(play.run(140))
-    before = next(i for i in played if i.step == 78)
+    before = next(i for i in played if i.step == 79)
     after = played[-1]
     current = play.folder.read_current()
     assert current is not None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs import make_job, rank_infos, register
+from running import Gluster
 
 from pfo_fs.errors import RecordError
 from pfo_fs.models import FrequencySchedule, RankInfo
@@ -75,6 +77,40 @@ def test_ranks_with_one_plan_share_one_file(tmp_path: Path) -> None:
     write(folder, infos)
     paths = [tmp_path / folder.path / "sched/0" / f"{rank}.json" for rank in range(4)]
     assert {path.stat().st_ino for path in paths} == {paths[0].stat().st_ino}
+
+
+def test_no_file_gets_more_names_than_every_file_system_takes(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 1, dp=100), rank_infos(1, dp=100)
+    write(folder, infos)
+    assert folder.write_rank_files(0, infos)
+    paths = list((tmp_path / folder.path / "sched/0").glob("[0-9]*.json"))
+    assert len(paths) == 100
+    assert len({path.read_bytes() for path in paths}) == 1
+    assert max(path.stat().st_nlink for path in paths) == 32
+
+
+@pytest.mark.parametrize("error", [errno.EMLINK, errno.ENOSPC])
+def test_a_file_system_that_takes_few_links_gets_copies(tmp_path: Path, error: int) -> None:
+    class FewLinks(SystemCalls):
+        @staticmethod
+        def link(source: str, target: str, *, src_dir_fd: int, **kwargs: Any) -> None:
+            if os.stat(source, dir_fd=src_dir_fd).st_nlink > 2:
+                raise OSError(error, "too many links")
+            os.link(source, target, src_dir_fd=src_dir_fd, **kwargs)
+
+    job, infos = make_job(tmp_path, 1, dp=9), rank_infos(1, dp=9)
+    folder = SharedDirectory(Files(tmp_path, calls=FewLinks())).job(job.job_id)
+    folder.read_job()
+    write(folder, infos)
+    assert all(rank_file(tmp_path, folder, rank)["body"]["ranks"] == list(range(9)) for rank in range(9))
+
+
+def test_the_files_of_many_ranks_come_to_be_on_a_network_file_system(gluster: Gluster) -> None:
+    root = gluster.mounts[0] / "pfo"
+    folder, infos = make_job(root, 1, dp=100), rank_infos(1, dp=100)
+    write(folder, infos)
+    assert folder.write_rank_files(0, infos)
+    assert rank_file(root, folder, 99)["body"]["number"] == 0
 
 
 def test_without_hard_links_every_rank_has_a_copy(tmp_path: Path) -> None:
