@@ -37,7 +37,7 @@ class Coordinator:
 
     Args:
         folder: The job.
-        settings: What to schedule with, where the job does not say.
+        settings: What to schedule with, where the job asks for nothing.
         kind: `daemon`, or `local` for rank 0 of the job itself.
         generation: Which daemon leads; the ranks ignore schedules of an older one. 0 for `local`.
         lead_s: How long all ranks surely need to learn of a new schedule; it starts no sooner.
@@ -174,7 +174,7 @@ class Coordinator:
             age_s = now - self.first_seen
             return 0.02 if age_s < 1 else 0.2 if age_s < 10 else 5.0
         if layout.JOB not in names:
-            # The folder does not show what it did show: it is away for a moment, or gone. Neither says anything.
+            # The folder does not show what it did show: it is away for a moment, or gone. Nothing follows from that.
             return 1.0
         if layout.END in names:
             end = self.folder.read_end()

@@ -39,7 +39,7 @@ def read_history(folder: JobFolder, policy: str) -> History:
 
     Args:
         folder: The job.
-        policy: The scheduler and its arguments, as sources name them. What another policy has made is no use to it.
+        policy: The scheduler and its arguments, as sources name them. What another policy has made is left out.
     """
     history = History()
     for number in folder.schedule_numbers():

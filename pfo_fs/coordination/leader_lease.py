@@ -98,5 +98,5 @@ class LeaderLease:
         self.forget_silence(now)
 
     def forget_silence(self, now: float) -> None:
-        """After an outage of the file system the leader's silence says nothing; it is timed anew."""
+        """After an outage of the file system the leader's silence proves nothing; it is timed anew."""
         self._seen, self._seen_since = None, now

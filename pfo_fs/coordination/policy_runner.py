@@ -41,7 +41,7 @@ class PolicyRunner:
     Args:
         folder: The job.
         job: What `job.json` says.
-        settings: What to schedule with, where the job does not say.
+        settings: What to schedule with, where the job asks for nothing.
         kind: Of the coordinator.
         ranks: The job's ranks.
         monotonic: Returns monotonic time in s.

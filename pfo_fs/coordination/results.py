@@ -25,7 +25,7 @@ class Results:
         self._ranks = ranks
 
     def missing(self, number: int) -> list[int]:
-        """Returns the ranks of which there is no result under schedule `number`."""
+        """Returns the ranks without a result under schedule `number`."""
         return sorted(set(self._ranks.by_rank) - set(self._folder.ranks_with_result(number)))
 
     def read(self, number: int) -> list[ProfilingResult]:

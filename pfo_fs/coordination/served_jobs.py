@@ -114,7 +114,7 @@ class ServedJobs:
         return max(0.0, soonest - now)
 
     def restart_timers(self) -> None:
-        """After an outage of the file system the silence of jobs says nothing; it is timed anew."""
+        """After an outage of the file system the silence of jobs proves nothing; it is timed anew."""
         for entry in self._entries.values():
             entry.coordinator.last_alive = self._monotonic()
 
@@ -130,7 +130,7 @@ class ServedJobs:
         try:
             outcome = self._folders.look(list_now=list_now)
         except StoreError as error:
-            log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the daemon's heartbeat says so aloud
+            log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat fails too, and that is logged
             outcome = Found()
         finally:
             self._ended.put((_FOLDERS, outcome))

@@ -18,10 +18,10 @@ _ALLOWED = ("auto", "daemon-only")
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """What the site's file says.
+    """What the site allows.
 
     Attributes:
-        coordination: `auto`: a job without a daemon is scheduled by its own rank 0, unless the job says otherwise.
+        coordination: `auto`: a job without a daemon is scheduled by its own rank 0, unless the job asks for a daemon.
             `daemon-only`: only a daemon schedules; a job that no daemon claims keeps its default clocks.
         problem: What is wrong with the file, for people; empty if nothing is.
     """
@@ -39,7 +39,7 @@ def read_site_policy(shared: SharedDirectory) -> SitePolicy:
     """Reads `site.yaml`; without that file everything is allowed.
 
     A file that cannot be read or is not valid counts as `daemon-only`: the site wanted a restriction, and the strictest
-    one there is cannot break it. `problem` then says what is wrong.
+    one there is cannot break it. `problem` then tells what is wrong.
 
     Raises:
         StoreUnavailable: The file system does not answer.
@@ -54,7 +54,7 @@ def read_site_policy(shared: SharedDirectory) -> SitePolicy:
 
 
 def parse_site_policy(content: bytes) -> SitePolicy:
-    """Reads the content of a `site.yaml`; `problem` says what is wrong with it."""
+    """Reads the content of a `site.yaml`; `problem` tells what is wrong with it."""
     try:
         # The loader builds plain values only. References are refused: a few bytes of them can stand for gigabytes.
         if any(isinstance(token, (yaml.AliasToken, yaml.AnchorToken)) for token in yaml.scan(content)):

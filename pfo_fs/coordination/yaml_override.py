@@ -28,7 +28,7 @@ Resolve = Callable[[ScheduleDocument], list[FrequencySchedule]]
 
 
 class SettledFile:
-    """Follows the content of one file: says when it has stopped changing, and when it is gone.
+    """Follows the content of one file: when it has stopped changing, and when it is gone.
 
     Attributes:
         content: As it was read last; None before that, and once the file is gone.
@@ -110,7 +110,7 @@ class YamlOverride:
 
         Args:
             present: Whether a listing of the job's folder shows it: one that shows `job.json`, for only that is a
-                listing of this folder. A folder that is away for a moment says nothing about the file.
+                listing of this folder. Nothing follows from a folder that is away for a moment.
             now: Monotonic time in seconds.
             resolve: Turns a well-formed document into schedules for this job's ranks, or raises `PlanError`.
         """

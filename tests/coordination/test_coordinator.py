@@ -203,7 +203,7 @@ def test_two_ranks_at_one_place_are_named(tmp_path: Path, clock: Clock) -> None:
     register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 0})])
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
-    assert "ranks 0 and 1 both say" in coordinator.message
+    assert "ranks 0 and 1 both registered as" in coordinator.message
 
 
 def test_a_plan_for_another_number_of_stages_is_said_with_both_numbers(tmp_path: Path, clock: Clock) -> None:
