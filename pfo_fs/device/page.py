@@ -49,6 +49,8 @@ NO_NUMBER = -(1 << 62)
 """No schedule number: nothing measured yet."""
 
 # A mark is two words: time.monotonic_ns(), and kind | value << 8.
+MAX_STEP = (1 << 55) - 1
+"""The highest step that fits into a mark."""
 STEP_BEGIN = 1
 """The value is the step; the schedule number follows in a mark of kind `NUMBER`."""
 NUMBER = 2

@@ -145,11 +145,11 @@ class HelperClient:
             if not packet:
                 self.lost = True
                 break
-            message = self._decode(packet)
-            if isinstance(message, (kind, messages.Refused)):
-                return message
-            if message is not None:
-                self._inbox.append(message)
+            received = self._decode(packet)
+            if isinstance(received, (kind, messages.Refused)):
+                return received
+            if received is not None:
+                self._inbox.append(received)
         return None
 
     def poll(self) -> ToTraining | None:

@@ -212,10 +212,9 @@ class RanksThatHearAtDifferentTimes(RuleBasedStateMachine):
         for one in range(RANKS):
             for other in range(one):
                 due = self.due(one)
-                if due == self.due(other) and due and self.ranks[one].switcher.number == due.number:
-                    if self.ranks[other].switcher.number == due.number:
-                        running = {self.ranks[one].runs, self.ranks[other].runs} - {None}
-                        assert len(running) <= 1
+                numbers = {self.ranks[one].switcher.number, self.ranks[other].switcher.number}
+                if due is not None and due == self.due(other) and numbers == {due.number}:
+                    assert len({self.ranks[one].runs, self.ranks[other].runs} - {None}) <= 1
 
 
 RanksThatHearAtDifferentTimes.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
