@@ -23,7 +23,7 @@ from pfo_fs.training.schedule_feed import (
 )
 from pfo_fs.training.schedule_switcher import Resume, Suspend
 
-_MOST_MISSED = 64
+_MOST_PENDING = 64
 
 
 class HelperFeed:
@@ -41,10 +41,9 @@ class HelperFeed:
         self._at_once = at_once
         self._monotonic = monotonic
         self._lease_until_s = math.inf
-        self._newest = -1
-        self._missed: set[int] = set()
-        self._missed_until_step = 0
-        self._missed_said = False
+        self._started = -1  # the newest schedule that was heard and has started
+        self._pending: dict[int, int] = {}  # number and start step of newer ones
+        self._missed = False
 
     def step_begin(
         self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]
@@ -56,8 +55,8 @@ class HelperFeed:
         if self._lease_until_s != math.inf and self._monotonic() >= self._lease_until_s:
             self._lease_until_s = math.inf
             updates.append(Suspend(LEASE_OVER, LEASE_OVER_TEXT))
-        if self._missed or self._missed_said:
-            self._look_at_missed(step, updates)
+        if self._pending:
+            self._look_for_gaps(step, updates)
         return updates
 
     def close(self) -> None:
@@ -69,7 +68,10 @@ class HelperFeed:
                 return  # only the broadcast uses it
             start_step = step if self._at_once else message.start_step
             updates.append(pending_for(self._rank, message, start_step))
-            self._note_number(message.number, start_step)
+            if message.number > self._started:
+                self._pending[message.number] = start_step
+                if len(self._pending) > _MOST_PENDING:
+                    del self._pending[min(self._pending)]
         elif isinstance(message, LeaseRenewed):
             self._lease_until_s = self._monotonic() + message.lease_s if message.lease_s else math.inf
             updates.append(Resume(LEASE_OVER))
@@ -78,24 +80,18 @@ class HelperFeed:
         elif isinstance(message, DirectoryBack):
             updates.append(Resume(DIRECTORY_LOST))
 
-    def _note_number(self, number: int, start_step: int) -> None:
-        self._missed.discard(number)
-        if number <= self._newest:
-            return
-        if self._newest >= 0:
-            first = max(self._newest + 1, number - _MOST_MISSED)
-            self._missed |= set(range(first, number))
-            self._missed_until_step = start_step
-        self._newest = number
-
-    def _look_at_missed(self, step: int, updates: list[ScheduleUpdate]) -> None:
+    def _look_for_gaps(self, step: int, updates: list[ScheduleUpdate]) -> None:
         """Default clocks while other ranks may follow a schedule that this rank has not heard of."""
-        if step >= self._missed_until_step:
-            self._missed.clear()
-        if self._missed and not self._missed_said:
-            numbers = ", ".join(map(str, sorted(self._missed)[:5]))
-            text = f"rank {self._rank} has not heard of schedule {numbers}; default clocks until the next one starts"
-            updates.append(Suspend(SCHEDULE_MISSED, text))
-        elif self._missed_said and not self._missed:
+        due = [number for number, start_step in self._pending.items() if start_step <= step]
+        if due:
+            self._started = max(due)
+            self._pending = {number: start for number, start in self._pending.items() if number > self._started}
+        # Numbers are given without gaps, so as many schedules are pending as there are numbers after the started one.
+        known = not self._pending or max(self._pending) - self._started == len(self._pending)
+        missed = self._started >= 0 and not known
+        if missed and not self._missed:
+            text = f"rank {self._rank} has missed a schedule after number {self._started}"
+            updates.append(Suspend(SCHEDULE_MISSED, f"{text}; default clocks until the next one starts"))
+        elif self._missed and not missed:
             updates.append(Resume(SCHEDULE_MISSED))
-        self._missed_said = bool(self._missed)
+        self._missed = missed

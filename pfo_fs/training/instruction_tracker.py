@@ -299,16 +299,20 @@ class InstructionTracker:
     def _check_marks(self) -> None:
         """Judges the marks of this step, as long as there is something to judge."""
         check = self._mark_check
-        if check is not None and self._measuring:
+        if check is None:
+            return
+        if self._head - self._step_head > RING_MARKS:
+            self._mark_check = None  # a step of which not all marks are there cannot be judged
+            return
+        if self._measuring:
             check.step_ended(self._step_codes(), self._name_of)
-        if check is not None and check.done:
+        if check.done:
             self._mark_check = None
 
     def _step_codes(self) -> Iterable[int]:
         """The codes of the marks of this step."""
         words = self._words
-        marks = range(max(self._step_head, self._head - RING_MARKS), self._head)
-        return [words[RING + 2 * (mark & RING_MASK) + 1] for mark in marks]
+        return [words[RING + 2 * (mark & RING_MASK) + 1] for mark in range(self._step_head, self._head)]
 
     def _name_of(self, place: int) -> str:
         return next((name for name, code in self._begin_codes.items() if code >> 8 == place), "?")

@@ -217,5 +217,5 @@ class RanksThatHearAtDifferentTimes(RuleBasedStateMachine):
                     assert len({self.ranks[one].runs, self.ranks[other].runs} - {None}) <= 1
 
 
-RanksThatHearAtDifferentTimes.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+RanksThatHearAtDifferentTimes.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestRanksThatHearAtDifferentTimes = RanksThatHearAtDifferentTimes.TestCase
