@@ -145,7 +145,7 @@ class InstructionTracker:
         self._plan = _NOTHING
         self._mark_check = self._on_mismatch = self._order = None
         self._in_step = self._measuring = False
-        self._target_mhz = 0
+        self._position = self._target_mhz = 0
 
     # ---- training calls these
 
