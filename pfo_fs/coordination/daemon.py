@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from filelock import BaseFileLock
 
@@ -165,7 +166,7 @@ class Daemon:
 
     def _take_over(self, now: float) -> bool:
         """Becomes the leader if there is none, or if the one there is has been silent for too long."""
-        newest = self._shared.last_generation()
+        newest, generation = self._shared.last_and_next_generation()
         told = self._shared.read_daemon()
         state = None if told is None else (told.generation, told.counter)
         key = (newest, state[1] if state else -1)
@@ -182,7 +183,6 @@ class Daemon:
             if self._lock is None and silent_s < _SILENT_LOCK_HOLDER * self._settings.lease_timeout:
                 return False
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
-        generation = self._shared.next_generation()
         claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
         if not self._shared.claim_generation(claim):
             self._release_lock()
@@ -197,6 +197,8 @@ class Daemon:
         log.info("leading, generation %d", self.generation)
         self._say(stopped=False)
         self._beat = now
+        with suppress(StoreError):
+            self._shared.remove_stale_temporaries()
         return True
 
     def _note_leader(self, told: bodies.DaemonBody | None) -> None:
