@@ -29,7 +29,7 @@ Wait = Callable[..., Any]
 
 
 def told(root: Path) -> bodies.DaemonBody | None:
-    return SharedDirectory(Files(root)).read_daemon()
+    return SharedDirectory(Files(root, create=True)).read_daemon()
 
 
 def number_of(folder: JobFolder) -> int:
