@@ -60,7 +60,7 @@ class Window:
         index: Its commit.
         end_step: The first step of the next schedule; None: it is the last one.
         schedules: Of each rank that has one; ranks without leave their clocks alone.
-        measured: None while nobody has handed in results.
+        measured: None while there are no results.
     """
 
     index: bodies.IndexBody
@@ -290,7 +290,7 @@ def _profile_of(data: JobData) -> str | None:
     if data.model is not None and data.model.profile:
         path = data.model.profile
         if path.split("/")[0] != "profiles" or len(path.split("/")) != 3:
-            raise RecordError(f"model.json: {path!r} is no path of a profile below the shared directory")
+            raise RecordError(f"model.json: {path!r} is not the path of a profile below the shared directory")
         paths.append(path)
     elif "profiles" in files.names():
         paths = [f"profiles/{key}/{data.job.job_info.job_id}.csv" for key in files.names("profiles")]
@@ -300,5 +300,5 @@ def _profile_of(data: JobData) -> str | None:
             try:
                 return content.decode()
             except UnicodeDecodeError as error:
-                raise RecordError(f"{path}: is no text: {error}") from None
+                raise RecordError(f"{path}: is not text: {error}") from None
     return None
