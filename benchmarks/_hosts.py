@@ -1,4 +1,4 @@
-"""pfo-fs's side of `coordination.py`: the hosts of a job, each an helper, in a few client processes.
+"""pfo-fs's side of `coordination.py`: the hosts of a job, each a helper, in a few client processes.
 
 Run as a script it is one client process, told by lines on standard input what to do.
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,71 +25,95 @@ PER_HOST = 8
 THREADS = 16
 
 
-class Trainer:
-    """Stands in for the connection to a training process."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank, self.role = rank, ""
-        self.answers: list[dict[str, Any]] = []
-        self.schedule: dict[str, Any] | None = None
-        self.at = 0.0
-
-    def send(self, message: dict[str, Any]) -> None:
-        if message["type"] == "schedule":
-            self.schedule, self.at = message, time.monotonic()
-        else:
-            self.answers.append(message)
-
-
 class Host:
-    """One host: its helper and the trainers of its ranks."""
+    """One host: its helper's state, its files, and what the trainers of its ranks would hear."""
 
     def __init__(self, root: str, number: int, size: int, counting: bool) -> None:
-        from pfo_fs.helper.host_helper import HostHelper
+        from pfo_fs.helper.operations import DirectoryOperations
+        from pfo_fs.helper.state import HelperState
         from pfo_fs.settings import load_settings
         from pfo_fs.store import Files, SharedDirectory
 
-        calls = common.CountingCalls() if counting else None
-        shared = SharedDirectory(Files(root, calls=calls), f"node{number}:1")
-        self.helper = HostHelper(shared, "token", load_settings(), local_mount=True)
+        self.operations = DirectoryOperations(root, f"node{number}:1", load_settings().scheduler)
+        if counting:
+            self.operations._shared = SharedDirectory(Files(root, calls=common.CountingCalls()), f"node{number}:1")
+        self.state = HelperState("token", poll_interval_s=None, now_s=time.monotonic())
         self.size = size
-        self.trainers = [Trainer(rank) for rank in range(number * PER_HOST, min(size, (number + 1) * PER_HOST))]
+        self.ranks = range(number * PER_HOST, min(size, (number + 1) * PER_HOST))
+        self.heard: list[Any] = []
+        self.at = 0.0
+        self.greeted: set[int] = set()
+        self.do(self.state.first_actions())
 
-    def hand(self, trainer: Trainer, what: str, **fields: object) -> None:
-        self.helper._handle(trainer, {"rank": trainer.rank, "token": "token", **fields, "type": what})  # type: ignore[arg-type]
+    def do(self, actions: list[Any]) -> None:
+        """Carries out what the state wants done, one operation after the other, as the helper's worker does."""
+        from pfo_fs.errors import PfoError
+        from pfo_fs.helper import events as e
+
+        waiting = deque(actions)
+        while waiting:
+            action = waiting.popleft()
+            if isinstance(action, e.Send):
+                self.heard.append(action.message)
+            elif isinstance(action, e.Run):
+                try:
+                    done = e.OperationDone(action.operation, self.operations.execute(action.operation))
+                except PfoError as error:
+                    done = e.OperationDone(action.operation, error=error)
+                waiting.extend(self.state.handle(done, time.monotonic()))
+
+    def say(self, rank: int, message: Any) -> None:
+        """A training process sends a message, after its greeting."""
+        from pfo_fs.helper import events as e
+        from pfo_fs.ipc import messages as m
+
+        if rank not in self.greeted:
+            self.greeted.add(rank)
+            self.do(
+                self.state.handle(
+                    e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), time.monotonic()
+                )
+            )
+        self.do(self.state.handle(e.MessageArrived(rank, message), time.monotonic()))
 
     def create(self) -> dict[str, Any]:
         """Rank 0: makes the job and settles who schedules it."""
-        first = self.trainers[0]
+        from pfo_fs.ipc import messages as m
+
         attempt = secrets.token_hex(8)
-        self.hand(first, "hello")
-        job = {"job_info": degrees(self.size), "coordination": "auto"}
-        self.hand(first, "create", job=job, attempt=attempt)
-        self.hand(first, "coordinate", mode="auto")
-        created, coordinated = first.answers
-        assert coordinated["kind"] == "daemon", "the daemon did not claim the job"
-        return {"job_id": created["job_id"], "attempt": attempt, "kind": "daemon"}
+        self.say(0, m.CreateJob(job={"job_info": degrees(self.size), "coordination": "auto"}, attempt=attempt))
+        self.say(0, m.ChooseCoordination(mode="auto"))
+        created, chosen = self.heard
+        assert chosen.coordination == "daemon", "the daemon did not claim the job"
+        return {"job_id": created.job_id, "attempt": attempt, "coordination": "daemon"}
 
     def join(self, job: dict[str, Any]) -> float:
         """All ranks register; returns the seconds until the first look."""
-        self.helper._started = time.monotonic()
-        for trainer in self.trainers:
-            if not trainer.role:
-                self.hand(trainer, "hello")
-            body = {"rank_info": rank_info(trainer.rank, self.size), "nonce": secrets.token_hex(8), "host": "node"}
-            self.hand(trainer, "join", rank_body={**body, "gpu_name": "NVIDIA A100-SXM4-80GB"}, **job)
+        from pfo_fs.ipc import messages as m
+
+        for rank in self.ranks:
+            body = {"rank_info": rank_info(rank, self.size), "nonce": secrets.token_hex(8), "host": "node"}
+            self.say(rank, m.JoinJob(rank_body={**body, "gpu_name": "NVIDIA A100-SXM4-80GB"}, **job))
         return 0.0
 
     def look(self) -> float | None:
         """One look for the schedule; returns the seconds until the next one, None once all ranks have theirs."""
-        pause_s = self.helper._poll(time.monotonic())
-        if not all(trainer.schedule for trainer in self.trainers):
-            return pause_s
-        assert all(len((trainer.schedule or {})["frequencies"]) == 2 * MICROBATCHES for trainer in self.trainers)
-        return None
+        from pfo_fs.helper import events as e
+        from pfo_fs.ipc import messages as m
+
+        self.do(self.state.handle(e.TimePassed(), time.monotonic()))
+        for message in self.heard:
+            if isinstance(message, m.NewSchedule) and set(message.ranks) >= set(self.ranks):
+                assert all(len(plan.frequencies) == 2 * MICROBATCHES for plan in message.plans)
+                self.at = time.monotonic()
+                return None
+        return max(0.0, self.state.next_wake_s() - time.monotonic())
 
     def bye(self) -> None:
-        self.hand(self.trainers[0], "bye")
+        """Rank 0 says goodbye."""
+        from pfo_fs.ipc import messages as m
+
+        self.say(0, m.Goodbye(reason="finished"))
 
 
 def run_hosts(hosts: list[Host], job: dict[str, Any]) -> None:
@@ -132,7 +156,7 @@ def worker(root: str, size: int, numbers: range) -> None:
             hosts[0].bye()
         else:
             run_hosts(hosts, message)
-            told = {"end": max(trainer.at for host in hosts for trainer in host.trainers)}
+            told = {"end": max(host.at for host in hosts)}
             told["calls"] = common.CountingCalls.counts
         print(json.dumps({**told, "cpu_s": time.process_time() - cpu}), flush=True)
 

@@ -14,10 +14,10 @@ loop that sends the three requests of the optimizer's constructor over one kept-
 answers only after the time was taken: real ranks open three connections, build three TLS contexts and parse. `--httpx`
 adds those, with 8 and 64 ranks as threads here.
 
-pfo-fs: a real daemon on a local directory. Each host of 8 ranks is the `HostHelper` that the host's helper process
-runs, so all checks, locks, retries and pauses are the real ones; a few threads in two processes drive all of them. The
-sockets between trainers and helper are left out, as is what carries the job id from rank 0 to all others on either
-side (`torch.distributed`).
+pfo-fs: a real daemon on a local directory. Each host of 8 ranks is what the host's helper process runs, its state and
+its operations, so all checks, locks, retries and pauses are the real ones; a few threads in two processes drive all of
+them. The sockets between trainers and helper are left out, as is what carries the job id from rank 0 to all others on
+either side (`torch.distributed`).
 
 All ranks share this machine's cores with the daemon or server, which in truth they do not: client CPU is given apart.
 No network and no network file system is measured: no HTTP round trips between hosts, no metadata server. "Calls" are

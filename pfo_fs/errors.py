@@ -6,22 +6,48 @@
     +- RecordError (ValueError)      a file in the shared directory is not a valid record
     +- StoreError (OSError)          the shared directory refuses: permissions, ownership, full, read-only
     |  +- StoreUnavailable           the file system does not answer as it should right now; trying again may help
-    |  +- AlreadyClaimed             somebody else owns this name (a rank that is registered twice, say)
-    +- DeviceError (RuntimeError)    a GPU cannot be found or does not do as told
+ X    +- DeviceError (RuntimeError)    a GPU cannot be found or does not do as told
     |  +- DevicePermissionError      it could, but this user may not; the message says what to grant
     +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
     +- PlannerError (RuntimeError)         the planner's solver failed, or has no answer to what was asked
        +- Impossible (ValueError)          nothing fulfils the request; the message and the fields say what is possible
 
-Messages say what was wrong, where, and what to do about it.
+Messages say what was wrong, where, and what to do about it. Messages may quote files that other people wrote, so
+`plain_text` cleans every message when the error is made; bodies of records and log lines are cleaned by it as well.
 """
 
 from __future__ import annotations
 
+_MAX_MESSAGE_CHARS = 20_000
+
+
+def plain_text(text: str, max_chars: int = 4000, *, keep_lines: bool = False) -> str:
+    """Returns `text` such that a terminal or a log shows it and does nothing else.
+
+    Line ends and other white space become spaces. Control characters (escape sequences begin with one), characters
+    that change the direction of text, invisible ones and halves of surrogate pairs become question marks.
+
+    Args:
+        text: What another process, user or file said.
+        max_chars: What is longer is cut, and ends in `...`.
+        keep_lines: Line feeds stay.
+    """
+    if len(text) > max_chars:
+        text = text[: max(0, max_chars - 3)] + "..."
+    if text.isprintable():
+        return text
+    if keep_lines:
+        return "\n".join(plain_text(line, max_chars) for line in text.split("\n"))
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
 
 class PfoError(Exception):
     """Base class of every error raised by pfo-fs."""
+
+    def __init__(self, *args: object) -> None:
+        clean = (plain_text(a, _MAX_MESSAGE_CHARS, keep_lines=True) if isinstance(a, str) else a for a in args)
+        super().__init__(*clean)
 
 
 class ConfigError(PfoError, ValueError):
@@ -51,8 +77,12 @@ class StoreUnavailable(StoreError):
     """The file system gave an error that may pass: stale handle, timeout, lost connection."""
 
 
+class FolderAway(StoreUnavailable):
+    """A job's folder is not seen now. This says nothing about the files in it: none of them counts as removed."""
+
+
 class AlreadyClaimed(StoreError):
-    """The name is taken by somebody else."""
+    """Another process has taken the name."""
 
 
 class DeviceError(PfoError, RuntimeError):

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from pfo_fs.errors import plain_text
 
 INSTRUCTIONS = (
     "forward",
@@ -26,6 +28,43 @@ MAX_WORLD_SIZE = 1_000_000
 MAX_INSTRUCTIONS = 65_535
 """Longest instruction list of one rank in one iteration (64 stages x 1,000 micro-batches need 2,000)."""
 
+# Every number and text that is read from a file or a message has one of these types, so that no value of a record,
+# however it was made, overflows a machine word, a wait or a sum, or reaches a terminal uncleaned.
+
+MAX_SCHEDULE_NUMBER = 999_999_999
+RankNumber = Annotated[int, Field(ge=0, lt=MAX_WORLD_SIZE)]
+StageNumber = Annotated[int, Field(ge=0, lt=MAX_WORLD_SIZE)]
+Degree = Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)]
+ScheduleNumber = Annotated[int, Field(ge=0, le=MAX_SCHEDULE_NUMBER)]
+ScheduleNumberOrNone = Annotated[int, Field(ge=-1, le=MAX_SCHEDULE_NUMBER)]
+"""-1: no schedule."""
+StepNumber = Annotated[int, Field(ge=0, le=10**12)]
+StepNumberOrNone = Annotated[int, Field(ge=-1, le=10**12)]
+"""-1: before the first step."""
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""Of what only grows: looks, heartbeats, replacements of a file."""
+Megahertz = Annotated[int, Field(ge=0, le=60_000)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Joules = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+"""Measured: the difference of two counters may be a little below 0."""
+Watts = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+"""Measured or fitted: a fit may go below 0."""
+Ratio = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+MAX_ITERATIONS = 100_000
+"""Most iterations in one result."""
+
+
+def _cleaned(max_chars: int) -> BeforeValidator:
+    return BeforeValidator(lambda text: plain_text(text, max_chars) if isinstance(text, str) else text)
+
+
+InstructionName = Annotated[str, _cleaned(64), Field(min_length=1)]
+Text = Annotated[str, _cleaned(4000)]
+"""For people: one line that is safe to show; what is longer is cut."""
+ShortText = Annotated[str, _cleaned(255)]
+"""For people, too: names of hosts, programs and GPUs."""
+
 InstructionOrder: TypeAlias = Sequence[tuple[str, "int | None"]]
 """The instructions of one iteration of one rank, in order: (name, stage or None where the rank holds one stage)."""
 InstructionOrders: TypeAlias = Mapping[int, "InstructionOrder | None"]
@@ -36,7 +75,7 @@ _MAX_METADATA_CHARS = 80
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", validate_assignment=True)
+    model_config = ConfigDict(extra="ignore", validate_assignment=True, allow_inf_nan=False)
 
 
 def safe_name(text: str) -> str:
@@ -60,11 +99,11 @@ class JobInfo(_Model):
     """
 
     job_id: str = Field(default="", max_length=255)
-    pp_degree: int = Field(ge=1)
-    dp_degree: int = Field(ge=1)
-    tp_degree: int = Field(ge=1)
-    world_size: int = Field(ge=1, le=MAX_WORLD_SIZE)
-    job_metadata: str | None = Field(default=None, max_length=4096)
+    pp_degree: Degree
+    dp_degree: Degree
+    tp_degree: Degree
+    world_size: Degree
+    job_metadata: Text | None = None
 
     @field_validator("job_id")
     @classmethod
@@ -117,11 +156,11 @@ class RankInfo(_Model):
         available_frequencies: Graphics clocks that the rank's GPU offers, in MHz; empty where clocks cannot be set.
     """
 
-    rank: int = Field(ge=0)
-    dp_rank: int = Field(ge=0)
-    pp_rank: int = Field(ge=0)
-    tp_rank: int = Field(ge=0)
-    available_frequencies: list[int] = Field(max_length=4096)
+    rank: RankNumber
+    dp_rank: RankNumber
+    pp_rank: RankNumber
+    tp_rank: RankNumber
+    available_frequencies: list[Megahertz] = Field(max_length=4096)
 
 
 class FrequencySchedule(_Model):
@@ -133,16 +172,16 @@ class FrequencySchedule(_Model):
         stages: For a rank that holds several stages: the stage of each instruction, as long as `frequencies`.
     """
 
-    rank: int = Field(ge=0)
+    rank: RankNumber
     frequencies: list[tuple[str, int]] = Field(max_length=MAX_INSTRUCTIONS)
-    stages: list[int] | None = None
+    stages: list[StageNumber] | None = Field(default=None, max_length=MAX_INSTRUCTIONS)
 
     @field_validator("frequencies")
     @classmethod
     def _names_and_clocks_are_plausible(cls, frequencies: list[tuple[str, int]]) -> list[tuple[str, int]]:
         for position, (name, mhz) in enumerate(frequencies):
-            if not 0 < len(name) <= 64:
-                raise ValueError(f"instruction {position}: the name must have 1 to 64 characters")
+            if not 0 < len(name) <= 64 or not name.isprintable():
+                raise ValueError(f"instruction {position}: the name must have 1 to 64 printable characters")
             if not 0 <= mhz <= 60_000:
                 raise ValueError(f"instruction {position} ({name}): {mhz} MHz is no clock; give 0 to leave it alone")
         return frequencies
@@ -165,11 +204,11 @@ class InstructionPower(_Model):
         seconds: How long it ran in the window.
     """
 
-    instruction: str = Field(max_length=64)
-    frequency: int = Field(ge=0, le=60_000)
-    power: float
-    error: float = Field(ge=0)
-    seconds: float = Field(ge=0)
+    instruction: Annotated[str, _cleaned(64)]
+    frequency: Megahertz
+    power: Watts
+    error: Annotated[Watts, Field(ge=0)]
+    seconds: Seconds
 
 
 class ProfilingResult(_Model):
@@ -185,12 +224,12 @@ class ProfilingResult(_Model):
         powers: Of each instruction at each clock, with their errors.
     """
 
-    rank: int = Field(ge=0)
-    iter_time: list[float]
-    iter_energy: list[float]
-    time_breakdown: dict[str, list[list[float]]] = {}
-    energy_breakdown: dict[str, list[list[float]]] = {}
-    iter_span: list[float] = []
+    rank: RankNumber
+    iter_time: list[Seconds] = Field(max_length=MAX_ITERATIONS)
+    iter_energy: list[Joules] = Field(max_length=MAX_ITERATIONS)
+    time_breakdown: dict[InstructionName, list[list[Seconds]]] = Field(default={}, max_length=1024)
+    energy_breakdown: dict[InstructionName, list[list[Joules]]] = Field(default={}, max_length=1024)
+    iter_span: list[Seconds] = Field(default=[], max_length=MAX_ITERATIONS)
     powers: list[InstructionPower] = Field(default=[], max_length=1024)
 
 
@@ -226,11 +265,11 @@ class Straggler(_Model):
 
     Attributes:
         slowdown: Of the straggling pipeline, against its time at the highest clocks.
-        pipeline: Its data-parallel rank; None: it is outside of this job, or nobody knows which.
+        pipeline: Its data-parallel rank; None: it is outside of this job, or not known.
     """
 
     slowdown: float = Field(ge=1, le=100)
-    pipeline: int | None = Field(default=None, ge=0)
+    pipeline: RankNumber | None = None
 
 
 class PlanInputs(_Model):
@@ -245,5 +284,5 @@ class PlanInputs(_Model):
 
     target: Target | None = None
     straggler: Straggler | None = None
-    slow_pipelines: dict[int, float] = Field(default={}, max_length=100_000)
-    remeasure_epoch: int = Field(default=0, ge=0)
+    slow_pipelines: dict[RankNumber, Ratio] = Field(default={}, max_length=100_000)
+    remeasure_epoch: ScheduleNumber = 0

@@ -33,7 +33,7 @@ def make_job(
     info = JobInfo(pp_degree=pp, dp_degree=dp, tp_degree=1, world_size=pp * dp)
     info.set_job_id("Test")
     body = bodies.JobBody.model_validate({"job_info": info.model_dump(), "coordination": coordination, **fields})
-    return SharedDirectory(Files(root), "test").create_job(body, attempt)
+    return SharedDirectory(Files(root, create=True), "test").create_job(body, attempt)
 
 
 def register(folder: JobFolder, infos: list[RankInfo]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Generator
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult
-from pfo_fs.scheduler import FrequencyScheduler
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
 
 
 class ThreeSteps(FrequencyScheduler):
@@ -26,7 +27,7 @@ class ThreeSteps(FrequencyScheduler):
 class Thoughtful(FrequencyScheduler):
     """Plans, for jobs that say so in their metadata, until a file is there."""
 
-    plans = True
+    planning_takes_seconds = True
 
     def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
         if self.job_info.job_metadata == "think":
@@ -42,11 +43,10 @@ class FollowsStraggler(FrequencyScheduler):
         while True:
             yield []
 
-    def next_schedule(self) -> list[FrequencySchedule]:
-        super().next_schedule()
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
         mhz = 900 if self.plan_inputs.straggler else 1200
         clocks = [("forward", mhz), ("backward", mhz)]
-        return [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos]
+        return ScheduleRequest([FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos])
 
 
 class Broken(FrequencyScheduler):
@@ -56,3 +56,27 @@ class Broken(FrequencyScheduler):
         if self.job_info.job_metadata == "break":
             raise ZeroDivisionError("as asked")
         yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+
+
+class SlowFirst(FrequencyScheduler):
+    """The first one that is made plans until it is let go; all others answer at once."""
+
+    planning_takes_seconds = True
+    made: list[SlowFirst] = []  # noqa: RUF012
+    go_on = threading.Event()
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        SlowFirst.made.append(self)
+        if len(SlowFirst.made) == 1:
+            SlowFirst.go_on.wait(60)
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+
+
+class Quits(FrequencyScheduler):
+    """Ends the process that it runs in, once it has results, for jobs that say so in their metadata."""
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+        if self.job_info.job_metadata == "quit":
+            raise SystemExit("as asked")
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1005)]) for info in self.rank_infos]

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"ipc", "helper", "device", "scheduler"},
     "power_limit": {"ipc", "device", "store"},
     "integrations": {"training", "power_limit"},
-    "simulator": {"training", "device", "planner", "store", "coordination"},
+    "simulator": {"ipc", "training", "helper", "device", "planner", "store", "coordination"},
     "reports": {"store", "planner", "autotune"},
     "cli": {
         "store",

@@ -36,7 +36,7 @@ def test_the_policy_of_ones_own_goes_down_step_by_step() -> None:
 
 def test_the_yaml_is_well_formed() -> None:
     document = parse_schedule_yaml(block("yaml", "stages:"))
-    assert document.everybody is not None
+    assert document.for_all is not None
 
 
 def test_every_setting_of_the_table_exists() -> None:

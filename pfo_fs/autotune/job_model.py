@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from pfo_fs.autotune.samples import Entry, iterations_of
+from pfo_fs.autotune.samples import RunInstruction, iterations_of
+from pfo_fs.autotune.window_results import span_of
 from pfo_fs.errors import Impossible
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import (
@@ -24,10 +25,10 @@ from pfo_fs.planner import (
     pipeline_from_orders,
 )
 
-_MOST_PLANS = 32
-_ALIKE = 0.002
+_MOST_CACHED_PLANS = 32
+_SAME_TIME = 0.002
 """Relative: clocks whose times differ by less are one clock; on a GPU below its limits 15 MHz make a percent."""
-_SLOWER = 0.0005
+_MOST_SLOWDOWN_BY_CHANGES = 0.0005
 """Relative: what the price of clock changes may make the fastest plan slower than full speed."""
 
 
@@ -52,28 +53,23 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
 
 
 def measured_iteration(
-    pipeline: Pipeline, results: Sequence[ProfilingResult], entries: Sequence[Sequence[Entry]]
+    pipeline: Pipeline, results: Sequence[ProfilingResult], ran_by_stage: Sequence[Sequence[RunInstruction]]
 ) -> MeasuredIteration | None:
     """Returns the mean over a window of one pipeline's iterations; None if a rank has nothing to show.
 
     Args:
         pipeline: The DAG.
         results: Of each of its ranks.
-        entries: What each of them ran.
+        ran_by_stage: What each of them ran.
     """
     times: dict[Instruction, float] = {}
-    for order, result, ran in zip(pipeline.orders, results, entries, strict=True):
+    for order, result, ran in zip(pipeline.orders, results, ran_by_stage, strict=True):
         rows = list(iterations_of(result, ran))
         if not rows:
             return None
         for position, instruction in enumerate(order):
             times[instruction] = fmean(row[position][0] for row in rows)
     return MeasuredIteration(times, max(span_of(result) for result in results), {})
-
-
-def span_of(result: ProfilingResult) -> float:
-    """Mean time in s until a rank had run its last instruction."""
-    return fmean(result.iter_span or result.iter_time)
 
 
 class JobModel:
@@ -125,7 +121,7 @@ class JobModel:
             # has changes: those must not make it slower than full speed.
             for switch_time_s in (problem.switch_time_s, problem.switch_time_s / 10, 0.0):
                 planner = Planner(replace(problem, switch_time_s=switch_time_s), thorough=False)
-                if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _SLOWER):
+                if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _MOST_SLOWDOWN_BY_CHANGES):
                     break
             self._planners[self.time_margin] = planner
         return self._planners[self.time_margin]
@@ -155,7 +151,7 @@ class JobModel:
 
     def _keep(self, key: tuple[str, float, float], plan: Plan) -> None:
         """Keeps a plan, evaluated with what was measured."""
-        if len(self._plans) >= _MOST_PLANS:
+        if len(self._plans) >= _MOST_CACHED_PLANS:
             del self._plans[next(iter(self._plans))]
         self._plans[key] = plan.replace(problem=replace(self.problem, switch_time_s=plan.problem.switch_time_s))
 
@@ -171,7 +167,7 @@ def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
         alike = {}
         for kind in kinds:
             top = max(table[kind], key=lambda m: m.frequency_mhz)
-            alike[kind] = {m.frequency_mhz for m in table[kind] if m.time_s <= top.time_s * (1 + _ALIKE)}
+            alike[kind] = {m.frequency_mhz for m in table[kind] if m.time_s <= top.time_s * (1 + _SAME_TIME)}
         common = set.intersection(*alike.values())
         if not common:
             continue

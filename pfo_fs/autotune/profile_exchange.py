@@ -72,7 +72,7 @@ def merge_profile(
     """Takes a known profile for measured, at the clocks on offer where nothing was measured yet."""
     for kind in kinds:
         points = samples.points.setdefault(kind, {})
-        for m in known.measurements[kind]:
+        for m in known.measurements.get(kind, ()):
             if m.frequency_mhz in clocks_mhz[kind[0]] and m.frequency_mhz not in points:
                 point = points[m.frequency_mhz] = Point()
                 point.add_times(_COUNT, m.time_s, (_ERROR / 2 * m.time_s) ** 2 * _COUNT * (_COUNT - 1))

@@ -12,26 +12,26 @@ from pfo_fs.planner import Measurement, Profile
 
 Kind = tuple[int, str]
 """(stage, instruction)."""
-Entry = tuple[str, int, int]
+RunInstruction = tuple[str, int, int]
 """(instruction, stage, MHz) of one instruction of an iteration; 0 MHz: the driver's default."""
 
 _Run = tuple[float, float]
 """Time (s) and energy (J) of one run of an instruction."""
 
-_SETTLE_S = 0.03
-"""Instructions that begin so soon after a change of the clock may still have run at the old one."""
-_LEAST_RUNS = 3
-"""With fewer than so many settled runs, all count: better than none."""
-_OUTLIER = 6.0
-"""In median deviations: a pause of the operating system is no property of an instruction."""
-_POWER_FLOOR = 0.002
-"""Relative: no power is known better than this, whatever the fit says."""
-_AROUND = 9
-"""So many points make a parabola."""
-_MISFIT = 2.0
-"""Mean square of the distances, in standard errors, from which on a curve is not smooth."""
-_BLURRED = 0.05
-"""Relative error of a power that is only interpolated in a counter's ticks."""
+_CLOCK_SETTLES_WITHIN_S = 0.03
+"""Instructions that begin so many s after a change of the clock, or sooner, may still have run at the old one."""
+_LEAST_SETTLED_RUNS = 3
+"""With fewer settled runs than so many, all runs count."""
+_OUTLIER_DEVIATIONS = 6.0
+"""Runs that are further from the median than so many median deviations are left out: the operating system paused."""
+_LEAST_POWER_ERROR = 0.002
+"""Relative: no power is taken to be known better than this, even if a fit gives a smaller error."""
+_POINTS_PER_PARABOLA = 9
+"""So many neighbouring points are smoothed with one parabola."""
+_MOST_MEAN_SQUARE = 2.0
+"""A curve is not smooth if the mean square of its distances from the parabolas, in standard errors, is larger."""
+_INTERPOLATED_POWER_ERROR = 0.05
+"""Relative: the error of a power that is only interpolated between ticks of the energy counter."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Point:
 
     def add_power(self, power_w: float, error_w: float) -> None:
         """Adds a power with its standard error."""
-        weight = 1.0 / max(error_w, _POWER_FLOOR * abs(power_w), 1e-9) ** 2
+        weight = 1.0 / max(error_w, _LEAST_POWER_ERROR * abs(power_w), 1e-9) ** 2
         self.weight += weight
         self.power_w += (power_w - self.power_w) * weight / self.weight
 
@@ -103,43 +103,44 @@ class Samples:
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     waiting: Point = field(default_factory=Point)
 
-    def add(self, result: ProfilingResult, entries: Sequence[Entry], power_drift_factor: float = 1.0) -> None:
-        """Adds what one rank measured while it ran `entries`; iterations that ran something else are left out.
+    def add(self, result: ProfilingResult, ran: Sequence[RunInstruction], power_drift_factor: float = 1.0) -> None:
+        """Adds what one rank measured while it ran `ran`; iterations that ran something else are left out.
 
         Args:
             result: What was measured.
-            entries: What was run.
+            ran: Its instructions, in order, with their clocks.
             power_drift_factor: Power now, as a multiple of that of the first measurements at the same clocks.
         """
         everything: dict[tuple[Kind, int], list[_Run]] = {}
         settled: dict[tuple[Kind, int], list[_Run]] = {}
-        for iteration in iterations_of(result, entries):
+        for iteration in iterations_of(result, ran):
             since_s, before_mhz = 0.0, 0
-            for (name, stage, mhz), run in zip(entries, iteration, strict=True):
+            for (name, stage, mhz), run in zip(ran, iteration, strict=True):
                 if mhz != before_mhz:
                     since_s, before_mhz = 0.0, mhz
                 everything.setdefault(((stage, name), mhz), []).append(run)
-                if mhz == 0 or since_s >= _SETTLE_S:
+                if mhz == 0 or since_s >= _CLOCK_SETTLES_WITHIN_S:
                     settled.setdefault(((stage, name), mhz), []).append(run)
                 since_s += run[0]
         runs = {
-            key: settled[key] if len(settled.get(key, ())) >= _LEAST_RUNS else all_ for key, all_ in everything.items()
+            key: settled[key] if len(settled.get(key, ())) >= _LEAST_SETTLED_RUNS else all_
+            for key, all_ in everything.items()
         }
         for (kind, mhz), pairs in runs.items():
             kept = _without_outliers([time_s for time_s, _ in pairs])
             mean_s = fmean(kept)
             self._point(kind, mhz).add_times(len(kept), mean_s, sum((value - mean_s) ** 2 for value in kept))
-        self._add_powers(result, entries, runs, power_drift_factor)
+        self._add_powers(result, ran, runs, power_drift_factor)
 
     def _add_powers(
         self,
         result: ProfilingResult,
-        entries: Sequence[Entry],
+        ran: Sequence[RunInstruction],
         runs: Mapping[tuple[Kind, int], Sequence[_Run]],
         power_drift_factor: float,
     ) -> None:
         stages: dict[str, set[int]] = {}
-        for name, stage, _ in entries:
+        for name, stage, _ in ran:
             stages.setdefault(name, set()).add(stage)
         fitted = set()
         for power in result.powers:
@@ -154,7 +155,7 @@ class Samples:
             total_s = sum(time_s for time_s, _ in pairs)
             power_w = sum(energy_j for _, energy_j in pairs) / total_s / power_drift_factor if total_s > 0 else 0.0
             if key not in fitted and power_w > 0:
-                self._point(*key).add_power(power_w, _BLURRED * power_w)
+                self._point(*key).add_power(power_w, _INTERPOLATED_POWER_ERROR * power_w)
 
     def _point(self, kind: Kind, mhz: int) -> Point:
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())
@@ -211,7 +212,7 @@ def smoothed(curve: Mapping[int, Point]) -> dict[int, Point]:
     keeps its own values: it is the measure of everything. A curve whose points lie further off their parabolas than
     their errors allow, like one with a real step in it, stays as it is.
     """
-    if len(curve) < _AROUND:
+    if len(curve) < _POINTS_PER_PARABOLA:
         return dict(curve)
     clocks = sorted(curve, reverse=True)
     time_errors = [max(curve[mhz].time_error, 1e-5) for mhz in clocks]
@@ -233,12 +234,12 @@ def _local_parabolas(xs: Sequence[float], ys: Sequence[float], errors: Sequence[
 
     fitted = []
     for position, x in enumerate(xs):
-        first = min(max(0, position - _AROUND // 2), len(xs) - _AROUND)
-        near = slice(first, first + _AROUND)
+        first = min(max(0, position - _POINTS_PER_PARABOLA // 2), len(xs) - _POINTS_PER_PARABOLA)
+        near = slice(first, first + _POINTS_PER_PARABOLA)
         weights = [1 / (error * y) for error, y in zip(errors[near], ys[near], strict=True)]
         fitted.append(float(np.polyval(np.polyfit(np.array(xs[near]) - x, ys[near], 2, w=weights), 0.0)))
     squares = [((a - y) / (error * y)) ** 2 for a, y, error in zip(fitted, ys, errors, strict=True)]
-    return fitted if sum(squares) <= _MISFIT * len(squares) else list(ys)
+    return fitted if sum(squares) <= _MOST_MEAN_SQUARE * len(squares) else list(ys)
 
 
 def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
@@ -256,11 +257,11 @@ def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
     return Measurement(mhz, time_s, power_w * time_s)
 
 
-def iterations_of(result: ProfilingResult, entries: Sequence[Entry]) -> Iterator[list[_Run]]:
-    """Yields, for each iteration that ran `entries`, the time (s) and energy (J) of each of them in order."""
+def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[_Run]]:
+    """Yields, for each iteration that ran `ran`, the time (s) and energy (J) of each of them in order."""
     counts: dict[str, int] = {}
     place = []
-    for name, _, _ in entries:
+    for name, _, _ in ran:
         place.append((name, counts.get(name, 0)))
         counts[name] = counts.get(name, 0) + 1
     for number in range(len(result.iter_time)):
@@ -277,4 +278,4 @@ def _without_outliers(values: Sequence[float]) -> Sequence[float]:
     deviation = median(abs(value - middle) for value in values)
     if not deviation:
         return values
-    return [value for value in values if abs(value - middle) <= _OUTLIER * 1.4826 * deviation]
+    return [value for value in values if abs(value - middle) <= _OUTLIER_DEVIATIONS * 1.4826 * deviation]

@@ -1,4 +1,4 @@
-"""Which pipelines are slower than their plan says, from the time that their iterations take."""
+"""Which pipelines are slower than their plan promises, by the time that their iterations take."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from statistics import median
 
 from pfo_fs.scheduler.base import IterationTime
 
-_LEAST = 0.02
-"""Relative: less is no straggler, and nothing to be gained."""
-_SIGMAS = 5.0
-_CONFIRM = 2
-"""Iterations in a row that make a straggler; one is enough where a GPU says that it is throttled."""
-_DRIFT = 0.01
-_DRIFT_STEPS = 8
+_LEAST_SLOWDOWN = 0.02
+"""Relative: a pipeline that is slower by less is not a straggler, and waiting for it would save nothing."""
+_STANDARD_DEVIATIONS = 5.0
+"""What is off by less than so many of them is taken for noise."""
+_ITERATIONS_TO_CONFIRM = 2
+"""Iterations in a row that make a straggler; one is enough where a GPU reports that it is throttled."""
+_LEAST_DRIFT = 0.01
+"""Relative: iterations that are off the plan by less do not put it in question."""
+_ITERATIONS_OF_DRIFT = 8
 """Iterations in a row that put the plan in question."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096
-"""Iterations between two looks at a plan that is off what was expected."""
-_SAME = 0.01
-"""A slowdown that differs less from the known one changes nothing."""
+"""Iterations between two windows that measure a plan again because it is off what was expected."""
+_SAME_SLOWDOWN = 0.01
+"""Relative: a slowdown that differs by less from the known one changes nothing."""
 
 
 @dataclass
@@ -29,11 +31,11 @@ class StragglerDetector:
 
     Attributes:
         noise: Relative standard deviation of an iteration's time.
-        why: For people: what the last verdict rests on, by pipeline.
+        reasons: For each straggling pipeline, how that was noticed, for people.
     """
 
     noise: float = 0.002
-    why: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
     _number: int = -1
     _last: dict[int, deque[float]] = field(default_factory=dict)
 
@@ -42,8 +44,8 @@ class StragglerDetector:
     ) -> dict[int, float]:
         """Returns how many times as slow each straggling pipeline is, against a healthy one at the same clocks.
 
-        A pipeline that is known to straggle and runs as fast as a healthy one is let go at once; a new straggler needs
-        two iterations in a row, and so does one that gets worse.
+        A pipeline that is known to straggle and runs as fast as a healthy one is a straggler no more after one
+        iteration; a new straggler needs two iterations in a row, and so does one that gets worse.
 
         Args:
             iteration_times: New iterations under the schedule in force.
@@ -54,16 +56,16 @@ class StragglerDetector:
             if one.number != self._number:
                 self._number = one.number
                 self._last.clear()
-            self._last.setdefault(one.pipeline, deque(maxlen=_DRIFT_STEPS)).append(
+            self._last.setdefault(one.pipeline, deque(maxlen=_ITERATIONS_OF_DRIFT)).append(
                 one.span_s / expected_s[one.pipeline]
             )
         throttled = {one.pipeline: one.throttled for one in iteration_times if one.throttled}
-        limit = max(_LEAST, _SIGMAS * self.noise)
+        limit = max(_LEAST_SLOWDOWN, _STANDARD_DEVIATIONS * self.noise)
         found = dict(known)
         for pipeline, ratios in sorted(self._last.items()):
             before = known.get(pipeline, 1.0)
-            recent = list(ratios)[-_CONFIRM:]
-            slower = min(recent) if len(recent) == _CONFIRM or pipeline in throttled else 0.0
+            recent = list(ratios)[-_ITERATIONS_TO_CONFIRM:]
+            slower = min(recent) if len(recent) == _ITERATIONS_TO_CONFIRM or pipeline in throttled else 0.0
             if slower > 1 + limit:
                 now = before * median(recent)
             elif pipeline in known and ratios[-1] < 1 - limit / 2:
@@ -72,45 +74,45 @@ class StragglerDetector:
                 continue
             if now <= 1 + limit / 2:
                 found.pop(pipeline, None)
-                self.why.pop(pipeline, None)
-            elif abs(now / before - 1) > _SAME:
+                self.reasons.pop(pipeline, None)
+            elif abs(now / before - 1) > _SAME_SLOWDOWN:
                 found[pipeline] = round(now, 3)
-                self.why[pipeline] = throttled.get(pipeline, "its iterations take longer")
+                self.reasons[pipeline] = throttled.get(pipeline, "its iterations take longer")
         return found
 
     def drifted(self) -> float:
         """Returns by how much all pipelines together are off what was expected; 0.0 while that may be noise.
 
-        Every pipeline off by the same is no straggler: the plan's own figures are wrong.
+        If every pipeline is off by the same, none of them straggles: the figures that the plan was made with are wrong.
         """
-        full = [ratios for ratios in self._last.values() if len(ratios) == _DRIFT_STEPS]
+        full = [ratios for ratios in self._last.values() if len(ratios) == _ITERATIONS_OF_DRIFT]
         if not full or len(full) < len(self._last):
             return 0.0
         off = [median(ratios) - 1 for ratios in full]
         common = median(off)
-        limit = max(_DRIFT, _SIGMAS * self.noise / _DRIFT_STEPS**0.5)
+        limit = max(_LEAST_DRIFT, _STANDARD_DEVIATIONS * self.noise / _ITERATIONS_OF_DRIFT**0.5)
         same_side = [value for value in off if value * common > 0 and abs(value) > limit]
         return common if len(same_side) > len(off) / 2 else 0.0
 
     def forget(self) -> None:
-        """Starts afresh."""
+        """Drops all iterations seen so far."""
         self._last.clear()
 
 
 class RemeasureBackoff:
-    """How soon the plan may be put in question again: a job that drifts all the time is not measured all the time."""
+    """How soon a plan may be measured again: a job that drifts all the time is not measured all the time."""
 
     def __init__(self) -> None:
         self._step = -1
         self._not_before = -1
         self._pause = _FIRST_PAUSE
 
-    def pass_by(self, iteration_times: Sequence[IterationTime]) -> None:
+    def note(self, iteration_times: Sequence[IterationTime]) -> None:
         """Notes iterations that have ended."""
         self._step = max([self._step, *(one.step for one in iteration_times)])
 
     def is_over(self) -> bool:
-        """Whether to look now; if so, the next look is twice as far away, unless nothing was off for long."""
+        """Returns whether to measure now; if so, the next pause is twice as long, unless nothing was off for long."""
         if self._step < self._not_before:
             return False
         calm = self._not_before >= 0 and self._step > self._not_before + 4 * self._pause

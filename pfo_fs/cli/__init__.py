@@ -23,8 +23,10 @@ from pfo_fs.cli.report import report, trace
 from pfo_fs.cli.requests import straggler, target
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
-from pfo_fs.cli.terminal import JsonFlag, SharedDir, err, fail, open_directory, out
+from pfo_fs.cli.terminal import JsonFlag, PlainFormatter, SharedDir, err, fail, open_directory, out
 from pfo_fs.errors import PfoError
+
+_STOP_WITHIN_S = 10
 
 app = typer.Typer(
     help="Pipeline frequency optimization through a shared directory.",
@@ -79,7 +81,7 @@ def daemon(
     scheduler_args: Annotated[
         str | None, typer.Option(help='Its arguments, a JSON object: {"solution_path": "plan.py"}.')
     ] = None,
-    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two looks.")] = None,
+    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two looks at a job.")] = None,
     watch: Annotated[str | None, typer.Option(help="auto, poll or events.")] = None,
     max_job_idle_time: Annotated[float | None, typer.Option(help="Seconds until an idle job is archived.")] = None,
     lease_timeout: Annotated[float | None, typer.Option(help="Seconds until a silent leader is replaced.")] = None,
@@ -103,15 +105,20 @@ def daemon(
         log_level=log_level,
     )
     _log_to_stderr(settings.log_level)
-    sys.path.insert(0, os.getcwd())  # where a scheduler of one's own is looked for first, as by python -m
-    serving = Daemon(Files(shared_dir), settings)
+    sys.path.insert(0, os.getcwd())  # where --scheduler package.module:Class is looked for first, as by python -m
+    serving = Daemon(Files(shared_dir, create=True), settings)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
+        signal.alarm(_STOP_WITHIN_S)  # ends the process if the shared directory does not let it go
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     serving.run()
+    if serving.busy:
+        # Threads are planning or waiting for the directory. The interpreter's own exit can crash under them.
+        logging.shutdown()
+        os._exit(0)
 
 
 @app.command()
@@ -125,8 +132,8 @@ def status(
     from pfo_fs.reports.status import collect_status, render
 
     shared = open_directory(shared_dir)
-    if not {"jobs", "daemon.json"} & set(shared.files.names()):
-        fail(f"{shared_dir} is no shared directory of pfo-fs: no job and no daemon has been there")
+    if not shared.is_in_use:
+        fail(f"{shared_dir} is not a shared directory of pfo-fs: no job and no daemon has been there")
     if json_:
         print(json.dumps(collect_status(shared, ended=ended), indent=2))  # noqa: T201
     elif watch:
@@ -166,7 +173,7 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except ValueError as error:
-        fail(f"--scheduler-args is no JSON: {error}")
+        fail(f"--scheduler-args is not JSON: {error}")
     if not isinstance(value, dict):
         fail(f"--scheduler-args must be a JSON object such as {{}}, not {text}")
     return value
@@ -175,6 +182,8 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
 def _log_to_stderr(level: str) -> None:
     if err.is_terminal:
         handler: logging.Handler = RichHandler(console=err, show_path=False, omit_repeated_times=False)
-        logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
+        handler.setFormatter(PlainFormatter("%(message)s"))
     else:
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])

@@ -89,7 +89,7 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
             f"Shared directory: {shared_dir}",
             highlight=False,
         )
-        shared = SharedDirectory(Files(shared_dir))
+        shared = SharedDirectory(Files(shared_dir, create=True))
         shared.make_folders()
         known = set(shared.job_ids())
         stack.enter_context(_daemon(shared_dir, slowdown))

@@ -48,5 +48,5 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> Jo
     ]
     if len(matches) != 1:
         could = f"; it could be {', '.join(job_id for job_id, _ in matches[:5])}" if matches else ""
-        fail(f"{job!r} is no job in {shared_dir}" + could)
+        fail(f"{job!r} is not a job in {shared_dir}" + could)
     return shared.job(matches[0][0], archived=matches[0][1])

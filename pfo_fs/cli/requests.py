@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
-from pfo_fs.cli.terminal import fail, out
+from pfo_fs.cli.terminal import fail, say
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -75,7 +75,7 @@ def _write(folder: JobFolder, key: str, wish: dict[str, Any] | None) -> None:
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import parse_schedule_yaml
 
-    path = folder.files.root / folder.path / "schedule.yaml"
+    path = folder.yaml_location
     if folder.read_end() is not None:
         fail(f"job {folder.job_id} is over")
     content = folder.read_yaml()
@@ -84,7 +84,7 @@ def _write(folder: JobFolder, key: str, wish: dict[str, Any] | None) -> None:
         try:
             document = parse_schedule_yaml(content)
         except PlanError as error:
-            fail(f"{path} is there and not valid ({error}); mend or remove it first")
+            fail(f"{path} is not valid ({error}); correct or remove it first")
         if document.has_clocks:
             fail(f"{path} holds clocks, which take the scheduler's place; remove it, or write the {key} into it")
         for name, known in (("target", document.target), ("straggler", document.straggler)):
@@ -95,8 +95,8 @@ def _write(folder: JobFolder, key: str, wish: dict[str, Any] | None) -> None:
         wishes[key] = wish
     if wishes:
         text = yaml.safe_dump(wishes, sort_keys=False, default_flow_style=None)
-        folder.files.publish(f"{folder.path}/schedule.yaml", (_HEAD + text).encode())
-        out.print(f"set; {path.with_name('schedule.status.yaml')} says when it is heeded", soft_wrap=True)
+        folder.write_yaml((_HEAD + text).encode())
+        say(f"set; {folder.yaml_status_location} says when it is applied")
     else:
-        path.unlink(missing_ok=True)
-        out.print("removed; the scheduler goes back to its own within seconds", soft_wrap=True)
+        folder.remove_yaml()
+        say("removed; the scheduler goes back to its own within seconds")

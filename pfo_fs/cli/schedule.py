@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+from pfo_fs.cli.terminal import JsonFlag, err, fail, say
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -58,11 +58,11 @@ def schedule_check(
     if json_:
         print(json.dumps({"file": name, "ok": not problems, "problems": problems}))  # noqa: T201
     elif not problems:
-        out.print(f"[green]{name} is fine[/] for job {folder.job_id}", soft_wrap=True)
+        say((f"{name} is fine", "green"), f" for job {folder.job_id}")
     else:
         for problem in problems:
             where = f":{problem['line']}" if problem["line"] else ""
-            out.print(f"[bold red]{name}{where}:[/] {problem['reason']}", highlight=False, soft_wrap=True)
+            say((f"{name}{where}:", "bold red"), f" {problem['reason']}")
     sys.exit(1 if problems else 0)
 
 
@@ -78,17 +78,17 @@ def schedule_set(
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
     for problem in problems:
-        err.print(f"[bold red]{name}:{problem['line']}:[/] {problem['reason']}", highlight=False, soft_wrap=True)
+        say((f"{name}:{problem['line']}:", "bold red"), f" {problem['reason']}", to=err)
     if problems and not force:
         sys.exit(1)
-    folder.files.publish(f"{folder.path}/schedule.yaml", content)
-    out.print(f"set; {folder.files.root / folder.path}/schedule.status.yaml says when it is in force", soft_wrap=True)
+    folder.write_yaml(content)
+    say(f"set; {folder.yaml_status_location} says when it is in force")
 
 
 def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
     body = folder.read_job()
     if body is None:
-        fail(f"{folder.files.root / folder.path}: job.json is not there")
+        fail(f"{folder.location}: job.json is not there")
     ranks = [folder.read_rank(rank) for rank in folder.registered_ranks()]
     return body, [rank.rank_info for rank in ranks if rank is not None]
 

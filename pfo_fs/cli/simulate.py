@@ -86,7 +86,7 @@ def simulate(
     out.print(_table(summary))
     out.print(escape(summary.status_text), highlight=False)
     if shared_dir is not None:
-        out.print(f"the job lies in {play.folder.files.root / play.folder.path}", soft_wrap=True, highlight=False)
+        out.print(f"the job lies in {play.folder.location}", soft_wrap=True, highlight=False)
 
 
 def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None) -> tuple[Truth, int]:

@@ -1,17 +1,26 @@
-"""What all commands share: the consoles, common options, and errors that end a command with exit code 1."""
+"""What all commands share: the consoles, common options, and errors that end a command with exit code 1.
+
+Text that others have written (messages, names, file contents) reaches a terminal or a log only through `say`, `fail`
+and `PlainFormatter`, which show it and let it do nothing else.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
+
+from pfo_fs.errors import plain_text
 
 if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
+
+_MOST_CHARS = 20_000
 
 out = Console()
 err = Console(stderr=True)
@@ -20,10 +29,38 @@ SharedDir = Annotated[Path, typer.Argument(help="The shared directory.", envvar=
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
+def say(*parts: str | tuple[str, str], to: Console = out) -> None:
+    """Prints one line; markup and control characters in it are shown, not obeyed.
+
+    Args:
+        parts: Texts, or pairs of a text and its style.
+        to: The console.
+    """
+    line = Text()
+    for part in parts:
+        text, style = (part, "") if isinstance(part, str) else part
+        line.append(plain_text(text, _MOST_CHARS, keep_lines=True), style)
+    to.print(line, highlight=False, soft_wrap=True)
+
+
 def fail(text: str) -> NoReturn:
     """Ends the command with a message and exit code 1."""
-    err.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    say(("error: ", "bold red"), text, to=err)
     sys.exit(1)
+
+
+class PlainFormatter(logging.Formatter):
+    """Formats a log record such that it is one line, and the lines of a traceback begin with spaces.
+
+    A name or a message from a file can then not look like a line of its own.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that `logging` calls
+        record.message = plain_text(record.message, _MOST_CHARS)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that `logging` calls
+        return "\n".join(f"  {plain_text(line, _MOST_CHARS)}" for line in super().formatException(ei).splitlines())
 
 
 def open_directory(shared_dir: Path) -> SharedDirectory:

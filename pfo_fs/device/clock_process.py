@@ -1,7 +1,7 @@
 """The clock process of one rank: sets the GPU's clocks, measures, watches over the trainer's life, and cleans up.
 
 Started as `python -m pfo_fs.device.clock_process` by `clocks.ClockProcess`; what it needs comes as one JSON object in
-`PFO_FS_CLOCKS`. It shares a page of memory with training (`page.py`) and has a doorbell (an eventfd) and a socket pair
+the environment. It shares a page of memory with training (`page.py`) and has a doorbell (an eventfd) and a socket pair
 to it, which also carries requests about power limits (`power_limits.py`). The end of that socket, or of the trainer's
 process, is the trainer's death, whatever killed it: reset the clocks and the power limit, then leave. It lives in a
 session of its own, ignores SIGINT and SIGHUP, and takes SIGTERM as word that the job is being ended: clocks back at
@@ -33,6 +33,7 @@ from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.priority import be_prompt
 from pfo_fs.device.report import Reporter
 from pfo_fs.errors import DeviceError
+from pfo_fs.ipc.spawn import given_arguments
 
 _LOOK_EVERY_NS = 100_000_000
 """How often marks and energy are read where nothing is measured: the back-stop of the sleep."""
@@ -130,10 +131,11 @@ class ClockLoop:
             self._controls = False  # what a killed trainer last wished for still stands in the page
 
     def finish(self) -> None:
-        """Measures what training has left behind, and sends it."""
+        """Measures what training has left behind, and sends it; says that the clocks are back at their default."""
         self._look(time.monotonic_ns(), everything=True)
         if self._measures:
             self._reporter.progress(self._meter.last_step, 0, self._message, now=True)
+            self._reporter.released()
             self._reporter.finish(0.5)
 
     def _serve_once(self) -> bool:
@@ -309,7 +311,7 @@ def main() -> int:
     """Runs the clock process."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    given: dict[str, Any] = json.loads(os.environ.pop("PFO_FS_CLOCKS"))
+    given: dict[str, Any] = given_arguments()
     gpu, why_clocks_stay = _open(given["spec"], given["leave_clocks"])
     if given.get("reset_only"):  # opening has reset the clocks
         if given["power_limit_w"] is not None:
@@ -323,7 +325,7 @@ def main() -> int:
         SharedPage(given["page_fd"]),
         given["doorbell_fd"],
         trainer,
-        Reporter(given["report_to"], given["rank"], given["token"]),
+        Reporter(given["report_to"], given["rank"], given["token"], "" if why_clocks_stay else given["spec"]),
         profile_steps=given["profile_steps"],
         min_dwell_ms=given["min_dwell_ms"],
         why_clocks_stay=why_clocks_stay,

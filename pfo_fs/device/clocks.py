@@ -13,11 +13,11 @@ import sys
 import time
 import weakref
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pfo_fs.device import page
 from pfo_fs.device.page import SharedPage
+from pfo_fs.ipc.spawn import start_process
 
 log = logging.getLogger("pfo_fs")
 
@@ -313,19 +313,4 @@ def _number(variable: str) -> float:
 
 
 def _start(spec: str, given: dict[str, Any], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    """Starts the process by exec: forking a process that uses CUDA is not allowed."""
-    package = str(Path(__file__).resolve().parent.parent.parent)
-    path = os.environ.get("PYTHONPATH", "")
-    return subprocess.Popen(
-        [sys.executable, "-m", "pfo_fs.device.clock_process"],
-        env={
-            **os.environ,
-            "PFO_FS_CLOCKS": json.dumps({"spec": spec, **given}),
-            "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
-        },
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=fds,
-        start_new_session=True,  # a launcher's signals to the training processes are not for it
-    )
+    return start_process("pfo_fs.device.clock_process", {"spec": spec, **given}, pass_fds=fds)

@@ -7,10 +7,9 @@ import socket
 import time
 from collections import deque
 from contextlib import suppress
-from typing import Any
 
 from pfo_fs.device.meter import Measured, Step
-from pfo_fs.ipc import transport
+from pfo_fs.ipc import messages, transport
 
 _RETRY_S = 1.0
 _PROGRESS_EVERY_S = 1.0
@@ -24,12 +23,17 @@ class Reporter:
         address: The helper's abstract socket address; None to tell nobody.
         rank: Global rank.
         token: What the helper knows its clients by.
+        gpu_spec: The GPU whose clocks this process controls; empty if it controls none. If this process dies without
+            `released`, the helper puts the clocks back.
     """
 
-    def __init__(self, address: str | None, rank: int, token: str) -> None:
+    def __init__(self, address: str | None, rank: int, token: str, gpu_spec: str = "") -> None:
         self._address = address
         self._rank = rank
         self._token = token
+        self._gpu_spec = gpu_spec
+        self._greeted = False
+        self._farewell: bytes | None = None
         self._socket: socket.socket | None = None
         self._retry_at_s = 0.0
         self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
@@ -42,13 +46,11 @@ class Reporter:
         steps = measured.steps
         while steps:
             packet = transport.encode(
-                {
-                    "type": "measured",
-                    "rank": self._rank,
-                    "number": measured.number,
-                    "first_step": measured.first_step,
-                    "result": measured._replace(steps=steps).result(self._rank),
-                }
+                messages.MeasurementReport(
+                    number=measured.number,
+                    first_step=measured.first_step,
+                    result=measured._replace(steps=steps).result(self._rank),
+                )
             )
             if len(packet) <= transport.MAX_PACKET_BYTES:
                 self._results.append(packet)
@@ -80,36 +82,31 @@ class Reporter:
         if self._address is None or news == self._told or (now_s < self._progress_at_s and not now):
             return
         self._told, self._progress_at_s = news, now_s + _PROGRESS_EVERY_S
-        text: dict[str, Any] = {
-            "type": "progress",
-            "rank": self._rank,
-            "step": -1,
-            "number": -1,
-            "iter_time": None,
-            "iter_energy": None,
-            "clock_mhz": clock_mhz or None,
-            "message": message,
-            "iteration_times": [
+        report = messages.ProgressReport(
+            step=-1 if step is None else step.step,
+            number=-1 if step is None else step.number,
+            iter_time_s=None if step is None else round(step.time_s, 6),
+            iter_energy_j=None if step is None else round(step.energy_j, 4),
+            clock_mhz=clock_mhz or None,
+            message=message or "",
+            iteration_times=[
                 (number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times or ()
             ],
-            "throttled": throttled,
-        }
+            throttled=throttled,
+        )
         if iteration_times:
             iteration_times.clear()
-        if step is not None:
-            text.update(
-                step=step.step,
-                number=step.number,
-                iter_time=round(step.time_s, 6),
-                iter_energy=round(step.energy_j, 4),
-            )
-        self._progress = transport.encode(text)
+        self._progress = transport.encode(report)
+
+    def released(self) -> None:
+        """Says that the clocks are back at their default and stay there."""
+        self._farewell = transport.encode(messages.ClocksReleased())
 
     def pump(self) -> bool:
         """Sends what it can right now; returns whether everything is sent."""
         if self._address is None:
             return True
-        if not self._results and self._progress is None:
+        if self._greeted and not self._results and self._progress is None and self._farewell is None:
             return True
         try:
             if self._socket is None and not self._connect():
@@ -121,6 +118,9 @@ class Reporter:
             if self._progress is not None:
                 self._send(self._progress)
                 self._progress = None
+            if self._farewell is not None:
+                self._send(self._farewell)
+                self._farewell = None
             return True
         except BlockingIOError:
             return False
@@ -154,9 +154,9 @@ class Reporter:
         self._socket.connect(f"\0{self._address}")
         transport.check_peer(self._socket)
         transport.enlarge(self._socket)
-        self._socket.send(
-            transport.encode({"type": "clock", "rank": self._rank, "token": self._token}), socket.MSG_NOSIGNAL
-        )
+        hello = messages.Hello(rank=self._rank, role="clocks", token=self._token, gpu_spec=self._gpu_spec)
+        self._socket.send(transport.encode(hello), socket.MSG_NOSIGNAL)
+        self._greeted = True
         return True
 
     def _disconnect(self) -> None:

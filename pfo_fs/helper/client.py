@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
-import os
+import logging
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
-from pfo_fs.ipc import transport
+from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc.messages import Message, ToTraining
+from pfo_fs.ipc.spawn import start_process
+
+log = logging.getLogger("pfo_fs")
 
 # PyDLL keeps the interpreter lock: giving it up for a call of half a microsecond can cost the training thread 5 ms
 # when other Python threads are busy.
+Reply = TypeVar("Reply", bound=Message)
+
 _recv = ctypes.PyDLL(None, use_errno=True).recv
 _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _recv.restype = ctypes.c_ssize_t
@@ -57,11 +61,12 @@ class HelperClient:
     ) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.lost = False
+        self._warned = False
         self._address = address
         self._starting = (address, shared_dir, token, settings)
-        self._hello = {"type": "hello", "rank": rank, "token": token}
+        self._hello = messages.Hello(rank=rank, role="training", token=token)
         self._may_start = start_at_once
-        self._inbox: list[transport.Message] = []
+        self._inbox: list[ToTraining] = []
         self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)
         begin = time.monotonic()
         while not self._connect():
@@ -88,21 +93,21 @@ class HelperClient:
         self.send(self._hello)
         return True
 
-    def revive(self, messages: list[transport.Message]) -> bool:
-        """Tries once, without waiting, to reach a new helper in place of one that died, and tells it `messages`.
+    def revive(self, joining: list[Message]) -> bool:
+        """Tries once, without waiting, to reach a new helper in place of one that died, and tells it `joining`.
 
         Whoever started the first one starts the new one; the others find it listening at a later try.
         """
         if self._connect():
-            for message in messages:
+            for message in joining:
                 self.send(message)
             return True
         if self._may_start and (self.process is None or self.process.poll() is not None):
             self.process = _start(*self._starting)
         return False
 
-    def request(self, message: transport.Message, reply: str, timeout_s: float) -> transport.Message:
-        """Sends and waits for a reply of type `reply`; only while the optimizer is set up.
+    def request(self, message: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        """Sends and waits for a reply of class `reply`; only while the optimizer is set up.
 
         Raises:
             AlreadyClaimed: The helper says that somebody else has what was asked for.
@@ -114,20 +119,21 @@ class HelperClient:
             answer = self.wait_for(reply, deadline - time.monotonic())
             if answer is None:
                 raise CoordinationError(
-                    f"no answer to {message['type']!r} within {timeout_s:.0f} s; does the shared directory hang?"
+                    f"no answer to {type(message).__name__} within {timeout_s:.0f} s; does the shared directory hang?"
                 )
-            if answer["type"] == "error":
-                if answer.get("taken"):
-                    raise AlreadyClaimed(errno.EEXIST, answer["message"])
-                raise CoordinationError(answer["message"])
+            if isinstance(answer, messages.Refused):
+                if answer.taken:
+                    raise AlreadyClaimed(errno.EEXIST, answer.message)
+                raise CoordinationError(answer.message)
             return answer
 
-    def wait_for(self, kind: str, timeout_s: float) -> transport.Message | None:
-        """Waits for a message of type `kind` or `error`; others are kept for `poll`."""
+    def wait_for(self, kind: type[Reply], timeout_s: float) -> Reply | messages.Refused | None:
+        """Waits for a message of class `kind` or a refusal; others are kept for `poll`."""
         deadline = time.monotonic() + timeout_s
         for position, message in enumerate(self._inbox):
-            if message["type"] in (kind, "error"):
-                return self._inbox.pop(position)
+            if isinstance(message, (kind, messages.Refused)):
+                del self._inbox[position]
+                return message
         while not self.lost and (left_s := deadline - time.monotonic()) > 0:
             self._socket.settimeout(left_s)
             try:
@@ -139,13 +145,14 @@ class HelperClient:
             if not packet:
                 self.lost = True
                 break
-            message = transport.decode(packet)
-            if message["type"] in (kind, "error"):
-                return message
-            self._inbox.append(message)
+            received = self._decode(packet)
+            if isinstance(received, (kind, messages.Refused)):
+                return received
+            if received is not None:
+                self._inbox.append(received)
         return None
 
-    def poll(self) -> transport.Message | None:
+    def poll(self) -> ToTraining | None:
         """Returns the next message if one is there, without waiting and without giving up the interpreter lock."""
         if self._inbox:
             return self._inbox.pop(0)
@@ -153,13 +160,23 @@ class HelperClient:
             return None
         size = _recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
         if size > 0:
-            with suppress(ValueError):
-                return transport.decode(self._buffer.raw[:size])
+            return self._decode(self._buffer.raw[:size])
         elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ECONNRESET):
             self.lost = True
         return None
 
-    def send(self, message: transport.Message) -> None:
+    def _decode(self, packet: bytes) -> ToTraining | None:
+        """The message in a packet; None, and one warning, if it is not a message within the limits of `messages`."""
+        try:
+            message: ToTraining = transport.decode(packet, ToTraining)
+            return message
+        except ValueError as error:
+            if not self._warned:
+                self._warned = True
+                log.warning("a message of the helper process is dropped: %s", error)
+            return None
+
+    def send(self, message: Message) -> None:
         """Sends without waiting; dropped if the helper does not read."""
         if not self.lost:
             try:
@@ -177,23 +194,9 @@ class HelperClient:
 
 
 def _start(address: str, shared_dir: str, token: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-    package = str(Path(__file__).resolve().parent.parent.parent)
-    path = os.environ.get("PYTHONPATH", "")
     given = {"address": address, "shared_dir": shared_dir, "token": token, "settings": settings}
     given["path"] = sys.path  # where a scheduler of the user's own may be found
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pfo_fs.helper.host_helper"],
-        env={
-            **os.environ,
-            "PFO_FS_HELPER": json.dumps(given),
-            "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
-        },
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # what it has to say comes as messages
-        start_new_session=True,  # a launcher's signals to the training processes are not for the helper
-    )
+    process = start_process("pfo_fs.helper.process", given, keep_stderr=False)  # it reports by messages
     for earlier in _helpers:
         earlier.poll()
     _helpers.append(process)

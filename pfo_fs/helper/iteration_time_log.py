@@ -9,7 +9,9 @@ _KEPT = 16
 _CHANGED = 0.01
 """Relative: an iteration this much longer or shorter than the last one written is news."""
 _QUIET = 15
-"""News apart, one word in so many times the shortest interval."""
+"""While nothing changes, one record in so many times the shortest interval."""
+_CONFIRMATIONS = 3
+"""Records that follow a change as soon as there are new iterations: the coordinator believes what it sees repeated."""
 
 TimedStep = tuple[int, int, float]
 """(step, schedule number, s until the rank's last instruction had ended)."""
@@ -28,6 +30,7 @@ class IterationTimeLog:
         self._interval_s = interval_s
         self._written_at = -math.inf
         self._written: tuple[int, float, str] | None = None
+        self._confirmations = 0
 
     def add(self, steps: Sequence[TimedStep], throttled: str) -> None:
         """Adds iterations that have ended since."""
@@ -35,21 +38,31 @@ class IterationTimeLog:
         self.throttled = throttled
 
     def due(self, now: float) -> bool:
-        """Whether it should be written now (monotonic s): there is status_text, or nothing was heard of it for long."""
+        """Whether to write a record now (monotonic s): something changed lately, or the last one is long ago."""
         since_s = now - self._written_at
         if since_s < self._interval_s or (not self.steps and self.throttled == (self._written or (0, 0, ""))[2]):
             return False
-        if self._written is None or since_s >= _QUIET * self._interval_s:
+        return since_s >= _QUIET * self._interval_s or self._confirmations > 0 or self._has_changed()
+
+    def _has_changed(self) -> bool:
+        if self._written is None:
             return True
         number, span_s, throttled = self._written
-        changed = self.throttled != throttled
-        if self.steps:
-            _, now_number, now_s = self.steps[-1]
-            changed = changed or now_number != number or abs(now_s - span_s) > _CHANGED * span_s
-        return changed
+        if self.throttled != throttled:
+            return True
+        if not self.steps:
+            return False
+        _, newest_number, newest_s = self.steps[-1]
+        return newest_number != number or abs(newest_s - span_s) > _CHANGED * span_s
 
     def written(self, now: float) -> None:
         """Notes that it was written."""
+        is_change = self._written is not None and self._has_changed()
+        self._confirmations = _CONFIRMATIONS if is_change else max(0, self._confirmations - 1)
         self._written_at = now
         _, number, span_s = self.steps[-1] if self.steps else (0, -1, 0.0)
         self._written = number, span_s, self.throttled
+
+    def not_written(self) -> None:
+        """Notes that what `written` said did not happen."""
+        self._written = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from pfo_fs.errors import PlanError
+from pfo_fs.models import Joules, Megahertz, RankNumber, Seconds
 from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, read_table, write_table
 
 
@@ -15,14 +16,14 @@ class OfflineProfilingResult(BaseModel):
 
     model_config = ConfigDict(extra="ignore", validate_assignment=True)
 
-    rank: int = Field(ge=0)
-    dp_rank: int = Field(ge=0)
-    pp_rank: int = Field(ge=0)
-    tp_rank: int = Field(ge=0)
-    forward_time: dict[int, float]
-    forward_energy: dict[int, float]
-    backward_time: dict[int, float]
-    backward_energy: dict[int, float]
+    rank: RankNumber
+    dp_rank: RankNumber
+    pp_rank: RankNumber
+    tp_rank: RankNumber
+    forward_time: dict[Megahertz, Seconds]
+    forward_energy: dict[Megahertz, Joules]
+    backward_time: dict[Megahertz, Seconds]
+    backward_energy: dict[Megahertz, Joules]
 
 
 class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from pfo_fs.ipc import transport
+from pfo_fs.ipc.spawn import start_process
 from pfo_fs.power_limit.folder import Result
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement, profile_text
 
@@ -108,11 +107,11 @@ class ProfileFiles:
                 self.leave()
                 return
             try:
-                self._take(transport.decode(packet))
+                self._take(transport.decode(packet, dict))
             except (ValueError, KeyError, TypeError) as error:
                 self._warn(f"a message that cannot be read: {error}")
 
-    def _take(self, message: transport.Message) -> None:
+    def _take(self, message: dict[str, Any]) -> None:
         if message["type"] == "problem":
             self._warn(message["message"])
             return
@@ -179,7 +178,7 @@ class ProfileFiles:
         for leaving in list(self._leaving):
             with suppress(BlockingIOError, ValueError, KeyError):
                 while packet := transport.receive(leaving, socket.MSG_DONTWAIT):
-                    message = transport.decode(packet)
+                    message = transport.decode(packet, dict)
                     if message["type"] == "problem":
                         self._warn(message["message"])
                 leaving.close()
@@ -197,7 +196,7 @@ class ProfileFiles:
             time.sleep(0.01)
         self.hear()
 
-    def _send(self, message: transport.Message) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._socket is not None:
             try:
                 self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -213,21 +212,11 @@ class ProfileFiles:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         transport.not_for_children(self._socket)
         transport.enlarge(self._socket)
-        package = str(Path(__file__).resolve().parent.parent.parent)
-        path = os.environ.get("PYTHONPATH", "")
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pfo_fs.power_limit.files_process"],
-                env={
-                    **os.environ,
-                    "PFO_FS_POWER_LIMIT_FILES": json.dumps({**self._given, "socket_fd": theirs.fileno()}),
-                    "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
-                },
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+            process = start_process(
+                "pfo_fs.power_limit.files_process",
+                {**self._given, "socket_fd": theirs.fileno()},
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # a launcher's signals to the training processes are not for it
             )
             self._processes = [*(older for older in self._processes if older.poll() is None), process]
         except OSError as error:

@@ -7,7 +7,6 @@ directory, and leaves when training closes the socket.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import select
@@ -21,6 +20,7 @@ from typing import Any
 
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.ipc import transport
+from pfo_fs.ipc.spawn import given_arguments
 from pfo_fs.power_limit.folder import MeasurementFolder, Result
 from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES, PowerLimitMeasurement, parse_profile
 from pfo_fs.store import Files, is_local
@@ -109,7 +109,7 @@ class Helper:
         interval_s = None
         if self._shared_dir is not None:
             try:
-                self._folder = MeasurementFolder(Files(self._shared_dir), self._key)
+                self._folder = MeasurementFolder(Files(self._shared_dir, create=True), self._key)
                 interval_s = 0.5 if is_local(self._shared_dir) else 2.0
             except StoreError as error:
                 self._tell_problem(f"measurements are not shared: {error.args[-1]}")
@@ -121,7 +121,7 @@ class Helper:
                 packet = transport.receive(self._trainer)
                 if not packet:
                     return
-                self._obey(transport.decode(packet))
+                self._obey(transport.decode(packet, dict))
             news = self._news()
             if any(news.values()):
                 self._tell({"type": "news", **news})
@@ -139,7 +139,7 @@ class Helper:
                 self._tell_problem(f"measurements are not shared: {error.args[-1]}")
         return {"measurements": [], "results": [], "begun_w": []}
 
-    def _obey(self, message: transport.Message) -> None:
+    def _obey(self, message: dict[str, Any]) -> None:
         try:
             if message["type"] == "save" and self._profile_path is not None:
                 write_file(self._profile_path, message["text"], replace=message["replace"])
@@ -162,7 +162,7 @@ class Helper:
             self._told = text
             self._tell({"type": "problem", "message": text})
 
-    def _tell(self, message: transport.Message, *, waits: bool = False) -> None:
+    def _tell(self, message: dict[str, Any], *, waits: bool = False) -> None:
         """A trainer that is no more misses it, and one that does not read, unless this waits."""
         with suppress(OSError):
             self._trainer.send(transport.encode(message), socket.MSG_NOSIGNAL | (0 if waits else socket.MSG_DONTWAIT))
@@ -172,7 +172,7 @@ def main() -> int:
     """Runs the helper."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    given: dict[str, Any] = json.loads(os.environ.pop("PFO_FS_POWER_LIMIT_FILES"))
+    given = given_arguments()
     trainer = socket.socket(fileno=given["socket_fd"])
     Helper(trainer, given["profile_path"], given["shared_dir"], given["key"]).serve()
     return 0

@@ -1,13 +1,7 @@
 """What jobs with the same load share: measurements, and the choice that came of them.
 
-<shared_dir>/power-limit/<what is measured>/
-  <limit in W>.begun      whoever was first to begin with this limit, once: others had better take another one
-  <limit in W>.json       whoever has measured this limit first, once
-  result-<selector>.json  whoever was through first, once
-
-Records are immutable and nobody waits for anybody: a limit that was begun with is only the last to be chosen, so a job
-that dies leaves nothing behind but its share of the work.
-All that is asked of the file system is in `store.Files`.
+`store/layout.py` names the files. Records are immutable and no job waits for another one: a limit that another job has
+begun with is only chosen last, so a job that dies leaves nothing behind but its share of the work.
 """
 
 from __future__ import annotations
@@ -24,12 +18,11 @@ from pydantic import BaseModel, Field
 
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement
-from pfo_fs.store import Files
+from pfo_fs.store import Files, layout
 from pfo_fs.store.records import Header, decode, encode
 
 log = logging.getLogger(__name__)
 
-_TOP = "power-limit"
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LIMIT = re.compile(r"[1-9]\d{0,5}\.json")
 _BEGUN = re.compile(r"([1-9]\d{0,5})\.begun")
@@ -59,11 +52,11 @@ class Result(BaseModel):
     """The power limit, in W, that `selector` has chosen."""
 
     selector: Annotated[str, Field(max_length=MAX_SELECTOR_LENGTH)]
-    power_limit: Annotated[int, Field(gt=0)]
+    power_limit: Annotated[int, Field(gt=0, le=999_999)]
 
 
 class News(NamedTuple):
-    """What has come: measurements, choices, and limits, in W, that somebody has begun with."""
+    """What has come: measurements, choices, and limits, in W, that a job has begun with."""
 
     measurements: list[PowerLimitMeasurement]
     results: list[Result]
@@ -85,10 +78,10 @@ class MeasurementFolder:
         if not _KEY.fullmatch(key):
             raise StoreError(f"{key!r} cannot name a folder of measurements")
         self._files = files
-        self._path = f"{_TOP}/{key}"
+        self._key = key
         self._known: set[str] = set()
-        files.make_folder(_TOP)
-        files.make_folder(self._path)
+        files.make_folder(layout.POWER_LIMIT)
+        files.make_folder(layout.power_limit(key))
 
     def news(self) -> News:
         """Returns what has come since the last call.
@@ -101,7 +94,7 @@ class MeasurementFolder:
         measurements: list[PowerLimitMeasurement] = []
         results: list[Result] = []
         begun_w: list[int] = []
-        for name in self._files.names(self._path):
+        for name in self._files.names(layout.power_limit(self._key)):
             if name in self._known:
                 continue
             if _LIMIT.fullmatch(name):
@@ -119,7 +112,7 @@ class MeasurementFolder:
 
     def _read(self, name: str, kind: str, model: type[Body]) -> Body | None:
         try:
-            data = self._files.read(f"{self._path}/{name}", _RECORD_BYTES)
+            data = self._files.read(layout.power_limit(self._key, name), _RECORD_BYTES)
         except StoreError as error:
             log.debug("%s cannot be read: %s", name, error)
             return None
@@ -137,7 +130,7 @@ class MeasurementFolder:
         Raises:
             StoreError: The directory does not take it.
         """
-        self._files.claim(f"{self._path}/{limit_w}.begun", b"")
+        self._files.claim(layout.power_limit(self._key, f"{limit_w}.begun"), b"")
 
     def publish(self, measurement: PowerLimitMeasurement) -> None:
         """Puts a measurement there, unless somebody was faster.
@@ -158,7 +151,8 @@ class MeasurementFolder:
         return self._read(name, "power-limit-result", Result)
 
     def _claim(self, name: str, kind: str, body: BaseModel) -> None:
-        self._files.claim(f"{self._path}/{name}", encode(Header(kind, "", f"pfo-fs@{socket.gethostname()}"), body))
+        record = encode(Header(kind, "", f"pfo-fs@{socket.gethostname()}"), body)
+        self._files.claim(layout.power_limit(self._key, name), record)
 
 
 def _limit_name(measurement: PowerLimitMeasurement) -> str:

@@ -16,7 +16,7 @@ from pfo_fs.errors import PlanError
 MAX_PROFILE_BYTES = 1 << 20
 _MAX_MEASUREMENTS = 10_000
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 
 
 class PowerLimitMeasurement(BaseModel):
@@ -30,7 +30,7 @@ class PowerLimitMeasurement(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    power_limit: Annotated[int, Field(gt=0)]
+    power_limit: Annotated[int, Field(gt=0, le=999_999)]
     energy: Positive
     time: Positive
 

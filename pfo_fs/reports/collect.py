@@ -12,7 +12,6 @@ from typing import TypeVar
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.store import JobFolder, bodies
-from pfo_fs.store.directory import PROFILE_LIMIT
 
 T = TypeVar("T")
 
@@ -74,8 +73,8 @@ class Window:
         return self.index.number
 
     def is_like(self, other: Window) -> bool:
-        """Says whether both have the same clocks: plan files are named after their content."""
-        return self.index.files == other.index.files
+        """Says whether all ranks have the same clocks under both."""
+        return self.schedules == other.schedules
 
 
 @dataclass
@@ -175,8 +174,8 @@ def collect_job(folder: JobFolder) -> JobData:
     """
     job = folder.read_job()
     if job is None:
-        raise RecordError(f"{folder.files.root / folder.path}/job.json is not there; is this a job's folder?")
-    data = JobData(folder, job, archived=folder.path.startswith("archive/"))
+        raise RecordError(f"{folder.location}: job.json is not there; is this a job's folder?")
+    data = JobData(folder, job, archived=folder.is_archived)
 
     quietly = _Quietly(data.unreadable)
     found = [quietly(folder.read_rank, rank) for rank in folder.registered_ranks()]
@@ -285,20 +284,5 @@ def _orders(data: JobData, quietly: _Quietly) -> dict[int, StagedOrder]:
 
 
 def _profile_of(data: JobData) -> str | None:
-    """The job's own profile: where `model.json` says, or wherever one has its name."""
-    files, paths = data.folder.files, []
-    if data.model is not None and data.model.profile:
-        path = data.model.profile
-        if path.split("/")[0] != "profiles" or len(path.split("/")) != 3:
-            raise RecordError(f"model.json: {path!r} is not the path of a profile below the shared directory")
-        paths.append(path)
-    elif "profiles" in files.names():
-        paths = [f"profiles/{key}/{data.job.job_info.job_id}.csv" for key in files.names("profiles")]
-    for path in paths:
-        content = files.read(path, PROFILE_LIMIT)
-        if content is not None:
-            try:
-                return content.decode()
-            except UnicodeDecodeError as error:
-                raise RecordError(f"{path}: is not text: {error}") from None
-    return None
+    """The job's own profile: where `model.json` says, or in the folder of any key."""
+    return data.folder.profiles.find(data.model.profile if data.model is not None else "")

@@ -90,10 +90,8 @@ class Forecast:
         chosen = []
         for pipeline in range(self.pipelines):
             ranks = data.pipeline_ranks(pipeline)
-            files = window.index.files
-            key = tuple(
-                (files.get(f"rank:{i.rank}") or files.get(f"stage:{i.pp_rank}") or "").split(".")[-2:][0] for i in ranks
-            )
+            # Names of plan files end in a digest of what they say.
+            key = tuple((window.index.plan_file(info) or "").split(".")[-2:][0] for info in ranks)
             if key not in plans:
                 plans[key] = self.plan_of(data, window, pipeline)
             chosen.append(plans[key])

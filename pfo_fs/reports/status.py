@@ -9,49 +9,71 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from pfo_fs.errors import RecordError, StoreError
-from pfo_fs.store import JobFolder, SharedDirectory, bodies
+from pfo_fs.errors import RecordError, StoreError, plain_text
+from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
+_HEARTBEAT_WAIT_S = 1.5
+_MOST_FOLDERS = 500
+_MOST_SECONDS = 10.0
+_MOST_HOSTS = 2000
+"""Hosts of one job whose progress is read."""
 
 
-def collect_status(shared: SharedDirectory, *, ended: int = 5, heartbeat_wait_s: float = 1.5) -> dict[str, Any]:
-    """Reads the state of daemon and jobs.
+def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -> dict[str, Any]:
+    """Reads the state of daemon and jobs, the newest jobs first.
+
+    Looks at no more than 500 folders and for about 10 s; `folders_without_job` counts those of them that hold no job,
+    and `jobs_not_shown` all jobs and folders beyond.
 
     Args:
         shared: The shared directory.
-        ended: How many of the jobs that are over to include, the latest first.
-        heartbeat_wait_s: How long to watch the daemon's counter for a move; clocks of two hosts are not compared.
+        ended: How many of the jobs that are over to include.
+        live: How many of the others to include.
     """
-    told, since = _daemon(shared), time.monotonic()
-    live: list[dict[str, Any]] = []
+    told, since_s = _daemon(shared), time.monotonic()
+    ids = shared.newest_job_ids()
+    running: list[dict[str, Any]] = []
     over: list[dict[str, Any]] = []
-    for job_id in reversed(shared.job_ids()):
+    empty = 0
+    for job_id in ids[:_MOST_FOLDERS]:
+        if len(running) == live or time.monotonic() - since_s > _MOST_SECONDS:
+            break
         folder = shared.job(job_id)
-        is_over = _quietly(lambda folder=folder: "end.json" in folder.names()) or False  # type: ignore[misc]
-        if is_over and len(over) >= ended:
-            continue
-        (over if is_over else live).append(describe_job(folder))
-    alive: bool | None = None
-    if told is not None:
-        alive = False
-        while not told.stopped and time.monotonic() - since < heartbeat_wait_s:
-            newer = _daemon(shared)
-            if newer is not None and (newer.generation, newer.counter) != (told.generation, told.counter):
-                alive, told = not newer.stopped, newer
-                break
-            time.sleep(0.1)
-    daemon = None if told is None else {**told.model_dump(), "alive": alive}
+        names = _quietly(folder.names) or set()
+        if layout.JOB not in names:
+            empty += 1
+        elif layout.END not in names:
+            running.append(describe_job(folder))
+        elif len(over) < ended:
+            over.append(describe_job(folder))
+    daemon = None if told is None else _with_sign_of_life(shared, told, since_s)
     return {
-        "shared_dir": str(shared.files.root),
+        "shared_dir": plain_text(str(shared.files.root)),
         "daemon": daemon,
-        "jobs": live + over,
+        "jobs": running + over,
+        "folders_without_job": empty,
+        "jobs_not_shown": len(ids) - len(running) - len(over) - empty,
         "archived_jobs": len(shared.archived_job_ids()),
     }
 
 
+def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s: float) -> dict[str, Any]:
+    """The daemon's record and whether its counter moves within 1.5 s; clocks of two hosts are not compared."""
+    alive = False
+    while not told.stopped and not alive:
+        newer = _daemon(shared)
+        if newer is not None and (newer.generation, newer.counter) != (told.generation, told.counter):
+            alive, told = not newer.stopped, newer
+        elif time.monotonic() - since_s >= _HEARTBEAT_WAIT_S:
+            break
+        else:
+            time.sleep(0.1)
+    return {**told.model_dump(), "alive": alive}
+
+
 def describe_job(folder: JobFolder) -> dict[str, Any]:
-    """Everything known about one job, as plain data; what cannot be read is said in `problem`."""
+    """Everything known about one job, as plain data; `problem` says what cannot be read."""
     row: dict[str, Any] = {"job_id": folder.job_id, "state": "waiting", "problem": ""}
     try:
         job = folder.read_job()
@@ -81,7 +103,7 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
                 "schedule_source": current.source.kind if current.source else None,
                 "from_step": current.start_step,
             }
-        ranks = [rank for name in folder.progress_names() for rank in _ranks_of(folder, name)]
+        ranks = [rank for name in folder.progress_names()[:_MOST_HOSTS] for rank in _ranks_of(folder, name)]
         row["ranks"] = [rank.model_dump() for rank in sorted(ranks, key=lambda rank: rank.rank)]
         times = [rank.iter_time for rank in ranks if rank.iter_time is not None]
         energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
@@ -117,9 +139,15 @@ def render(state: dict[str, Any]) -> Group:
     if state["archived_jobs"]:
         line.append(f"   {state['archived_jobs']} archived", style="dim")
 
+    rest = []
+    if state["folders_without_job"]:
+        rest.append(f"{state['folders_without_job']:,} folders without job.json")
+    if state["jobs_not_shown"]:
+        rest.append(f"{state['jobs_not_shown']:,} more jobs, older or over")
     if not state["jobs"]:
-        return Group(line, Text("no jobs", style="dim"))
-    return Group(line, *(part for job in state["jobs"] for part in _render_job(job)))
+        rest.insert(0, "no jobs")
+    parts = [part for job in state["jobs"] for part in _render_job(job)]
+    return Group(line, *parts, *([Text("; ".join(rest), style="dim")] if rest else []))
 
 
 def _render_job(job: dict[str, Any]) -> list[Text]:

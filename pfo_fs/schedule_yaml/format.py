@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
-from pfo_fs.schedule_yaml.complaints import describe
+from pfo_fs.schedule_yaml.instruction_checks import describe
 
-_Step: TypeAlias = tuple[str, "int | None", int]
-_Steps: TypeAlias = tuple[_Step, ...]
+_Instruction: TypeAlias = tuple[str, "int | None", int]
+_Instructions: TypeAlias = tuple[_Instruction, ...]
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _LONGEST_GROUP = 8
@@ -38,10 +38,10 @@ def format_schedule_yaml(
     """
     lines = [f"# {line}".rstrip() for line in re.split(r"[\r\n\x85\u2028\u2029]+", comment)] if comment else []
     lines = [re.sub(r"[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]", "?", line) for line in lines]
-    steps_of = {schedule.rank: _steps(schedule) for schedule in schedules}
-    if not steps_of:
+    instructions_of = {schedule.rank: _instructions(schedule) for schedule in schedules}
+    if not instructions_of:
         return "\n".join([*lines, "all: 0"]) + "\n"
-    stages, ranks = _sort_into_stages(steps_of, rank_infos)
+    stages, ranks = _sort_into_stages(instructions_of, rank_infos)
     for title, table in (("stages", stages), ("ranks", ranks)):
         if table:
             lines.append(f"{title}:  # of {job_info.pp_degree if title == 'stages' else job_info.world_size}")
@@ -49,23 +49,23 @@ def format_schedule_yaml(
     return "\n".join(lines) + "\n"
 
 
-def _steps(schedule: FrequencySchedule) -> _Steps:
+def _instructions(schedule: FrequencySchedule) -> _Instructions:
     stages: Sequence[int | None] = schedule.stages or [None] * len(schedule.frequencies)
     return tuple((name, stage, mhz) for (name, mhz), stage in zip(schedule.frequencies, stages, strict=True))
 
 
 def _sort_into_stages(
-    steps_of: dict[int, _Steps], rank_infos: Sequence[RankInfo]
-) -> tuple[dict[int, _Steps], dict[int, _Steps]]:
+    instructions_of: dict[int, _Instructions], rank_infos: Sequence[RankInfo]
+) -> tuple[dict[int, _Instructions], dict[int, _Instructions]]:
     """Returns what can be said per stage and what must be said per rank."""
     members: dict[int, list[int]] = {}
     for info in rank_infos:
         members.setdefault(info.pp_rank, []).append(info.rank)
-    stages: dict[int, _Steps] = {}
-    ranks = dict(steps_of)
+    stages: dict[int, _Instructions] = {}
+    ranks = dict(instructions_of)
     for stage, there in members.items():
-        first = steps_of.get(there[0])
-        if first is None or any(steps_of.get(rank) != first for rank in there):
+        first = instructions_of.get(there[0])
+        if first is None or any(instructions_of.get(rank) != first for rank in there):
             continue
         if any(on is not None and on != stage for _, on, _ in first):
             continue  # ranks that hold several stages: there an entry of a stage means something else
@@ -75,16 +75,16 @@ def _sort_into_stages(
     return stages, ranks
 
 
-def _format_table(table: dict[int, _Steps]) -> Iterator[str]:
-    groups: dict[_Steps, list[int]] = {}
+def _format_table(table: dict[int, _Instructions]) -> Iterator[str]:
+    groups: dict[_Instructions, list[int]] = {}
     for number in sorted(table):
         groups.setdefault(table[number], []).append(number)
-    for steps, numbers in groups.items():
-        if not steps:
+    for instructions, numbers in groups.items():
+        if not instructions:
             yield f"  {_format_key(numbers)}: []"
             continue
         yield f"  {_format_key(numbers)}:"
-        for line in _format_steps(steps):
+        for line in _format_instructions(instructions):
             yield f"    - {line}"
 
 
@@ -104,13 +104,13 @@ def _format_key(numbers: Sequence[int]) -> str:
     return f'"{key}"' if len(key) < 1000 else f'? "{key}"\n  '
 
 
-def _format_steps(steps: _Steps) -> Iterator[str]:
+def _format_instructions(instructions: _Instructions) -> Iterator[str]:
     """Yields the items of a list: repeated groups where there are any, the rest several to a line."""
     waiting: list[str] = []
     at = 0
-    while at < len(steps):
-        length, repeat = _best_group(steps, at)
-        words = [_format_step(step) for step in steps[at : at + length]]
+    while at < len(instructions):
+        length, repeat = _best_group(instructions, at)
+        words = [_format_instruction(instruction) for instruction in instructions[at : at + length]]
         at += length * repeat
         if repeat > 1:
             if waiting:
@@ -126,21 +126,21 @@ def _format_steps(steps: _Steps) -> Iterator[str]:
         yield _quoted(waiting)
 
 
-def _best_group(steps: _Steps, at: int) -> tuple[int, int]:
+def _best_group(instructions: _Instructions, at: int) -> tuple[int, int]:
     """Returns length and count of the repetition that covers most from `at` on; (1, 1) if none is worth a line."""
     best = (1, 1)
     for length in range(1, _LONGEST_GROUP + 1):
-        group = steps[at : at + length]
+        group = instructions[at : at + length]
         repeat = 1
-        while steps[at + repeat * length : at + (repeat + 1) * length] == group and len(group) == length:
+        while instructions[at + repeat * length : at + (repeat + 1) * length] == group and len(group) == length:
             repeat += 1
         if repeat > 1 and length * repeat >= 3 and length * repeat > best[0] * best[1]:
             best = (length, repeat)
     return best
 
 
-def _format_step(step: _Step) -> str:
-    name, stage, mhz = step
+def _format_instruction(instruction: _Instruction) -> str:
+    name, stage, mhz = instruction
     return f"{describe(name if _PLAIN_NAME.fullmatch(name) else json.dumps(name), stage)} {mhz}"
 
 

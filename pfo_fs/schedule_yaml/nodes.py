@@ -1,6 +1,6 @@
 """From untrusted bytes to a YAML node tree with line numbers, or to a list of problems; nothing is constructed.
 
-PyYAML's pure loader composes nodes only. What could blow up on the way is refused while events arrive, before any
+PyYAML's pure loader composes nodes only. What could use up memory or time is refused while events arrive, before a
 node is built of them: aliases (the "billion laughs"), anchors, tags, merge keys, depth, further documents.
 """
 
@@ -24,7 +24,7 @@ class _Refused(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes plain trees: no aliases, anchors or tags, no halves of characters, and not too deep."""
+    """Composes plain trees: no aliases, anchors or tags, no halves of characters, and not nested too deep."""
 
     depth = 0
 
@@ -38,9 +38,9 @@ class _Loader(yaml.SafeLoader):
         if event.tag is not None:
             raise _Refused(line, f"tags ({event.tag[:60]!r}) are not used here")
         if isinstance(event, yaml.ScalarEvent) and any("\ud800" <= character <= "\udfff" for character in event.value):
-            raise _Refused(line, "an escape such as \\ud800 is half a character, which stands for none")
+            raise _Refused(line, "an escape such as \\ud800 is only half of a character")
         if self.depth >= MAX_DEPTH:
-            raise _Refused(line, f"nested more than {MAX_DEPTH} deep, which no schedule is")
+            raise _Refused(line, f"nested more than {MAX_DEPTH} levels deep; a schedule needs half of that")
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -55,7 +55,7 @@ def compose(text: bytes | str) -> yaml.Node | None:
         text: UTF-8, at most `MAX_YAML_BYTES`.
 
     Raises:
-        ScheduleProblems: It is too large, no UTF-8, no YAML, or YAML with something that no schedule needs.
+        ScheduleProblems: The text is too large, not UTF-8, not YAML, or YAML with something that schedules do not use.
     """
     decoded, line = _decode(text), 1
     try:
@@ -77,14 +77,14 @@ def compose(text: bytes | str) -> yaml.Node | None:
     except yaml.YAMLError as error:
         raise ScheduleProblems([Problem(line, f"is not YAML: {error}")]) from None
     except (ValueError, OverflowError):  # PyYAML hands the number to chr() unchecked
-        reason = "is not YAML: an escape such as \\UFFFFFFFF stands for no character"
+        reason = "is not YAML: an escape such as \\UFFFFFFFF does not stand for a character"
         raise ScheduleProblems([Problem(line, reason)]) from None
 
 
 def _decode(text: bytes | str) -> str:
     size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_YAML_BYTES:
-        raise ScheduleProblems([Problem(1, f"the file has {size:,} bytes; {MAX_YAML_BYTES:,} are the most")])
+        raise ScheduleProblems([Problem(1, f"the file has {size:,} bytes; at most {MAX_YAML_BYTES:,} are allowed")])
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8-sig")
@@ -118,7 +118,7 @@ def line_of(node: yaml.Node) -> int:
 
 
 def pairs_of(node: yaml.MappingNode) -> Iterator[tuple[str | None, int, yaml.Node]]:
-    """Yields (key as typed, its 1-based line, value); the key is None where it is no scalar."""
+    """Yields (key as typed, its 1-based line, value); the key is None if it is not a scalar."""
     for key, value in node.value:
         yield (key.value if isinstance(key, yaml.ScalarNode) else None), line_of(key), value
 

@@ -1,7 +1,7 @@
 """`schedule.yaml`: schedules typed by a person.
 
     # Everything is optional; ranks win over stages, stages over all. 0 or not mentioned: the clock is left alone.
-    all: 1200                                 # a clock in MHz for all instructions of everybody
+    all: 1200                                 # a clock in MHz for all instructions of all ranks
     stages:
       0: 1410                                 # for all of this stage
       1-3: {forward: 1200, backward: 1110}    # one clock per instruction; 1-3 are stages 1, 2 and 3
@@ -14,10 +14,10 @@
     target: {slowdown: 1.05}                  # or deadline (s per iteration), or power (W of the whole job)
     straggler: {slowdown: 1.2, pipeline: 3}   # announced: that pipeline will take 1.2 times as long
 
-`target` and `straggler` speak to the scheduler; a file with nothing else leaves the clocks to it.
+`target` and `straggler` are requests to the scheduler; a file with nothing else leaves the clocks to it.
 
-What is read here comes from a folder that others can write to. `parse_schedule_yaml` believes nothing and reports all
-that is wrong at once, with lines; `ScheduleDocument.resolve` holds it against a job.
+The file comes from a folder that other users can write to. `parse_schedule_yaml` checks everything and reports all
+problems at once, with their lines; `ScheduleDocument.resolve` compares the document with a job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import MAX_WORLD_SIZE, FrequencySchedule, InstructionOrders, JobInfo, RankInfo, Straggler, Target
-from pfo_fs.schedule_yaml.entries import BadValue, Entry, EntryReader, Selected, read_number
+from pfo_fs.schedule_yaml.clock_entries import BadValue, ClockEntry, ClockEntryReader, SelectedEntry, read_number
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, line_of, pairs_of
 from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblems
 from pfo_fs.schedule_yaml.resolve import Resolver
@@ -43,11 +43,12 @@ __all__ = [
     "Problem",
     "ScheduleDocument",
     "ScheduleProblems",
-    "Selected",
+    "SelectedEntry",
     "parse_schedule_yaml",
 ]
 
-Wish = TypeVar("Wish", Target, Straggler)
+Request = TypeVar("Request", Target, Straggler)
+_EMPTY = "the file is empty; write `all: 0` to leave all clocks alone, or remove the file"
 _RANGE = re.compile(r"\s*(?P<first>[^\s,-]+)\s*(?:-\s*(?P<last>[^\s,-]+))?\s*")
 
 
@@ -56,32 +57,32 @@ class ScheduleDocument:
     """A well-formed `schedule.yaml`.
 
     Attributes:
-        everybody: What `all` says.
-        stages: What `stages` says; no stage is in two of them.
-        ranks: What `ranks` says; no rank is in two of them.
+        for_all: Under `all`: for ranks that the others do not mention.
+        stages: Under `stages`; no stage is in two of them.
+        ranks: Under `ranks`; no rank is in two of them.
         target: What the scheduler is to plan for.
         straggler: What it is to expect.
     """
 
-    everybody: Entry | None = None
-    stages: tuple[Selected, ...] = ()
-    ranks: tuple[Selected, ...] = ()
+    for_all: ClockEntry | None = None
+    stages: tuple[SelectedEntry, ...] = ()
+    ranks: tuple[SelectedEntry, ...] = ()
     target: Target | None = None
     straggler: Straggler | None = None
 
     @property
     def has_clocks(self) -> bool:
-        """Whether it takes the scheduler's place; otherwise it only speaks to it."""
-        return self.everybody is not None or bool(self.stages or self.ranks)
+        """Whether it sets clocks in place of the scheduler; otherwise it holds only requests to the scheduler."""
+        return self.for_all is not None or bool(self.stages or self.ranks)
 
     def check_straggler(self, pipelines: int) -> None:
-        """Holds the announced straggler against the job.
+        """Checks that the job has the announced straggler.
 
         Args:
             pipelines: How many the job has.
 
         Raises:
-            PlanError: It has no such pipeline.
+            PlanError: The job has no such pipeline.
         """
         at = self.straggler.pipeline if self.straggler else None
         if at is not None and at >= pipelines:
@@ -91,22 +92,22 @@ class ScheduleDocument:
     def resolve(
         self, job_info: JobInfo, rank_infos: Sequence[RankInfo], orders: InstructionOrders
     ) -> list[FrequencySchedule]:
-        """Returns the schedules that the document means for a job, sorted by rank.
+        """Returns the schedules that the document describes for a job, sorted by rank.
 
-        A rank for which nothing but 0 is said gets none. Lists are taken as typed; where the order of a rank is known,
-        they are held against it. Where a rank holds several stages, an entry below `stages` is for the instructions of
-        that stage on any rank, and what it leaves open comes from `all`.
+        A rank that is given only 0, or nothing, gets no schedule. Lists are taken as typed; if the order of a rank is
+        known, they are compared with it. If a rank holds several stages, an entry below `stages` is for the
+        instructions of that stage on any rank, and what it leaves open comes from `all`.
 
         Args:
             job_info: The job.
-            rank_infos: Its ranks; on those that offer no clocks, any clock goes.
+            rank_infos: Its ranks; where a rank offers no clocks, any clock is accepted.
             orders: The instructions of each rank, in order, as (name, stage or None); None while not known.
 
         Raises:
-            ScheduleProblems: Something does not fit; all of it, with lines.
+            ScheduleProblems: Something does not fit the job; it holds all problems, with their lines.
             OrderUnknown: It may fit, but a number or a mapping is given for ranks whose order is not known yet.
         """
-        return Resolver(self.everybody, self.stages, self.ranks, job_info, rank_infos, orders).run()
+        return Resolver(self.for_all, self.stages, self.ranks, job_info, rank_infos, orders).run()
 
 
 def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
@@ -116,13 +117,11 @@ def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
         text: UTF-8, at most 256 KiB.
 
     Raises:
-        ScheduleProblems: With all that is wrong; what YAML itself cannot read is one problem.
+        ScheduleProblems: It holds all problems; text that is not YAML is one problem.
     """
     root = compose(text)
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
-        raise ScheduleProblems(
-            [Problem(1, "the file says nothing; write `all: 0` to leave all clocks alone, or remove it")]
-        )
+        raise ScheduleProblems([Problem(1, _EMPTY)])
     if not isinstance(root, yaml.MappingNode):
         keys = ", ".join(_TOP_LEVEL)
         raise ScheduleProblems([Problem(line_of(root), f"expected the keys {keys}, got {describe_node(root)}")])
@@ -131,9 +130,11 @@ def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
     if reader.problems:
         raise ScheduleProblems(reader.problems)
     if not root.value:
-        raise ScheduleProblems([Problem(line_of(root), "the file says nothing; remove it, or write `all: 0`")])
+        raise ScheduleProblems(
+            [Problem(line_of(root), "the file is empty; remove it, or write `all: 0` to leave all clocks alone")]
+        )
     return ScheduleDocument(
-        reader.everybody,
+        reader.for_all,
         tuple(reader.selected["stages"]),
         tuple(reader.selected["ranks"]),
         reader.target,
@@ -144,11 +145,11 @@ def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
 class _DocumentReader:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self.everybody: Entry | None = None
+        self.for_all: ClockEntry | None = None
         self.target: Target | None = None
         self.straggler: Straggler | None = None
-        self.selected: dict[str, list[Selected]] = {"stages": [], "ranks": []}
-        self._entries = EntryReader(self.problems)
+        self.selected: dict[str, list[SelectedEntry]] = {"stages": [], "ranks": []}
+        self._entries = ClockEntryReader(self.problems)
 
     def read(self, root: yaml.MappingNode) -> None:
         seen: dict[str, int] = {}
@@ -157,13 +158,13 @@ class _DocumentReader:
             if key is None or read is None:
                 self.problems.append(Problem(line, unknown_key(key, _TOP_LEVEL)))
             elif key in seen:
-                self.problems.append(Problem(line, f"the key {key!r} is there twice, first in line {seen[key]}"))
+                self.problems.append(Problem(line, f"the key {key!r} is given twice, first in line {seen[key]}"))
             else:
                 seen[key] = line
                 read(self, value)
 
     def read_all(self, value: yaml.Node) -> None:
-        self.everybody = self._entries.read(value, "all")
+        self.for_all = self._entries.read(value, "all")
 
     def read_stages(self, value: yaml.Node) -> None:
         self._read_selected("stages", "stage", value)
@@ -172,14 +173,16 @@ class _DocumentReader:
         self._read_selected("ranks", "rank", value)
 
     def read_target(self, value: yaml.Node) -> None:
-        self.target = self._read_wish(Target, "target", "{slowdown: 1.05}, {deadline: 16.2} or {power: 18000}", value)
+        self.target = self._read_request(
+            Target, "target", "{slowdown: 1.05}, {deadline: 16.2} or {power: 18000}", value
+        )
 
     def read_straggler(self, value: yaml.Node) -> None:
-        self.straggler = self._read_wish(Straggler, "straggler", "{slowdown: 1.2, pipeline: 3}", value)
+        self.straggler = self._read_request(Straggler, "straggler", "{slowdown: 1.2, pipeline: 3}", value)
 
-    def _read_wish(self, model: type[Wish], what: str, example: str, node: yaml.Node) -> Wish | None:
+    def _read_request(self, model: type[Request], what: str, example: str, node: yaml.Node) -> Request | None:
         if not isinstance(node, yaml.MappingNode):
-            self.problems.append(Problem(line_of(node), f"a {what} is such as {example}; got {describe_node(node)}"))
+            self.problems.append(Problem(line_of(node), f"a {what} looks like {example}; got {describe_node(node)}"))
             return None
         numbers: dict[str, str] = {}
         known = list(model.model_fields)
@@ -187,7 +190,7 @@ class _DocumentReader:
             if key not in known:
                 self.problems.append(Problem(line, unknown_key(key, known)))
             elif key in numbers or not isinstance(value, yaml.ScalarNode):
-                self.problems.append(Problem(line, f"{key!r} takes one number; a {what} is such as {example}"))
+                self.problems.append(Problem(line, f"{key!r} takes one number; a {what} looks like {example}"))
             else:
                 numbers[key] = value.value
         try:
@@ -195,7 +198,7 @@ class _DocumentReader:
         except ValidationError as error:
             first = error.errors()[0]
             where = f"{first['loc'][0]} " if first["loc"] else ""
-            reason = f"{where}{first['msg'].removeprefix('Value error, ')}; a {what} is such as {example}"
+            reason = f"{where}{first['msg'].removeprefix('Value error, ')}; a {what} looks like {example}"
             self.problems.append(Problem(line_of(node), reason))
             return None
 
@@ -214,16 +217,16 @@ class _DocumentReader:
                 self.problems.append(Problem(line, str(error)))
                 continue
             if entry is not None:
-                self.selected[section].extend(Selected(first, last, entry, line) for first, last in ranges)
-        self._complain_of_overlaps(section, what)
+                self.selected[section].extend(SelectedEntry(first, last, entry, line) for first, last in ranges)
+        self._find_overlaps(section, what)
 
-    def _complain_of_overlaps(self, section: str, what: str) -> None:
+    def _find_overlaps(self, section: str, what: str) -> None:
         ordered = sorted(self.selected[section], key=lambda selected: (selected.first, selected.last))
-        widest: Selected | None = None
+        widest: SelectedEntry | None = None
         for selected in ordered:
             if widest is not None and selected.first <= widest.last:
                 lines = sorted((widest.line, selected.line))
-                reason = f"{what} {selected.first} is there twice, first in line {lines[0]}"
+                reason = f"{what} {selected.first} is given twice, first in line {lines[0]}"
                 self.problems.append(Problem(lines[1], reason))
             if widest is None or selected.last > widest.last:
                 widest = selected
@@ -243,7 +246,7 @@ def read_ranges(key: str | None, what: str) -> list[tuple[int, int]]:
     """Returns the (first, last) pairs that a key such as `3`, `0-3` or `0,2,5-7` stands for.
 
     Raises:
-        BadValue: It is no such key.
+        BadValue: The key is none of these.
     """
     if not key:
         raise BadValue(f'expected the number of a {what} as key, such as 3, 0-3 or "0,2,5"')
@@ -251,7 +254,7 @@ def read_ranges(key: str | None, what: str) -> list[tuple[int, int]]:
     for part in key.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise BadValue(f'{key[:40]!r} is no {what}; write 3, 0-3 or "0,2,5"')
+            raise BadValue(f'{key[:40]!r} is not a {what}; write 3, 0-3 or "0,2,5"')
         first = read_number(match["first"], f"a {what}", MAX_WORLD_SIZE)
         last = first if match["last"] is None else read_number(match["last"], f"a {what}", MAX_WORLD_SIZE)
         if last < first:
@@ -264,7 +267,7 @@ def unknown_key(key: str | None, known: Iterable[str]) -> str:
     """Returns the message about a key that is none of the known ones, with the closest of them."""
     names = list(known)
     if key is None:
-        return f"expected one of the keys {', '.join(names)}, got something that is no text"
+        return f"expected one of the keys {', '.join(names)}, got something that is not text"
     close = difflib.get_close_matches(key[:64], names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
     return f"unknown key {key[:40]!r}; {hint}"

@@ -1,4 +1,4 @@
-"""What can be wrong with a `schedule.yaml`, with the lines it is wrong in."""
+"""Errors about a `schedule.yaml`, with line numbers."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class ScheduleProblems(PlanError):
 
 
 class OrderUnknown(PlanError):
-    """A clock for all instructions, or for those of a name, needs to know which a rank runs, and that is not known yet.
+    """A clock is given for all instructions, or for those of a name, of a rank whose instructions are not known yet.
 
     Attributes:
-        ranks: Whose order is missing.
+        ranks: The ranks whose order is not known.
     """
 
     def __init__(self, ranks: Sequence[int], line: int | None = None) -> None:
         self.ranks = list(ranks)
         shown = ", ".join(map(str, self.ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         super().__init__(
-            f"the instructions of {'rank' if len(ranks) == 1 else 'ranks'} {shown} are not known before a first step; "
-            "until then only lists of instructions can be used",
+            f"the instructions of {'rank' if len(ranks) == 1 else 'ranks'} {shown} are not known before the first "
+            "step; until then only lists of instructions can be used",
             line=line,
         )
 

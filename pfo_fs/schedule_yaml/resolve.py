@@ -1,4 +1,4 @@
-"""Holds a well-formed `schedule.yaml` against a job: who runs what, and which clocks there are."""
+"""Turns a well-formed `schedule.yaml` into schedules of a job, by what its ranks run and which clocks they offer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfo_fs.models import FrequencySchedule, InstructionOrder, InstructionOrders, JobInfo, RankInfo
-from pfo_fs.schedule_yaml.complaints import clock_complaint, describe, order_complaint
-from pfo_fs.schedule_yaml.entries import ByName, Entry, Listing, OneClock, Selected
+from pfo_fs.schedule_yaml.clock_entries import ClockByName, ClockEntry, InstructionList, SameClock, SelectedEntry
+from pfo_fs.schedule_yaml.instruction_checks import clock_problem, describe, order_problem
 from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblems
 
-_WHO = "\0"  # stands for the ranks in a reason until all of them are known
+_WHO = "\0"  # stands for the ranks in a message until all of them are known
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _RankInstructions:
     """The instructions of one rank: (name, MHz), their stages if they are given, and the line of each."""
 
     frequencies: list[tuple[str, int]]
@@ -28,7 +28,7 @@ class _Outcome:
     """What came of one rank: its schedule, or what is wrong as (line, reason), or where its order would be needed."""
 
     schedule: FrequencySchedule | None = None
-    complaints: tuple[tuple[int, str], ...] = ()
+    problems: tuple[tuple[int, str], ...] = ()
     unknown_line: int = 0
 
 
@@ -37,24 +37,24 @@ class Resolver:
 
     def __init__(
         self,
-        everybody: Entry | None,
-        stages: Sequence[Selected],
-        ranks: Sequence[Selected],
+        for_all: ClockEntry | None,
+        stages: Sequence[SelectedEntry],
+        ranks: Sequence[SelectedEntry],
         job_info: JobInfo,
         rank_infos: Sequence[RankInfo],
         orders: InstructionOrders,
     ) -> None:
-        self._everybody = everybody
+        self._everybody = for_all
         self._for_stages = stages
         self._for_ranks = ranks
         self._job = job_info
         self._infos = sorted(rank_infos, key=lambda info: info.rank)
         self._orders = orders
-        self._complaints: dict[tuple[int, str], list[int]] = {}
-        self._used: set[tuple[int, tuple[str, int | None]]] = set()  # (id of a ByName, its key)
-        self._consulted: dict[int, tuple[ByName, list[int]]] = {}
-        self._listed: dict[int, _Steps] = {}  # id of a Listing -> the same for all its ranks
-        self._new: list[tuple[int, str]] = []  # complaints of the rank that is being looked at
+        self._problems: dict[tuple[int, str], list[int]] = {}
+        self._used: set[tuple[int, tuple[str, int | None]]] = set()  # (id of a ClockByName, its key)
+        self._consulted: dict[int, tuple[ClockByName, list[int]]] = {}
+        self._listed: dict[int, _RankInstructions] = {}  # id of a InstructionList -> the same for all its ranks
+        self._new: list[tuple[int, str]] = []  # problems of the rank that is being looked at
 
     def run(self) -> list[FrequencySchedule]:
         """Returns the schedules; raises as `ScheduleDocument.resolve`."""
@@ -66,23 +66,23 @@ class Resolver:
         for info in self._infos:
             order = self._orders.get(info.rank)
             frozen = None if order is None else tuple((name, stage) for name, stage in order)
-            # Ranks of a stage mostly share all of this: 16,384 ranks are then nearly as quick as 8.
+            # Ranks of a stage mostly share all of this, so 16,384 ranks take hardly longer than 8.
             key = (id(rank_entries.get(info.rank)), info.pp_rank, frozen, tuple(info.available_frequencies))
             if key not in outcomes:
                 outcomes[key] = self._look(info, frozen, rank_entries.get(info.rank), stage_entries)
             outcome = outcomes[key]
-            for line, reason in outcome.complaints:
-                self._complaints.setdefault((line, reason), []).append(info.rank)
+            for line, reason in outcome.problems:
+                self._problems.setdefault((line, reason), []).append(info.rank)
             if outcome.unknown_line:
                 unknown[info.rank] = outcome.unknown_line
             if outcome.schedule is not None:
                 schedules.append(outcome.schedule.model_copy(update={"rank": info.rank}))
         if not unknown:  # otherwise a rank that is not known yet may be the one that runs it
-            self._complain_of_unused_names()
-        if self._complaints:
+            self._find_unused_names()
+        if self._problems:
             raise ScheduleProblems(
                 Problem(line, reason.replace(_WHO, _name_ranks(ranks)))
-                for (line, reason), ranks in self._complaints.items()
+                for (line, reason), ranks in self._problems.items()
             )
         if unknown:
             raise OrderUnknown(sorted(unknown), min(unknown.values()))
@@ -94,21 +94,27 @@ class Resolver:
             stages.update(stage for _, stage in order or () if stage is not None)
         return stages
 
-    def _by_number(self, selection: Sequence[Selected], what: str, known: range | set[int]) -> dict[int, Entry]:
+    def _by_number(
+        self, selection: Sequence[SelectedEntry], what: str, known: range | set[int]
+    ) -> dict[int, ClockEntry]:
         highest = max(known)
-        entries: dict[int, Entry] = {}
+        entries: dict[int, ClockEntry] = {}
         for selected in selection:
             if selected.last > highest:
                 reason = f"{what} {selected.last}: this job has the {what}s 0 to {highest}"
-                self._complaints[selected.line, reason] = []
+                self._problems[selected.line, reason] = []
             for number in range(selected.first, min(selected.last, highest) + 1):
                 entries[number] = selected.entry
         return entries
 
     def _look(
-        self, info: RankInfo, order: InstructionOrder | None, rank_entry: Entry | None, stage_entries: dict[int, Entry]
+        self,
+        info: RankInfo,
+        order: InstructionOrder | None,
+        rank_entry: ClockEntry | None,
+        stage_entries: dict[int, ClockEntry],
     ) -> _Outcome:
-        """What the document says about one rank."""
+        """Returns what comes of one rank."""
         here = {info.pp_rank} if not order else {_stage(stage, info) for _, stage in order}
         top = rank_entry
         if top is None and len(here) == 1:
@@ -117,44 +123,48 @@ class Resolver:
             top = self._everybody
             if top is None:
                 return _Outcome()
-        if isinstance(top, OneClock) and top.mhz == 0:
+        if isinstance(top, SameClock) and top.mhz == 0:
             return _Outcome()
         self._new = []
-        if isinstance(top, Listing):
-            steps = self._as_typed(order, top)
+        if isinstance(top, InstructionList):
+            instructions = self._as_typed(order, top)
         elif order is None:
             return _Outcome(unknown_line=top.line if top else 0)
         else:
-            steps = self._in_order(info, order, rank_entry, stage_entries)
-        schedule = None if steps is None else self._schedule(info, steps)
+            instructions = self._in_order(info, order, rank_entry, stage_entries)
+        schedule = None if instructions is None else self._schedule(info, instructions)
         return _Outcome(schedule, tuple(dict.fromkeys(self._new)))
 
-    def _as_typed(self, order: InstructionOrder | None, listing: Listing) -> _Steps | None:
-        steps = self._listed.get(id(listing))
-        if steps is None:
-            typed = list(listing.steps())
-            stages = [step.stage for step, _ in typed if step.stage is not None]
-            frequencies = [(step.name, step.mhz) for step, _ in typed]
-            steps = _Steps(frequencies, stages or None, [line for _, line in typed])
-            self._listed[id(listing)] = steps
-        if order is not None and not self._fits(order, listing, steps):
+    def _as_typed(self, order: InstructionOrder | None, listing: InstructionList) -> _RankInstructions | None:
+        instructions = self._listed.get(id(listing))
+        if instructions is None:
+            typed = list(listing.instructions())
+            stages = [instruction.stage for instruction, _ in typed if instruction.stage is not None]
+            frequencies = [(instruction.name, instruction.mhz) for instruction, _ in typed]
+            instructions = _RankInstructions(frequencies, stages or None, [line for _, line in typed])
+            self._listed[id(listing)] = instructions
+        if order is not None and not self._fits(order, listing, instructions):
             return None
-        return steps
+        return instructions
 
-    def _fits(self, order: InstructionOrder, listing: Listing, steps: _Steps) -> bool:
-        difference = order_complaint([name for name, _ in steps.frequencies], steps.stages, order, _WHO)
+    def _fits(self, order: InstructionOrder, listing: InstructionList, instructions: _RankInstructions) -> bool:
+        difference = order_problem([name for name, _ in instructions.frequencies], instructions.stages, order, _WHO)
         if difference is not None:
             self._new.append((listing.line_at(difference[0]), difference[1]))
         return difference is None
 
     def _in_order(
-        self, info: RankInfo, order: InstructionOrder, rank_entry: Entry | None, stage_entries: dict[int, Entry]
-    ) -> _Steps | None:
-        """Gives each instruction the clock of the first layer that says one: its rank, its stage, all."""
+        self,
+        info: RankInfo,
+        order: InstructionOrder,
+        rank_entry: ClockEntry | None,
+        stage_entries: dict[int, ClockEntry],
+    ) -> _RankInstructions | None:
+        """Gives each instruction the clock of the first entry that has one: of its rank, of its stage, of all."""
         parts: dict[int, list[tuple[str, int | None]]] = {}
         for name, stage in order:
             parts.setdefault(_stage(stage, info), []).append((name, stage))
-        listings: dict[tuple[int, int | None], _Steps | None] = {}
+        listings: dict[tuple[int, int | None], _RankInstructions | None] = {}
         place: dict[int, int] = {}
         frequencies: list[tuple[str, int]] = []
         lines: list[int] = []
@@ -167,17 +177,17 @@ class Resolver:
             for entry, part in layers:
                 if entry is None:
                     continue
-                if isinstance(entry, Listing):
+                if isinstance(entry, InstructionList):
                     key = id(entry), part
                     if key not in listings:
                         ours = order if part is None else parts[part]
                         listings[key] = self._as_typed(ours, entry)
-                    steps = listings[key]
-                    if steps is None:
+                    instructions = listings[key]
+                    if instructions is None:
                         return None
                     at = position if part is None else within
-                    mhz, line = steps.frequencies[at][1], steps.lines[at]
-                elif isinstance(entry, OneClock):
+                    mhz, line = instructions.frequencies[at][1], instructions.lines[at]
+                elif isinstance(entry, SameClock):
                     mhz, line = entry.mhz, entry.line
                 else:
                     found = self._by_name(info, entry, name, on)
@@ -189,9 +199,9 @@ class Resolver:
             frequencies.append((name, mhz))
             lines.append(line)
         stages = [stage for _, stage in order if stage is not None]
-        return _Steps(frequencies, stages if len(stages) == len(order) else None, lines) if said else None
+        return _RankInstructions(frequencies, stages if len(stages) == len(order) else None, lines) if said else None
 
-    def _by_name(self, info: RankInfo, entry: ByName, name: str, stage: int) -> tuple[int, int] | None:
+    def _by_name(self, info: RankInfo, entry: ClockByName, name: str, stage: int) -> tuple[int, int] | None:
         _, ranks = self._consulted.setdefault(id(entry), (entry, []))
         if ranks[-1:] != [info.rank]:
             ranks.append(info.rank)
@@ -202,8 +212,8 @@ class Resolver:
                 found = entry.clocks[key]
         return found
 
-    def _complain_of_unused_names(self) -> None:
-        """A name that no rank of its entry runs is a typo."""
+    def _find_unused_names(self) -> None:
+        """Reports names of which no rank of their entry runs an instruction: they are typing errors."""
         for entry, ranks in self._consulted.values():
             names = {name for rank in ranks for name, _ in self._orders.get(rank) or ()}
             for key, (_, line) in entry.clocks.items():
@@ -211,18 +221,20 @@ class Resolver:
                     continue
                 close = difflib.get_close_matches(key[0], sorted(names), n=1, cutoff=0.5)
                 hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(names)[:10])}"
-                self._complaints[line, f"{_WHO}: no instruction {describe(*key)!r} runs there; {hint}"] = ranks
+                self._problems[line, f"{_WHO}: no instruction {describe(*key)!r} runs there; {hint}"] = ranks
 
-    def _schedule(self, info: RankInfo, steps: _Steps) -> FrequencySchedule | None:
+    def _schedule(self, info: RankInfo, instructions: _RankInstructions) -> FrequencySchedule | None:
         available = frozenset(info.available_frequencies)
         before = len(self._new)
-        for line, mhz in dict.fromkeys(zip(steps.lines, (mhz for _, mhz in steps.frequencies), strict=True)):
-            complaint = clock_complaint(mhz, available, _WHO)
-            if complaint:
-                self._new.append((line, complaint))
+        for line, mhz in dict.fromkeys(
+            zip(instructions.lines, (mhz for _, mhz in instructions.frequencies), strict=True)
+        ):
+            problem = clock_problem(mhz, available, _WHO)
+            if problem:
+                self._new.append((line, problem))
         if len(self._new) > before:
             return None
-        return FrequencySchedule(rank=info.rank, frequencies=steps.frequencies, stages=steps.stages)
+        return FrequencySchedule(rank=info.rank, frequencies=instructions.frequencies, stages=instructions.stages)
 
 
 def _stage(stage: int | None, info: RankInfo) -> int:

@@ -3,7 +3,7 @@
 Policies are pure. The only file that is read here is a plan that the user names.
 """
 
-from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator
+from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.scheduler.fixed_plan import Manual, PointSolution, PointSolution3D
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
 from pfo_fs.scheduler.plan_file import format_lowtime_plan, parse_plan, read_plan
@@ -18,6 +18,7 @@ __all__ = [
     "PointSolution",
     "PointSolution3D",
     "ScheduleGenerator",
+    "ScheduleRequest",
     "check_scheduler_args",
     "check_schedules",
     "format_lowtime_plan",

@@ -1,20 +1,44 @@
-"""The interface of a scheduling policy, written as a generator: schedules out, results in."""
+"""The interface of a scheduling policy, written as a generator: requests for schedules out, results in."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.scheduler.plausible import plausible_results
 from pfo_fs.settings import PFOSettings
 
-ScheduleGenerator: TypeAlias = Generator[list[FrequencySchedule], list[ProfilingResult], None]
+
+@dataclass(frozen=True)
+class ScheduleRequest:
+    """What a policy asks for.
+
+    Attributes:
+        schedules: At most one per rank; a rank that is left out keeps its default clocks.
+        purpose: `run`: in force until the next request. `measure`: for a measuring window only; if no other request
+            follows in time, the ranks go back to default clocks.
+        message: What the policy is doing, in one line for people.
+        converged: Whether the policy has measured this schedule under load and keeps it.
+        revision: Another number means another request: the coordinator publishes a new schedule. 0 is the first one.
+            `FrequencyScheduler.request` fills it in; what a policy writes here is not used.
+    """
+
+    schedules: list[FrequencySchedule]
+    purpose: Literal["run", "measure"] = "run"
+    message: str = ""
+    converged: bool = False
+    revision: int = 0
+
+
+ScheduleGenerator: TypeAlias = Generator[ScheduleRequest | list[FrequencySchedule], list[ProfilingResult], None]
 
 
 class IterationTime(NamedTuple):
-    """One iteration of one pipeline, as its first stage saw it.
+    """One iteration of one pipeline, as its first stage measured it.
 
     Attributes:
         pipeline: Data-parallel rank.
@@ -32,12 +56,12 @@ class IterationTime(NamedTuple):
 
 
 class FrequencyScheduler(ABC):
-    """A policy: says what clocks the ranks run at, and learns from what they measured.
+    """A policy: decides which clocks the ranks run at, and learns from what they measured.
 
     **Deterministic by contract.** The only state that survives a daemon is what is in the shared directory: after a
-    restart, or on another host, a scheduler is made anew from the same arguments and `observe` is replayed over the
-    recorded results. Given the same results it must yield the same schedules: no clock, no unseeded randomness, no
-    files that change, no iteration over unordered sets.
+    restart, or on another host, the coordinator makes a new scheduler from the same arguments and repeats `react` and
+    `observe` with what was recorded. Given the same calls it must make the same requests: no clock, no unseeded
+    randomness, no files that change, no iteration over unordered sets.
 
     Args:
         job_info: The job.
@@ -45,26 +69,20 @@ class FrequencyScheduler(ABC):
         pfo_settings: Settings of the scheduling side.
 
     Attributes:
+        planning_takes_seconds: Capability of the class: its methods may take seconds, so the daemon calls them in a
+            thread of their own.
+        watches_iteration_times: Capability of the class: `assess` wants to know how long iterations take.
         job_info: As given.
         rank_infos: Sorted by rank.
         world_size: Number of ranks.
         pfo_settings: As given.
-        orders: Instructions of each rank in the order of an iteration, as soon as they are known; whoever runs the
-            scheduler sets it before `observe`.
+        orders: Instructions of each rank in the order of an iteration, as soon as they are known; the coordinator sets
+            it before it calls `observe`.
         plan_inputs: What schedules are made for, besides results.
-        status_text: A line for people: what the scheduler is doing.
-        measuring: Whether what it has yielded last is for measuring only: if no more comes, clocks go back to their
-            default.
-        plans: Whether its methods may take seconds; whoever runs it does something else meanwhile.
-        converged: Whether it has measured what is in force, and leaves it.
-        watches_iteration_times: Whether `assess` wants to know how long iterations take.
     """
 
-    plans: bool = False
-    measuring: bool = False
-    watches_iteration_times: bool = False
-    status_text: str = ""
-    converged: bool = False
+    planning_takes_seconds: ClassVar[bool] = False
+    watches_iteration_times: ClassVar[bool] = False
 
     def __init__(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings) -> None:
         self.job_info = job_info
@@ -74,42 +92,77 @@ class FrequencyScheduler(ABC):
         self.orders: Mapping[int, InstructionOrder | None] = {}
         self.plan_inputs = PlanInputs()
         self._generator: ScheduleGenerator | None = None
-        self._schedules: list[FrequencySchedule] | None = None
+        self._yielded: ScheduleRequest | None = None
+        self._answer: ScheduleRequest | None = None  # what `request` returned last
+        self._windows_wanted = 0  # yields that must be measured even if the schedules are the same as before
+        self._answered_for = (0, 0)  # windows wanted and remeasure epoch when `request` made that answer
         self._done = False
 
     @abstractmethod
     def _run(self) -> ScheduleGenerator:
-        """Yields schedules, and gets from each `yield` the results that were measured under it, sorted by rank.
+        """Yields requests, and gets from each `yield` the results that were measured under it, sorted by rank.
 
-            while not converged:
+            while not good_enough:
                 results = yield schedules
 
-        A rank that a yielded list leaves out keeps its default clocks. A generator that ends leaves the last list it
-        yielded in force for the rest of the training.
+        A yield is one of:
+
+        - a list of `FrequencySchedule`: it is published with a new number and measured, even if it equals the last;
+        - a `ScheduleRequest` with purpose `measure`: likewise, but its clocks are for a measuring window only;
+        - a `ScheduleRequest` with purpose `run`: it is published only if its purpose or schedules differ from those
+            in force. If they do not, the next results come after the plan inputs have changed.
+
+        When the generator ends, its last request stays in force for the rest of the training.
         """
+
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
+        """Returns what the request that `_run` yielded last becomes under the plan inputs as they are now.
+
+        A policy overrides this if its schedules depend on `plan_inputs`. Called often, so it must be cheap while
+        nothing has changed: it returns the same list of schedules then.
+        """
+        return yielded
+
+    def request(self) -> ScheduleRequest:
+        """Returns what the policy asks for now.
+
+        Its revision is that of the last call if nothing has to be published: if schedules and purpose are the same,
+        no new measuring window was asked for, and the remeasure epoch of the plan inputs has not changed.
+
+        Raises:
+            PlanError: The generator ended before its first `yield`, or yielded something else than a request.
+        """
+        wanted = self._for_plan_inputs(self._yielded or self._first())
+        last = self._answer
+        epoch = self._answered_for[1] if self._done else self.plan_inputs.remeasure_epoch
+        asked_for = self._windows_wanted, epoch
+        if last is None:
+            self._answer = replace(wanted, revision=0)
+        else:
+            same = wanted.schedules is last.schedules or wanted.schedules == last.schedules
+            if same and wanted.purpose == last.purpose and asked_for == self._answered_for:
+                self._answer = replace(wanted, schedules=last.schedules, revision=last.revision)
+            else:
+                self._answer = replace(wanted, revision=last.revision + 1)
+        self._answered_for = asked_for
+        return self._answer
+
+    def continue_from(self, revision: int) -> None:
+        """After a replay: the request as it is now has this revision, and later ones have higher numbers."""
+        self._answer = replace(self.request(), revision=revision)
 
     @property
     def done(self) -> bool:
-        """Whether the generator has ended: the schedule in force is the last one, and no results are needed."""
+        """Whether the generator has ended: the request in force is the last one, and no results are needed."""
         return self._done
 
     def next_schedule(self) -> list[FrequencySchedule]:
-        """Returns the schedules for the iterations to come; the same ones until `observe` is called.
+        """Returns the schedules of the request in force: the same list until the request changes.
 
         Raises:
-            PlanError: The generator ended before its first `yield`, or yielded something else than schedules.
+            PlanError: As `request`.
         """
-        if self._schedules is None:
-            self._generator = self._run()
-            try:
-                self._schedules = self._checked(next(self._generator))
-            except StopIteration:
-                self._done = True
-                raise PlanError(
-                    f"{type(self).__name__}._run ended before its first `yield`, so there is no schedule; "
-                    "a scheduler that leaves the clocks alone yields an empty list"
-                ) from None
-        return self._schedules
+        return self.request().schedules
 
     @classmethod  # noqa: B027  most schedulers have nothing to check
     def check_args(cls, **args: Any) -> None:
@@ -120,35 +173,37 @@ class FrequencyScheduler(ABC):
         """
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
-        """Hands over what the ranks measured under the schedules that `next_schedule` returned last.
+        """Hands over what the ranks measured under the request in force.
 
-        Does nothing once the scheduler is done.
+        Results come from files that others can write to. Those that cannot be true (of a rank that the job does not
+        have, or with a time that is negative or not a number) are left out. Does nothing once the scheduler is done.
 
         Args:
             profiling_results: One per rank, in any order. A rank whose measurement is unusable may be missing.
 
         Raises:
-            PlanError: `next_schedule` was never called, so that there is nothing these results could belong to; or
-                the generator yielded something else than schedules.
+            PlanError: `request` was never called, so that there is nothing these results could belong to; or the
+                generator yielded something else than a request.
         """
-        if self._schedules is None or self._generator is None:
+        if self._generator is None:
             raise PlanError(
-                f"{type(self).__name__}: observe() before next_schedule(): there is no schedule yet that these "
+                f"{type(self).__name__}: observe() before request(): there is no schedule yet that these "
                 f"{len(profiling_results)} results could belong to"
             )
         if self._done:
             return
+        results = plausible_results(profiling_results, {info.rank for info in self.rank_infos})
         try:
-            yielded = self._generator.send(sorted(profiling_results, key=lambda result: result.rank))
+            yielded = self._generator.send(results)
         except StopIteration:
             self._done = True
             return
-        self._schedules = self._checked(yielded)
+        self._take_request(yielded)
 
     def react(self, plan_inputs: PlanInputs) -> None:
-        """Takes note of another plan inputs; what `next_schedule` returns may change.
+        """Takes note of other plan inputs; what `request` returns may change.
 
-        Called before `next_schedule` or `observe`, also in a replay: a schedule's plan inputs is recorded with it.
+        Called before `request` or `observe`, also in a replay: the plan inputs are recorded with a schedule.
         """
         self.plan_inputs = plan_inputs
 
@@ -156,20 +211,20 @@ class FrequencyScheduler(ABC):
         """Takes what earlier jobs of the same kind had measured; once, as soon as all orders are known.
 
         Args:
-            csv: As `findings` gives it; from a file that others can write to.
-            source: Where it comes from.
+            csv: As `export_profile` gives it; from a file that others can write to.
+            source: The job that it comes from.
         """
 
-    def findings(self) -> str:
-        """What has been measured, as a profile CSV for later jobs of the same kind; empty for nothing."""
+    def export_profile(self) -> str:
+        """Returns what has been measured, as a profile CSV for later jobs of the same kind; empty for nothing."""
         return ""
 
     def model(self) -> dict[str, float]:
-        """The figures that it plans with, as `pfo-fs report` shows them; empty while there are none."""
+        """Returns the figures that it plans with, as `pfo-fs report` shows them; empty while there are none."""
         return {}
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        """Looks at iterations that have ended since the last call, and says which plan inputs that is.
+        """Looks at iterations that have ended since the last call, and returns the plan inputs that follow from them.
 
         Not replayed: what it learns is lost with the daemon, and learned again. Changes nothing in the schedules.
 
@@ -178,16 +233,60 @@ class FrequencyScheduler(ABC):
         """
         return self.plan_inputs
 
-    def _checked(self, yielded: Any) -> list[FrequencySchedule]:
-        if not isinstance(yielded, (list, tuple)):
+    def _first(self) -> ScheduleRequest:
+        """Starts the generator and returns its first request."""
+        self._generator = self._run()
+        try:
+            yielded = next(self._generator)
+        except StopIteration:
+            self._generator, self._done = None, True
             raise PlanError(
-                f"{type(self).__name__}._run yielded {type(yielded).__name__}; "
-                "it must yield a list of FrequencySchedule"
-            )
-        for item in yielded:
+                f"{type(self).__name__}._run ended before its first `yield`, so there is no schedule; "
+                "a scheduler that leaves the clocks alone yields an empty list"
+            ) from None
+        return self._take_request(yielded)
+
+    def _take_request(self, yielded: Any) -> ScheduleRequest:
+        """Checks what the generator yielded and puts it in force."""
+        wants_window = not isinstance(yielded, ScheduleRequest) or yielded.purpose == "measure"
+        schedules = yielded.schedules if isinstance(yielded, ScheduleRequest) else yielded
+        expected = "it must yield a list of FrequencySchedule, or a ScheduleRequest with one"
+        if not isinstance(schedules, (list, tuple)):
+            raise PlanError(f"{type(self).__name__}._run yielded {type(schedules).__name__}; {expected}")
+        for item in schedules:
             if not isinstance(item, FrequencySchedule):
                 raise PlanError(
-                    f"{type(self).__name__}._run yielded a list with {type(item).__name__} in it; "
-                    "it must yield a list of FrequencySchedule"
+                    f"{type(self).__name__}._run yielded a list with {type(item).__name__} in it; {expected}"
                 )
-        return list(yielded)
+        if isinstance(yielded, ScheduleRequest):
+            self._yielded = yielded
+        else:
+            self._yielded = ScheduleRequest(list(schedules))
+        self._windows_wanted += wants_window
+        return self._yielded
+
+    # ---- what the coordinator read before there were requests
+
+    @property
+    def plans(self) -> bool:
+        """Whether planning takes seconds."""
+        return self.planning_takes_seconds
+
+    @property
+    def measuring(self) -> bool:
+        """Whether the request in force is for measuring only."""
+        return self._yielded is not None and self._yielded.purpose == "measure"
+
+    @property
+    def status_text(self) -> str:
+        """The message of the request in force."""
+        return self._answer.message if self._answer is not None else ""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the request in force has been measured and stays."""
+        return self._answer is not None and self._answer.converged
+
+    def findings(self) -> str:
+        """What `export_profile` returns."""
+        return self.export_profile()

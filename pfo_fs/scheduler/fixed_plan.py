@@ -1,4 +1,4 @@
-"""Schedulers that do not look for anything: a fixed plan, or none."""
+"""Schedulers that do not measure anything: a fixed plan, or default clocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PointSolution(FrequencyScheduler):
             whose entries are lists of instructions. It is read once, here.
 
     Raises:
-        PlanError: The file cannot be read, is no plan, or is one for another number of ranks.
+        PlanError: The file cannot be read, is not a plan, or is a plan for another number of ranks.
     """
 
     def __init__(

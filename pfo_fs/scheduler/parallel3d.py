@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
-from pfo_fs.scheduler.base import FrequencyScheduler
+from pfo_fs.models import (
+    FrequencySchedule,
+    InstructionOrder,
+    InstructionPower,
+    JobInfo,
+    PlanInputs,
+    ProfilingResult,
+    RankInfo,
+)
+from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
+from pfo_fs.scheduler.plausible import plausible_results
 from pfo_fs.settings import PFOSettings
+
+log = logging.getLogger(__name__)
 
 _Combine = Callable[[Iterable[float]], float]
 
@@ -20,44 +34,136 @@ def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> 
 
     What `cls` sees: dp_degree and tp_degree 1, world_size pp_degree, and one rank per stage whose number is the
     stage's `pp_rank` and whose `available_frequencies` are those that all ranks of the stage offer. Results arrive
-    per stage (`stage_results`), and the schedule of a stage is copied to all its ranks.
+    per stage (`stage_results`), and the schedule of a stage is copied to all its ranks. All pipelines run the same
+    plan, so they are one pipeline to `cls`, pipeline 0, and the slowest of them gives its times.
 
     Args:
         cls: The scheduler to wrap.
         name: Name of the new class; None: that of `cls` with `3D` behind it.
     """
 
-    class Wrapper(cls):  # type: ignore[valid-type,misc]
-        def __init__(
-            self,
-            job_info: JobInfo,
-            rank_infos: Sequence[RankInfo],
-            pfo_settings: PFOSettings,
-            *args: Any,
-            **kwargs: Any,
-        ) -> None:
-            self._stage_of = {info.rank: info.pp_rank for info in rank_infos}
-            self._copied: list[FrequencySchedule] | None = None
-            # model_copy assigns at once: one after another would pass through a world size that is no product.
-            stages_only = job_info.model_copy(
-                update={"dp_degree": 1, "tp_degree": 1, "world_size": job_info.pp_degree},
-            )
-            super().__init__(stages_only, stage_infos(job_info, rank_infos), pfo_settings, *args, **kwargs)
+    class Adapter(StageAdapter):
+        planning_takes_seconds = cls.planning_takes_seconds
+        watches_iteration_times = cls.watches_iteration_times
+        stage_policy = cls
 
-        def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
-            super().observe(stage_results(profiling_results, self._stage_of, self.job_info.pp_degree))
-            self._copied = None
+    Adapter.__name__ = Adapter.__qualname__ = name or f"{cls.__name__}3D"
+    Adapter.__module__ = cls.__module__
+    Adapter.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n\n    Made by `make_3d_parallel`: ranks are stages here.\n    "
+    Adapter.__signature__ = inspect.signature(cls)  # type: ignore[attr-defined]
+    return Adapter
 
-        def next_schedule(self) -> list[FrequencySchedule]:
-            if self._copied is None:
-                self._copied = _for_all_ranks(super().next_schedule(), self._stage_of, type(self).__name__)
-            return self._copied
 
-    Wrapper.__name__ = Wrapper.__qualname__ = name or f"{cls.__name__}3D"
-    Wrapper.__module__ = cls.__module__
-    Wrapper.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n\n    Made by `make_3d_parallel`: ranks are stages here.\n    "
-    Wrapper.__signature__ = inspect.signature(cls)
-    return Wrapper
+class StageAdapter(FrequencyScheduler):
+    """Translates between a job and a policy that sees one rank per stage; made by `make_3d_parallel`.
+
+    Attributes:
+        stage_policy: The class of that policy.
+        inner: The policy.
+    """
+
+    stage_policy: ClassVar[type[FrequencyScheduler]]
+
+    def __init__(
+        self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings, *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+        self._stage_of = {info.rank: info.pp_rank for info in self.rank_infos}
+        # model_copy assigns at once: one after another would pass through a world size that is not the product.
+        stages_only = job_info.model_copy(update={"dp_degree": 1, "tp_degree": 1, "world_size": job_info.pp_degree})
+        infos = stage_infos(job_info, self.rank_infos)
+        self.inner = self.stage_policy(stages_only, infos, pfo_settings, *args, **kwargs)
+        self._for_stages: list[FrequencySchedule] | None = None  # what `inner` asked for last, and the copies of it
+        self._for_ranks: list[FrequencySchedule] = []
+
+    def _run(self) -> ScheduleGenerator:
+        raise NotImplementedError(f"{type(self).__name__} hands everything on to {self.stage_policy.__name__}")
+
+    @classmethod
+    def check_args(cls, **args: Any) -> None:
+        """Checks the arguments as the wrapped class does."""
+        cls.stage_policy.check_args(**args)
+
+    @property
+    def done(self) -> bool:
+        """Whether the wrapped policy is done."""
+        return self.inner.done
+
+    def request(self) -> ScheduleRequest:
+        """Returns the request of the wrapped policy, its schedules copied to all ranks of their stages."""
+        asked = self.inner.request()
+        if self._for_stages is not asked.schedules:
+            self._for_stages = asked.schedules
+            self._for_ranks = _for_all_ranks(asked.schedules, self._stage_of, type(self).__name__)
+        self._yielded = self._answer = replace(asked, schedules=self._for_ranks)
+        return self._answer
+
+    def continue_from(self, revision: int) -> None:
+        """After a replay: the request as it is now has this revision."""
+        self.inner.continue_from(revision)
+        self.request()
+
+    def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
+        """Hands over one result per stage."""
+        self._share_orders()
+        results = plausible_results(profiling_results, self._stage_of)
+        self.inner.observe(stage_results(results, self._stage_of, self.job_info.pp_degree))
+
+    def react(self, plan_inputs: PlanInputs) -> None:
+        """Hands the plan inputs on; slow pipelines and an announced straggler become pipeline 0."""
+        super().react(plan_inputs)
+        self._share_orders()
+        self.inner.react(_for_one_pipeline(plan_inputs))
+
+    def load_profile(self, csv: str, source: str) -> None:
+        """Hands the profile on: profiles are by stage."""
+        self._share_orders()
+        self.inner.load_profile(csv, source)
+
+    def export_profile(self) -> str:
+        """Returns the profile of the wrapped policy."""
+        return self.inner.export_profile()
+
+    def model(self) -> dict[str, float]:
+        """Returns the figures of the wrapped policy."""
+        return self.inner.model()
+
+    def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
+        """Hands on the slowest pipeline's time of each iteration, and translates what the wrapped policy concludes."""
+        slowest: dict[tuple[int, int], IterationTime] = {}
+        for one in iteration_times:
+            known = slowest.get((one.step, one.number))
+            if known is None or one.span_s > known.span_s:
+                slowest[one.step, one.number] = one
+        before = self.inner.plan_inputs
+        after = self.inner.assess([one._replace(pipeline=0) for one in slowest.values()])
+        changes: dict[str, Any] = {
+            field: getattr(after, field)
+            for field in PlanInputs.model_fields
+            if getattr(after, field) != getattr(before, field)
+        }
+        if changes.get("slow_pipelines"):
+            last = max(slowest.values(), key=lambda one: one.step)
+            changes["slow_pipelines"] = {last.pipeline: max(after.slow_pipelines.values())}
+        return self.plan_inputs.model_copy(update=changes)
+
+    def _share_orders(self) -> None:
+        """Tells the wrapped policy the order of a rank of each stage."""
+        orders: dict[int, InstructionOrder | None] = {}
+        for rank, stage in self._stage_of.items():
+            if orders.get(stage) is None:
+                orders[stage] = self.orders.get(rank)
+        self.inner.orders = orders
+
+
+def _for_one_pipeline(plan_inputs: PlanInputs) -> PlanInputs:
+    """Returns the plan inputs as they are where all pipelines of the job are one."""
+    changes: dict[str, Any] = {}
+    if plan_inputs.slow_pipelines:
+        changes["slow_pipelines"] = {0: max(plan_inputs.slow_pipelines.values())}
+    if plan_inputs.straggler is not None and plan_inputs.straggler.pipeline is not None:
+        changes["straggler"] = plan_inputs.straggler.model_copy(update={"pipeline": 0})
+    return plan_inputs.model_copy(update=changes)
 
 
 def stage_infos(job_info: JobInfo, rank_infos: Sequence[RankInfo]) -> list[RankInfo]:
@@ -92,33 +198,27 @@ def stage_infos(job_info: JobInfo, rank_infos: Sequence[RankInfo]) -> list[RankI
 
 
 def stage_results(
-    results: Sequence[ProfilingResult], stage_of: dict[int, int], pp_degree: int
+    results: Sequence[ProfilingResult], stage_of: Mapping[int, int], pp_degree: int
 ) -> list[ProfilingResult]:
-    """Returns one result per stage: the largest of the times (s) and the sum of the energies (J) over its ranks.
+    """Returns one result per stage: the largest of the times (s), the sum of energies (J) and powers (W) of its ranks.
 
     Element by element, over iterations and over micro-batches. Where ranks report lists of different lengths, the
-    part that all of them have counts, and so do only the instructions that all of them report.
+    part that all of them have counts, and so do only the instructions and clocks that all of them report. A stage
+    none of whose ranks has a result is left out.
 
     Args:
-        results: Of the job's ranks, in any order.
+        results: Of the job's ranks, in any order, one per rank.
         stage_of: pp_rank of each rank.
         pp_degree: Number of stages.
-
-    Raises:
-        PlanError: A result is of a rank that the job does not have, a rank has two, or a stage has none.
     """
     by_stage: list[dict[int, ProfilingResult]] = [{} for _ in range(pp_degree)]
     for result in results:
-        stage = stage_of.get(result.rank)
-        if stage is None:
-            raise PlanError(f"a profiling result of rank {result.rank}, which the job does not have")
-        if result.rank in by_stage[stage]:
-            raise PlanError(f"two profiling results of rank {result.rank}")
-        by_stage[stage][result.rank] = result
+        by_stage[stage_of[result.rank]][result.rank] = result
     merged = []
     for stage, members in enumerate(by_stage):
         if not members:
-            raise PlanError(f"no profiling result of any rank of stage {stage}")
+            log.warning("no rank of stage %d has a profiling result", stage)
+            continue
         group = [members[rank] for rank in sorted(members)]
         merged.append(
             ProfilingResult(
@@ -127,9 +227,30 @@ def stage_results(
                 iter_energy=_combine([result.iter_energy for result in group], sum),
                 time_breakdown=_combine_breakdowns([result.time_breakdown for result in group], max),
                 energy_breakdown=_combine_breakdowns([result.energy_breakdown for result in group], sum),
+                iter_span=_combine([result.iter_span for result in group], max),
+                powers=_combine_powers([result.powers for result in group]),
             )
         )
     return merged
+
+
+def _combine_powers(lists: Sequence[Sequence[InstructionPower]]) -> list[InstructionPower]:
+    """Returns the powers of all GPUs of a stage together; their errors are independent of each other."""
+    by_rank = [{(one.instruction, one.frequency): one for one in powers} for powers in lists]
+    combined = []
+    for instruction, mhz in by_rank[0]:
+        group = [powers[instruction, mhz] for powers in by_rank if (instruction, mhz) in powers]
+        if len(group) == len(by_rank):
+            combined.append(
+                InstructionPower(
+                    instruction=instruction,
+                    frequency=mhz,
+                    power=sum(one.power for one in group),
+                    error=math.hypot(*(one.error for one in group)),
+                    seconds=max(one.seconds for one in group),
+                )
+            )
+    return combined
 
 
 def _combine(lists: Sequence[Sequence[float]], combine: _Combine) -> list[float]:
@@ -150,7 +271,7 @@ def _combine_breakdowns(
 
 
 def _for_all_ranks(
-    schedules: Sequence[FrequencySchedule], stage_of: dict[int, int], who: str
+    schedules: Sequence[FrequencySchedule], stage_of: Mapping[int, int], who: str
 ) -> list[FrequencySchedule]:
     by_stage: dict[int, FrequencySchedule] = {}
     stages = set(stage_of.values())

@@ -19,7 +19,8 @@ from typing import TypeAlias
 from pfo_fs.errors import PlanError
 from pfo_fs.models import MAX_INSTRUCTIONS, FrequencySchedule
 
-Plan: TypeAlias = list[list[tuple[str, int]]]
+StagePlan: TypeAlias = list[tuple[str, int]]
+"""(instruction, MHz) of one stage or rank, in the order of an iteration."""
 
 MAX_PLAN_BYTES = 16 * 2**20
 """A plan for 64 stages x 1,000 micro-batches has about 2 MB."""
@@ -39,24 +40,24 @@ def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
     """Returns the content of a regular file that a person named, if it has at most `limit` bytes.
 
     Raises:
-        PlanError: It is not there, cannot be read, is no regular file (a pipe would block for ever) or is larger.
+        PlanError: It is missing, cannot be read, is not a regular file (a pipe would block for ever) or is larger.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise PlanError(f"{path}: is no regular file")
+                raise PlanError(f"{path}: is not a regular file")
             data = file.read(limit + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with NUL in it
         if isinstance(error, PlanError):
             raise
         raise PlanError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > limit:
-        raise PlanError(f"{path}: is larger than {limit:,} bytes, which is no plan")
+        raise PlanError(f"{path}: is larger than {limit:,} bytes, the most for a plan")
     return data
 
 
-def read_plan(path: str | os.PathLike[str], max_bytes: int = MAX_PLAN_BYTES) -> Plan:
+def read_plan(path: str | os.PathLike[str], max_bytes: int = MAX_PLAN_BYTES) -> list[StagePlan]:
     """Reads a plan file.
 
     Args:
@@ -67,12 +68,12 @@ def read_plan(path: str | os.PathLike[str], max_bytes: int = MAX_PLAN_BYTES) -> 
         For each stage (or rank) in order, its list of (instruction, MHz).
 
     Raises:
-        PlanError: The file cannot be read or is no plan; the message names stage, position and what is there instead.
+        PlanError: The file cannot be read or is not a plan; the message names stage, position and what is there.
     """
     return parse_plan(read_bounded(path, max_bytes), str(path))
 
 
-def parse_plan(data: bytes, source: str) -> Plan:
+def parse_plan(data: bytes, source: str) -> list[StagePlan]:
     """Parses the content of a plan file; `source` is what messages call it.
 
     Raises:
@@ -87,9 +88,9 @@ def parse_plan(data: bytes, source: str) -> Plan:
     try:
         value = ast.literal_eval(text.strip())
     except SyntaxError as error:
-        raise PlanError(f"{source}: is no list of lists: {error.msg}", line=error.lineno) from error
+        raise PlanError(f"{source}: is not a list of lists: {error.msg}", line=error.lineno) from error
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise PlanError(f"{source}: is no list of lists: {type(error).__name__}: {error}") from error
+        raise PlanError(f"{source}: is not a list of lists: {type(error).__name__}: {error}") from error
     return _checked(value, source)
 
 
@@ -105,41 +106,45 @@ def _refuse_code(text: str, source: str) -> None:
         line = bare.count("\n", 0, found.start()) + 1
         rest = bare[found.start() : found.start() + 24].split("\n")[0]
         raise PlanError(
-            f"{source}, line {line}: {rest!r} has no place in a plan, which is lists of ('forward', 1200) and nothing "
-            "else; code in plan files is never run",
+            f"{source}, line {line}: {rest!r} is not allowed in a plan, which is lists of ('forward', 1200) "
+            "and nothing else; code in plan files is never run",
             line=line,
         )
     if bare.count(",") > 3 * MAX_PLAN_INSTRUCTIONS:
-        raise PlanError(f"{source}: has more than {MAX_PLAN_INSTRUCTIONS:,} instructions, which is no plan")
+        raise PlanError(
+            f"{source}: has more than {MAX_PLAN_INSTRUCTIONS:,} instructions, the most that a plan may have"
+        )
 
 
-def _checked(value: object, source: str) -> Plan:
+def _checked(value: object, source: str) -> list[StagePlan]:
     if not isinstance(value, (list, tuple)):
         raise PlanError(f"{source}: is {_found(value)}, not a list with one list per stage")
     if not value:
         raise PlanError(f"{source}: has no stages")
     known: dict[tuple[str, int], tuple[str, int]] = {}
-    plan: Plan = []
+    plan: list[StagePlan] = []
     for stage, row in enumerate(value):
         if not isinstance(row, (list, tuple)):
             raise PlanError(f"{source}: stage {stage} is {_found(row)}, not a list of ('forward', 1200)")
         if len(row) > MAX_INSTRUCTIONS:
-            raise PlanError(f"{source}: stage {stage} has {len(row):,} instructions; {MAX_INSTRUCTIONS:,} are the most")
-        steps = []
-        for position, step in enumerate(row):
-            problem = _step_problem(step)
+            raise PlanError(
+                f"{source}: stage {stage} has {len(row):,} instructions; at most {MAX_INSTRUCTIONS:,} are allowed"
+            )
+        instructions = []
+        for position, pair in enumerate(row):
+            problem = _pair_problem(pair)
             if problem:
                 raise PlanError(f"{source}: stage {stage}, position {position}: {problem}")
-            pair = (str(step[0]), int(step[1]))
-            steps.append(known.setdefault(pair, pair))
-        plan.append(steps)
+            instruction = (str(pair[0]), int(pair[1]))
+            instructions.append(known.setdefault(instruction, instruction))
+        plan.append(instructions)
     return plan
 
 
-def _step_problem(step: object) -> str:
-    if not isinstance(step, (list, tuple)) or len(step) != 2:
-        return f"found {_found(step)} where ('forward', 1200) was expected"
-    name, mhz = step
+def _pair_problem(pair: object) -> str:
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        return f"found {_found(pair)} where ('forward', 1200) was expected"
+    name, mhz = pair
     if not isinstance(name, str) or not 0 < len(name) <= 64:
         return f"found {_found(name)} where an instruction's name of 1 to 64 characters was expected"
     if not isinstance(mhz, int) or isinstance(mhz, bool) or not 0 <= mhz <= 60_000:

@@ -19,7 +19,7 @@ BUILTIN: dict[str, type[FrequencyScheduler] | str] = {
     "InstructionProfiler": "pfo_fs.autotune.instruction_profiler",
     "ParetoScheduler": "pfo_fs.autotune.pareto_scheduler",
 }
-"""Schedulers that are known by a short name; of those that need the planner, the module, imported when it is wanted."""
+"""Schedulers with a short name; for those that need the planner, the module, which is imported when asked for."""
 
 
 def is_builtin(name: str) -> bool:
@@ -34,7 +34,7 @@ def load_scheduler(name: str) -> type[FrequencyScheduler]:
     """Returns the scheduler class called `name`: a built-in one, or `package.module:Class`.
 
     Raises:
-        ConfigError: There is none; the message says which step failed, and how.
+        ConfigError: The class cannot be found; the message names the step that failed, and why.
     """
     if name in BUILTIN:
         known = BUILTIN[name]
@@ -87,7 +87,7 @@ def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any])
     """Checks that `cls(job_info, rank_infos, pfo_settings, **args)` is a possible call.
 
     Raises:
-        ConfigError: It is not; the message names all missing and unexpected arguments and gives the signature.
+        ConfigError: It is not a possible call; the message names missing and unexpected arguments and the signature.
         PlanError: The scheduler itself finds something wrong with them, such as a file that is missing.
     """
     signature = inspect.signature(cls)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, InstructionOrders, JobInfo, RankInfo
-from pfo_fs.schedule_yaml.complaints import clock_complaint, order_complaint
+from pfo_fs.schedule_yaml.instruction_checks import clock_problem, order_problem
 
 
 def check_schedules(
@@ -15,7 +15,7 @@ def check_schedules(
     rank_infos: Sequence[RankInfo],
     orders: InstructionOrders | None = None,
 ) -> None:
-    """Checks schedules against the job, whoever made them. Ranks without a schedule are fine: they are left alone.
+    """Checks schedules of a policy or a person against the job. Ranks without a schedule are fine: they are left alone.
 
     Args:
         schedules: At most one per rank.
@@ -52,11 +52,11 @@ def check_schedules(
 def _check_one(schedule: FrequencySchedule, available: frozenset[int], order: InstructionOrder | None) -> None:
     who = f"rank {schedule.rank}"
     for mhz in {mhz for _, mhz in schedule.frequencies}:
-        complaint = clock_complaint(mhz, available, who)
-        if complaint:
+        problem = clock_problem(mhz, available, who)
+        if problem:
             position, name = next((i, name) for i, (name, clock) in enumerate(schedule.frequencies) if clock == mhz)
-            raise PlanError(f"position {position} ({name}) of the schedule: {complaint}")
+            raise PlanError(f"position {position} ({name}) of the schedule: {problem}")
     if order is not None:
-        difference = order_complaint([name for name, _ in schedule.frequencies], schedule.stages, order, who)
+        difference = order_problem([name for name, _ in schedule.frequencies], schedule.stages, order, who)
         if difference is not None:
             raise PlanError(f"the schedule does not fit what runs: {difference[1]}")

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.device import page
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.errors import RecordError
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.ipc import messages
+from pfo_fs.ipc.messages import NewSchedule, RankPlan
+from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.simulator.host import SimulatedHost
+from pfo_fs.store import JobFolder, SharedDirectory, bodies
 from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher
 
 _LOOKS_S = (0.3, 1.3, -0.3)
@@ -26,9 +29,6 @@ _LOOKS_S = (0.3, 1.3, -0.3)
 _LEAD_S = 1.5
 _TICK_JITTER_S = 0.001
 """How well the time of a tick of the energy counter is known."""
-
-
-_Schedules: TypeAlias = dict[int, FrequencySchedule | None]
 
 
 class Iteration(NamedTuple):
@@ -94,7 +94,6 @@ class Play:
             for dp in range(pipelines)
             for pp in range(stages)
         ]
-        shared = SharedDirectory(Files(self.root), "simulator")
         info = JobInfo(
             pp_degree=stages,
             dp_degree=pipelines,
@@ -102,19 +101,18 @@ class Play:
             world_size=stages * pipelines,
             job_metadata=self.metadata,
         )
-        info.set_job_id(self.settings.scheduler.rpartition(":")[2])
         body = bodies.JobBody(
             job_info=info, coordination="daemon", profile_steps=self.settings.profile_steps, host="simulated"
         )
-        self.folder = shared.create_job(body, attempt=f"seed{self.cluster.seed}")
-        for rank in self._infos:
-            self.folder.register_rank(
-                bodies.RankBody(rank_info=rank, nonce=f"n{rank.rank}", gpu_name=self._gpu_name(), gpu_uuid="")
-            )
+        attempt = f"seed{self.cluster.seed}"
+        self._host = SimulatedHost(str(self.root), self.settings.scheduler, self.cluster.seed)
+        self._host.create_job(body.model_dump(), attempt)
+        self._host.join(self._infos, attempt, self._gpu_name())
+        self.folder = self._host.folder
         self._virtual_s = 0.0
         self.coordinator = self._new_coordinator()
-        self._switcher: ScheduleSwitcher[_Schedules] = ScheduleSwitcher(self._set_schedules, lambda text, why: None)
-        self._schedules: _Schedules = {}
+        self._switcher: ScheduleSwitcher[NewSchedule] = ScheduleSwitcher(self._set_schedule, lambda text, why: None)
+        self._schedule = NewSchedule(number=-1)
         self._clocks: Any = None
         self._names = _Names()
         self._meters = {info.rank: StepMeter(self.settings.profile_steps, self._names) for info in self._infos}
@@ -167,7 +165,7 @@ class Play:
 
     def end(self) -> None:
         """Writes the job's end."""
-        self.folder.write_end(bodies.EndBody(reason="finished", message="simulated"))
+        self._host.training_says(0, messages.Goodbye(reason="finished", message="simulated"), self._virtual_s)
 
     def _status_text(self) -> str:
         scheduler = self.coordinator.scheduler
@@ -179,24 +177,26 @@ class Play:
         """The daemon looks, and the ranks look what it has written."""
         if self.daemon_runs:
             self.coordinator.poll()
-        current = self.folder.read_current()
-        if current is None or current.number <= self._switcher.newest:
-            return
-        index = self.folder.read_index(current.number)
-        if index is not None:
-            schedules = {info.rank: self.folder.read_schedule(index, info) for info in self._infos}
-            self._switcher.expect(PendingSchedule(index.number, index.start_step, index.steps, schedules))
-            scheduler = self.coordinator.scheduler
-            if self.first_plan is None and scheduler is not None and scheduler.model():
-                self.first_plan = index.number
+        for new in self._host.look(self._virtual_s):
+            if new.number > self._switcher.newest:
+                self._switcher.expect(PendingSchedule(new.number, new.start_step, new.steps, new))
+                scheduler = self.coordinator.scheduler
+                if self.first_plan is None and scheduler is not None and scheduler.model():
+                    self.first_plan = new.number
 
     def _take_what_is_due(self) -> None:
-        self._switcher.step_begin(self._step)
+        applied = self._switcher.step_begin(self._step)
+        if applied is not None:
+            late = 0 < applied.start_step < self._step
+            said = messages.ScheduleApplied(number=applied.number, step=self._step, late=late)
+            for info in self._infos:
+                self._host.training_says(info.rank, said, self._virtual_s)
         if self._clocks is None:
-            self._clocks = self.cluster.clocks_of(self._by_pipeline(self._schedules))
+            plans = {info.rank: self._schedule.plan_of(info.rank) for info in self._infos}
+            self._clocks = self.cluster.clocks_of(self._by_pipeline(plans))
 
-    def _set_schedules(self, schedules: _Schedules | None) -> None:
-        self._schedules, self._clocks = schedules or {}, None
+    def _set_schedule(self, schedule: NewSchedule | None) -> None:
+        self._schedule, self._clocks = schedule or NewSchedule(number=-1), None
 
     def schedules_of(self, number: int) -> list[dict[int, Sequence[tuple[str, int]]]]:
         """For each pipeline, the (instruction, MHz) of each of its ranks under schedule `number`.
@@ -210,7 +210,7 @@ class Play:
         return self._by_pipeline({info.rank: self.folder.read_schedule(index, info) for info in self._infos})
 
     def _by_pipeline(
-        self, schedules: Mapping[int, FrequencySchedule | None]
+        self, schedules: Mapping[int, FrequencySchedule | RankPlan | None]
     ) -> list[dict[int, Sequence[tuple[str, int]]]]:
         stages = len(self.cluster.pipeline.orders)
         found: list[dict[int, Sequence[tuple[str, int]]]] = [{} for _ in range(self.cluster.pipelines)]
@@ -224,24 +224,21 @@ class Play:
     def _say(self, begin_s: float, played: Played, spans: Sequence[float]) -> None:
         """Progress and pace of the iteration that has ended."""
         now_s = begin_s + played.time_s
-        progress = bodies.RankProgress(
-            rank=0, step=self._step, number=self._switcher.measured_number, iter_time=played.time_s, step_age_s=0.0
-        )
-        self.folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
-        stages = len(self.cluster.pipeline.orders)
-        for pipeline, span_s in enumerate(spans):
-            body = bodies.IterationTimesBody(
-                rank=pipeline * stages, steps=[(self._step, self._switcher.measured_number, span_s)]
-            )
-            self.folder.write_iteration_times(body)
+        self._virtual_s = now_s
+        stages, number = len(self.cluster.pipeline.orders), self._switcher.measured_number
         if self._step == 0:
             for rank, order in enumerate(self.cluster.pipeline.orders):
                 several = len({instruction.stage for instruction in order}) > 1
-                body_ = bodies.OrderBody(
-                    rank=rank, instructions=[(i.name, i.stage if several else None) for i in order]
-                )
-                self.folder.write_order(body_)
-        self._virtual_s = now_s
+                seen = [(i.name, i.stage if several else None) for i in order]
+                self._host.training_says(rank, messages.OrderSeen(instructions=seen), now_s)
+        for pipeline, span_s in enumerate(spans):
+            report = messages.ProgressReport(
+                step=self._step,
+                number=number,
+                iter_time_s=played.time_s,
+                iteration_times=[(self._step, number, span_s)],
+            )
+            self._host.clocks_say(pipeline * stages, report, now_s)
 
     # ---- measuring
 
@@ -265,10 +262,10 @@ class Play:
                         self._measured_number = measured.number
                         if info.rank in self.mute_ranks:
                             continue
-                        result = ProfilingResult.model_validate(measured.result(info.rank))
-                        self.folder.write_result(
-                            measured.number, bodies.ResultBody(result=result, first_step=measured.first_step)
+                        report = messages.MeasurementReport(
+                            number=measured.number, first_step=measured.first_step, result=measured.result(info.rank)
                         )
+                        self._host.clocks_say(info.rank, report, self._virtual_s)
         if self._measured_number == self._switcher.number:
             self._last = None
 
@@ -293,7 +290,7 @@ class Play:
         seen = ticks + self.cluster.noise(len(ticks), _TICK_JITTER_S)
         for at_s, energy_j in zip(seen.tolist(), readings.tolist(), strict=True):
             meter.curve.add(round(at_s * 1e9), energy_j)
-        schedule = self._schedules.get(info.rank)
+        schedule = self._schedule.plan_of(info.rank)
         if schedule is not None and wanted and self._may_set(info.rank):
             before, in_force = 0, 0
             for start_s, (_, mhz) in zip(starts.tolist(), schedule.frequencies, strict=True):

@@ -1,27 +1,83 @@
-"""What the records of the shared directory hold, file by file (the layout is in `directory.py`)."""
+"""What the records of the shared directory hold, file by file (`layout.py` says where each file lies).
+
+Every field has a type with limits: a test refuses a bare `int`, `float` or `str`.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.models import (
+    MAX_INSTRUCTIONS,
+    MAX_WORLD_SIZE,
+    Count,
+    Degree,
+    FrequencySchedule,
+    InstructionName,
+    JobInfo,
+    Joules,
+    Megahertz,
+    PlanInputs,
+    PositiveSeconds,
+    ProfilingResult,
+    RankInfo,
+    RankNumber,
+    Ratio,
+    ScheduleNumber,
+    ScheduleNumberOrNone,
+    Seconds,
+    ShortText,
+    StageNumber,
+    StepNumber,
+    StepNumberOrNone,
+    Text,
+    Watts,
+)
+
+RandomId = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
+"""Random letters and digits; they are compared, never shown."""
+ProcessId = Annotated[int, Field(ge=0, le=2**31)]
+PlanFileName = Annotated[str, Field(pattern=r"^(stage|rank)-\d{1,7}\.[0-9a-f]{12}\.json$")]
+RankGroup = Annotated[str, Field(pattern=r"^(stage|rank):\d{1,7}$")]
+Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
+ProfileText = Annotated[str, Field(max_length=6_000_000)]
+"""CSV; only the profile reader looks into it."""
+RelativePath = Annotated[str, Field(max_length=600, pattern=r"^[A-Za-z0-9._+=/-]*$")]
 
 
-def _printable(text: Any) -> Any:
-    """What people and files say may hold halves of surrogate pairs, which nothing can write."""
-    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
-
-
-Text = Annotated[str, BeforeValidator(_printable), Field(max_length=4000)]
-"""For people."""
-
-Seconds = Annotated[float, Field(gt=0, lt=1e7, allow_inf_nan=False)]
+def _plain_json(value: dict[str, Any]) -> dict[str, Any]:
+    """Refuses arguments that are nested deeply, not finite, too long or too many."""
+    waiting: list[tuple[Any, int]] = [(value, 0)]
+    seen = 0
+    while waiting:
+        item, depth = waiting.pop()
+        seen += 1
+        if seen > 100_000 or depth > 16:
+            raise ValueError("too many values, or nested too deeply")
+        if isinstance(item, dict):
+            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, (list, tuple)):
+            waiting += [(part, depth + 1) for part in item]
+        elif isinstance(item, str):
+            if len(item) > 10_000 or not item.replace("\n", "").replace("\t", "").isprintable():
+                raise ValueError("a text has control characters or is too long")
+        elif isinstance(item, (int, float)) and not (abs(item) <= 2**63 and math.isfinite(item)):
+            raise ValueError("a number is not finite or too large")
+    return value
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class DirectoryBody(_Body):
+    """`directory.json`: the process that made the shared directory, once. Hosts compare the id with a job's."""
+
+    directory_id: RandomId
+    host: ShortText = ""
 
 
 class JobBody(_Body):
@@ -33,54 +89,54 @@ class JobBody(_Body):
 
     job_info: JobInfo
     coordination: Literal["auto", "daemon", "local"]
-    scheduler: str = Field(default="", max_length=200)
-    scheduler_args: dict[str, Any] = {}
-    model_key: str = Field(default="", max_length=200)
-    profile_steps: int = Field(default=5, ge=1, le=1000)
-    host: str = Field(default="", max_length=255)
-    started: str = Field(default="", max_length=40, description="UTC, for people")
-    versions: dict[str, str] = {}
+    scheduler: ShortText = ""
+    scheduler_args: Annotated[dict[str, Any], AfterValidator(_plain_json)] = {}
+    model_key: ShortText = ""
+    profile_steps: Annotated[int, Field(ge=1, le=1000)] = 5
+    host: ShortText = ""
+    started: ShortText = Field(default="", description="UTC, for people")
+    versions: dict[ShortText, ShortText] = Field(default={}, max_length=100)
 
 
 class RankBody(_Body):
     """`ranks/<rank>.json`: that rank, once. `nonce` tells two claimants of one rank apart."""
 
     rank_info: RankInfo
-    nonce: str = Field(max_length=64)
-    host: str = Field(default="", max_length=255)
-    pid: int = 0
-    gpu_name: str = Field(default="", max_length=200)
-    gpu_uuid: str = Field(default="", max_length=100)
+    nonce: RandomId
+    host: ShortText = ""
+    pid: ProcessId = 0
+    gpu_name: ShortText = ""
+    gpu_uuid: ShortText = ""
     message: Text = ""
 
 
 class OrderBody(_Body):
     """`order/<rank>.json`: that rank, once: the instructions of its first complete step, as (name, stage or None)."""
 
-    rank: int = Field(ge=0)
-    instructions: list[tuple[str, int | None]] = Field(max_length=65_535)
+    rank: RankNumber
+    instructions: list[tuple[InstructionName, StageNumber | None]] = Field(max_length=MAX_INSTRUCTIONS)
 
 
 class ClaimBody(_Body):
-    """`coordinator.json`: whoever schedules this job, once: a daemon (any that leads), or rank 0 of the job itself."""
+    """`coordinator.json`: the process that schedules this job, once: the leading daemon, or rank 0 of the job."""
 
     kind: Literal["daemon", "local"]
-    nonce: str = Field(max_length=64)
+    nonce: RandomId
 
 
 class Source(_Body):
-    """Where a schedule came from: the scheduler's `index`-th, or a person's YAML with this hash.
+    """Where a schedule came from: the scheduler's request `revision`, or a person's YAML with this hash.
 
     The scheduler made it for `plan_inputs`, after it had seen the results of schedule `observed` (-1: of none) with the
     plan inputs `observed_with`: a replay needs all three. `policy` names the scheduler and its arguments.
     """
 
     kind: Literal["scheduler", "yaml"]
-    index: int = Field(default=-1, ge=-1)
-    sha256: str = Field(default="", max_length=64)
-    policy: str = Field(default="", max_length=100)
+    revision: ScheduleNumberOrNone = -1
+    sha256: Sha256 = ""
+    policy: ShortText = ""
     plan_inputs: PlanInputs = PlanInputs()
-    observed: int = Field(default=-1, ge=-1)
+    observed: ScheduleNumberOrNone = -1
     observed_with: PlanInputs | None = None
 
 
@@ -88,22 +144,44 @@ class IndexBody(_Body):
     """`sched/<number>/index.json`: commits schedule `number`, once, after its plan files are in place.
 
     `files` names the plan file of each group of ranks: of a stage where all its ranks do the same (`"stage:3"`),
-    else of one rank (`"rank:17"`). Equal plans share a file. `steps`: for how many steps it holds at most, 0 for ever:
-    a schedule that is there for measuring must not outlive whoever wants to know.
+    else of one rank (`"rank:17"`). `steps`: for how many steps it holds at most, 0 for ever:
+    a schedule that is there for measuring ends by itself when the coordinator that measures dies.
     """
 
-    number: int = Field(ge=0)
-    generation: int = Field(ge=0)
-    start_step: int = Field(ge=0)
+    number: ScheduleNumber
+    generation: ScheduleNumber
+    start_step: StepNumber
     source: Source
-    steps: int = Field(default=0, ge=0)
-    files: dict[str, str] = Field(max_length=1_000_000)
+    steps: StepNumber = 0
+    files: dict[RankGroup, PlanFileName] = Field(max_length=1_000_000)
+
+    def plan_file(self, rank_info: RankInfo) -> str | None:
+        """Returns the name of the plan file of a rank; None: its clock is left alone."""
+        return self.files.get(f"rank:{rank_info.rank}") or self.files.get(f"stage:{rank_info.pp_rank}")
 
 
 class PlanBody(_Body):
-    """`sched/<number>/<plan>.json`: one schedule; its `rank` is the first of those that follow it."""
+    """`sched/<number>/<plan>.json`: what ranks do in an iteration; `sched/<number>/<rank>.json` is the same file.
 
-    schedule: FrequencySchedule
+    `ranks` are those that follow it, from step `start_step` on, for at most `steps` steps (0: for ever).
+    `frequencies` and `stages` are those of `FrequencySchedule`: (instruction, MHz) in order, 0 MHz leaves the clock
+    alone. `index.json` is the commit: a plan that it does not name is not in force.
+    """
+
+    number: ScheduleNumber
+    start_step: StepNumber
+    steps: StepNumber = 0
+    ranks: list[RankNumber] = Field(min_length=1, max_length=MAX_WORLD_SIZE)
+    frequencies: list[tuple[InstructionName, Megahertz]] = Field(max_length=MAX_INSTRUCTIONS)
+    stages: list[StageNumber] | None = Field(default=None, max_length=MAX_INSTRUCTIONS)
+
+    def schedule(self, rank: int) -> FrequencySchedule:
+        """Returns the plan as the schedule of one of its ranks.
+
+        Raises:
+            ValueError: It is not a valid schedule.
+        """
+        return FrequencySchedule(rank=rank, frequencies=self.frequencies, stages=self.stages)
 
 
 class CurrentBody(_Body):
@@ -114,37 +192,37 @@ class CurrentBody(_Body):
     `lease_s`: ranks follow the schedule only so many seconds after `heartbeat` changed last; 0: for ever.
     """
 
-    generation: int = Field(ge=0)
-    number: int = Field(ge=-1)
-    start_step: int = Field(default=0, ge=0)
+    generation: ScheduleNumber
+    number: ScheduleNumberOrNone
+    start_step: StepNumber = 0
     state: Literal["waiting", "running", "broken", "ended"]
     message: Text = ""
     yaml_problem: Text = ""
     status_text: Text = ""
     converged: bool = False
     source: Source | None = None
-    lease_s: float = Field(default=0.0, ge=0)
-    heartbeat: int = 0
+    lease_s: Seconds = 0.0
+    heartbeat: Count = 0
 
 
 class ResultBody(_Body):
     """`prof/<number>/<rank>.json`: that rank, once."""
 
     result: ProfilingResult
-    first_step: int = Field(default=0, ge=0)
+    first_step: StepNumber = 0
     late: bool = False
 
 
 class RankProgress(_Body):
     """Where one rank is; durations in s, energies in J, clocks in MHz. `step_age_s`: how long it has been there."""
 
-    rank: int = Field(ge=0)
-    step: int = Field(default=-1, ge=-1)
-    step_age_s: float = Field(default=0.0, ge=0)
-    number: int = -1
-    iter_time: float | None = None
-    iter_energy: float | None = None
-    clock_mhz: int | None = None
+    rank: RankNumber
+    step: StepNumberOrNone = -1
+    step_age_s: Seconds = 0.0
+    number: ScheduleNumberOrNone = -1
+    iter_time: Seconds | None = None
+    iter_energy: Joules | None = None
+    clock_mhz: Megahertz | None = None
     error: Text = ""
 
 
@@ -155,16 +233,16 @@ class IterationTimesBody(_Body):
     its GPU's clocks back, if anything does.
     """
 
-    rank: int = Field(ge=0)
-    steps: list[tuple[int, int, Seconds]] = Field(default=[], max_length=64)
-    throttled: str = Field(default="", max_length=200)
+    rank: RankNumber
+    steps: list[tuple[StepNumber, ScheduleNumberOrNone, PositiveSeconds]] = Field(default=[], max_length=64)
+    throttled: ShortText = ""
 
 
 class CachedProfileBody(_Body):
     """`cached_profile.json`: the coordinator, once: the profile CSV of earlier jobs as this one began."""
 
-    source: str = Field(default="", max_length=400)
-    csv: str = Field(default="", max_length=6_000_000)
+    source: ShortText = ""
+    csv: ProfileText = ""
 
 
 class ModelBody(_Body):
@@ -175,16 +253,16 @@ class ModelBody(_Body):
     multiple of the power then. `profile` is the path of what was measured, below the shared directory.
     """
 
-    blocking_power_w: float = Field(ge=0)
-    delay_s: float = Field(ge=0)
-    overhead_s: float = Field(ge=0)
-    switch_time_s: float = Field(ge=0)
-    full_time_s: float = Field(ge=0)
-    full_energy_j: float = Field(ge=0)
-    power_drift_factor: float = Field(gt=0)
-    time_margin: float
-    gpus_per_rank: int = Field(ge=1)
-    profile: str = Field(default="", max_length=600)
+    blocking_power_w: Annotated[Watts, Field(ge=0)]
+    delay_s: Seconds
+    overhead_s: Seconds
+    switch_time_s: Seconds
+    full_time_s: Seconds
+    full_energy_j: Annotated[Joules, Field(ge=0)]
+    power_drift_factor: Ratio
+    time_margin: Annotated[float, Field(ge=-1e6, le=1e6)]
+    gpus_per_rank: Degree
+    profile: RelativePath = ""
 
 
 class ProgressBody(_Body):
@@ -204,20 +282,20 @@ class EndBody(_Body):
 class DaemonBody(_Body):
     """`daemon.json`: the leading daemon, replaced; `counter` moves as long as it lives."""
 
-    generation: int = Field(ge=0)
-    counter: int = Field(ge=0)
-    host: str = Field(max_length=255)
-    pid: int
-    version: str = Field(max_length=40)
-    scheduler: str = Field(max_length=200)
-    interval_s: float = Field(gt=0)
+    generation: ScheduleNumber
+    counter: Count
+    host: ShortText
+    pid: ProcessId
+    version: ShortText
+    scheduler: ShortText
+    interval_s: Annotated[float, Field(gt=0, le=60)]
     stopped: bool = False
 
 
 class LeaderBody(_Body):
     """`leaders/<generation>.json`: the daemon that leads in this generation, once."""
 
-    generation: int = Field(ge=0)
-    nonce: str = Field(max_length=64)
-    host: str = Field(max_length=255)
-    pid: int
+    generation: ScheduleNumber
+    nonce: RandomId
+    host: ShortText
+    pid: ProcessId

@@ -1,187 +1,36 @@
 """The only file-system calls on the shared directory: four primitives that every file system keeps.
 
 Exclusive creation of a name (`claim`, `make_folder`), replacement of a file by its one writer (`publish`), reading a
-small file opened afresh (`read`) and listing a folder (`names`); plus moving a finished folder aside (`move`).
+small file opened afresh (`read`) and listing a folder (`names`); plus moving a finished folder aside (`move`), a second
+name for a file (`link`), and removing what dead writers have left (`remove_stale_temporaries`).
 
-What they have in common:
-
-- Every path is walked from the root one name at a time with O_NOFOLLOW, so that a symbolic link planted in the
-  directory leads nowhere. No descriptor and no working directory outlives a call.
-- Errors that may pass (stale handles, lost connections, "busy") are tried again by path with a little jitter, then
-  become `StoreUnavailable`; what only an operator can mend becomes `StoreError`. Absence is a value, not an error,
-  and says only "not seen now".
+How paths are walked and which errors are tried again: see `file_reader.py`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import random
 import secrets
 import socket
-import stat
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TypeVar
 
-from pfo_fs.errors import AlreadyClaimed, StoreError, StoreUnavailable
-from pfo_fs.store.mounts import is_local
+from pfo_fs.errors import AlreadyClaimed
+from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader
+from pfo_fs.store.system_calls import NO_HARD_LINKS, SystemCalls
 
-T = TypeVar("T")
-
-TEMP_PREFIX = ".pfo-"
-"""How the names of unfinished files begin; listings leave them out."""
-
-_TRANSIENT = frozenset(
-    getattr(errno, name)
-    for name in (
-        "ESTALE ENOENT EEXIST EBUSY EBADFD EBADF ENOTCONN ETIMEDOUT EIO ENOLCK EINTR EAGAIN EHOSTDOWN EHOSTUNREACH "
-        "ENETDOWN ENETUNREACH ECONNRESET ECONNABORTED ECONNREFUSED EREMOTEIO ENXIO EACCES"
-    ).split()
-)
-_OPERATOR = {
-    errno.ENOSPC: "the file system is full",
-    errno.EDQUOT: "the quota is used up",
-    errno.EROFS: "the file system is mounted read-only",
-    errno.EPERM: "this user may not do that here",
-}
-_ATTEMPTS = 4
-_FIRST_PAUSE_S = 0.004
+_CLAIM_PREFIX = f"{TEMP_PREFIX}claim-"
+_STALE_AFTER_S = 3600.0
 
 
-class SystemCalls:
-    """The system calls that `Files` makes, one method each, so that tests can let any one of them fail."""
+class Files(FileReader):
+    """File primitives below one root folder; arguments and errors of the constructor as in `FileReader`."""
 
-    open = staticmethod(os.open)
-    close = staticmethod(os.close)
-    read = staticmethod(os.read)
-    write = staticmethod(os.write)
-    fsync = staticmethod(os.fsync)
-    fstat = staticmethod(os.fstat)
-    fchmod = staticmethod(os.fchmod)
-    replace = staticmethod(os.replace)
-    rename = staticmethod(os.rename)
-    link = staticmethod(os.link)
-    unlink = staticmethod(os.unlink)
-    mkdir = staticmethod(os.mkdir)
-
-    @staticmethod
-    def listdir(fd: int) -> list[str]:
-        return os.listdir(fd)
-
-
-class Files:
-    """File primitives below one root folder; paths are relative, `"jobs/x/job.json"`.
-
-    Args:
-        root: The shared directory.
-        create: Make it, private to this user, when it is not there.
-
-    Raises:
-        StoreError: The root is no folder, or others than its owner and group may write into it.
-    """
-
-    def __init__(self, root: str | os.PathLike[str], *, create: bool = True, calls: SystemCalls | None = None) -> None:
-        self.root = Path(os.path.abspath(root))
-        self.calls = calls or SystemCalls()
-        if create:
-            try:
-                self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise StoreError(error.errno, f"{self.root}: cannot be made: {error.strerror}") from error
-        try:
-            found = os.stat(self.root)
-        except OSError as error:
-            raise StoreError(error.errno, f"{self.root}: {error.strerror}; is the file system mounted here?") from error
-        if not stat.S_ISDIR(found.st_mode):
-            raise StoreError(errno.ENOTDIR, f"{self.root} is no folder")
-        if found.st_mode & stat.S_IWOTH:
-            raise StoreError(
-                errno.EPERM,
-                f"{self.root}: everybody may write there, so anybody could plant a schedule; "
-                f"`chmod o-w {self.root}`, and `chmod 2770` to share it with a group",
-            )
-        self.shared_with_group = bool(found.st_mode & stat.S_IWGRP)
-        self._caches_may_be_old = not is_local(self.root)
-        self._trusted_uids = {os.geteuid(), found.st_uid, 0}
+    def __init__(self, root: str | os.PathLike[str], *, create: bool = False, calls: SystemCalls | None = None) -> None:
+        super().__init__(root, create=create, calls=calls)
         self._file_mode = 0o660 if self.shared_with_group else 0o600
         self._folder_mode = 0o2770 if self.shared_with_group else 0o700
-
-    # ---- reading
-
-    def read(self, path: str, limit: int) -> bytes | None:
-        """Returns the content of a file, None when there is none now.
-
-        Raises:
-            StoreError: It is larger than `limit` bytes, no plain file, or belongs to a user who is not trusted here.
-            StoreUnavailable: The file system gave no stable answer.
-        """
-        return self._retry(path, lambda: self._read_once(path, limit))
-
-    def _read_once(self, path: str, limit: int) -> bytes | None:
-        with self._parent(path) as (folder, name):
-            if folder is None:
-                return None
-            try:
-                # O_NONBLOCK: opening a planted FIFO must not wait for a writer.
-                fd = self.calls.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
-            except FileNotFoundError:
-                return None
-            try:
-                found = self.calls.fstat(fd)
-                if not stat.S_ISREG(found.st_mode):
-                    raise StoreError(errno.EINVAL, f"{self.root / path}: no plain file")
-                if not self.shared_with_group and found.st_uid not in self._trusted_uids:
-                    raise StoreError(errno.EPERM, f"{self.root / path}: belongs to user {found.st_uid}, not read")
-                if found.st_size > limit:
-                    raise StoreError(
-                        errno.EFBIG, f"{self.root / path}: {found.st_size} bytes, at most {limit} are read"
-                    )
-                if self._caches_may_be_old:
-                    with suppress(OSError):  # drop what this client may have cached of an older content
-                        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                chunks, size = [], 0
-                while chunk := self.calls.read(fd, min(limit + 1 - size, 1 << 20)):
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    if size > limit:
-                        raise StoreError(errno.EFBIG, f"{self.root / path}: grew beyond {limit} bytes while read")
-                if size != found.st_size:
-                    raise OSError(errno.ESTALE, "torn read")
-                return b"".join(chunks)
-            finally:
-                self.calls.close(fd)
-
-    def names(self, path: str = "") -> list[str]:
-        """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty.
-
-        Raises:
-            StoreUnavailable: The file system gave no answer, or the root itself is not there.
-        """
-
-        def once() -> list[str]:
-            above, _, name = path.rpartition("/")
-            with self._folder(above) as folder:
-                if folder is None:
-                    return []
-                # Opened for reading by its name, which makes an NFS client ask the server what is in it now.
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                try:
-                    fd = self.calls.open(name or ".", flags, dir_fd=folder)
-                except FileNotFoundError:
-                    return []
-                except OSError as error:
-                    raise _not_a_folder(error, self.root / path, name) from error
-                try:
-                    return sorted(found for found in self.calls.listdir(fd) if not found.startswith(TEMP_PREFIX))
-                finally:
-                    self.calls.close(fd)
-
-        return self._retry(path, once)
-
-    # ---- writing
 
     def publish(self, path: str, data: bytes) -> None:
         """Puts `data` in place of whatever is at `path`, whole or not at all; only the file's one writer may call it.
@@ -198,7 +47,7 @@ class Files:
         self._retry(path, once)
 
     def claim(self, path: str, data: bytes) -> bool:
-        """Creates `path` with `data` if nobody has; True if the file is now ours, byte for byte.
+        """Creates `path` with `data` if it is not there; True if the file is now ours, byte for byte.
 
         The name appears with its whole content, by a hard link of a finished private file. An error after which the
         link may or may not exist is settled by reading the name back.
@@ -217,7 +66,7 @@ class Files:
                     if present is not None:
                         self._drop(temp, folder)
                         return present == data
-                    if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+                    if error.errno in NO_HARD_LINKS:
                         return self._claim_without_links(folder, temp, name, path, data)
                     raise
             return True
@@ -225,17 +74,49 @@ class Files:
         return self._retry(path, once)
 
     def _claim_without_links(self, folder: int, temp: str, name: str, path: str, data: bytes) -> bool:
-        """Where hard links are missing: whoever makes the folder `.pfo-claim-NAME` may put the file in place."""
+        """Where hard links are missing: the process that renames its folder to `.pfo-claim-NAME` owns NAME.
+
+        The folder holds the content, and a rename never replaces a folder that is not empty, so exactly one process
+        succeeds. Every process, not only the owner, then puts that content in place: an owner that dies in between
+        leaves nothing undone.
+        """
+        box = f"{temp}.d"
+        self._make_folder(folder, box)
         try:
-            self.calls.mkdir(f"{TEMP_PREFIX}claim-{name}", self._folder_mode, dir_fd=folder)
-        except FileExistsError:
-            present = self._read_once(path, max(len(data), 1 << 22))
-            if present is None:
-                raise OSError(errno.EBUSY, "claimed by somebody who has not written yet") from None
-            self._drop(temp, folder)
-            return present == data
-        self.calls.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return True
+            self.calls.rename(temp, f"{box}/content", src_dir_fd=folder, dst_dir_fd=folder)
+            self.calls.rename(box, f"{_CLAIM_PREFIX}{name}", src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            self._drop_folder(box, folder)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        above = path.rpartition("/")[0]
+        content = self._read_once(f"{above}/{_CLAIM_PREFIX}{name}/content", max(len(data), 1 << 22))
+        if content is None:
+            raise OSError(errno.EBUSY, "the content of a claim is not seen yet")
+        with self._complete_file(folder, content) as finished:
+            self.calls.replace(finished, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return content == data
+
+    def link(self, path: str, name: str) -> bool:
+        """Gives the file at `path` a second name in the same folder; False if the file system has no hard links.
+
+        Also False where it has no more for this file, which GlusterFS calls "no space left": a copy will show.
+        A name that is taken already stays as it is.
+        """
+
+        def once() -> bool:
+            with self._existing_parent(path) as (folder, old):
+                try:
+                    self.calls.link(old, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                except FileExistsError:
+                    return True
+                except OSError as error:
+                    if error.errno in NO_HARD_LINKS or error.errno == errno.ENOSPC:
+                        return False
+                    raise
+            return True
+
+        return self._retry(path, once)
 
     def make_folder(self, path: str) -> bool:
         """Makes a folder whose parent exists; False if it was there already."""
@@ -243,15 +124,23 @@ class Files:
         def once() -> bool:
             with self._existing_parent(path) as (folder, name):
                 try:
-                    self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
+                    self._make_folder(folder, name)
                 except FileExistsError:
                     return False
-                if self.shared_with_group:
-                    with suppress(OSError):  # mkdir obeys the umask, which may take the group's rights away
-                        os.chmod(name, self._folder_mode, dir_fd=folder)
             return True
 
         return self._retry(path, once)
+
+    def remove(self, path: str) -> None:
+        """Removes a file if it is there."""
+
+        def once() -> None:
+            with self._parent(path) as (folder, name):
+                if folder is not None:
+                    with suppress(FileNotFoundError):
+                        self.calls.unlink(name, dir_fd=folder)
+
+        self._retry(path, once)
 
     def move(self, path: str, target: str) -> None:
         """Renames a folder of ours to a name that must be free.
@@ -261,6 +150,7 @@ class Files:
         """
 
         def once() -> None:
+            self._check_path(target)
             with self._existing_parent(path) as (source, name), self._existing_parent(target) as (sink, new_name):
                 try:
                     self.calls.rename(name, new_name, src_dir_fd=source, dst_dir_fd=sink)
@@ -270,6 +160,41 @@ class Files:
                     raise
 
         self._retry(path, once)
+
+    def remove_stale_temporaries(self, path: str, *, older_than_s: float = _STALE_AFTER_S, most: int = 1000) -> int:
+        """Removes unfinished files that dead writers have left in a folder; returns how many.
+
+        Their age is told by the file system's own clock: by the time of a file that is made now, in the same folder.
+
+        Args:
+            path: The folder; what lies in folders below it stays.
+            older_than_s: Younger ones stay: their writers may live.
+            most: How many to look at.
+        """
+
+        def once() -> int:
+            with self._folder(path) as folder:
+                listed = self._listing(path) or []
+                found = [name for name in listed if name.startswith(TEMP_PREFIX) and name.endswith((".tmp", ".tmp.d"))]
+                if folder is None or not found:
+                    return 0
+                with self._complete_file(folder, b"") as probe:
+                    now_s = self.calls.stat(probe, dir_fd=folder, follow_symlinks=False).st_mtime
+                self._drop(probe, folder)
+                return sum(self._drop_if_older(name, folder, now_s - older_than_s) for name in found[:most])
+
+        return self._retry(path, once)
+
+    def _drop_if_older(self, name: str, folder: int, than_s: float) -> bool:
+        try:
+            if self.calls.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime >= than_s:
+                return False
+        except OSError:
+            return False  # its writer, or another cleaner, was faster
+        self._drop(name, folder)
+        if name.endswith(".d"):
+            self._drop_folder(name, folder)
+        return True
 
     # ---- the pieces
 
@@ -299,73 +224,17 @@ class Files:
         with suppress(OSError):
             self.calls.unlink(temp, dir_fd=folder)
 
-    @contextmanager
-    def _folder(self, path: str) -> Iterator[int | None]:
-        """An O_PATH descriptor of a folder below the root, None if a name on the way is not there now."""
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        try:
-            fd = self.calls.open(str(self.root), flags)
-        except FileNotFoundError as error:
-            raise OSError(errno.ESTALE, f"{self.root} is not there: unmounted, or removed?") from error
-        try:
-            for name in filter(None, path.split("/")):
-                if name in (".", ".."):
-                    raise StoreError(errno.EINVAL, f"{path!r} leads out of {self.root}")
-                try:
-                    below = self.calls.open(name, flags | os.O_NOFOLLOW, dir_fd=fd)
-                except FileNotFoundError:
-                    yield None
-                    return
-                except OSError as error:
-                    raise _not_a_folder(error, self.root / path, name) from error
-                self.calls.close(fd)
-                fd = below
-            yield fd
-        finally:
-            self.calls.close(fd)
+    def _drop_folder(self, box: str, folder: int) -> None:
+        with suppress(OSError):
+            self.calls.unlink(f"{box}/content", dir_fd=folder)
+        with suppress(OSError):
+            self.calls.rmdir(box, dir_fd=folder)
 
-    @contextmanager
-    def _parent(self, path: str) -> Iterator[tuple[int | None, str]]:
-        folder, _, name = path.rpartition("/")
-        if name in ("", ".", ".."):
-            raise StoreError(errno.EINVAL, f"{path!r} names no file")
-        with self._folder(folder) as fd:
-            yield fd, name
-
-    @contextmanager
-    def _existing_parent(self, path: str) -> Iterator[tuple[int, str]]:
-        with self._parent(path) as (fd, name):
-            if fd is None:
-                raise OSError(errno.ENOENT, "the folder is not there")
-            yield fd, name
-
-    def _retry(self, path: str, once: Callable[[], T]) -> T:
-        pause_s = _FIRST_PAUSE_S
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return once()
-            except StoreError:
-                raise
-            except OSError as error:
-                what = f"{self.root / path}: {error.strerror or error}"
-                if error.errno in _OPERATOR:
-                    raise StoreError(error.errno, f"{what} ({_OPERATOR[error.errno]})") from error
-                if error.errno == errno.ELOOP:
-                    raise StoreError(error.errno, f"{what} (symbolic links are not followed)") from error
-                if error.errno not in _TRANSIENT:
-                    raise StoreError(error.errno, what) from error
-                if attempt == _ATTEMPTS:
-                    raise StoreUnavailable(error.errno, f"{what}, {attempt} times in a row") from error
-            time.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s *= 3
-        raise AssertionError("unreachable")
-
-
-def _not_a_folder(error: OSError, path: Path, name: str) -> OSError:
-    """The error to raise: `error`, or a clearer one where a link or a file is in the place of a folder."""
-    if error.errno in (errno.ENOTDIR, errno.ELOOP):
-        return StoreError(error.errno, f"{path}: {name} is no folder, or a symbolic link")
-    return error
+    def _make_folder(self, folder: int, name: str) -> None:
+        self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
+        if self.shared_with_group:
+            with suppress(OSError):  # mkdir obeys the umask, which may take the group's rights away
+                os.chmod(name, self._folder_mode, dir_fd=folder)
 
 
 _HOST = "".join(c if c.isalnum() or c in "-_" else "_" for c in socket.gethostname())[:40] or "host"

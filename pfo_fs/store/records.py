@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pfo_fs.errors import RecordError
+from pfo_fs.errors import RecordError, plain_text
+from pfo_fs.models import Count, ShortText, Text
 
-SCHEMA = "pfo-fs/1"
+SCHEMA = "pfo-fs/2"
 _BODY = b',"body":'
 _MAX_HEADER_BYTES = 8192
 
@@ -39,9 +40,34 @@ class Header:
     sequence: int = 0
 
 
-def encode(header: Header, body: BaseModel) -> bytes:
-    """Returns the record's bytes."""
-    payload = body.model_dump_json().encode()
+class _HeaderOnDisk(BaseModel):
+    """The header as it stands in the file, before anything in it is believed."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    kind: ShortText
+    attempt: Annotated[str, Field(max_length=_MAX_HEADER_BYTES)]
+    writer: Text
+    sequence: Count
+    length: Count
+    sha256: Annotated[str, Field(max_length=64)]
+
+
+class _Schema(BaseModel):
+    """The one key that a record of every release has."""
+
+    schema_: ShortText = Field(alias="schema")
+
+
+def encode(header: Header, body: BaseModel, *, readable: bool = False) -> bytes:
+    """Returns the record's bytes.
+
+    Args:
+        header: Who writes what.
+        body: The content.
+        readable: One line for each key, and for each item of a list of lists.
+    """
+    payload = _readable(body) if readable else body.model_dump_json().encode()
     head = {
         "schema": SCHEMA,
         "kind": header.kind,
@@ -54,6 +80,16 @@ def encode(header: Header, body: BaseModel) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode()[:-1] + _BODY + payload + b"}\n"
 
 
+def _readable(body: BaseModel) -> bytes:
+    lines = []
+    for key, value in body.model_dump(mode="json").items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value and isinstance(value[0], list):
+            text = "[\n  " + ",\n  ".join(json.dumps(item) for item in value) + "]"
+        lines.append(f"{json.dumps(key)}: {text}")
+    return ("{\n " + ",\n ".join(lines) + "\n}").encode()
+
+
 def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = None) -> tuple[Header, Body]:
     """Returns header and validated body.
 
@@ -64,36 +100,44 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
         attempt: The job attempt that it must belong to; None: any.
 
     Raises:
-        RecordError: It is torn, of another kind, release or attempt, or its body is not valid; the message says which.
+        RecordError: It is torn, of another kind, release or attempt, or header or body is not valid; the message says
+            which. No other exception leaves this function, whatever `data` is.
     """
     at = data.find(_BODY, 0, _MAX_HEADER_BYTES)
     if at < 0 or not data.endswith(b"}\n"):
-        raise RecordError("no complete record: torn while written, or made by something else")
-    try:
-        head = json.loads(data[:at] + b"}")
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"the record's header is no JSON: {error}") from None
+        raise RecordError("not a complete record: torn while written, or made by another program")
     payload = data[at + len(_BODY) : -2]
-    if head.get("schema") != SCHEMA:
-        raise RecordError(f"record of schema {str(head.get('schema'))[:40]!r}; this release reads {SCHEMA!r}")
-    if head.get("length") != len(payload) or head.get("sha256") != hashlib.sha256(payload).hexdigest():
+    try:
+        schema = _Schema.model_validate_json(data[:at] + b"}").schema_
+        if schema != SCHEMA:
+            raise RecordError(_other_schema(schema))
+        head = _HeaderOnDisk.model_validate_json(data[:at] + b"}")
+    except ValidationError as error:
+        raise RecordError(f"the record's header is not valid: {_first_problem(error)}") from None
+    if head.length != len(payload) or head.sha256 != hashlib.sha256(payload).hexdigest():
         raise RecordError("the record's length or checksum is wrong: torn, or edited by hand")
-    if head.get("kind") != kind:
-        raise RecordError(f"a record of kind {str(head.get('kind'))[:40]!r} where {kind!r} is expected")
-    if attempt is not None and head.get("attempt") != attempt:
+    if head.kind != kind:
+        raise RecordError(f"a record of kind {head.kind[:40]!r} where {kind!r} is expected")
+    if attempt is not None and head.attempt != attempt:
         raise RecordError("the record belongs to another training attempt")
     try:
         body = model.model_validate_json(payload)
-        header = Header(kind, str(head["attempt"]), str(head["writer"]), int(head["sequence"]))
     except ValidationError as error:
         raise RecordError(f"the record's content is not valid: {_first_problem(error)}") from None
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"the record cannot be read: {error}") from None
-    return header, body
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise RecordError(f"the record cannot be read: {plain_text(str(error), 300)}") from None
+    return Header(kind, head.attempt, head.writer, head.sequence), body
+
+
+def _other_schema(schema: str) -> str:
+    text = f"the record has schema {schema[:40]!r}, and this release reads {SCHEMA!r}"
+    if schema == "pfo-fs/1":
+        return f"{text}: an older release of pfo-fs wrote it. Read it with that release, or start in a new directory"
+    return f"{text}: another release of pfo-fs wrote it. Give all hosts of a shared directory the same release"
 
 
 def _first_problem(error: ValidationError) -> str:
-    first: Any = error.errors(include_url=False, include_context=False)[0]
+    first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{where or 'content'}: {first['msg']}{more}"
+    return plain_text(f"{where or 'content'}: {first['msg']}{more}", 500)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pfo_fs.autotune.samples import Entry, Point, Samples, interpolated, iterations_of, smoothed
+from pfo_fs.autotune.samples import Point, RunInstruction, Samples, interpolated, iterations_of, smoothed
 from pfo_fs.models import InstructionPower, ProfilingResult
 
 F, B = "forward", "backward"
@@ -30,7 +30,7 @@ def power(name: str, mhz: int, watts: float, error: float = 1.0) -> InstructionP
 
 
 def test_times_are_averaged_by_clock_without_the_first_after_a_change() -> None:
-    entries: list[Entry] = [(F, 0, 1410)] * 4 + [(F, 0, 900)] * 4
+    entries: list[RunInstruction] = [(F, 0, 1410)] * 4 + [(F, 0, 900)] * 4
     samples = Samples()
     samples.add(result({F: [[9.0, 0.1, 0.1, 0.1, 9.0, 0.2, 0.2, 0.2]]}), entries)
     curve = samples.curve((0, F))
@@ -80,7 +80,7 @@ def test_a_warm_gpu_is_told_by_its_warmth() -> None:
 
 
 def test_an_iteration_that_ran_something_else_is_left_out() -> None:
-    entries: list[Entry] = [(F, 0, 900), (B, 0, 900)]
+    entries: list[RunInstruction] = [(F, 0, 900), (B, 0, 900)]
     found = list(iterations_of(result({F: [[0.1], [0.1, 0.1]], B: [[0.2], [0.2]]}), entries))
     assert [[time_s for time_s, _ in row] for row in found] == [[0.1, 0.2]]
 

@@ -1,4 +1,4 @@
-"""Who is slower than the plan says."""
+"""Which pipelines are slower than the plan promises."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_one_slow_iteration_is_enough_where_the_gpu_says_that_it_is_throttled() 
     watch = StragglerDetector()
     hot = {3: "rank 12: thermal slowdown"}
     assert watch.slowdowns(iteration_times(0, [10, 10, 10, 12], throttled=hot), EXPECTED, {}) == {3: pytest.approx(1.2)}
-    assert watch.why[3] == "rank 12: thermal slowdown"
+    assert watch.reasons[3] == "rank 12: thermal slowdown"
 
 
-def test_a_straggler_that_is_healthy_again_is_let_go_at_once() -> None:
+def test_a_straggler_that_is_healthy_again_is_one_no_more_after_one_iteration() -> None:
     watch = StragglerDetector()
     known, expected = {3: 1.2}, {0: 12.0, 1: 12.0, 2: 12.0, 3: 12.0}
     assert watch.slowdowns(iteration_times(0, [12, 12, 12, 12]), expected, known) == known
@@ -83,22 +83,22 @@ def test_drift_is_told_only_after_several_iterations() -> None:
         assert watch.drifted() == 0.0
 
 
-def test_looks_at_a_plan_that_is_always_off_get_rarer_and_rarer() -> None:
-    patience = RemeasureBackoff()
-    looks = []
+def test_windows_that_measure_a_plan_that_is_always_off_get_rarer_and_rarer() -> None:
+    backoff = RemeasureBackoff()
+    windows = []
     for step in range(5000):
-        patience.pass_by(iteration_times(step, [10.0]))
-        if patience.is_over():
-            looks.append(step)
-    gaps = [later - earlier for earlier, later in pairwise(looks)]
+        backoff.note(iteration_times(step, [10.0]))
+        if backoff.is_over():
+            windows.append(step)
+    gaps = [later - earlier for earlier, later in pairwise(windows)]
     assert gaps == sorted(gaps)
-    assert len(looks) < 12, "or schedules would be numbered without end"
+    assert len(windows) < 12, "or schedules would be numbered without end"
 
 
-def test_after_a_long_calm_the_next_look_is_soon_followed_by_another() -> None:
-    patience = RemeasureBackoff()
+def test_after_a_long_time_without_drift_the_next_pause_is_short_again() -> None:
+    backoff = RemeasureBackoff()
     for step in (0, 16, 48, 112, 5000):
-        patience.pass_by(iteration_times(step, [10.0]))
-        assert patience.is_over()
-    patience.pass_by(iteration_times(5016, [10.0]))
-    assert patience.is_over()
+        backoff.note(iteration_times(step, [10.0]))
+        assert backoff.is_over()
+    backoff.note(iteration_times(5016, [10.0]))
+    assert backoff.is_over()

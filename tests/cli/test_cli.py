@@ -98,7 +98,7 @@ def test_status_for_programs_is_json(running: JobFolder, tmp_path: Path) -> None
     by_id = {job["job_id"]: job for job in state["jobs"]}
     assert by_id[running.job_id]["step"] == 17
     assert by_id[running.job_id]["iter_time_s"] == 0.25
-    assert "no complete record" in by_id["broken-one"]["problem"]
+    assert "not a complete record" in by_id["broken-one"]["problem"]
     assert state["daemon"] is None
 
 

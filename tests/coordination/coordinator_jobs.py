@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from clock import Clock
 from jobs import rank_infos, write_step
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult
-from pfo_fs.scheduler import FrequencyScheduler, IterationTime
+from pfo_fs.models import FrequencySchedule, PlanInputs
+from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
@@ -20,19 +22,19 @@ class Heeding(FrequencyScheduler):
     """Runs at 1410 MHz, less 15 for each result, less 150 with a target, less 300 for a slow pipeline."""
 
     watches_iteration_times = True
+    purpose: Literal["run", "measure"] = "run"
     told: list[object] = []  # noqa: RUF012  what the last one made was told, for the tests
 
-    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+    def _run(self) -> ScheduleGenerator:
         Heeding.told = []
         self._results = 0
         self._kept: dict[object, list[FrequencySchedule]] = {}
         while True:
-            results = yield []
+            results = yield ScheduleRequest([], self.purpose)
             self._results += min(1, round(results[0].iter_time[0]))  # results of 0 s change nothing
             Heeding.told.append([result.iter_time[0] for result in results])
 
-    def next_schedule(self) -> list[FrequencySchedule]:
-        super().next_schedule()
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
         plan_inputs = self.plan_inputs
         mhz = (
             1410 - 15 * self._results - 150 * (plan_inputs.target is not None) - 300 * bool(plan_inputs.slow_pipelines)
@@ -42,7 +44,7 @@ class Heeding(FrequencyScheduler):
                 FrequencySchedule(rank=info.rank, frequencies=[(name, mhz) for name, _ in ORDER])
                 for info in self.rank_infos
             ]
-        return self._kept[mhz]
+        return replace(yielded, schedules=self._kept[mhz])
 
     def react(self, plan_inputs: PlanInputs) -> None:
         Heeding.told.append(plan_inputs)
@@ -53,7 +55,7 @@ class Heeding(FrequencyScheduler):
         slow = {one.pipeline: one.span_s for one in iteration_times if one.span_s > 1}
         return self.plan_inputs.model_copy(update={"slow_pipelines": slow})
 
-    def findings(self) -> str:
+    def export_profile(self) -> str:
         return f"stage,instruction,frequency,time,energy\n0,forward,{1410 - self._results},1,1\n"
 
 

@@ -78,7 +78,8 @@ def test_all_ranks_of_a_stage_share_one_plan_file(tmp_path: Path, clock: Clock) 
     folder, infos = make_job(tmp_path / "pfo", 2, dp=8), rank_infos(2, dp=8)
     register(folder, infos)
     poll(coordinate(folder, clock, scheduler="PointSolution3D", scheduler_args={"solution_path": str(plan)}), clock, 2)
-    assert len(folder.files.names(f"{folder.path}/sched/0")) == 3  # two stages and the index
+    names = folder.files.names(f"{folder.path}/sched/0")
+    assert len(names) == 2 + 1 + len(infos), "a plan for each stage, the index, and a name for each rank"
     assert all(schedule is not None for schedule in schedules_of(folder, infos).values())
 
 
@@ -202,7 +203,7 @@ def test_two_ranks_at_one_place_are_named(tmp_path: Path, clock: Clock) -> None:
     register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 0})])
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
-    assert "ranks 0 and 1 both say" in coordinator.message
+    assert "ranks 0 and 1 both registered as" in coordinator.message
 
 
 def test_a_plan_for_another_number_of_stages_is_said_with_both_numbers(tmp_path: Path, clock: Clock) -> None:

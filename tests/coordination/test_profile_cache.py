@@ -73,7 +73,7 @@ def test_without_all_orders_nothing_is_looked_for(tmp_path: Path) -> None:
 
 def test_a_profile_gives_way_only_to_one_that_is_complete_or_larger(tmp_path: Path) -> None:
     def kept() -> str:
-        return folder.read_own_profile(next((tmp_path / "profiles").iterdir()).name)
+        return folder.profiles.read_own(next((tmp_path / "profiles").iterdir()).name)
 
     folder = make_job(tmp_path, 2, attempt="a")
     full = CSV + "0,backward,1410,1,1\n"

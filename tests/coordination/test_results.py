@@ -17,8 +17,10 @@ from pfo_fs.store import JobFolder, bodies
 def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_show_yet(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Heeding, "measuring", True)
-    monkeypatch.setattr(Heeding, "next_schedule", FrequencyScheduler.next_schedule)  # which says nothing of orders
+    monkeypatch.setattr(Heeding, "purpose", "measure")
+    monkeypatch.setattr(
+        Heeding, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs
+    )  # which says nothing of orders
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
@@ -33,8 +35,8 @@ def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_s
 def test_results_do_not_wait_for_ever_for_orders(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Heeding, "measuring", True)
-    monkeypatch.setattr(Heeding, "next_schedule", FrequencyScheduler.next_schedule)
+    monkeypatch.setattr(Heeding, "purpose", "measure")
+    monkeypatch.setattr(Heeding, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs)
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
@@ -71,7 +73,7 @@ def test_results_that_were_lost_are_measured_again_but_not_for_ever(folder: JobF
 def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_the_window(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Heeding, "measuring", True)
+    monkeypatch.setattr(Heeding, "purpose", "measure")
     write_step(folder, 0, number=-1)
     poll(coordinate(folder, clock), clock, 2)
     index = folder.read_index(0)

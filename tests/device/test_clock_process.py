@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -24,7 +24,7 @@ from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.page import SharedPage
 from pfo_fs.device.physics import A100
 from pfo_fs.device.simulated import SimulatedGpu
-from pfo_fs.ipc import transport
+from pfo_fs.ipc import messages, transport
 from pfo_fs.training.instruction_tracker import InstructionTracker
 
 WaitFor = Callable[..., Any]
@@ -281,8 +281,8 @@ def test_sigterm_gives_clocks_back_at_once_and_for_good_but_measuring_goes_on(
             tracker.begin("forward")
             tracker.end("forward")
             tracker.step_end()
-        assert helper.wait("measured")["number"] == 4
-        assert "SIGTERM" in helper.wait("progress", lambda m: m["message"])["message"]
+        assert helper.wait(messages.MeasurementReport).number == 4
+        assert "SIGTERM" in helper.wait(messages.ProgressReport, lambda m: m.message).message
     assert actions(sim_dir)[-1] == ("reset", 0)
 
 
@@ -377,12 +377,15 @@ def test_one_that_hangs_at_the_start_is_not_waited_for_longer_than_said(
 # ---- measuring
 
 
+Kind = TypeVar("Kind", bound=messages.Message)
+
+
 class FakeHelper:
     """Listens like the host's helper and keeps what it is told."""
 
     def __init__(self, name: str) -> None:
         self.address = f"{name}-{os.getpid()}"
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[messages.ToHelper] = []
         self._connection: Any = None
 
     def __enter__(self) -> FakeHelper:
@@ -395,16 +398,17 @@ class FakeHelper:
         if self._connection is not None:
             self._connection.close()
 
-    def wait(self, kind: str, fits: Callable[[dict[str, Any]], object] = lambda m: True) -> dict[str, Any]:
+    def wait(self, kind: type[Kind], fits: Callable[[Kind], object] = lambda m: True) -> Kind:
         if self._connection is None:
             self._connection, _ = self._server.accept()
             self._connection.settimeout(20)
         while True:
             packet = self._connection.recv(transport.MAX_MESSAGE_BYTES)
-            assert packet, f"no {kind} came: {self.messages}"
-            self.messages.append(transport.decode(packet))
-            if self.messages[-1]["type"] == kind and fits(self.messages[-1]):
-                return self.messages[-1]
+            assert packet, f"no {kind.__name__} came: {self.messages}"
+            message = transport.decode(packet, messages.ToHelper)
+            self.messages.append(message)
+            if isinstance(message, kind) and fits(message):
+                return message
 
 
 def test_what_is_measured_matches_the_power_model(start: Start) -> None:
@@ -422,12 +426,13 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
                 kernels.run(name, stage=0)
                 tracker.end(name)
             tracker.step_end()
-        measured = helper.wait("measured")
+        measured = helper.wait(messages.MeasurementReport)
         clocks.close()
-        last = helper.wait("progress", lambda m: m["step"] == 12)
-    assert helper.messages[0] == {"type": "clock", "rank": 5, "token": "secret"}
-    assert (measured["rank"], measured["number"], measured["first_step"]) == (5, 2, 11)
-    result = measured["result"]
+        last = helper.wait(messages.ProgressReport, lambda m: m.step == 12)
+        helper.wait(messages.ClocksReleased)
+    assert helper.messages[0] == messages.Hello(rank=5, role="clocks", token="secret", gpu_spec=clocks.spec)
+    assert (measured.number, measured.first_step, measured.result["rank"]) == (2, 11, 5)
+    result = measured.result
     for i in range(2):
         busy_j, busy_s = 0.0, 0.0
         for name, mhz in plan:
@@ -440,8 +445,8 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
             busy_s += model.time_s(mhz)
         idle_j = A100.blocking_power_w * (result["iter_time"][i] - busy_s)
         assert result["iter_energy"][i] == pytest.approx(busy_j + idle_j, rel=0.06)
-    assert (last["number"], last["message"], last["rank"]) == (2, None, 5)
-    assert last["iter_time"] == pytest.approx(result["iter_time"][1], abs=1e-5)
+    assert (last.number, last.message) == (2, "")
+    assert last.iter_time_s == pytest.approx(result["iter_time"][1], abs=1e-5)
 
 
 def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitFor) -> None:
@@ -455,7 +460,7 @@ def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitF
         tracker.step_end()
     wait_for(lambda: clocks.words[page.MEASURED_NUMBER] == -1, what="the measurement")
     with helper:
-        assert helper.wait("measured")["number"] == -1
+        assert helper.wait(messages.MeasurementReport).number == -1
 
 
 def test_no_gpu_still_measures_time(start: Start) -> None:
@@ -468,7 +473,7 @@ def test_no_gpu_still_measures_time(start: Start) -> None:
             time.sleep(0.01)
             tracker.end("forward")
             tracker.step_end()
-        result = helper.wait("measured")["result"]
+        result = helper.wait(messages.MeasurementReport).result
     assert result["time_breakdown"]["forward"][0][0] >= 0.01
     assert result["iter_energy"] == [0.0]
 
@@ -522,4 +527,4 @@ def test_the_clock_process_imports_nothing_heavy() -> None:
     loaded = set(done.stdout.split())
     assert "pfo_fs.device.clock_process" in loaded
     heavy = {"torch", "pandas", "numpy", "pydantic", "pydantic_settings", "pynvml", "yaml", "asyncio", "subprocess"}
-    assert loaded & (heavy | {"logging", "dataclasses", "inspect", "pfo_fs.models", "pfo_fs.settings"}) == set()
+    assert loaded & (heavy | {"logging", "dataclasses", "pfo_fs.models", "pfo_fs.settings"}) == set()

@@ -5,126 +5,44 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from helper_host import Host
 from jobs import one_f_one_b, rank_infos
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
 from pfo_fs.helper.client import HelperClient
-from pfo_fs.helper.host_helper import HostHelper, plan_message, schedule_message
-from pfo_fs.ipc import transport
-from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
-from pfo_fs.settings import PFOSettings
+from pfo_fs.helper.events import Logged
+from pfo_fs.helper.operations import new_schedule
+from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc.messages import NewSchedule, RankPlan
+from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 Wait = Callable[..., Any]
-
-
-class Host:
-    """A helper in a thread, and the clients of its ranks."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.token = secrets.token_hex(8)
-        self.address = f"pfo-fs-test-{self.token}"
-        server = transport.listen(self.address)
-        self.helper = HostHelper(SharedDirectory(Files(root)), self.token, PFOSettings(), local_mount=True)
-        self.thread = threading.Thread(target=self.helper.serve, args=(server,), daemon=True)
-        self.thread.start()
-        self.clients: list[HelperClient] = []
-
-    def client(self, rank: int, token: str | None = None) -> HelperClient:
-        client = HelperClient(
-            self.address, str(self.root), token or self.token, rank, {}, start_at_once=False, deadline_s=5
-        )
-        self.clients.append(client)
-        return client
-
-    def create(self, client: HelperClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:
-        info = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
-        job = {"job_info": info.model_dump(), "coordination": mode}
-        created = client.request({"type": "create", "job": job, "attempt": "a"}, "created", 5)
-        converged = client.request({"type": "coordinate", "mode": mode}, "coordinated", 5)
-        return {"job_id": created["job_id"], "kind": converged["kind"]}
-
-    def join(self, client: HelperClient, job: dict[str, str], info: RankInfo, nonce: str = "n") -> None:
-        body = {"rank_info": info.model_dump(), "nonce": nonce}
-        client.request({"type": "join", "attempt": "a", **job, "rank_body": body}, "joined", 5)
-
-    def folder(self, job: dict[str, str]) -> JobFolder:
-        folder = SharedDirectory(Files(self.root), "test").job(job["job_id"])
-        folder.read_job()
-        return folder
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     host = Host(tmp_path)
     yield host
-    for client in host.clients:
-        client.close()
-    host.thread.join(10)
-    assert not host.thread.is_alive(), "it ends when its clients have gone"
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-)
-
-
-@given(st.dictionaries(st.text(max_size=10), json_values, max_size=5))
-def test_a_message_arrives_as_it_was_sent(message: dict[str, Any]) -> None:
-    assert transport.decode(transport.encode(message)) == message
-
-
-@given(st.binary(max_size=200))
-def test_what_is_no_message_is_said_so(packet: bytes) -> None:
-    with pytest.raises(ValueError, match="no message"):
-        transport.decode(packet)
-
-
-def test_a_message_that_swells_beyond_bounds_is_refused() -> None:
-    bomb = transport.encode({"x": "0" * (transport.MAX_MESSAGE_BYTES + 10)})
-    assert len(bomb) < 200_000
-    with pytest.raises(ValueError, match="too large"):
-        transport.decode(bomb)
-
-
-def test_an_address_is_had_once() -> None:
-    address = f"pfo-fs-test-{secrets.token_hex(8)}"
-    with transport.listen(address), pytest.raises(OSError, match="in use"):
-        transport.listen(address)
-
-
-@pytest.mark.parametrize("flags", [0, socket.MSG_DONTWAIT])
-def test_what_a_peer_sent_is_read_though_it_closed_without_reading_all(flags: int) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.send(b"never read")
-    theirs.send(b"goodbye")
-    theirs.close()
-    with ours:
-        assert [transport.receive(ours, flags) for _ in range(3)] == [b"goodbye", b"", b""]
+    host.close()
 
 
 def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:
     good, stranger = host.client(0), host.client(1, token="guess")
     with pytest.raises(CoordinationError):
-        stranger.request({"type": "coordinate", "mode": "auto"}, "coordinated", 1)
+        stranger.request(messages.ChooseCoordination(mode="auto"), messages.CoordinationChosen, 1)
     assert stranger.lost
-    assert host.create(good)["kind"] == "daemon"
+    assert host.create(good)["coordination"] == "daemon"
 
 
 def test_without_a_daemon_auto_means_rank_0(host: Host) -> None:
-    assert host.create(host.client(0), "auto")["kind"] == "local"
+    assert host.create(host.client(0), "auto")["coordination"] == "local"
 
 
 def test_a_daemon_that_only_left_its_record_is_not_waited_for_long(host: Host) -> None:
@@ -133,7 +51,7 @@ def test_a_daemon_that_only_left_its_record_is_not_waited_for_long(host: Host) -
         bodies.DaemonBody(generation=1, counter=1, host="h", pid=1, version="0", scheduler="Manual", interval_s=0.2)
     )
     began = time.monotonic()
-    assert host.create(host.client(0), "auto")["kind"] == "local"
+    assert host.create(host.client(0), "auto")["coordination"] == "local"
     assert time.monotonic() - began < 4
 
 
@@ -147,8 +65,8 @@ def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:
     source = bodies.Source(kind="yaml", sha256="x")
     folder.write_schedule(0, 1, 7, source, [schedule], [info])
     folder.write_current(bodies.CurrentBody(generation=1, number=0, start_step=7, state="running", source=source))
-    message = client.wait_for("schedule", 5)
-    assert message == schedule_message(0, 7, schedule) | {"frequencies": [["forward", 1200]]}
+    message = client.wait_for(NewSchedule, 5)
+    assert message == NewSchedule(number=0, start_step=7, plans=[RankPlan([("forward", 1200)])], ranks={0: 0})
 
 
 def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) -> None:
@@ -168,13 +86,13 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
         current = bodies.CurrentBody(generation=1, number=number, state="running", lease_s=lease_s, heartbeat=word)
         folder.write_current(current)
         if lease_s and not word:
-            wait_for(lambda: host.helper._held == (60.0, 0))
-            assert client.poll() is None, "nobody follows anything"
+            wait_for(lambda: host.state._watch._lease == (60.0, 0))
+            assert client.poll() is None, "this coordinator does not follow the straggler"
         elif number >= 0:  # else a coordinator that knows nothing of schedules yet
             told = wait_for(client.poll, what="the word")
-            assert told["type"] == "hold"
-            assert told["lease_s"] >= lease_s
-            assert bool(told["lease_s"]) == bool(lease_s)
+            assert isinstance(told, messages.LeaseRenewed)
+            assert told.lease_s >= lease_s
+            assert bool(told.lease_s) == bool(lease_s)
 
 
 def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
@@ -188,9 +106,9 @@ def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
         current = bodies.CurrentBody(generation=generation, number=number, state="running", source=source)
         folder.write_current(current)
         if generation == 5:
-            message = client.wait_for("schedule", 5)
-            assert message is not None
-            assert message["number"] == number
+            message = client.wait_for(NewSchedule, 5)
+            assert isinstance(message, NewSchedule)
+            assert message.number == number
 
 
 def test_a_rank_that_is_taken_is_an_error_at_once(host: Host) -> None:
@@ -206,10 +124,10 @@ def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host
     job = host.create(clients[0], ranks=2)
     for client, info in zip(clients, infos, strict=True):
         host.join(client, job, info)
-    clients[1].send({"type": "applied", "number": 0, "step": 9, "late": True})
+    clients[1].send(messages.ScheduleApplied(number=0, step=9, late=True))
     for rank, client in enumerate(clients):
         result = {"rank": rank, "iter_time": [1.0], "iter_energy": [2.0]}
-        client.send({"type": "measured", "rank": rank, "number": 0, "first_step": 3, "result": result})
+        client.send(messages.MeasurementReport(number=0, first_step=3, result=result))
     folder = host.folder(job)
     wait_for(lambda: folder.ranks_with_result(0) == [0, 1], what="both results")
     late = [folder.read_result(0, rank).late for rank in range(2)]  # type: ignore[union-attr]
@@ -220,11 +138,11 @@ def test_results_wait_for_a_directory_that_was_away(host: Host, wait_for: Wait) 
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     host.join(client, job, info)
-    away = host.root.with_name("away")
+    away = host.root.with_name(f"{host.root.name}.away")
     host.root.rename(away)
     result = {"rank": 0, "iter_time": [1.0], "iter_energy": [2.0]}
-    client.send({"type": "measured", "rank": 0, "number": 0, "result": result})
-    client.send({"type": "progress", "rank": 0, "step": 3, "number": 0})
+    client.send(messages.MeasurementReport(number=0, first_step=0, result=result))
+    client.send(messages.ProgressReport(step=3, number=0))
     time.sleep(0.5)  # long enough for several refusals
     away.rename(host.root)
     wait_for(lambda: host.folder(job).ranks_with_result(0) == [0], what="the result")
@@ -236,7 +154,7 @@ def test_a_trainer_that_vanishes_leaves_a_crashed_job_and_one_that_says_goodbye_
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     host.join(client, job, info)
-    client.send({"type": "bye", "reason": "finished"})
+    client.send(messages.Goodbye(reason="finished"))
     client.close()
     end = wait_for(host.folder(job).read_end, what="the end")
     assert end.reason == "finished"
@@ -245,26 +163,26 @@ def test_a_trainer_that_vanishes_leaves_a_crashed_job_and_one_that_says_goodbye_
 def test_a_goodbye_counts_though_the_trainer_did_not_read_all_it_was_told(host: Host, wait_for: Wait) -> None:
     client = host.client(0)
     job = host.create(client, mode="local")
-    trainer = host.helper._clients[max(host.helper._clients)]
-    trainer.send({"type": "something", "nobody": "reads"})
-    client.send({"type": "bye", "reason": "finished", "message": ""})
+    host.loop.post(Logged(20, "training does not read this"))
+    wait_for(lambda: host.loop._events.empty())
+    client.send(messages.Goodbye(reason="finished"))
     client.close()
     end = wait_for(host.folder(job).read_end)
     assert end.reason == "finished"
 
 
-def test_nonsense_does_not_end_the_helper(host: Host) -> None:
+def test_packets_that_are_not_messages_do_not_end_the_helper(host: Host) -> None:
     client = host.client(0)
-    for message in ({"type": "no such"}, {"type": "join"}, {"type": "measured", "number": "x"}, {"type": 3}, {}):
-        client.send(message)
-    client._socket.send(b"\x00\x01garbage")
-    assert host.create(client)["kind"] == "daemon"
+    for packet in (b"\x00\x01garbage", transport.encode({"type": "NoSuchMessage"}), transport.encode({})):
+        client._socket.send(packet)
+    client.send(messages.Hello(rank=0, role="training", token="again"))
+    assert host.create(client)["coordination"] == "daemon"
 
 
 def test_equal_schedules_travel_once() -> None:
     schedules = [FrequencySchedule(rank=rank, frequencies=one_f_one_b(rank % 8, 8, 96, 1200)) for rank in range(1024)]
-    message = plan_message(3, schedules)
-    assert len(message["plans"]) == 8
+    message = new_schedule(3, 0, schedules)
+    assert len(message.plans) == 8
     assert len(transport.encode(message)) < 20_000
 
 
@@ -279,7 +197,7 @@ def test_a_forked_child_does_not_keep_the_connection(host: Host, wait_for: Wait)
         os.read(reading, 1)
         os._exit(0)
     try:
-        client.send({"type": "bye", "reason": "finished"})
+        client.send(messages.Goodbye(reason="finished"))
         client.close()
         host.thread.join(5)
         assert not host.thread.is_alive()
@@ -300,8 +218,8 @@ def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Hos
     client, (info,) = host.client(0), rank_infos(1)
     clock = host.client(0)
     result = {"rank": 0, "iter_time": [1.0], "iter_energy": [1.0]}
-    clock.send({"type": "measured", "rank": 0, "number": 3, "first_step": 5, "result": result})
-    wait_for(lambda: host.helper._too_early)
+    clock.send(messages.MeasurementReport(number=3, first_step=5, result=result))
+    wait_for(lambda: host.state._job.early_results)
     job = host.create(client)
     host.join(client, job, info)
     assert wait_for(lambda: host.folder(job).ranks_with_result(3)) == [0]
@@ -319,7 +237,7 @@ def test_a_directory_that_takes_some_writes_and_others_not_is_one_warning(
     host.join(client, host.create(client), info)
     monkeypatch.setattr(JobFolder, "write_iteration_times", full)  # progress can be written
     for step in range(1000):
-        client.send({"type": "progress", "step": step, "number": 0, "iteration_times": [[step, 0, 1.0]]})
+        client.send(messages.ProgressReport(step=step, number=0, iteration_times=[(step, 0, 1.0)]))
         time.sleep(0.005)
         if len(calls) > 3:
             break
@@ -337,7 +255,7 @@ def test_a_rank_that_joins_later_is_told_how_long_a_schedule_holds(host: Host, w
         bodies.CurrentBody(generation=1, number=0, state="running", lease_s=60.0, heartbeat=1)
     )
     told = wait_for(first.poll, what="the word")
-    assert told["lease_s"] == pytest.approx(60 + 2 * host.helper._interval_s), "it does not look all the time"
+    assert told.lease_s == pytest.approx(60 + 2 * 0.25), "it does not look all the time"
     host.join(second, job, infos[1])
     assert wait_for(second.poll, what="the same word") == told
 
@@ -347,11 +265,11 @@ def test_a_client_hears_what_a_helper_said_last_though_it_closed_without_reading
     with transport.listen(address) as server:
         client = HelperClient(address, str(tmp_path), "token", 0, {}, start_at_once=False, deadline_s=5)
         theirs, _ = server.accept()
-        client.send({"type": "never read"})
-        theirs.send(transport.encode({"type": "last word"}))
+        client.send(messages.ProblemSeen(message="never read"))
+        theirs.send(transport.encode(messages.DirectoryBack()))
         theirs.close()
         heard = [message for _ in range(3) if (message := client.poll()) is not None]
-    assert heard == [{"type": "last word"}]
+    assert heard == [messages.DirectoryBack()]
     client.close()
 
 
@@ -361,7 +279,7 @@ def test_a_directory_that_is_silent_for_long_means_default_clocks_until_it_answe
     def silent(_: object) -> None:
         raise StoreError(errno.EIO, "no answer")
 
-    monkeypatch.setattr("pfo_fs.helper.host_helper.FALLBACK_AFTER_S", 0.2)
+    monkeypatch.setattr("pfo_fs.helper.state.FALLBACK_AFTER_S", 0.2)
     monkeypatch.setattr("pfo_fs.helper.directory_health._CALM_S", 0.0)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
@@ -372,7 +290,7 @@ def test_a_directory_that_is_silent_for_long_means_default_clocks_until_it_answe
 
         def told() -> str:
             message = client.poll()
-            return message["type"] if message else ""
+            return type(message).__name__ if message else ""
 
-        wait_for(lambda: told() == "release", what="default clocks")
-    wait_for(lambda: told() == "resume", what="the schedule, again")
+        wait_for(lambda: told() == "DirectoryLost", what="default clocks")
+    wait_for(lambda: told() == "DirectoryBack", what="the schedule, again")

@@ -47,3 +47,20 @@ def test_only_the_last_iterations_are_kept() -> None:
     log = IterationTimeLog(1.0)
     log.add([(step, 0, 1.0) for step in range(100)], "")
     assert [step for step, _, _ in log.steps] == list(range(84, 100))
+
+
+def test_iterations_after_a_change_are_written_soon_so_that_a_straggler_can_be_confirmed() -> None:
+    log = IterationTimeLog(1.0)
+    log.add([(0, 0, 1.0)], "")
+    for step in range(1, 5):
+        log.written(100.0 + 2 * step)  # the first record, and the confirmations of it
+    log.add([(5, 0, 1.2)], "")
+    log.written(120.0)
+    due = []
+    for step in range(6, 12):
+        log.add([(step, 0, 1.2)], "")
+        now = 110.0 + 2 * step
+        due.append(log.due(now))
+        if due[-1]:
+            log.written(now)
+    assert due == [True, True, True, False, False, False]

@@ -234,7 +234,7 @@ def measured(limit_w: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
 
 
 def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) -> None:
-    one, two = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(2))
+    one, two = (MeasurementFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
     one.publish(measured(300, 1))
     two.publish(measured(300, 2))
     two.publish(measured(250, 3))
@@ -245,7 +245,7 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
 
 
 def test_whoever_publishes_a_result_is_told_the_one_that_came_first(tmp_path: Path) -> None:
-    one, two, three = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(3))
+    one, two, three = (MeasurementFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(3))
     first = Result(selector="Energy()", power_limit=250)
     assert two.publish_result(first) == first
     assert one.publish_result(Result(selector="Energy()", power_limit=300)) == first
@@ -253,7 +253,7 @@ def test_whoever_publishes_a_result_is_told_the_one_that_came_first(tmp_path: Pa
 
 
 def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
-    one, two = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(2))
+    one, two = (MeasurementFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
     folder = tmp_path / "shared" / "power-limit" / "key"
     (folder / "150.json").mkdir()
     os.mkfifo(folder / "170.json")
@@ -264,11 +264,11 @@ def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
         found = two.news()
         assert {m.power_limit for m in found.measurements} in ({100, 300}, set())
     assert two.news().results == []
-    assert MeasurementFolder(Files(tmp_path / "shared"), "key").news().results[0].power_limit == 300
+    assert MeasurementFolder(Files(tmp_path / "shared", create=True), "key").news().results[0].power_limit == 300
 
 
 def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
-    one, two = (MeasurementFolder(Files(tmp_path / "shared"), "key") for _ in range(2))
+    one, two = (MeasurementFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
     one.announce(300)
     two.announce(300)
     two.announce(250)
@@ -277,7 +277,7 @@ def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
 
 
 def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
-    folder = MeasurementFolder(Files(tmp_path / "shared"), "key")
+    folder = MeasurementFolder(Files(tmp_path / "shared", create=True), "key")
     folder.publish(measured(300))
     place = tmp_path / "shared" / "power-limit" / "key"
     (place / "250.json").write_text('{"power_limit": 250}')
@@ -291,7 +291,7 @@ def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["../x", "", "a/b"])
 def test_keys_that_are_no_folder_names_are_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(StoreError):
-        MeasurementFolder(Files(tmp_path / "shared"), key)
+        MeasurementFolder(Files(tmp_path / "shared", create=True), key)
 
 
 def test_a_later_job_takes_over_all_and_measures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ def test_a_directory_that_cannot_be_used_is_one_warning_and_everything_is_measur
         optimizer.on_step_begin()
     optimizer.close()
     assert state_of(optimizer) == ("Done", 250, None)
-    assert "everybody may write there" in caplog.text
+    assert "all users of the host may write there" in caplog.text
     assert len(caplog.records) == 1
 
 

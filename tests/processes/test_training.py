@@ -38,7 +38,7 @@ class Job:
             [*command, str(HERE / "rank_program.py"), json.dumps(given)],
             env={
                 **os.environ,
-                "PYTHONPATH": str(HERE.parent),
+                "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}",
                 "PFO_FS_GPU": "simulated",
                 "PFO_FS_SIM_DIR": str(self.sim_dir),
                 "OMP_NUM_THREADS": "1",
@@ -161,7 +161,7 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
 def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
     start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
 ) -> None:
-    shared = SharedDirectory(Files(tmp_path / "pfo"))
+    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
     processes.daemon(tmp_path / "pfo")
     wait_for(shared.read_daemon, 20, "the daemon")
     job = start_job(4, {"mesh": {"pp": 2, "dp": 2}})
@@ -202,7 +202,7 @@ def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
 ) -> None:
     if with_daemon:
         processes.daemon(tmp_path / "pfo")
-        wait_for(SharedDirectory(Files(tmp_path / "pfo")).read_daemon, 20, "the daemon")
+        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, 20, "the daemon")
     job = start_job(2, {"mesh": {"pp": 2}})
     with told_on_failure(job):
         wait_for(all_made(job, 2), 60, "both ranks")
@@ -223,10 +223,10 @@ def test_ranks_leave_the_pace_of_a_straggler_when_who_schedules_is_gone_and_take
     coordination: str, start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
 ) -> None:
     setting = {"PFO_FS_SCHEDULER": "schedulers:FollowsStraggler", "PFO_FS_STRAGGLER_TIMEOUT": "3"}
-    environment = {**os.environ, **setting, "PYTHONPATH": str(HERE.parent)}
+    environment = {**os.environ, **setting, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}"}
     if coordination == "daemon":
         daemon = processes.daemon(tmp_path / "pfo", env=environment)
-        wait_for(SharedDirectory(Files(tmp_path / "pfo")).read_daemon, 20, "the daemon")
+        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, 20, "the daemon")
     job = start_job(2, {"mesh": {"pp": 2}, "coordination": coordination}, **setting)
 
     def all_at(mhz: int) -> bool:
@@ -372,7 +372,7 @@ def test_eight_stages_train_by_a_plan_of_lowtimes(
     losses = [float(line.split("loss")[1].split()[0]) for line in output.splitlines() if "loss" in line]
     assert losses[-1] < losses[0] - 1
     assert "schedule 0" in output
-    shared = SharedDirectory(Files(tmp_path / "pfo"))
+    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
     folder = shared.job(shared.job_ids()[0])
     assert folder.read_job() is not None
     wait_for(lambda: len(folder.ranks_with_result(0)) == 8, 10, "results of all stages")

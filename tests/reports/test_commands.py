@@ -48,7 +48,7 @@ def test_a_job_is_found_by_the_path_of_its_folder(played_once: Path, tmp_path: P
 def test_a_job_that_is_not_there_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:
     done = pfo_fs("report", "nobody", "-d", played_once, "-o", tmp_path / "report.html")
     assert done.returncode == 1
-    assert "'nobody' is no job in" in done.stderr
+    assert "'nobody' is not a job in" in done.stderr
 
 
 def test_a_schedule_without_results_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:

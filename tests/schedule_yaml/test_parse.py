@@ -15,11 +15,11 @@ from scheduler_jobs import problems_of
 from pfo_fs.errors import PlanError
 from pfo_fs.models import Straggler, Target
 from pfo_fs.schedule_yaml import ScheduleProblems, parse_schedule_yaml
-from pfo_fs.schedule_yaml.entries import ByName, Listing, OneClock
+from pfo_fs.schedule_yaml.clock_entries import ClockByName, InstructionList, SameClock
 
 EXAMPLE = """\
 # everything optional; ranks win over stages, stages over all
-all: 1200                 # a single number: all instructions of everybody
+all: 1200                 # a single number: all instructions of all ranks
 stages:
   0: 1410                 # a single number for all of this stage
   1: {forward: 1200, backward: 1110}     # one clock per instruction name
@@ -33,9 +33,9 @@ ranks:
 
 
 def listed(text: str) -> list[tuple[str, int | None, int]]:
-    entry = parse_schedule_yaml(text).everybody
-    assert isinstance(entry, Listing)
-    return [(step.name, step.stage, step.mhz) for step, _ in entry.steps()]
+    entry = parse_schedule_yaml(text).for_all
+    assert isinstance(entry, InstructionList)
+    return [(step.name, step.stage, step.mhz) for step, _ in entry.instructions()]
 
 
 def only_problem(text: str | bytes) -> tuple[int, str]:
@@ -48,17 +48,17 @@ def only_problem(text: str | bytes) -> tuple[int, str]:
 
 def test_the_example_is_understood() -> None:
     document = parse_schedule_yaml(EXAMPLE)
-    assert document.everybody == OneClock(1200, 2)
+    assert document.for_all == SameClock(1200, 2)
     assert [(s.first, s.last, type(s.entry)) for s in document.stages] == [
-        (0, 0, OneClock),
-        (1, 1, ByName),
-        (2, 2, Listing),
+        (0, 0, SameClock),
+        (1, 1, ClockByName),
+        (2, 2, InstructionList),
     ]
-    assert [(s.first, s.entry) for s in document.ranks] == [(5, OneClock(1305, 11))]
+    assert [(s.first, s.entry) for s in document.ranks] == [(5, SameClock(1305, 11))]
 
 
 def test_bytes_with_a_byte_order_mark_are_understood() -> None:
-    assert parse_schedule_yaml(b"\xef\xbb\xbfall: 900").everybody == OneClock(900, 1)
+    assert parse_schedule_yaml(b"\xef\xbb\xbfall: 900").for_all == SameClock(900, 1)
 
 
 def test_windows_line_ends_are_understood() -> None:
@@ -118,11 +118,11 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
         ("all: 1\n\nstagse:\n  0: 1\n", 3, "unknown key 'stagse'; did you mean 'stages'?"),
         ("all: 1\nzzz: 1\n", 2, "known are all, stages, ranks"),
         ("<<: {all: 1}\n", 1, "unknown key '<<'"),
-        ("all: 1\nall: 2\n", 2, "the key 'all' is there twice, first in line 1"),
-        ("stages:\n  1: 3\n  0-2: 4\n", 3, "stage 1 is there twice, first in line 2"),
-        ("ranks:\n  0-9: 3\n  4: 4\n", 3, "rank 4 is there twice, first in line 2"),
-        ("ranks:\n  '1,1': 3\n", 2, "rank 1 is there twice, first in line 2"),
-        ("all: {f: 1, f: 2}\n", 1, "all: 'f' is there twice"),
+        ("all: 1\nall: 2\n", 2, "the key 'all' is given twice, first in line 1"),
+        ("stages:\n  1: 3\n  0-2: 4\n", 3, "stage 1 is given twice, first in line 2"),
+        ("ranks:\n  0-9: 3\n  4: 4\n", 3, "rank 4 is given twice, first in line 2"),
+        ("ranks:\n  '1,1': 3\n", 2, "rank 1 is given twice, first in line 2"),
+        ("all: {f: 1, f: 2}\n", 1, "all: 'f' is given twice"),
         ("all: 12.5\n", 1, "a clock in MHz is a whole number, got '12.5'"),
         ("all: 1200.0\n", 1, "a whole number, got '1200.0'"),
         ("all: true\n", 1, "a whole number, got 'true'"),
@@ -141,7 +141,7 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
         ("ranks: [1, 2]\n", 1, "'ranks' has a line per rank"),
         ("stages:\n  first: 1\n", 2, "a stage is a whole number, got 'first'"),
         ("stages:\n  3-1: 1\n", 2, "the range ends before it begins"),
-        ("stages:\n  0-: 1\n", 2, "'0-' is no stage; write 3, 0-3 or \"0,2,5\""),
+        ("stages:\n  0-: 1\n", 2, "'0-' is not a stage; write 3, 0-3 or \"0,2,5\""),
         ("stages:\n  0..3: 1\n", 2, "a stage is a whole number, got '0..3'"),
         ("ranks:\n  0-99999999999: 1\n", 2, "a rank is at most 1,000,000"),
         ("ranks:\n  ? [1]\n  : 1\n", 2, "expected the number of a rank as key"),
@@ -153,14 +153,14 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
         ("all:\n  - f 1,\n", 2, "an instruction is missing in 'f 1,'"),
         ("all:\n  - f 1, , b 2\n", 2, "expected e.g."),
         ("all:\n  - f 1 7\n", 2, "expected a comma, the end of the line or a count such as x7, got '7'"),
-        ("all:\n  - f 1 x7, b 2\n", 2, "'x7' repeats the whole line, so it goes to the end"),
-        ("all:\n  - f 1 x0\n", 2, "x0 is no instruction at all"),
+        ("all:\n  - f 1 x7, b 2\n", 2, "'x7' repeats the whole line, so it belongs at the end"),
+        ("all:\n  - f 1 x0\n", 2, "x0 runs the line zero times"),
         ("all:\n  - f 1 x1.5\n", 2, "the count in 'x1.5' is a whole number"),
         ("all:\n  - f 1 x9999999999\n", 2, "the count in 'x9999999999' is at most 65,535"),
         ("all:\n  - f 1 x65535\n  - f 1\n", 3, "more than 65,535 instructions in one iteration"),
         ("all:\n  - f@1 3\n  - f 3\n", 2, "give `name@stage` for all instructions of the list or for none"),
         ("all:\n  - f@x 3\n", 2, "the stage in 'f@x 3' is a whole number"),
-        ("all:\n  - '\"\\q\" 3'\n", 2, "is not text as in JSON"),
+        ("all:\n  - '\"\\q\" 3'\n", 2, "is not a valid JSON string"),
         ("all:\n  - '\"\" 3'\n", 2, "name has 1 to 64 characters"),
         ("all:\n  - " + "f" * 65 + " 3\n", 2, "name has 1 to 64 characters"),
         ("all: {forward: [1]}\n", 1, "'forward' has one clock in MHz, got a list of 1"),
@@ -168,9 +168,9 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
         ("all: {? [a] : 1}\n", 1, "expected the name of an instruction as key"),
         ("- 1\n", 1, "expected the keys all, stages, ranks, target, straggler, got a list of 1"),
         ("1200\n", 1, "expected the keys all, stages, ranks, target, straggler, got '1200'"),
-        ("", 1, "the file says nothing"),
-        ("# only this\n", 1, "the file says nothing"),
-        ("{}", 1, "the file says nothing"),
+        ("", 1, "the file is empty"),
+        ("# only this\n", 1, "the file is empty"),
+        ("{}", 1, "the file is empty"),
         ("~", 1, "expected the keys all, stages, ranks, target, straggler, got '~'"),
     ],
 )
@@ -216,21 +216,21 @@ def test_problems_survive_pickling() -> None:
         ("%TAG ! tag:x,2000:\n---\nall: !y 1\n", 3, "tags ("),
         ("all: 1\n---\nall: 2\n", 2, "a second document begins here"),
         ("--- 1\n--- 2\n", 2, "a second document begins here"),
-        ("all: " + "[" * 100 + "]" * 100, 1, "nested more than 8 deep"),
-        ("all:\n" + "".join("  " * i + "-\n" for i in range(1, 100)), 9, "nested more than 8 deep"),
+        ("all: " + "[" * 100 + "]" * 100, 1, "nested more than 8 levels deep"),
+        ("all:\n" + "".join("  " * i + "-\n" for i in range(1, 100)), 9, "nested more than 8 levels deep"),
         ("all: 'abc\n", 2, "is not YAML: found unexpected end of stream"),
         ("all: [1, 2\n", 2, "is not YAML"),
         ("all: {1: 2\nranks: 3\n", 2, "is not YAML"),
         ("all: 1\n  ranks: 3\n", 2, "is not YAML: mapping values are not allowed here"),
         ("stages:\n  0: 1\n\t1: 2\n", 3, "indent with spaces, not tabs"),
-        ('all: 1\nranks: "\\UFFFFFFFF"\n', 2, "stands for no character"),
-        ('all: 1\nranks: "x\\udfff"\n', 2, "half a character"),
+        ('all: 1\nranks: "\\UFFFFFFFF"\n', 2, "does not stand for a character"),
+        ('all: 1\nranks: "x\\udfff"\n', 2, "half of a character"),
         ("all: 1\nranks: \x07\n", 2, "a character that YAML does not allow (#x0007)"),
         (b"all: 1\nranks: \xff\xfe\n", 2, "byte 0xff is not UTF-8"),
         ("all: 1".encode("utf-16"), 1, "byte 0xff is not UTF-8"),
         (b"all: 1\n\0\0\0\0", 2, "a NUL byte"),
         (b"\x7fELF\x02\x01\x01\x00", 1, "a NUL byte"),
-        ("#" * 262_145, 1, "the file has 262,145 bytes; 262,144 are the most"),
+        ("#" * 262_145, 1, "the file has 262,145 bytes; at most 262,144 are allowed"),
         ("é" * 200_000, 1, "the file has 400,000 bytes"),
         ("%YAML 9.9\n---\nall: 1\n", 1, "is not YAML"),
         ("all: '\ud800'\n", 1, "a character that YAML does not allow"),
@@ -296,7 +296,7 @@ def test_no_file_takes_long(text: str) -> None:
 
 def test_the_instructions_of_all_lists_together_are_bounded() -> None:
     problems = problems_of("ranks:\n" + "".join(f"  {i}: [f 1 x65535]\n" for i in range(16)))
-    assert problems == [(17, "rank 15: the document has more than 1,000,000 instructions by here")]
+    assert problems == [(17, "rank 15: up to this line, the document has more than 1,000,000 instructions")]
 
 
 # ---- anything
@@ -351,7 +351,7 @@ def test_a_target_and_a_straggler_leave_the_clocks_to_the_scheduler() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("target: 1.05\n", "a target is such as {slowdown: 1.05}"),
+        ("target: 1.05\n", "a target looks like {slowdown: 1.05}"),
         ("target: {}\n", "exactly one of slowdown, deadline"),
         ("target: {slowdown: 1.05, power: 3}\n", "exactly one of slowdown, deadline"),
         ("target: {slowdown: 0.9}\n", "slowdown Input should be greater than or equal to 1"),

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scheduler_jobs import make_job, result_of
 
+from pfo_fs.autotune.instruction_profiler import InstructionProfiler
+from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, ProfilingResult
-from pfo_fs.scheduler import FrequencyScheduler, Manual, ScheduleGenerator, make_3d_parallel
+from pfo_fs.models import FrequencySchedule, InstructionPower, PlanInputs, ProfilingResult, Straggler, Target
+from pfo_fs.scheduler import (
+    FrequencyScheduler,
+    IterationTime,
+    Manual,
+    PointSolution,
+    ScheduleGenerator,
+    ScheduleRequest,
+    make_3d_parallel,
+)
 from pfo_fs.settings import PFOSettings
 
 
@@ -39,13 +52,13 @@ def make(pp: int = 2, dp: int = 2, tp: int = 2, cls: type[FrequencyScheduler] = 
 
 
 def test_the_wrapped_class_sees_pure_pipeline_parallelism() -> None:
-    scheduler = make(pp=3)
-    job = scheduler.job_info
-    assert (job.pp_degree, job.dp_degree, job.tp_degree, job.world_size, scheduler.world_size) == (3, 1, 1, 3, 3)
+    inner = make(pp=3).inner
+    job = inner.job_info
+    assert (job.pp_degree, job.dp_degree, job.tp_degree, job.world_size, inner.world_size) == (3, 1, 1, 3, 3)
 
 
 def test_the_wrapped_class_sees_one_rank_per_stage_numbered_by_stage() -> None:
-    infos = make(pp=3).rank_infos
+    infos = make(pp=3).inner.rank_infos
     assert [(info.rank, info.pp_rank, info.dp_rank, info.tp_rank) for info in infos] == [
         (0, 0, 0, 0),
         (1, 1, 0, 0),
@@ -64,7 +77,7 @@ def test_a_stage_offers_the_clocks_that_all_its_ranks_offer() -> None:
     infos[0].available_frequencies = [1400, 1200, 1000]
     infos[1].available_frequencies = [1300, 1200, 1000]
     scheduler = make_3d_parallel(PerStage)(job, infos, PFOSettings())
-    assert scheduler.rank_infos[0].available_frequencies == [1200, 1000]
+    assert scheduler.inner.rank_infos[0].available_frequencies == [1200, 1000]
 
 
 def test_a_rank_that_cannot_set_clocks_does_not_narrow_its_stage() -> None:
@@ -72,7 +85,7 @@ def test_a_rank_that_cannot_set_clocks_does_not_narrow_its_stage() -> None:
     infos[0].available_frequencies = []
     infos[1].available_frequencies = [1200, 1000]
     scheduler = make_3d_parallel(PerStage)(job, infos, PFOSettings())
-    assert scheduler.rank_infos[0].available_frequencies == [1200, 1000]
+    assert scheduler.inner.rank_infos[0].available_frequencies == [1200, 1000]
 
 
 def test_ranks_of_a_stage_without_a_common_clock_are_named() -> None:
@@ -110,14 +123,14 @@ def test_times_of_a_stage_are_the_largest_of_its_ranks() -> None:
     scheduler = make()
     scheduler.next_schedule()
     scheduler.observe([result_of(rank, time=1.0 + rank) for rank in reversed(range(8))])
-    assert [result.iter_time for result in scheduler.heard[0]] == [[4.0, 4.0], [8.0, 8.0]]
+    assert [result.iter_time for result in scheduler.inner.heard[0]] == [[4.0, 4.0], [8.0, 8.0]]
 
 
 def test_energies_of_a_stage_are_the_sum_over_its_ranks() -> None:
     scheduler = make()
     scheduler.next_schedule()
     scheduler.observe([result_of(rank, energy=1.0 + rank) for rank in range(8)])
-    assert [result.iter_energy for result in scheduler.heard[0]] == [[10.0, 10.0], [26.0, 26.0]]
+    assert [result.iter_energy for result in scheduler.inner.heard[0]] == [[10.0, 10.0], [26.0, 26.0]]
 
 
 def breakdown(rank: int, times: list[list[float]], energies: list[list[float]]) -> ProfilingResult:
@@ -136,7 +149,7 @@ def test_breakdowns_are_combined_per_iteration_and_microbatch() -> None:
     scheduler.observe(
         [breakdown(0, [[1, 5], [2, 2]], [[10, 20], [30, 40]]), breakdown(1, [[3, 4], [1, 9]], [[1, 2], [3, 4]])]
     )
-    (result,) = scheduler.heard[0]
+    (result,) = scheduler.inner.heard[0]
     assert result.time_breakdown == {"forward": [[3, 5], [2, 9]]}
     assert result.energy_breakdown == {"forward": [[11, 22], [33, 44]]}
 
@@ -145,7 +158,7 @@ def test_lists_of_different_lengths_count_as_far_as_all_ranks_have_them() -> Non
     scheduler = make(pp=1, dp=2, tp=1)
     scheduler.next_schedule()
     scheduler.observe([breakdown(0, [[1, 5], [2]], [[1]]), breakdown(1, [[3]], [[1, 2], [3]])])
-    (result,) = scheduler.heard[0]
+    (result,) = scheduler.inner.heard[0]
     assert (result.time_breakdown, result.energy_breakdown) == ({"forward": [[3]]}, {"forward": [[2]]})
 
 
@@ -153,29 +166,32 @@ def test_an_instruction_that_one_rank_does_not_report_is_left_out() -> None:
     scheduler = make(pp=1, dp=2, tp=1)
     scheduler.next_schedule()
     scheduler.observe([breakdown(0, [[1]], [[1]]), result_of(1)])
-    assert scheduler.heard[0][0].time_breakdown == {}
+    assert scheduler.inner.heard[0][0].time_breakdown == {}
 
 
 def test_a_missing_rank_does_not_hinder_its_stage() -> None:
     scheduler = make(pp=1, dp=2, tp=1)
     scheduler.next_schedule()
     scheduler.observe([result_of(1, time=3.0)])
-    assert scheduler.heard[0][0].iter_time == [3.0, 3.0]
+    assert scheduler.inner.heard[0][0].iter_time == [3.0, 3.0]
 
 
 @pytest.mark.parametrize(
-    ("ranks", "message"),
+    ("ranks", "stages", "words"),
     [
-        ([0, 1, 2, 3], "no profiling result of any rank of stage 1"),
-        ([0, 4, 8], "a profiling result of rank 8, which the job does not have"),
-        ([0, 4, 4], "two profiling results of rank 4"),
+        ([0, 1, 2, 3], [0], "no rank of stage 1 has a profiling result"),
+        ([0, 4, 8], [0, 1], "result of rank 8 is left out: the job has no such rank"),
+        ([0, 4, 4], [0, 1], "a second profiling result of rank 4 is left out"),
     ],
 )
-def test_results_that_do_not_fit_the_job_are_named(ranks: list[int], message: str) -> None:
+def test_results_that_do_not_fit_the_job_are_left_out_and_named_in_the_log(
+    ranks: list[int], stages: list[int], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     scheduler = make()
     scheduler.next_schedule()
-    with pytest.raises(PlanError, match=message):
-        scheduler.observe([result_of(rank) for rank in ranks])
+    scheduler.observe([result_of(rank) for rank in ranks])
+    assert [result.rank for result in scheduler.inner.heard[0]] == stages
+    assert words in caplog.text
 
 
 def test_a_stage_without_schedule_leaves_its_ranks_alone() -> None:
@@ -192,7 +208,7 @@ def test_a_schedule_for_a_stage_that_does_not_exist_is_named() -> None:
 
 
 def test_arguments_reach_the_wrapped_class() -> None:
-    assert make(step=30).step == 30
+    assert make(step=30).inner.step == 30
 
 
 def test_the_signature_is_that_of_the_wrapped_class() -> None:
@@ -212,3 +228,164 @@ def test_done_is_that_of_the_wrapped_scheduler() -> None:
     scheduler.next_schedule()
     scheduler.observe([result_of(rank) for rank in range(8)])
     assert scheduler.done
+
+
+# ---- the whole protocol passes through
+
+
+class Everything(FrequencyScheduler):
+    """Uses all of the protocol, and remembers what it was told."""
+
+    watches_iteration_times = True
+    planning_takes_seconds = True
+
+    def __init__(self, job_info: Any, rank_infos: Any, pfo_settings: Any) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+        self.told: list[object] = []
+
+    @classmethod
+    def check_args(cls, **args: Any) -> None:
+        if args:
+            raise PlanError("takes no arguments")
+
+    def _run(self) -> ScheduleGenerator:
+        for purpose in ("measure", "run", "run"):
+            results = yield ScheduleRequest(self._at(1410), purpose, f"now: {purpose}", purpose == "run")  # type: ignore[arg-type]
+            self.told.append(results)
+
+    def _at(self, mhz: int) -> list[FrequencySchedule]:
+        return [FrequencySchedule(rank=info.rank, frequencies=[("forward", mhz)]) for info in self.rank_infos]
+
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
+        slower = 15 * (self.plan_inputs.target is not None) + 30 * (self.plan_inputs.straggler is not None)
+        return replace(yielded, schedules=self._at(1410 - slower))
+
+    def react(self, plan_inputs: PlanInputs) -> None:
+        super().react(plan_inputs)
+        self.told.append(plan_inputs)
+
+    def load_profile(self, csv: str, source: str) -> None:
+        self.told.append((csv, source, dict(self.orders)))
+
+    def export_profile(self) -> str:
+        return "a profile"
+
+    def model(self) -> dict[str, float]:
+        return {"full_time_s": 2.0}
+
+    def assess(self, iteration_times: Any) -> PlanInputs:
+        self.told.append(list(iteration_times))
+        slow = {one.pipeline: one.span_s for one in iteration_times if one.span_s > 1}
+        return self.plan_inputs.model_copy(update={"slow_pipelines": slow, "remeasure_epoch": 3})
+
+
+plan_inputs = st.builds(
+    PlanInputs,
+    target=st.none() | st.just(Target(slowdown=1.1)),
+    straggler=st.none() | st.builds(Straggler, slowdown=st.just(1.2), pipeline=st.none() | st.integers(0, 1)),
+    remeasure_epoch=st.integers(0, 3),
+)
+
+
+@given(st.lists(plan_inputs | st.none(), max_size=8))
+def test_a_job_of_one_rank_per_stage_gets_the_same_requests_with_and_without_the_adapter(
+    events: list[PlanInputs | None],
+) -> None:
+    """None stands for results."""
+    job, infos = make_job(pp=2)
+    direct, adapted = Everything(job, infos, PFOSettings()), make_3d_parallel(Everything)(job, infos, PFOSettings())
+    for event in [*events, None]:
+        for scheduler in (direct, adapted):
+            scheduler.request()
+            if event is None:
+                scheduler.observe([result_of(0), result_of(1)])
+            else:
+                scheduler.react(event)
+        assert adapted.request() == direct.request()
+        assert adapted.done == direct.done
+
+
+def test_no_public_name_of_the_protocol_is_left_to_the_base_class() -> None:
+    """A new method of a policy must be handed on, or this list must say why not."""
+    own_state = {"job_info", "rank_infos", "world_size", "pfo_settings", "orders", "plan_inputs"}
+    made_of_others = {"next_schedule", "plans", "measuring", "status_text", "converged", "findings"}
+    public = {name for name in vars(FrequencyScheduler) if not name.startswith("_")}
+    adapter = make_3d_parallel(Everything)
+    handed_on = {name for one in adapter.__mro__[:2] for name in vars(one)}
+    assert public - own_state - made_of_others <= handed_on
+
+
+@pytest.mark.parametrize("cls", [Everything, Manual, PointSolution, InstructionProfiler, ParetoScheduler])
+def test_the_adapter_has_the_capabilities_of_the_wrapped_class(cls: type[FrequencyScheduler]) -> None:
+    adapter = make_3d_parallel(cls)
+    assert adapter.planning_takes_seconds == cls.planning_takes_seconds
+    assert adapter.watches_iteration_times == cls.watches_iteration_times
+
+
+def test_another_target_changes_the_schedules_of_all_ranks() -> None:
+    scheduler = make(cls=Everything)
+    before = scheduler.request()
+    scheduler.react(PlanInputs(target=Target(slowdown=1.1)))
+    after = scheduler.request()
+    assert {schedule.frequencies[0][1] for schedule in before.schedules} == {1410}
+    assert [schedule.frequencies[0][1] for schedule in after.schedules] == [1395] * 8
+    assert after.revision == before.revision + 1
+
+
+def test_spans_and_powers_of_a_stage_are_the_longest_and_the_sum() -> None:
+    scheduler = make(pp=1, dp=2, tp=1)
+    scheduler.next_schedule()
+    results = [
+        ProfilingResult(
+            rank=rank,
+            iter_time=[2.0],
+            iter_energy=[1.0],
+            iter_span=[1.0 + rank],
+            powers=[InstructionPower(instruction="forward", frequency=900, power=100, error=3 + rank, seconds=1)],
+        )
+        for rank in range(2)
+    ]
+    scheduler.observe(results)
+    (result,) = scheduler.inner.heard[0]
+    assert result.iter_span == [2.0]
+    assert result.powers == [InstructionPower(instruction="forward", frequency=900, power=200, error=5, seconds=1)]
+
+
+def test_an_instruction_whose_power_one_rank_does_not_know_has_none() -> None:
+    scheduler = make(pp=1, dp=2, tp=1)
+    scheduler.next_schedule()
+    known = InstructionPower(instruction="forward", frequency=900, power=100, error=3, seconds=1)
+    scheduler.observe([result_of(0).model_copy(update={"powers": [known]}), result_of(1)])
+    assert scheduler.inner.heard[0][0].powers == []
+
+
+def test_the_wrapped_class_knows_the_orders_by_stage() -> None:
+    scheduler = make(cls=Everything)
+    scheduler.orders = {4: [("backward", None)], 0: [("forward", None)]}
+    scheduler.load_profile("csv", "job")
+    assert scheduler.inner.told == [("csv", "job", {0: [("forward", None)], 1: [("backward", None)]})]
+
+
+def test_the_slowest_pipeline_gives_its_times_and_slow_pipelines_keep_their_numbers() -> None:
+    scheduler = make(cls=Everything)
+    times = [IterationTime(0, 7, 1, 0.9), IterationTime(1, 7, 1, 1.5)]
+    found = scheduler.assess(times)
+    assert scheduler.inner.told == [[IterationTime(0, 7, 1, 1.5)]]
+    assert (found.slow_pipelines, found.remeasure_epoch) == ({1: 1.5}, 3)
+
+
+def test_a_straggler_among_the_pipelines_is_the_pipeline_that_the_wrapped_class_knows() -> None:
+    scheduler = make(cls=Everything)
+    told = PlanInputs(straggler=Straggler(slowdown=1.2, pipeline=1), slow_pipelines={1: 1.3})
+    scheduler.react(told)
+    assert scheduler.plan_inputs == told
+    assert scheduler.inner.plan_inputs == PlanInputs(
+        straggler=Straggler(slowdown=1.2, pipeline=0), slow_pipelines={0: 1.3}
+    )
+
+
+def test_profile_model_and_arguments_are_those_of_the_wrapped_class() -> None:
+    scheduler = make(cls=Everything)
+    assert (scheduler.export_profile(), scheduler.model()) == ("a profile", {"full_time_s": 2.0})
+    with pytest.raises(PlanError, match="takes no arguments"):
+        type(scheduler).check_args(more=1)

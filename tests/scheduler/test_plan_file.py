@@ -108,8 +108,8 @@ def test_bombs_are_refused(bomb: str) -> None:
         ("[[('f', 99999)]]", "stage 0, position 0: found int 99999 where a clock"),
         ("[[(885, 'f')]]", "stage 0, position 0: found int 885 where an instruction's name"),
         ("[[('', 885)]]", "stage 0, position 0: found str '' where an instruction's name"),
-        ("", "is no list of lists"),
-        ("[[('f', 1)", "is no list of lists"),
+        ("", "is not a list of lists"),
+        ("[[('f', 1)", "is not a list of lists"),
     ],
 )
 def test_a_wrong_shape_is_named_with_stage_and_position(text: str, message: str) -> None:
@@ -142,12 +142,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_named_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "plan.py")
-    with pytest.raises(PlanError, match="is no regular file"):
+    with pytest.raises(PlanError, match="is not a regular file"):
         read_plan(tmp_path / "plan.py")
 
 
 def test_an_endless_device_is_refused() -> None:
-    with pytest.raises(PlanError, match="is no regular file"):
+    with pytest.raises(PlanError, match="is not a regular file"):
         read_plan("/dev/zero")
 
 

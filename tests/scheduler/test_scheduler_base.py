@@ -76,7 +76,7 @@ def test_rank_infos_are_sorted() -> None:
 
 
 def test_observing_before_the_first_schedule_says_so() -> None:
-    with pytest.raises(PlanError, match=r"Descending: observe\(\) before next_schedule\(\).* 1 results"):
+    with pytest.raises(PlanError, match=r"Descending: observe\(\) before request\(\).* 1 results"):
         make(Descending).observe([result_of(0)])
 
 
@@ -118,3 +118,25 @@ def test_a_class_without_run_cannot_be_made() -> None:
 
     with pytest.raises(TypeError, match="_run"):
         make(Nothing)
+
+
+def test_a_request_keeps_its_revision_until_the_policy_asks_for_something_else() -> None:
+    scheduler = make(Descending)
+    assert [scheduler.request().revision for _ in range(3)] == [0, 0, 0]
+    scheduler.observe([result_of(0), result_of(1)])
+    assert [scheduler.request().revision for _ in range(2)] == [1, 1]
+
+
+def test_another_remeasure_epoch_is_another_request_though_the_schedules_are_the_same() -> None:
+    scheduler = make(Descending)
+    scheduler.request()
+    scheduler.react(scheduler.plan_inputs.model_copy(update={"remeasure_epoch": 1}))
+    assert scheduler.request().revision == 1
+
+
+def test_after_a_replay_revisions_continue_from_the_recorded_one() -> None:
+    scheduler = make(Descending)
+    scheduler.continue_from(7)
+    assert scheduler.request().revision == 7
+    scheduler.observe([result_of(0), result_of(1)])
+    assert scheduler.request().revision == 8

@@ -186,8 +186,7 @@ def test_another_look_is_another_chance_for_what_was_given_up(tmp_path: Path) ->
     before = converged(play)[-1]
     scheduler = play.coordinator.scheduler
     assert isinstance(scheduler, ParetoScheduler)
-    assert scheduler._model is not None
-    scheduler._corrections.given_up, scheduler._model.time_margin = True, 0.2
+    scheduler._selection.corrections.full_speed_only, scheduler._selection.model.time_margin = True, 0.2
     scheduler.react(
         scheduler.plan_inputs.model_copy(update={"remeasure_epoch": scheduler.plan_inputs.remeasure_epoch + 1})
     )
@@ -218,7 +217,7 @@ def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path
     """All of a single pipeline gets 8 % slower: that is no straggler, the profile is out of date."""
     play = Play(cluster(episodes=[Episode(1.08, 80, 1000, 0)]), tmp_path, SETTINGS)
     played = list(play.run(140))
-    before = next(i for i in played if i.step == 78)
+    before = next(i for i in played if i.step == 79)
     after = played[-1]
     current = play.folder.read_current()
     assert current is not None
@@ -285,8 +284,8 @@ def test_a_scheduler_that_fails_gives_the_clocks_back(tmp_path: Path, monkeypatc
     for iteration in play.run(60):
         played.append(iteration)
         if iteration.number == 3:
-            monkeypatch.setattr("pfo_fs.autotune.instruction_profiler.fine_clocks", lambda *_: 1 / 0)
-            monkeypatch.setattr("pfo_fs.autotune.instruction_profiler.coarse_clocks", lambda *_: 1 / 0)
+            monkeypatch.setattr("pfo_fs.autotune.profile_sweep.fine_clocks", lambda *_: 1 / 0)
+            monkeypatch.setattr("pfo_fs.autotune.profile_sweep.coarse_clocks", lambda *_: 1 / 0)
     full_s = fmean(i.time_s for i in played if i.number == 1)
     assert "failed" in played[-1].status_text
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)

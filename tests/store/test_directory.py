@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import make_job, rank_infos, register
+from jobs import make_job, rank_infos
 
-from pfo_fs.errors import AlreadyClaimed, StoreError
-from pfo_fs.models import FrequencySchedule
+from pfo_fs.errors import AlreadyClaimed, FolderAway, RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, Watcher, bodies, filesystem_type
 from pfo_fs.store.locks import courtesy_lock, try_lock
 
@@ -95,28 +94,6 @@ def test_a_job_id_cannot_lead_out(tmp_path: Path, job_id: str) -> None:
         SharedDirectory(Files(tmp_path)).job(job_id)
 
 
-def test_ranks_of_a_stage_that_differ_get_files_of_their_own(tmp_path: Path) -> None:
-    folder, infos = make_job(tmp_path, 2, dp=2), rank_infos(2, dp=2)
-    register(folder, infos)
-    clocks = [1200, 1200, 1200, 900]
-    schedules = [FrequencySchedule(rank=rank, frequencies=[("forward", mhz)]) for rank, mhz in enumerate(clocks)]
-    assert folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), schedules, infos)
-    index = folder.read_index(0)
-    assert index is not None
-    assert set(index.files) == {"stage:0", "rank:2", "rank:3"}
-    assert [folder.read_schedule(index, info) for info in infos] == schedules
-
-
-def test_a_number_is_committed_once(tmp_path: Path) -> None:
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    schedule = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
-    assert folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), [schedule], infos)
-    assert not folder.write_schedule(0, 2, 0, bodies.Source(kind="yaml", sha256="x"), [schedule], infos)
-    index = folder.read_index(0)
-    assert index is not None
-    assert index.generation == 1
-
-
 def test_events_shorten_the_wait_on_a_local_file_system(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
     files = Files(tmp_path)
     files.make_folder("jobs")
@@ -179,3 +156,90 @@ def test_a_watch_that_cannot_be_had_leaves_polling(tmp_path: Path) -> None:
     watcher = Watcher(tmp_path, os.fspath("not-there"), "events")
     watcher.start()
     assert not watcher.uses_events
+
+
+def test_two_hosts_that_see_one_directory_agree_on_its_id(tmp_path: Path) -> None:
+    first = SharedDirectory.open(tmp_path / "pfo", create=True)
+    again = SharedDirectory.open(tmp_path / "pfo", create=True)
+    assert first.directory_id() == again.directory_id() != ""
+    SharedDirectory.open(tmp_path / "pfo").check_same(first.directory_id())
+
+
+def test_a_host_that_sees_another_directory_is_told_to_look_at_its_mounts(tmp_path: Path) -> None:
+    here, there = (SharedDirectory.open(tmp_path / name, create=True) for name in ("here", "there"))
+    with pytest.raises(StoreError, match=rf"another directory at {tmp_path}/here .*mounted") as caught:
+        here.check_same(there.directory_id())
+    assert not isinstance(caught.value, StoreUnavailable)
+
+
+def test_a_host_whose_directory_has_no_id_yet_may_try_again(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="another directory"):
+        SharedDirectory(Files(tmp_path)).check_same("0123")
+
+
+def test_a_host_that_joins_makes_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="mounted"):
+        SharedDirectory.open(tmp_path / "pfo")
+    assert not (tmp_path / "pfo").exists()
+
+
+def test_a_damaged_directory_id_is_a_record_error(tmp_path: Path) -> None:
+    shared = SharedDirectory.open(tmp_path / "pfo", create=True)
+    (tmp_path / "pfo" / "directory.json").write_text("junk")
+    with pytest.raises(RecordError, match=r"directory\.json"):
+        shared.directory_id()
+
+
+def test_a_job_folder_that_is_away_is_no_empty_folder(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    (tmp_path / folder.path).rename(tmp_path / "away")
+    with pytest.raises(FolderAway, match="not there now"):
+        folder.names()
+    (tmp_path / "away").rename(tmp_path / folder.path)
+    assert "job.json" in folder.names()
+
+
+def test_jobs_that_are_archived_lose_what_dead_writers_have_left(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    for place in ("", "ranks", "progress"):
+        path = tmp_path / folder.path / place / ".pfo-node1-42-aaaa.tmp"
+        path.write_bytes(b"half")
+        os.utime(path, (1, 1))
+    SharedDirectory(Files(tmp_path)).archive(folder.job_id)
+    archived = tmp_path / "archive" / folder.job_id
+    assert (archived / "job.json").exists()
+    assert not list(archived.rglob(".pfo-*"))
+
+
+def test_the_leader_removes_what_dead_writers_have_left_beside_the_jobs(tmp_path: Path) -> None:
+    shared = SharedDirectory.open(tmp_path / "pfo", create=True)
+    for place in ("", "leaders"):
+        path = tmp_path / "pfo" / place / ".pfo-node1-42-aaaa.tmp"
+        path.write_bytes(b"half")
+        os.utime(path, (1, 1))
+    assert shared.remove_stale_temporaries() == 2
+
+
+def test_newest_jobs_come_first_and_names_without_a_date_of_the_past_last(tmp_path: Path) -> None:
+    shared = SharedDirectory.open(tmp_path / "pfo", create=True)
+    names = ["zzz", "2026-01-02-03-04-05+dp1", "9999-01-01-00-00-00+dp1", "2026-01-01-03-04-05+dp1", "0"]
+    for name in names:
+        (tmp_path / "pfo" / "jobs" / name).mkdir()
+    assert shared.newest_job_ids() == [names[1], names[3], "zzz", names[2], "0"]
+    assert shared.newest_job_ids(known={"zzz"})[2] == names[2]
+
+
+def test_a_persons_schedule_is_written_whole_and_removed(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    folder.write_yaml(b"all: 1200\n")
+    assert folder.yaml_location.read_bytes() == folder.read_yaml() == b"all: 1200\n"
+    folder.remove_yaml()
+    folder.remove_yaml()
+    assert folder.read_yaml() is None
+
+
+def test_a_folder_of_a_schedule_with_an_absurd_number_is_not_the_newest(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    for name in ("0", "1", "999999999", "5000", "007", "1e3", "٣"):
+        (tmp_path / folder.path / "sched" / name).mkdir()
+    assert folder.schedule_numbers() == [0, 1]

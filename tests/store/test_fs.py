@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,131 @@ def test_a_claim_works_where_hard_links_are_missing(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_bytes() == b"mine"
 
 
+class NoLinks(SystemCalls):
+    """A file system without hard links, on which a rename fails that is not the first `renames`."""
+
+    def __init__(self, renames: int = 1_000_000) -> None:
+        self.left = renames
+
+    @staticmethod
+    def link(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no hard links here")
+
+    def rename(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        self._count()
+        os.rename(*args, **kwargs)
+
+    def replace(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        self._count()
+        os.replace(*args, **kwargs)
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, "full")
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_claim_without_links_that_stops_half_way_is_completed_by_the_next_process(
+    tmp_path: Path, renames: int
+) -> None:
+    with pytest.raises(StoreError):
+        Files(tmp_path, calls=NoLinks(renames)).claim("a.json", b"first")
+    later = Files(tmp_path, calls=NoLinks()).claim("a.json", b"second")
+    assert (tmp_path / "a.json").read_bytes() == (b"second" if later else b"first")
+    assert later == (renames < 2), "the content was settled by the second rename"
+    assert Files(tmp_path, calls=NoLinks()).claim("a.json", b"first") != later
+
+
+def test_an_empty_folder_of_a_claim_that_died_blocks_nobody(tmp_path: Path) -> None:
+    (tmp_path / ".pfo-claim-a.json").mkdir()
+    assert Files(tmp_path, calls=NoLinks()).claim("a.json", b"mine")
+    assert (tmp_path / "a.json").read_bytes() == b"mine"
+
+
+def test_of_many_processes_without_links_exactly_one_wins_each_name(tmp_path: Path) -> None:
+    code = (
+        "import errno, sys; from pfo_fs.store.fs import Files\n"
+        "from pfo_fs.store.system_calls import SystemCalls\n"
+        "class NoLinks(SystemCalls):\n"
+        "    def link(self, *args, **kwargs): raise OSError(errno.EOPNOTSUPP, 'no')\n"
+        "f = Files(sys.argv[1], calls=NoLinks()); me = sys.argv[2].encode()\n"
+        "print(sum(f.claim(f'{n}.json', me) for n in range(50)))"
+    )
+    racers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)], stdout=subprocess.PIPE) for n in range(3)
+    ]
+    won = [int(racer.communicate(timeout=60)[0]) for racer in racers]
+    assert sum(won) == 50
+
+
+def test_a_file_gets_a_second_name_where_links_work(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.publish("a", b"1")
+    assert files.link("a", "b")
+    assert files.link("a", "b"), "again, after a reply that was lost"
+    assert (tmp_path / "b").samefile(tmp_path / "a")
+    assert not Files(tmp_path, calls=NoLinks()).link("a", "c")
+
+
+def leave_behind(folder: Path, name: str, age_s: float) -> None:
+    (folder / name).write_bytes(b"half")
+    now = time.time()
+    os.utime(folder / name, (now - age_s, now - age_s))
+
+
+def test_unfinished_files_of_dead_writers_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
+    leave_behind(tmp_path, ".pfo-node1-42-aaaa.tmp", 7200)
+    leave_behind(tmp_path, ".pfo-node1-42-bbbb.tmp", 60)
+    leave_behind(tmp_path, "a.json", 7200)
+    leave_behind(tmp_path, ".1.lock", 7200)
+    (tmp_path / ".pfo-claim-a.json").mkdir()
+    (tmp_path / ".pfo-node1-42-cccc.tmp.d").mkdir()
+    leave_behind(tmp_path / ".pfo-node1-42-cccc.tmp.d", "content", 7200)
+    os.utime(tmp_path / ".pfo-node1-42-cccc.tmp.d", (1, 1))
+    assert Files(tmp_path).remove_stale_temporaries("") == 2
+    there = {".pfo-node1-42-bbbb.tmp", "a.json", ".1.lock", ".pfo-claim-a.json"}
+    assert {path.name for path in tmp_path.iterdir()} == there
+
+
+def test_cleaning_looks_at_a_bounded_number_of_files(tmp_path: Path) -> None:
+    for n in range(20):
+        leave_behind(tmp_path, f".pfo-node1-42-{n:04}.tmp", 7200)
+    assert Files(tmp_path).remove_stale_temporaries("", most=8) == 8
+    assert len(leftovers(tmp_path)) == 12
+
+
+def test_cleaning_a_clean_or_missing_folder_writes_nothing(tmp_path: Path) -> None:
+    calls = Faulty(-1, 0)
+    Files(tmp_path, calls=calls).publish("a", b"1")
+    before = tmp_path.stat().st_mtime_ns
+    assert Files(tmp_path).remove_stale_temporaries("") == 0
+    assert Files(tmp_path).remove_stale_temporaries("missing") == 0
+    assert tmp_path.stat().st_mtime_ns == before
+
+
+def test_a_folder_that_is_not_there_is_told_apart_from_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert Files(tmp_path).names_if_there("empty") == []
+    assert Files(tmp_path).names_if_there("missing") is None
+
+
+@pytest.mark.parametrize("path", ["a\0b", "a\0b/c", "\udcff", "x" * 5000])
+def test_a_path_that_no_file_system_knows_is_an_error_of_the_store(tmp_path: Path, path: str) -> None:
+    files = Files(tmp_path)
+    for call in (lambda: files.read(path, 10), lambda: files.names(path), lambda: files.publish(path, b"")):
+        with suppress(StoreError):
+            call()
+
+
+def test_the_directory_is_made_only_when_asked(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="mounted"):
+        Files(tmp_path / "pfo")
+    assert not (tmp_path / "pfo").exists()
+    Files(tmp_path / "pfo", create=True)
+    assert (tmp_path / "pfo").stat().st_mode & 0o777 == 0o700
+
+
 def test_of_many_processes_exactly_one_wins_each_name(tmp_path: Path) -> None:
     code = (
         "import sys; from pfo_fs.store.fs import Files; f = Files(sys.argv[1]); me = sys.argv[2].encode()\n"
@@ -184,7 +311,7 @@ def test_a_broken_mount_is_not_taken_for_an_empty_folder(tmp_path: Path) -> None
 
 def test_a_root_that_vanished_is_unavailable_and_comes_back(tmp_path: Path) -> None:
     root = tmp_path / "pfo"
-    files = Files(root)
+    files = Files(root, create=True)
     files.publish("a", b"1")
     root.rename(tmp_path / "away")
     with pytest.raises(StoreUnavailable, match="unmounted"):
@@ -204,7 +331,7 @@ def test_symbolic_links_lead_nowhere(tmp_path: Path) -> None:
     outside.mkdir()
     (outside / "secret").write_text("secret")
     root = tmp_path / "pfo"
-    files = Files(root)
+    files = Files(root, create=True)
     (root / "file").symlink_to(outside / "secret")
     (root / "folder").symlink_to(outside)
     with pytest.raises(StoreError, match="link"):
@@ -227,7 +354,7 @@ def test_paths_cannot_lead_out(tmp_path: Path, path: str) -> None:
 
 def test_a_planted_fifo_does_not_hang_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a")
-    with pytest.raises(StoreError, match="no plain file"):
+    with pytest.raises(StoreError, match="not a plain file"):
         Files(tmp_path).read("a", 10)
 
 
@@ -245,7 +372,7 @@ def test_modes_come_from_the_folder_and_not_from_the_umask(tmp_path: Path, umask
     old = os.umask(umask)
     try:
         for root, file_mode, folder_mode in ((private, 0o600, 0o700), (group, 0o660, 0o2770)):
-            files = Files(root)
+            files = Files(root, create=True)
             files.make_folder("sub")
             files.publish("sub/a", b"x")
             assert (root / "sub/a").stat().st_mode & 0o7777 == file_mode

@@ -1,4 +1,4 @@
-"""What a person may write for a rank, a stage or everybody in `schedule.yaml`, and how it is read.
+"""What a person may write for a rank, a stage or all ranks in `schedule.yaml`, and how it is read.
 
     1200                                    one clock for every instruction
     {forward: 1200, backward: 1110}         one clock per instruction; `forward@4` for that of stage 4 only
@@ -30,12 +30,12 @@ _MAX_LINE = 4096  # characters
 
 _NAME = r'(?P<name>"(?:[^"\\]|\\.)*"|[^\s,@"]+)(?:@(?P<stage>\S*?))?'
 _KEY = re.compile(_NAME)
-_STEP = re.compile(rf"\s*{_NAME}\s+(?P<mhz>[^\s,]+)(?:\s+(?P<rest>[^,]*))?(?:,|$)")
+_INSTRUCTION = re.compile(rf"\s*{_NAME}\s+(?P<mhz>[^\s,]+)(?:\s+(?P<rest>[^,]*))?(?:,|$)")
 _REPEAT = re.compile(r"[xX×](?P<count>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Step:
+class ListedInstruction:
     """One instruction: its name, its stage where it is given, and its clock in MHz (0: leave alone)."""
 
     name: str
@@ -44,16 +44,16 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Steps that run one after another, `repeat` times."""
+class RepeatedLine:
+    """Instructions of one line, which run one after another, `repeat` times."""
 
-    steps: tuple[Step, ...]
+    instructions: tuple[ListedInstruction, ...]
     repeat: int
     line: int
 
 
 @dataclass(frozen=True)
-class OneClock:
+class SameClock:
     """The same clock, in MHz, for every instruction."""
 
     mhz: int
@@ -61,7 +61,7 @@ class OneClock:
 
 
 @dataclass(frozen=True)
-class ByName:
+class ClockByName:
     """A clock for each (name, stage or None): (MHz, line)."""
 
     clocks: dict[tuple[str, int | None], tuple[int, int]]
@@ -69,52 +69,52 @@ class ByName:
 
 
 @dataclass(frozen=True)
-class Listing:
+class InstructionList:
     """Instruction by instruction."""
 
-    groups: tuple[Group, ...]
+    lines: tuple[RepeatedLine, ...]
     line: int
 
-    def steps(self) -> Iterator[tuple[Step, int]]:
+    def instructions(self) -> Iterator[tuple[ListedInstruction, int]]:
         """Yields each instruction, in order and with repetitions, and the line it is on."""
-        for group in self.groups:
-            for _ in range(group.repeat):
-                for step in group.steps:
-                    yield step, group.line
+        for repeated in self.lines:
+            for _ in range(repeated.repeat):
+                for instruction in repeated.instructions:
+                    yield instruction, repeated.line
 
     def line_at(self, position: int) -> int:
         """Returns the line of the instruction at a 0-based position; behind the end, that of the last one."""
         line = self.line
-        for group in self.groups:
-            line = group.line
-            position -= group.repeat * len(group.steps)
+        for repeated in self.lines:
+            line = repeated.line
+            position -= repeated.repeat * len(repeated.instructions)
             if position < 0:
                 break
         return line
 
 
-Entry: TypeAlias = OneClock | ByName | Listing
+ClockEntry: TypeAlias = SameClock | ClockByName | InstructionList
 
 
 @dataclass(frozen=True)
-class Selected:
+class SelectedEntry:
     """An entry for the stages or ranks `first` to `last`, both included, and the line of its key."""
 
     first: int
     last: int
-    entry: Entry
+    entry: ClockEntry
     line: int
 
 
 class BadValue(ValueError):
-    """A word that cannot be read; the message says why."""
+    """A word that cannot be read; the message tells why."""
 
 
 def read_number(text: str, what: str, most: int) -> int:
     """Returns a whole number without sign, leading zeros, underscores or decimals.
 
     Raises:
-        BadValue: It is none, or is larger than `most`.
+        BadValue: The text is not a whole number, or the number is larger than `most`.
     """
     if not re.fullmatch(r"0|[1-9][0-9]*", text):
         hint = "; leave out the leading zeros" if re.fullmatch(r"[0-9]+", text) else ""
@@ -124,17 +124,17 @@ def read_number(text: str, what: str, most: int) -> int:
     return int(text)
 
 
-class EntryReader:
+class ClockEntryReader:
     """Reads the entries of one document and collects what is wrong with them in `problems`."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         self._written = 0
 
-    def read(self, node: yaml.Node, who: str) -> Entry | None:
+    def read(self, node: yaml.Node, who: str) -> ClockEntry | None:
         """Returns the entry in a node, or None if there are problems with it; `who` is e.g. `stage 3`."""
         before = len(self.problems)
-        entry: Entry | None
+        entry: ClockEntry | None
         if isinstance(node, yaml.ScalarNode):
             entry = self._one_clock(node, who)
         elif isinstance(node, yaml.MappingNode):
@@ -143,86 +143,88 @@ class EntryReader:
             entry = self._listing(node, who)
         return entry if len(self.problems) == before else None
 
-    def _complain(self, line: int, reason: str) -> None:
+    def _add_problem(self, line: int, reason: str) -> None:
         self.problems.append(Problem(line, reason))
 
-    def _one_clock(self, node: yaml.ScalarNode, who: str) -> OneClock | None:
+    def _one_clock(self, node: yaml.ScalarNode, who: str) -> SameClock | None:
         line = line_of(node)
         if not node.value or node.tag == "tag:yaml.org,2002:null":
-            self._complain(line, f"{who} has no value; write 0 to leave the clocks alone, or take the key out")
+            self._add_problem(line, f"{who} has no value; write 0 to leave the clocks alone, or remove the key")
             return None
-        if _STEP.fullmatch(node.value) and not node.value[0].isdigit():
-            self._complain(line, f"{who}: instructions are written as a list, each line with `- ` before it")
+        if _INSTRUCTION.fullmatch(node.value) and not node.value[0].isdigit():
+            self._add_problem(line, f"{who}: instructions are written as a list, each line with `- ` before it")
             return None
         try:
-            return OneClock(read_number(node.value, "a clock in MHz", _MAX_MHZ), line)
+            return SameClock(read_number(node.value, "a clock in MHz", _MAX_MHZ), line)
         except BadValue as error:
-            self._complain(line, f"{who}: {error}")
+            self._add_problem(line, f"{who}: {error}")
             return None
 
-    def _by_name(self, node: yaml.MappingNode, who: str) -> ByName:
+    def _by_name(self, node: yaml.MappingNode, who: str) -> ClockByName:
         clocks: dict[tuple[str, int | None], tuple[int, int]] = {}
         for key, line, value in pairs_of(node):
             try:
                 name = _read_key(key)
                 if name in clocks:
-                    raise BadValue(f"{_short(str(key))} is there twice, first in line {clocks[name][1]}")
+                    raise BadValue(f"{_short(str(key))} is given twice, first in line {clocks[name][1]}")
                 if not isinstance(value, yaml.ScalarNode):
                     raise BadValue(f"{_short(str(key))} has one clock in MHz, got {describe_node(value)}")
                 clocks[name] = read_number(value.value, f"the clock of {_short(str(key))}", _MAX_MHZ), line
             except BadValue as error:
-                self._complain(line, f"{who}: {error}")
-        return ByName(clocks, line_of(node))
+                self._add_problem(line, f"{who}: {error}")
+        return ClockByName(clocks, line_of(node))
 
-    def _listing(self, node: yaml.Node, who: str) -> Listing | None:
-        groups: list[Group] = []
+    def _listing(self, node: yaml.Node, who: str) -> InstructionList | None:
+        lines: list[RepeatedLine] = []
         count = 0
         for item in node.value:
             line = line_of(item)
             if not isinstance(item, yaml.ScalarNode):
                 hint = "; no colon between name and clock" if isinstance(item, yaml.MappingNode) else ""
-                self._complain(line, f"{who}: expected e.g. `forward 885 x7`, got {describe_node(item)}{hint}")
+                self._add_problem(line, f"{who}: expected e.g. `forward 885 x7`, got {describe_node(item)}{hint}")
                 continue
             try:
-                group = _read_group(item.value, line)
+                repeated = _read_line(item.value, line)
             except BadValue as error:
-                self._complain(line, f"{who}: {error}")
+                self._add_problem(line, f"{who}: {error}")
                 continue
-            count += group.repeat * len(group.steps)
+            count += repeated.repeat * len(repeated.instructions)
             if count > MAX_INSTRUCTIONS:
-                self._complain(line, f"{who}: more than {MAX_INSTRUCTIONS:,} instructions in one iteration")
+                self._add_problem(line, f"{who}: more than {MAX_INSTRUCTIONS:,} instructions in one iteration")
                 return None
-            groups.append(group)
+            lines.append(repeated)
         self._written += count
         if self._written > MAX_WRITTEN:
-            self._complain(line_of(node), f"{who}: the document has more than {MAX_WRITTEN:,} instructions by here")
+            self._add_problem(
+                line_of(node), f"{who}: up to this line, the document has more than {MAX_WRITTEN:,} instructions"
+            )
             self._written = 0
             return None
-        annotated = {step.stage is not None for group in groups for step in group.steps}
+        annotated = {instruction.stage is not None for repeated in lines for instruction in repeated.instructions}
         if len(annotated) > 1:
-            self._complain(line_of(node), f"{who}: give `name@stage` for all instructions of the list or for none")
-        return Listing(tuple(groups), line_of(node))
+            self._add_problem(line_of(node), f"{who}: give `name@stage` for all instructions of the list or for none")
+        return InstructionList(tuple(lines), line_of(node))
 
 
-def _read_group(text: str, line: int) -> Group:
-    steps: list[Step] = []
+def _read_line(text: str, line: int) -> RepeatedLine:
+    instructions: list[ListedInstruction] = []
     repeat, at = 1, 0
     if len(text) > _MAX_LINE:
-        raise BadValue(f"the line has {len(text):,} characters; {_MAX_LINE:,} are the most, so take several")
+        raise BadValue(f"the line has {len(text):,} characters; write several, of at most {_MAX_LINE:,}")
     while at < len(text):
-        match = _STEP.match(text, at)
+        match = _INSTRUCTION.match(text, at)
         if match is None:
             raise BadValue(f"expected e.g. `forward 885 x7` or `backward 870, forward 885 x4`, got {_short(text[at:])}")
         at = match.end()
         name, stage = _read_name(match)
         mhz = read_number(match["mhz"], f"the clock of {_short(name)} in MHz", _MAX_MHZ)
-        steps.append(Step(name, stage, mhz))
+        instructions.append(ListedInstruction(name, stage, mhz))
         rest = (match["rest"] or "").strip()
         if rest:
             repeat = _read_repeat(rest, at == len(text) and not text.endswith(","))
-    if not steps or text.rstrip().endswith(","):
+    if not instructions or text.rstrip().endswith(","):
         raise BadValue(f"an instruction is missing in {_short(text)}")
-    return Group(tuple(steps), repeat, line)
+    return RepeatedLine(tuple(instructions), repeat, line)
 
 
 def _read_repeat(text: str, is_last: bool) -> int:
@@ -230,10 +232,10 @@ def _read_repeat(text: str, is_last: bool) -> int:
     if match is None:
         raise BadValue(f"expected a comma, the end of the line or a count such as x7, got {_short(text)}")
     if not is_last:
-        raise BadValue(f"{_short(text)} repeats the whole line, so it goes to the end; or take a line for each run")
+        raise BadValue(f"{_short(text)} repeats the whole line, so it belongs at the end; or write several lines")
     count = read_number(match["count"], f"the count in {_short(text)}", MAX_INSTRUCTIONS)
     if count == 0:
-        raise BadValue("x0 is no instruction at all; take it out")
+        raise BadValue("x0 runs the line zero times; remove the line")
     return count
 
 
@@ -250,7 +252,7 @@ def _read_name(match: re.Match[str]) -> tuple[str, int | None]:
         try:
             name = str(json.loads(name, strict=False))
         except ValueError:
-            raise BadValue(f"{_short(name)} is not text as in JSON") from None
+            raise BadValue(f"{_short(name)} is not a valid JSON string") from None
     if not 0 < len(name) <= 64:
         raise BadValue(f"an instruction's name has 1 to 64 characters, got {_short(name)}")
     stage = match["stage"]

@@ -1,4 +1,4 @@
-"""What is wrong with one clock or one list of instructions, in words; positions and nearest clocks included."""
+"""Checks a clock against a GPU, and a list of instructions against what a rank runs; answers in words for people."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def nearest_clocks(mhz: int, available: Collection[int]) -> list[int]:
     return sorted(sorted(clocks[max(0, at - 2) : at + 2], key=lambda clock: abs(clock - mhz))[:2])
 
 
-def clock_complaint(mhz: int, available: Collection[int], who: str) -> str:
+def clock_problem(mhz: int, available: Collection[int], who: str) -> str:
     """Returns what is wrong with setting `mhz` on a GPU, or nothing.
 
     0 MHz (leave alone) is always right, and so is everything where `available` is empty: there the clocks cannot be
-    set at all, which is no fault of the schedule.
+    set at all, which is not a problem of the schedule.
     """
     if mhz == 0 or not available or mhz in available:
         return ""
@@ -32,7 +32,7 @@ def describe(name: str, stage: int | None) -> str:
     return name if stage is None else f"{name}@{stage}"
 
 
-def order_complaint(
+def order_problem(
     names: Sequence[str], stages: Sequence[int | None] | None, order: InstructionOrder, who: str
 ) -> tuple[int, str] | None:
     """Compares the instructions of a schedule with those that a rank runs.

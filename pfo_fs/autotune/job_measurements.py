@@ -1,0 +1,127 @@
+"""Everything that a job has measured of itself: samples of instructions, and the windows a model is calibrated with."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from statistics import median
+
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_model import measured_iteration
+from pfo_fs.autotune.samples import Kind, Point, RunInstruction, Samples
+from pfo_fs.autotune.window_results import busy_s
+from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.planner import MeasuredIteration, Pipeline, Profile
+
+_OUTLIER_RANK = 0.03
+"""Relative: a rank whose instructions take this much longer or shorter than its stage's median is left out: its GPU is
+not like the others."""
+_LATEST_CALIBRATION_WINDOWS = 2
+"""The model is calibrated with the first window and with so many of the latest ones."""
+_SURE_POWER_ERROR = 0.02
+"""Relative: a power that is known worse does not tell how power has drifted."""
+
+
+class JobMeasurements:
+    """What is known of a job's instructions.
+
+    Args:
+        layout: The job.
+
+    Attributes:
+        layout: As given.
+        samples: Time and power of each instruction at each clock.
+        power_drift_factor: Power now, as a multiple of that of the first measurements at the same clocks: warm GPUs
+            leak more. Every window with room for it also runs the highest clock, to measure this.
+        slow_pipelines: Data-parallel ranks whose measurements are not taken: they do not run as they are asked to.
+    """
+
+    def __init__(self, layout: JobLayout) -> None:
+        self.layout = layout
+        self.samples = Samples()
+        self.power_drift_factor = 1.0
+        self.slow_pipelines: frozenset[int] = frozenset()
+        self._windows: list[tuple[list[ProfilingResult], list[list[RunInstruction]]]] = []
+
+    def take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
+        """Takes in what was measured under some schedules, without ranks that are far off the others of their stage.
+
+        Args:
+            results: Of one window, as `measured_results` returns them.
+            schedules: What was in force; a rank without one ran at its default clocks.
+        """
+        in_force = {schedule.rank: schedule for schedule in schedules}
+        taken = [result for result in results if self.is_taken(result.rank)]
+        self._note_power_drift(taken)
+        by_stage: dict[int, list[ProfilingResult]] = {}
+        for result in taken:
+            by_stage.setdefault(self.layout.place[result.rank].pp_rank, []).append(result)
+        for group in by_stage.values():
+            middle_s = median(busy_s(result) for result in group)
+            for result in group:
+                if len(group) < 3 or abs(busy_s(result) - middle_s) <= _OUTLIER_RANK * middle_s:
+                    run = self.layout.run_by(result.rank, in_force.get(result.rank))
+                    self.samples.add(result, run, self.power_drift_factor)
+        by_rank = {result.rank: result for result in results}
+        ranks = self.healthy_pipeline(by_rank)
+        if schedules and ranks:
+            run_by_rank = [self.layout.run_by(rank, in_force.get(rank)) for rank in ranks]
+            self._windows.append(([by_rank[rank] for rank in ranks], run_by_rank))
+            del self._windows[1 : max(1, len(self._windows) - _LATEST_CALIBRATION_WINDOWS)]
+
+    def is_taken(self, rank: int) -> bool:
+        """Returns whether a rank measures what it was asked to run: its clocks can be set, its pipeline is not slow."""
+        info = self.layout.place[rank]
+        return bool(info.available_frequencies) and info.dp_rank not in self.slow_pipelines
+
+    def healthy_pipeline(self, measured: Container[int]) -> list[int]:
+        """Returns the ranks, by stage, of a pipeline that was measured on all stages and runs as it is asked to."""
+        pipelines: dict[int, dict[int, int]] = {}
+        for info in self.layout.rank_infos:
+            if info.rank in measured and self.is_taken(info.rank):
+                pipelines.setdefault(info.dp_rank, {}).setdefault(info.pp_rank, info.rank)
+        stages = self.layout.job_info.pp_degree
+        complete = [ranks for _, ranks in sorted(pipelines.items()) if len(ranks) == stages]
+        return [complete[0][stage] for stage in range(stages)] if complete else []
+
+    def iterations(self, pipeline: Pipeline) -> list[MeasuredIteration]:
+        """Returns the windows to calibrate a model with, each as its mean iteration."""
+        found = [measured_iteration(pipeline, results, run) for results, run in self._windows]
+        return [iteration for iteration in found if iteration is not None]
+
+    def profile(self, tolerance: float) -> Profile:
+        """Returns what is known now, as the planner takes it.
+
+        Raises:
+            PlanError: Nothing is known yet.
+        """
+        layout = self.layout
+        return self.samples.profile(
+            layout.kinds, layout.clocks_mhz, tolerance, f"profile of {layout.job_info.job_id or 'the job'}"
+        )
+
+    def curves(self, pp_rank: int) -> dict[Kind, dict[int, Point]]:
+        """Returns the points measured of everything that a pipeline-parallel rank runs."""
+        return {kind: self.samples.curve(kind) for kind in self.layout.kinds_of(pp_rank)}
+
+    def time_error(self, kind: Kind) -> float:
+        """Returns how well the times of a kind of instruction are known, relative."""
+        return float(median(min(1.0, point.time_error) for point in self.samples.curve(kind).values()))
+
+    def forget(self) -> None:
+        """Drops everything but the drift of the power."""
+        self.samples.points = {}
+        self._windows.clear()
+
+    def _note_power_drift(self, results: Sequence[ProfilingResult]) -> None:
+        """Compares powers at the highest clocks with the first ones measured there."""
+        ratios = []
+        for result in results:
+            highest_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][:1]
+            stages = dict(self.layout.order(result.rank))
+            for power in result.powers:
+                if power.instruction in stages and power.frequency in highest_mhz:
+                    first = self.samples.curve((stages[power.instruction], power.instruction)).get(power.frequency)
+                    if first is not None and power.error < _SURE_POWER_ERROR * power.power:
+                        ratios.append(power.power / first.power_w)
+        if ratios:
+            self.power_drift_factor = median(ratios)

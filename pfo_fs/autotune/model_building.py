@@ -1,0 +1,67 @@
+"""Makes the model of a job from its measurements."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from pfo_fs.autotune.job_measurements import JobMeasurements
+from pfo_fs.autotune.job_model import JobModel, pipeline_of
+
+log = logging.getLogger(__name__)
+
+_BLOCKING_SHARE = 0.2
+"""Blocking power as a part of the highest power, where no GPU was measured waiting: 84 of 475 W (A100), 70 of 299
+(A40)."""
+_USABLE_WAITING_POWER_ERROR = 0.2
+"""Relative."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What the user of the scheduler decides about its model.
+
+    Attributes:
+        tolerance: Relative error of time and power that is good enough for the profile.
+        switch_time_s: What a clock change is taken to cost, in s.
+        blocking_power_w: What a waiting GPU draws, in W; None: as measured in the training itself.
+    """
+
+    tolerance: float
+    switch_time_s: float
+    blocking_power_w: float | None
+
+
+def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_waiting_w: float) -> JobModel:
+    """Returns the model of the job by everything measured so far.
+
+    Args:
+        measurements: What was measured.
+        settings: What the user has decided.
+        earlier_waiting_w: What a waiting GPU drew in an earlier job of the same kind, in W; 0 if that is not known.
+
+    Raises:
+        PlanError: Instructions cannot run in the order that was recorded, or nothing is known of one of them.
+    """
+    layout = measurements.layout
+    pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
+    return JobModel(
+        pipeline,
+        measurements.profile(settings.tolerance),
+        settings.blocking_power_w or _waiting_power_w(measurements, earlier_waiting_w),
+        layout.job_info.tp_degree,
+        measurements.iterations(pipeline),
+        settings.switch_time_s,
+    )
+
+
+def _waiting_power_w(measurements: JobMeasurements, earlier_waiting_w: float) -> float:
+    waiting = measurements.samples.waiting
+    if waiting.power_error < _USABLE_WAITING_POWER_ERROR:
+        return waiting.power_w
+    if earlier_waiting_w:
+        return earlier_waiting_w
+    points = [point for curve in measurements.samples.points.values() for point in curve.values()]
+    guess_w = _BLOCKING_SHARE * max(point.power_w for point in points)
+    log.warning("no GPU was measured waiting for long; its power then is taken to be %.0f W", guess_w)
+    return guess_w

@@ -1,0 +1,124 @@
+"""Which plan each pipeline of a job runs, for a target, beside stragglers and under a cap on the power."""
+
+from __future__ import annotations
+
+from pfo_fs.autotune.corrections import Corrections
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_model import JobModel
+from pfo_fs.autotune.plan_goal import PlanGoal
+from pfo_fs.autotune.window_results import FullSpeed
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.planner import Plan
+
+LEAST_TIME_GAIN = 0.002
+"""Relative: a plan that is faster than it need be by less than this is not replaced."""
+_LEAST_DEADLINE = 0.01
+"""Of full speed: a deadline may leave nothing for the pipeline, and times are divided by what it leaves."""
+
+
+class PlanSelection:
+    """Answers with plans for the goal as it is now.
+
+    Args:
+        layout: The job.
+        goal: What plans are for.
+
+    Attributes:
+        goal: May be set at any time.
+        corrections: What measured plans have shown about how the planner must be asked.
+        full_speed: What an iteration takes at the highest clocks.
+    """
+
+    def __init__(self, layout: JobLayout, goal: PlanGoal) -> None:
+        self.goal = goal
+        self.corrections = Corrections()
+        self.full_speed = FullSpeed(0.0, 0.0, 0.0)
+        self._layout = layout
+        self._model: JobModel | None = None
+        self._model_version = 0
+        self._model_bias = 1.0  # an iteration at full speed by the model, as a multiple of the measured one
+        self._cached: tuple[object, list[FrequencySchedule]] | None = None
+
+    @property
+    def model(self) -> JobModel:
+        """The model that plans are made with; it must have been set."""
+        assert self._model is not None
+        return self._model
+
+    @property
+    def has_model(self) -> bool:
+        """Whether plans can be made."""
+        return self._model is not None
+
+    def use_model(self, model: JobModel) -> None:
+        """Makes plans with another model from now on; the time margin of the last one stays."""
+        if self._model is not None:
+            model.time_margin = self._model.time_margin
+        self._model, self._model_version = model, self._model_version + 1
+        measured_s = self.full_speed.span_s
+        self._model_bias = model.full_speed.iteration_time_s / measured_s if measured_s else 1.0
+
+    def schedules(self) -> list[FrequencySchedule]:
+        """Returns the schedules of all ranks; the same list while they do not change."""
+        corrected = self.model.time_margin, self.corrections.power_scale, self.corrections.full_speed_only
+        key = self.goal.key, self._model_version, corrected
+        if self._cached is None or self._cached[0] != key:
+            schedules = self._schedules_of_plans()
+            if self._cached is not None and schedules == self._cached[1]:
+                schedules = self._cached[1]
+            self._cached = key, schedules
+        return self._cached[1]
+
+    def _schedules_of_plans(self) -> list[FrequencySchedule]:
+        layout = self._layout
+        plans = {pipeline: self.plan_of(pipeline) for pipeline in range(layout.job_info.dp_degree)}
+        by_plan = {id(plan): plan.schedules() for plan in plans.values()}
+        schedules = []
+        for info in layout.rank_infos:
+            schedule = by_plan[id(plans[info.dp_rank])][info.pp_rank]
+            stages = schedule.stages if layout.names_stages(info.rank) else None
+            schedules.append(schedule.model_copy(update={"rank": info.rank, "stages": stages}))
+        return schedules
+
+    def plan_of(self, pipeline: int) -> Plan:
+        """Returns the plan of one pipeline: for the target, or for the slowest straggler's time if that is longer."""
+        if self.corrections.full_speed_only:
+            return self.model.full_speed
+        slowdowns, target_s = self.goal.slowdowns, self.target_s()
+        straggler_s = self.goal.slowest * self.full_speed.span_s
+        # What the pipeline may take if it were healthy: a straggler takes longer by its slowdown.
+        budget_s = max(target_s, straggler_s) / slowdowns.get(pipeline, 1.0)
+        if pipeline in slowdowns and self.goal.target.power is None:
+            return self.model.within(self._model_bias * budget_s)
+        if budget_s > target_s * (1 + LEAST_TIME_GAIN):
+            # Half of what is not worth a new plan stays free, so that the straggler does not wait for others.
+            return self.model.within(self._model_bias * budget_s * (1 - LEAST_TIME_GAIN / 2), straggler=True)
+        if self.goal.target.power is not None:
+            return self._within_power(self.goal.target.power)
+        return self.model.within(self._model_bias * target_s)
+
+    def _within_power(self, power_w: float) -> Plan:
+        """Returns the plan of one pipeline under a cap on the power of all."""
+        return self.model.at_power(self.corrections.power_scale * power_w / self._layout.job_info.dp_degree)
+
+    def target_s(self) -> float:
+        """Returns what an iteration may take by the target, in s until the last instruction has ended."""
+        target, full_speed = self.goal.target, self.full_speed
+        if target.deadline is not None:
+            return max(_LEAST_DEADLINE * full_speed.span_s, target.deadline - full_speed.tail_s)
+        if target.power is not None:
+            return self._within_power(target.power).iteration_time_s / self._model_bias
+        return (target.slowdown or 1.0) * full_speed.span_s
+
+    def impossibility(self) -> str:
+        """Returns why no plan keeps to the target, for people; empty if one does, or before there is a model."""
+        cap_w, deadline_s = self.goal.target.power, self.goal.target.deadline
+        if self._model is None:
+            return ""
+        if cap_w is not None:
+            pipelines = self._layout.job_info.dp_degree
+            least_w = self._model.at_power(cap_w / pipelines).average_power_w * pipelines
+            return f"{least_w:,.0f} W is the least" if least_w > cap_w * (1 + LEAST_TIME_GAIN) else ""
+        if deadline_s is not None and deadline_s < self.full_speed.step_s * (1 - LEAST_TIME_GAIN):
+            return f"the highest clocks take {self.full_speed.step_s:.4g} s"
+        return ""

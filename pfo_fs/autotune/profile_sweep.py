@@ -1,0 +1,171 @@
+"""The measuring windows in which a job profiles its instructions, as generators of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from statistics import median
+
+from pfo_fs.autotune.job_measurements import JobMeasurements
+from pfo_fs.autotune.sweep import coarse_clocks, fine_clocks, grid_of, share_out
+from pfo_fs.autotune.window_results import measured_results
+from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.scheduler.base import ScheduleRequest
+
+_LEAST_S_PER_CLOCK = 0.5
+"""A clock that shares iterations with others gets at least so much time in a window."""
+_TIMES_THE_SECONDS_NEEDED = 3.0
+"""How many times the time that an instruction's power takes to be known a clock gets: other instructions run, and the
+rank waits, in that time too."""
+_COARSE_CLOCKS, _COARSE_CLOCKS_ONE_PER_WINDOW = 21, 9
+"""Clocks of the first grid, where several share an iteration, and where each takes a window of its own."""
+_FULL_SPEED_TRIES = 5
+_MOST_FINE_WINDOWS = 6
+"""Windows after the first grid: what is then not known well enough is noise that more windows do not cure."""
+_CLOCKS_WITH_HIGHEST = 3
+"""Where so many clocks share an iteration, one of them is the highest."""
+_WARM_UP_WINDOWS, _MOST_WINDOWS_WITHOUT_ORDER = 1, 10
+
+Windows = Generator[ScheduleRequest, list[ProfilingResult], None]
+OneWindow = Generator[ScheduleRequest, list[ProfilingResult], list[ProfilingResult]]
+Outcome = Generator[ScheduleRequest, list[ProfilingResult], str]
+
+
+class ProfileSweep:
+    """Asks for windows, and takes what is measured under them into the measurements.
+
+    Args:
+        measurements: Where results go.
+        tolerance: Relative error of time and power that is good enough.
+        max_windows: Never more windows than this.
+        accepts_full_speed: Called with the results of each window at the highest clocks; returns whether they will do.
+
+    Attributes:
+        windows: How many windows there have been.
+        max_fine_windows: How many windows may follow the coarse grid.
+    """
+
+    def __init__(
+        self,
+        measurements: JobMeasurements,
+        tolerance: float,
+        max_windows: int,
+        accepts_full_speed: Callable[[Sequence[ProfilingResult]], bool] = bool,
+    ) -> None:
+        self.tolerance = tolerance
+        self.max_windows = max_windows
+        self.max_fine_windows = _MOST_FINE_WINDOWS
+        self.windows = 0
+        self._measurements = measurements
+        self._layout = measurements.layout
+        self._accepts_full_speed = accepts_full_speed
+
+    def run(self) -> Outcome:
+        """Asks for windows until every stage is known well enough.
+
+        Returns:
+            Why nothing can be planned, for people; empty if all went well.
+        """
+        layout = self._layout
+        while self.windows < _WARM_UP_WINDOWS or (
+            not layout.one_pipeline() and self.windows < _MOST_WINDOWS_WITHOUT_ORDER
+        ):
+            yield from self._window([], "warming up at default clocks")
+        if not layout.one_pipeline():
+            return "the order of instructions has not become known, so there is nothing to schedule"
+        if not all(layout.clocks_of_stage):
+            return "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
+        results = yield from self.full_speed("measuring at the highest clocks")
+        if not results:
+            return "no pipeline has measured an iteration at the highest clocks, so there is nothing to plan by"
+        if not all(self._measurements.samples.curve(kind) for kind in layout.kinds):
+            return "there are GPUs whose energy cannot be read, so there is nothing to plan by"
+        yield from self.lower_clocks(results)
+        return ""
+
+    def full_speed(self, message: str) -> OneWindow:
+        """Asks for windows with everything at the highest clocks; returns the results of one that will do, or none."""
+        for _ in range(_FULL_SPEED_TRIES):
+            results = yield from self._measure([clocks[:1] for clocks in self._layout.clocks_of_stage], 1, message)
+            if self._accepts_full_speed(results):
+                return results
+        return []
+
+    def lower_clocks(self, results: Sequence[ProfilingResult]) -> Windows:
+        """Asks for windows of lower clocks.
+
+        Args:
+            results: Of a window at the highest clocks.
+        """
+        clocks_of_stage, curves = self._layout.clocks_of_stage, self._measurements.curves
+        most = self._most_clocks_per_iteration(results)
+        about = _COARSE_CLOCKS if most >= _CLOCKS_WITH_HIGHEST else _COARSE_CLOCKS_ONE_PER_WINDOW
+        grids = [grid_of(clocks, about) for clocks in clocks_of_stage]
+        fine_windows = 0
+        while self.windows < self.max_windows:
+            stages = list(enumerate(zip(clocks_of_stage, grids, strict=True)))
+            wanted = [coarse_clocks(clocks, grid, curves(stage)) for stage, (clocks, grid) in stages]
+            qualifier = ""
+            if not any(wanted):
+                qualifier = ", at most"
+                wanted = [fine_clocks(clocks, grid, curves(stage), self.tolerance) for stage, (clocks, grid) in stages]
+                fine_windows += 1
+                # A clock on a few stages does not justify another window for all of them.
+                if fine_windows > self.max_fine_windows or sum(map(len, wanted)) <= len(wanted) / 2:
+                    break
+            yield from self._measure(wanted, most, f"profiling: {sum(map(len, wanted))} clocks to go{qualifier}")
+
+    def _most_clocks_per_iteration(self, results: Sequence[ProfilingResult]) -> int:
+        """Returns how many clocks can share an iteration, so that all stages get enough samples at each of them."""
+        times_s = results[0].iter_time if results else []
+        window_s = median(times_s) * len(times_s) if times_s else 0.0
+        least_s = max(_LEAST_S_PER_CLOCK, _TIMES_THE_SECONDS_NEEDED * self._seconds_needed(results))
+        most = max(1, int(window_s / least_s))
+        ranks = self._layout.one_pipeline()
+        return min(len(set(share_out(self._kinds_of(rank), range(most), most))) for rank in ranks)
+
+    def _kinds_of(self, rank: int) -> list[tuple[int, str]]:
+        return [(stage, name) for name, stage in self._layout.order(rank)]
+
+    def _seconds_needed(self, results: Sequence[ProfilingResult]) -> float:
+        """Returns how long an instruction has to run for its power to be known well, by the noise measured so far."""
+        needed = []
+        for result in results:
+            for power in result.powers:
+                if power.instruction and power.power > 0:
+                    excess = power.error / power.power / (2 * self.tolerance)
+                    needed.append(power.seconds * excess * excess)
+        return median(needed) if needed else _LEAST_S_PER_CLOCK
+
+    def _measure(self, wanted: Sequence[Sequence[int]], most: int, message: str) -> OneWindow:
+        """Asks for a window in which each stage runs through the first of the clocks it wants.
+
+        A stage that wants none runs at its highest clock.
+
+        Args:
+            wanted: For each pipeline-parallel rank, clocks in MHz.
+            most: How many clocks can share an iteration.
+            message: For people.
+        """
+        schedules = []
+        for info in self._layout.rank_infos:
+            highest_mhz = self._layout.clocks_of_stage[info.pp_rank][0]
+            wanted_mhz = [mhz for mhz in wanted[info.pp_rank] if mhz != highest_mhz]
+            if most >= _CLOCKS_WITH_HIGHEST or not wanted_mhz:
+                wanted_mhz = [highest_mhz, *wanted_mhz]
+            order = self._layout.order(info.rank)
+            shared = share_out(self._kinds_of(info.rank), wanted_mhz, most)
+            schedules.append(
+                FrequencySchedule(
+                    rank=info.rank,
+                    frequencies=[(name, mhz) for (name, _), mhz in zip(order, shared, strict=True)],
+                    stages=[stage for _, stage in order] if self._layout.names_stages(info.rank) else None,
+                )
+            )
+        return (yield from self._window(schedules, message))
+
+    def _window(self, schedules: list[FrequencySchedule], message: str) -> OneWindow:
+        """Asks for one window, and takes in what was measured."""
+        results = measured_results((yield ScheduleRequest(schedules, "measure", message)))
+        self.windows += 1
+        self._measurements.take(results, schedules)
+        return results

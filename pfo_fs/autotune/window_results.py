@@ -1,0 +1,95 @@
+"""What the results of one measuring window tell about the whole job. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, median_low, stdev
+
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.models import ProfilingResult
+
+_NOISE_OF_ONE_ITERATION = 0.002
+"""Relative: taken for the noise where a window has a single iteration."""
+
+
+def measured_results(results: Sequence[ProfilingResult]) -> list[ProfilingResult]:
+    """Returns the results that hold iterations, all of which took some time."""
+    return [result for result in results if result.iter_time and min([*result.iter_time, *result.iter_span]) > 0]
+
+
+def span_of(result: ProfilingResult) -> float:
+    """Returns the mean time in s until a rank had run its last instruction."""
+    return fmean(result.iter_span or result.iter_time)
+
+
+def busy_s(result: ProfilingResult) -> float:
+    """Returns the mean time that a rank spends in instructions per iteration, in s."""
+    totals = [
+        sum(sum(rows[number]) for rows in result.time_breakdown.values() if number < len(rows))
+        for number in range(len(result.iter_time))
+    ]
+    return fmean(totals) if totals else 0.0
+
+
+def first_stage_results(results: Sequence[ProfilingResult], layout: JobLayout) -> dict[int, ProfilingResult]:
+    """Returns, for each pipeline, the result of a rank of its first stage, which measures all of an iteration."""
+    found: dict[int, ProfilingResult] = {}
+    for result in results:
+        place = layout.place[result.rank]
+        if place.pp_rank == 0:
+            found.setdefault(place.dp_rank, result)
+    return found
+
+
+def iteration_spans(results: Sequence[ProfilingResult], layout: JobLayout) -> dict[int, list[float]]:
+    """Returns, for each pipeline, how many s each of its iterations took until its last instruction had ended."""
+    first = first_stage_results(results, layout)
+    return {pipeline: list(result.iter_span or result.iter_time) for pipeline, result in first.items()}
+
+
+def job_energy_j(results: Sequence[ProfilingResult], world_size: int) -> float:
+    """Returns the energy of an iteration on all GPUs, in J; GPUs without a result are taken for average ones."""
+    energies = [fmean(result.iter_energy) for result in results if result.iter_energy]
+    return fmean(energies) * world_size if energies else 0.0
+
+
+def relative_noise(spans: Mapping[int, Sequence[float]]) -> float:
+    """Returns the relative standard deviation of iteration times, of the pipeline where it is largest."""
+    return max(
+        (stdev(values) / fmean(values) if len(values) > 1 else _NOISE_OF_ONE_ITERATION for values in spans.values()),
+        default=0.0,
+    )
+
+
+@dataclass(frozen=True)
+class FullSpeed:
+    """An iteration with everything at the highest clocks: what all else is compared with.
+
+    Attributes:
+        span_s: Until the last instruction has ended.
+        energy_j: Of all GPUs of the job; 0 where energy cannot be read.
+        tail_s: From the end of the last instruction to the end of the step: optimizer, all-reduce and the like.
+    """
+
+    span_s: float
+    energy_j: float
+    tail_s: float
+
+    @property
+    def step_s(self) -> float:
+        """The whole step."""
+        return self.span_s + self.tail_s
+
+
+def full_speed_of(results: Sequence[ProfilingResult], layout: JobLayout) -> FullSpeed | None:
+    """Returns what a window at the highest clocks took; None if no pipeline's first stage has a result."""
+    spans = iteration_spans(results, layout)
+    if not spans:
+        return None
+    first = first_stage_results(results, layout).values()
+    return FullSpeed(
+        span_s=median_low(fmean(values) for values in spans.values()),  # of two pipelines the healthy one
+        energy_j=job_energy_j(results, layout.job_info.world_size),
+        tail_s=max(0.0, median(fmean(result.iter_time) - span_of(result) for result in first)),
+    )

@@ -1,0 +1,74 @@
+"""Who schedules a new job: a daemon that lives and claims it, or the job's own rank 0."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pfo_fs.helper.operations import AskWhoSchedules, ClaimForRank0, WhoSchedules
+
+Mode = Literal["auto", "daemon", "local"]
+
+_SHORTEST_SILENCE_S, _LONGEST_SILENCE_S = 3.0, 5.0
+"""A daemon whose heartbeat stands still for three of its intervals, within these bounds, is taken for dead.
+
+It is written once a second, and later than that on a busy machine.
+"""
+_BUSY_DAEMON_S = 5.0
+"""A daemon that lives and has not claimed the job after this long will do so later: the ranks do not wait."""
+
+
+class CoordinationChoice:
+    """The choice for one job; ends with `chosen`.
+
+    Args:
+        mode: What the job asks for; `auto`: a daemon if one lives.
+        now_s: Monotonic time.
+
+    Attributes:
+        chosen: `daemon` or `local`, once that is known.
+        warning: What people should know about the choice; empty for nothing.
+    """
+
+    def __init__(self, mode: Mode, now_s: float) -> None:
+        self.chosen: Literal["daemon", "local"] | None = "daemon" if mode == "daemon" else None
+        self.warning = ""
+        self._mode = mode
+        self._since_s = now_s
+        self._heartbeat: tuple[int, int] | None = None
+        self._moved_at_s = -math.inf
+        self._moves = 0
+
+    def first_question(self) -> AskWhoSchedules | None:
+        """What to ask the directory first; None if the choice is made."""
+        if self.chosen is not None:
+            return None
+        return AskWhoSchedules()
+
+    def learn(self, found: WhoSchedules, now_s: float) -> AskWhoSchedules | ClaimForRank0 | None:
+        """Takes what the directory says; returns the next question, or None if the choice is made."""
+        daemon = found.daemon
+        if found.site.daemon_only:
+            why = found.site.problem or "site.yaml allows only a daemon to schedule"
+            self.warning = f"{why}; default clocks until a daemon claims this job"
+            self.chosen = "daemon"
+            return None
+        if self._mode == "local" or found.claimed or daemon is None or daemon.stopped:
+            return ClaimForRank0()  # says who has the claim, if rank 0 does not get it
+        heartbeat = daemon.generation, daemon.counter
+        if heartbeat != self._heartbeat:
+            self._moves += self._heartbeat is not None
+            self._heartbeat, self._moved_at_s = heartbeat, now_s
+        patience_s = min(_LONGEST_SILENCE_S, max(_SHORTEST_SILENCE_S, 3 * daemon.interval_s))
+        if now_s - self._moved_at_s > patience_s:
+            self.warning = f"the daemon on {daemon.host} does not answer; rank 0 schedules this job itself"
+            return ClaimForRank0()
+        if self._moves and now_s - self._since_s > _BUSY_DAEMON_S:
+            self.warning = f"the daemon on {daemon.host} lives but is busy; default clocks until it claims this job"
+            self.chosen = "daemon"
+            return None
+        return AskWhoSchedules()
+
+    def claimed_by(self, kind: str) -> None:
+        """The claim is settled."""
+        self.chosen = "daemon" if kind == "daemon" else "local"

@@ -1,0 +1,197 @@
+"""Runs a helper's state: sockets and timers in the main thread, files and scheduling in two threads of their own.
+
+A file system that hangs holds the worker, never the sockets and timers: training is still served, and goes to default
+clocks when the directory has not answered for long. A thread that hangs is left behind when the process ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from pfo_fs.errors import PfoError, StoreError
+from pfo_fs.helper import events as e
+from pfo_fs.helper.operations import DirectoryOperations, Operation
+from pfo_fs.helper.state import HelperState
+from pfo_fs.ipc import messages as m
+from pfo_fs.ipc import transport
+
+log = logging.getLogger("pfo_fs.helper")
+
+_LAST_WRITES_WITHIN_S = 600.0
+"""How long the helper outlives its clients for what it still has to write."""
+
+
+class LocalCoordinator(Protocol):
+    """Schedules the job in a thread of its own, where no daemon does."""
+
+    def start(self, action: e.StartCoordinator) -> None: ...
+    def applied(self, number: int, step: int) -> None: ...
+    def stop(self) -> None: ...
+
+
+class HelperLoop:
+    """See the module's docstring.
+
+    Args:
+        state: Decides.
+        operations: The shared directory.
+        coordinator: For jobs without a daemon; it posts its events with `post`.
+        reset_clocks: Puts the clocks of a GPU back, without waiting.
+    """
+
+    def __init__(
+        self,
+        state: HelperState,
+        operations: DirectoryOperations,
+        coordinator: Callable[[Callable[[e.Event], None]], LocalCoordinator],
+        reset_clocks: Callable[[str], None],
+    ) -> None:
+        self._state = state
+        self._operations = operations
+        self._reset_clocks = reset_clocks
+        self._events: SimpleQueue[e.Event] = SimpleQueue()
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._coordinator = coordinator(self.post)
+        self._tasks: SimpleQueue[Operation | None] = SimpleQueue()
+        self._connections: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._stop_by_s: float | None = None
+
+    def post(self, event: e.Event) -> None:
+        """Hands an event to the main thread; from any thread."""
+        self._events.put(event)
+        with suppress(BlockingIOError):  # then enough bytes are there to wake it
+            os.write(self._wake_writer, b"x")
+
+    def serve(self, server: socket.socket) -> None:
+        """Serves until the last client has gone and the directory has what it will get, or does not answer."""
+        server.setblocking(False)
+        self._selector.register(server, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._take_posted)
+        threading.Thread(target=self._work, daemon=True, name="shared directory").start()
+        self._do(self._state.first_actions())
+        while not self._is_over():
+            wait_s = max(0.0, self._state.next_wake_s() - time.monotonic())
+            ready = self._selector.select(min(wait_s, 5.0) if self._stop_by_s is None else min(wait_s, 0.05))
+            for key, _ in ready:
+                if callable(key.data):
+                    key.data(key.fileobj)
+                else:
+                    self._receive(key.data)
+            self._handle(e.TimePassed())
+        self._coordinator.stop()
+        self._tasks.put(None)
+
+    def _is_over(self) -> bool:
+        if self._stop_by_s is None:
+            return False
+        if self._connections:
+            self._stop_by_s = None  # another client has come
+            return False
+        return self._state.is_idle or time.monotonic() > self._stop_by_s
+
+    # ---- the worker's thread
+
+    def _work(self) -> None:
+        while (operation := self._tasks.get()) is not None:
+            try:
+                done = e.OperationDone(operation, self._operations.execute(operation))
+            except PfoError as error:
+                done = e.OperationDone(operation, error=error)
+            except Exception as error:
+                log.exception("the helper could not carry out %s", type(operation).__name__)
+                done = e.OperationDone(operation, error=StoreError(errno.EIO, f"{type(error).__name__}: {error}"))
+            self.post(done)
+
+    # ---- the main thread
+
+    def _handle(self, event: e.Event) -> None:
+        self._do(self._state.handle(event, time.monotonic()))
+
+    def _do(self, actions: list[e.Action]) -> None:
+        for action in actions:
+            match action:
+                case e.Send(client, message):
+                    self.send(client, message)
+                case e.Run(operation):
+                    self._tasks.put(operation)
+                case e.StartCoordinator():
+                    self._coordinator.start(action)
+                case e.TellCoordinator(number, step):
+                    self._coordinator.applied(number, step)
+                case e.ResetClocks(gpu_spec):
+                    self._reset_clocks(gpu_spec)
+                case e.HangUp(client):
+                    self._close(client)
+                case e.Stop():
+                    if self._stop_by_s is None:
+                        self._stop_by_s = time.monotonic() + _LAST_WRITES_WITHIN_S
+
+    def send(self, client: int, message: m.Message) -> None:
+        """Sends without waiting; a client that does not read misses the message."""
+        connection = self._connections.get(client)
+        if connection is None:
+            return
+        packet = transport.encode(message)
+        try:
+            connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE:
+                log.error("%s of %d KiB is too large for a local socket", type(message).__name__, len(packet) >> 10)
+
+    def _take_posted(self, reader: int) -> None:
+        with suppress(BlockingIOError):
+            os.read(reader, 4096)
+        while True:
+            try:
+                event = self._events.get_nowait()
+            except Empty:
+                return
+            self._handle(event)
+
+    def _accept(self, server: socket.socket) -> None:
+        try:
+            connection, _ = server.accept()
+            transport.check_peer(connection)
+        except OSError as error:
+            log.debug("a connection was refused: %s", error)
+            return
+        transport.enlarge(connection)
+        number = connection.fileno()
+        self._connections[number] = connection
+        self._selector.register(connection, selectors.EVENT_READ, number)
+
+    def _receive(self, client: int) -> None:
+        connection = self._connections.get(client)
+        if connection is None:
+            return
+        try:
+            packet = transport.receive(connection, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        if not packet:
+            self._close(client)
+            self._handle(e.ClientGone(client))
+            return
+        try:
+            message: m.ToHelper = transport.decode(packet, m.ToHelper)
+        except ValueError as error:
+            log.warning("the helper drops a packet that it cannot read: %s", error)
+            return
+        self._handle(e.MessageArrived(client, message))
+
+    def _close(self, client: int) -> None:
+        connection = self._connections.pop(client, None)
+        if connection is not None:
+            self._selector.unregister(connection)
+            connection.close()

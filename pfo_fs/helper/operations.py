@@ -1,0 +1,252 @@
+"""What the host's helper does on the shared directory: each operation is data, and one class carries them out.
+
+The helper's state decides which operations are needed and never blocks; they run in a worker thread, which may hang
+with the file system.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pfo_fs.coordination import SitePolicy, read_site_policy
+from pfo_fs.errors import PfoError
+from pfo_fs.ipc.messages import NewSchedule, RankPlan
+from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
+
+
+@dataclass(frozen=True)
+class OpenDirectory:
+    """Find out whether every change in the directory is made by this host; result: bool."""
+
+
+@dataclass(frozen=True)
+class CreateJob:
+    """Make the job's folder; result: its job id."""
+
+    body: bodies.JobBody
+    attempt: str
+
+
+@dataclass(frozen=True)
+class OpenJob:
+    """Use the folder of a job that rank 0 has made."""
+
+    job_id: str
+    attempt: str
+
+
+@dataclass(frozen=True)
+class AskWhoSchedules:
+    """Look, after a pause, whether a daemon has claimed the job, and whether one lives; result: `WhoSchedules`."""
+
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class WhoSchedules:
+    """What the directory says about who schedules the job."""
+
+    claimed: bool
+    daemon: bodies.DaemonBody | None
+    site: SitePolicy = field(default_factory=SitePolicy)
+
+
+@dataclass(frozen=True)
+class ClaimForRank0:
+    """Claim the job for its own rank 0; result: the kind that has the claim, `daemon` or `local`."""
+
+
+@dataclass(frozen=True)
+class LookForSchedule:
+    """Read `current.json`, and the schedule that it names if that is newer; result: `ScheduleFound`."""
+
+    known: tuple[int, int]
+    rank_infos: tuple[RankInfo, ...]
+
+
+@dataclass(frozen=True)
+class ScheduleFound:
+    """What `current.json` says, and the schedule for the ranks of this host if it is a new one.
+
+    `is_complete`: whether the schedule that it names could be read, or was known already.
+    """
+
+    current: bodies.CurrentBody | None
+    schedule: NewSchedule | None = None
+    is_complete: bool = True
+
+
+@dataclass(frozen=True)
+class RegisterRank:
+    body: bodies.RankBody
+
+
+@dataclass(frozen=True)
+class WriteOrder:
+    body: bodies.OrderBody
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    number: int
+    body: bodies.ResultBody
+
+
+@dataclass(frozen=True)
+class WriteIterationTimes:
+    body: bodies.IterationTimesBody
+
+
+@dataclass(frozen=True)
+class WriteProgress:
+    body: bodies.ProgressBody
+    name: int
+
+
+@dataclass(frozen=True)
+class WriteEnd:
+    body: bodies.EndBody
+
+
+Question: TypeAlias = OpenDirectory | CreateJob | OpenJob | AskWhoSchedules | ClaimForRank0 | LookForSchedule
+Write: TypeAlias = RegisterRank | WriteOrder | WriteResult | WriteIterationTimes | WriteProgress | WriteEnd
+Operation: TypeAlias = Question | Write
+Result: TypeAlias = "bool | str | WhoSchedules | ScheduleFound | None"
+
+
+class DirectoryOperations:
+    """Carries operations out, one after the other; every call may block for as long as the file system likes.
+
+    Args:
+        root: The shared directory.
+        writer: Who writes, for people: `node17:4242`.
+        default_scheduler: The policy that schedules the job if neither the job nor a daemon names one.
+    """
+
+    def __init__(self, root: str, writer: str, default_scheduler: str) -> None:
+        self._root = root
+        self._writer = writer
+        self._default_scheduler = default_scheduler
+        self._shared: SharedDirectory | None = None
+        self._folder: JobFolder | None = None
+
+    @property
+    def shared(self) -> SharedDirectory:
+        """The shared directory, opened at first use.
+
+        Raises:
+            StoreError: It cannot be used.
+        """
+        if self._shared is None:
+            self._shared = SharedDirectory(Files(self._root, create=True), self._writer)
+        return self._shared
+
+    @property
+    def folder(self) -> JobFolder:
+        """The job's folder.
+
+        Raises:
+            ValueError: No job has been created or opened yet.
+        """
+        if self._folder is None:
+            raise ValueError("no job has been created or joined yet")
+        return self._folder
+
+    def another_view(self) -> JobFolder:
+        """The job's folder once more, for use in another thread."""
+        folder = SharedDirectory(self.shared.files, self._writer).job(self.folder.job_id)
+        folder.attempt = self.folder.attempt
+        return folder
+
+    def execute(self, operation: Operation) -> Result:
+        """Carries one operation out.
+
+        Raises:
+            StoreError: The file system refuses, or gives no stable answer.
+            RecordError: What lies there is not a valid record.
+            ValueError: There is no job yet.
+        """
+        match operation:
+            case OpenDirectory():
+                return is_local(self.shared.files.root)
+            case CreateJob(body, attempt):
+                return self._create(body, attempt)
+            case OpenJob(job_id, attempt):
+                if self._folder is None:
+                    self._folder = self.shared.job(job_id)
+                    self._folder.attempt = attempt
+            case AskWhoSchedules(pause_s):
+                time.sleep(pause_s)
+                # By listing: an NFS client remembers for half a minute that a name was not there.
+                claimed = "coordinator.json" in self.folder.names()
+                return WhoSchedules(claimed, self.shared.read_daemon(), read_site_policy(self.shared))
+            case ClaimForRank0():
+                mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
+                return self.folder.claim_coordinator(mine).kind
+            case LookForSchedule(known, rank_infos):
+                return self._look(known, rank_infos)
+            case RegisterRank(body):
+                self.folder.register_rank(body)
+            case WriteOrder(body):
+                self.folder.write_order(body)
+            case WriteResult(number, body):
+                self.folder.write_result(number, body)
+            case WriteIterationTimes(body):
+                self.folder.write_iteration_times(body)
+            case WriteProgress(body, name):
+                self.folder.write_progress(body, name)
+            case WriteEnd(body):
+                self.folder.write_end(body)
+        return None
+
+    def _create(self, body: bodies.JobBody, attempt: str) -> str:
+        scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination)
+        body.job_info.set_job_id(scheduler.rpartition(":")[2])
+        self._folder = self.shared.create_job(body, attempt)
+        return self._folder.job_id
+
+    def _scheduler_of_daemon(self, coordination: str) -> str:
+        """The name of the policy that will schedule the job, as far as it is known: part of the job's id."""
+        if coordination != "local":
+            try:
+                daemon = self.shared.read_daemon()
+            except PfoError:
+                daemon = None
+            if daemon is not None and not daemon.stopped:
+                return daemon.scheduler
+        return self._default_scheduler
+
+    def _look(self, known: tuple[int, int], rank_infos: Sequence[RankInfo]) -> ScheduleFound:
+        if known[1] < 0 and "current.json" not in self.folder.names():
+            return ScheduleFound(None)
+        current = self.folder.read_current()
+        if current is None or current.number in (-1, known[1]) or (current.generation, current.number) <= known:
+            return ScheduleFound(current)
+        index = self.folder.read_index(current.number)
+        if index is None:
+            return ScheduleFound(current, is_complete=False)  # the commit cannot be seen from here yet
+        found = [self.folder.read_schedule(index, info) for info in rank_infos]
+        schedules = [schedule for schedule in found if schedule is not None]
+        return ScheduleFound(current, new_schedule(index.number, index.start_step, schedules, index.steps))
+
+
+def new_schedule(number: int, start_step: int, schedules: Sequence[FrequencySchedule], steps: int = 0) -> NewSchedule:
+    """What ranks are told of a new schedule: each different plan once."""
+    plans: list[RankPlan] = []
+    places: dict[str, int] = {}
+    shared: dict[tuple[int, int], int] = {}  # ranks of a stage share their lists: these need not be compared again
+    ranks: dict[int, int] = {}
+    for schedule in schedules:
+        lists = id(schedule.frequencies), id(schedule.stages)
+        if lists not in shared:
+            key = schedule.model_dump_json(exclude={"rank"})
+            if key not in places:
+                places[key] = len(plans)
+                plans.append(RankPlan(schedule.frequencies, schedule.stages))
+            shared[lists] = places[key]
+        ranks[schedule.rank] = shared[lists]
+    return NewSchedule(number=number, start_step=start_step, steps=steps, plans=plans, ranks=ranks)

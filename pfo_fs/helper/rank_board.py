@@ -1,0 +1,126 @@
+"""Where the ranks of this host are: gathered from training and clock processes, written now and then as one record."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from pfo_fs.helper.iteration_time_log import IterationTimeLog
+from pfo_fs.helper.operations import WriteIterationTimes, WriteProgress
+from pfo_fs.ipc.messages import ProgressReport
+from pfo_fs.models import RankInfo
+from pfo_fs.store import bodies
+
+_MAX_ERROR_CHARS = 4000
+_SECONDS_BETWEEN_RECORDS = 1.0
+_SLOWER_ELSEWHERE = 5.0
+"""On a network file system, times as seldom."""
+_SLOWER_WITHOUT_RANK_0 = 12.0
+"""The coordinator reads the steps of rank 0 only; the others' are for people."""
+
+
+class RankBoard:
+    """The ranks of one host.
+
+    Args:
+        jitter: Spreads the writes of many hosts.
+
+    Attributes:
+        name: What this host's progress record is called: the lowest rank that joined first; None before that.
+        infos: The ranks that have joined.
+    """
+
+    def __init__(self, jitter: random.Random) -> None:
+        self.name: int | None = None
+        self.infos: dict[int, RankInfo] = {}
+        self._jitter = jitter
+        self._progress: dict[int, bodies.RankProgress] = {}
+        self._moved_at_s: dict[int, float] = {}
+        self._changed = self._is_final = False
+        self._next_s = 0.0
+        self._iteration_times: dict[int, IterationTimeLog] = {}
+
+    def join(self, info: RankInfo, name: int | None) -> int:
+        """A rank joins; returns the name of this host's progress record.
+
+        Args:
+            info: The rank.
+            name: What the record was called by a helper that has died since; None for the first one.
+        """
+        self.infos[info.rank] = info
+        self._progress.setdefault(info.rank, bodies.RankProgress(rank=info.rank))
+        if name is not None and name >= 0:
+            self.name = name
+        elif info.rank == 0 or self.name is None:
+            self.name = info.rank
+        return self.name if self.name is not None else info.rank
+
+    def note_problem(self, rank: int, text: str) -> None:
+        """Something went wrong with a rank."""
+        self._update(rank, error=text[:_MAX_ERROR_CHARS])
+
+    def note_report(self, rank: int, report: ProgressReport, now_s: float) -> None:
+        """A clock process says where its rank is."""
+        fields: dict[str, Any] = {
+            "step": report.step,
+            "number": report.number,
+            "iter_time": report.iter_time_s,
+            "iter_energy": report.iter_energy_j,
+            "clock_mhz": report.clock_mhz,
+        }
+        if report.message:
+            fields["error"] = report.message[:_MAX_ERROR_CHARS]
+        self._moved_at_s[rank] = now_s
+        self._update(rank, **fields)
+
+    def iteration_times(
+        self, rank: int, report: ProgressReport, now_s: float, *, local_mount: bool
+    ) -> bodies.IterationTimesBody | None:
+        """Returns the record of iteration times to write now, if one is due.
+
+        The first rank of a pipeline says how long iterations take; any other rank only whether its GPU is throttled.
+        """
+        info = self.infos.get(rank)
+        if info is None:
+            return None
+        log = self._iteration_times.setdefault(rank, IterationTimeLog(1.0 if local_mount else _SLOWER_ELSEWHERE))
+        is_first = info.pp_rank == 0 and info.tp_rank == 0
+        log.add(report.iteration_times if is_first else [], report.throttled[:200])
+        if not log.due(now_s):
+            return None
+        log.written(now_s)
+        return bodies.IterationTimesBody(rank=rank, steps=log.steps, throttled=log.throttled)
+
+    def record(
+        self, now_s: float, store_error: str, *, local_mount: bool, last: bool = False
+    ) -> bodies.ProgressBody | None:
+        """Returns the progress record to write now, if one is due or this is the `last` chance."""
+        due = self._changed and now_s >= self._next_s
+        if self.name is None or not self._progress or not (due or (last and not self._is_final)):
+            return None
+        self._is_final = last
+        interval_s = _SECONDS_BETWEEN_RECORDS * (1 if local_mount else _SLOWER_ELSEWHERE)
+        interval_s *= 1 if self.name == 0 else _SLOWER_WITHOUT_RANK_0
+        self._next_s = now_s + interval_s * self._jitter.uniform(0.9, 1.1)
+        self._changed = False
+        ranks = [
+            progress.model_copy(update={"step_age_s": max(0.0, now_s - self._moved_at_s.get(rank, now_s))})
+            for rank, progress in sorted(self._progress.items())
+        ]
+        return bodies.ProgressBody(ranks=ranks, store_error=store_error[:_MAX_ERROR_CHARS])
+
+    def not_written(self, write: WriteProgress | WriteIterationTimes) -> None:
+        """A record of this board did not reach the directory: the next one is due sooner."""
+        if isinstance(write, WriteProgress):
+            self._changed = True
+        elif write.body.rank in self._iteration_times:
+            self._iteration_times[write.body.rank].not_written()
+
+    def due_s(self) -> float | None:
+        """When a record may be written next; None while nothing has changed."""
+        return self._next_s if self._changed and self.name is not None else None
+
+    def _update(self, rank: int, **fields: Any) -> None:
+        known = self._progress.get(rank, bodies.RankProgress(rank=rank))
+        self._progress[rank] = bodies.RankProgress.model_validate({**known.model_dump(), **fields})
+        self._changed = True

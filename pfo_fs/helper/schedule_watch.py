@@ -1,0 +1,99 @@
+"""When to look for a new schedule, and what of it the ranks of this host have not been told."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from pfo_fs.helper.operations import ScheduleFound
+from pfo_fs.ipc.messages import LeaseRenewed, Message
+from pfo_fs.store import bodies
+
+_EAGER_S, _SOON_S = 5.0, 30.0
+"""While the first schedule is awaited: how long to look very often on a local mount, and often anywhere."""
+
+
+class ScheduleWatch:
+    """Follows `current.json` for the ranks of one host.
+
+    Args:
+        interval_s: Seconds between two looks; None: by the kind of file system.
+        jitter: Spreads the looks of many hosts.
+        now_s: Monotonic time.
+    """
+
+    def __init__(self, interval_s: float | None, jitter: random.Random, now_s: float) -> None:
+        self.known = (-1, -1)
+        self._given_interval_s = interval_s
+        self._jitter = jitter
+        self._since_s = now_s
+        self._next_s = now_s
+        self._is_looking = self._has_restarted = False
+        self._lease: tuple[float, int] | None = None
+        self._message = ""
+
+    def interval_s(self, *, local_mount: bool) -> float:
+        """Seconds between two looks when nothing special is awaited."""
+        return self._given_interval_s or (0.25 if local_mount else 2.0)
+
+    def restart(self, now_s: float) -> None:
+        """A rank has joined: it has heard of no schedule yet."""
+        self.known, self._lease = (-1, -1), None
+        self._next_s, self._has_restarted = now_s, True
+
+    def due_s(self) -> float:
+        """When to look next; never while a look is under way."""
+        return math.inf if self._is_looking else self._next_s
+
+    def looked(self, now_s: float, *, local_mount: bool) -> None:
+        """Plans the next look: often while the first schedule is awaited, later once per interval."""
+        self._is_looking = False
+        if self._has_restarted:  # what this look has found, the new rank has not been told
+            self._next_s, self._has_restarted = now_s, False
+            return
+        interval_s, age_s = self.interval_s(local_mount=local_mount), now_s - self._since_s
+        if self.known[1] < 0 and age_s < _SOON_S:
+            pause_s = 0.02 if local_mount and age_s < _EAGER_S else min(interval_s, 0.2 + age_s / 10)
+        else:
+            pause_s = interval_s * self._jitter.uniform(0.8, 1.2)
+        self._next_s = now_s + pause_s
+
+    def looking(self) -> None:
+        """A look is under way; the next one is planned when it is over."""
+        self._is_looking, self._has_restarted = True, False
+
+    def learn(self, found: ScheduleFound, *, local_mount: bool) -> list[Message]:
+        """Takes what a look has found; returns what the ranks of this host must be told."""
+        current = found.current
+        if current is None or current.number < 0:
+            return []
+        told: list[Message] = []
+        lease = current.lease_s, current.heartbeat
+        if lease != self._lease:
+            self._lease = lease
+            told += self.lease(*lease, local_mount=local_mount)
+        if found.is_complete and (current.generation, current.number) > self.known:
+            if found.schedule is not None:
+                told.append(found.schedule)
+            if not self._has_restarted:
+                self.known = current.generation, current.number
+        return told
+
+    def lease(self, lease_s: float, heartbeat: int, *, local_mount: bool) -> list[Message]:
+        """Returns how long ranks may follow the schedule without hearing from its coordinator again.
+
+        Heartbeat 0 with a lease comes from a coordinator that does not follow the straggler (yet): it renews nothing.
+        """
+        if lease_s and not heartbeat:
+            return []
+        # This helper does not look all the time.
+        return [LeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(local_mount=local_mount))]
+
+    def news_for_people(self, current: bodies.CurrentBody | None) -> str:
+        """Returns what the coordinator says about the job, if that is new; for the log of rank 0."""
+        if current is None or current.state == "ended":
+            return ""
+        problem = current.yaml_problem and f"schedule.yaml: {current.yaml_problem}"
+        text, before = current.message or problem, self._message
+        self._message = text
+        return text if text != before else ""

@@ -1,0 +1,389 @@
+"""The host's helper as a state machine: events in, actions out, no clock, no socket and no file of its own.
+
+`loop.py` runs it in the helper process; the simulator runs it in virtual time. It decides who is told what and which
+operations the shared directory needs; it never waits for either.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import ValidationError
+
+from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
+from pfo_fs.helper import events as e
+from pfo_fs.helper import operations as op
+from pfo_fs.helper.coordination_choice import CoordinationChoice
+from pfo_fs.helper.directory_health import DirectoryHealth, Way
+from pfo_fs.helper.rank_board import RankBoard
+from pfo_fs.helper.schedule_watch import ScheduleWatch
+from pfo_fs.helper.write_queue import WriteQueue
+from pfo_fs.ipc import messages as m
+from pfo_fs.models import ProfilingResult, RankInfo
+from pfo_fs.store import bodies
+
+log = logging.getLogger("pfo_fs.helper")
+
+FALLBACK_AFTER_S = 600.0
+"""After so long without an answer of the shared directory, ranks go back to default clocks until it answers."""
+_FIRST_CLIENT_WITHIN_S = 60.0
+_MAX_EARLY_RESULTS = 100
+
+
+@dataclass
+class Client:
+    """One connection. `gpu_spec` of a clock process that controls its GPU's clocks until it says that it let go."""
+
+    rank: int = -1
+    role: Literal["", "training", "clocks", "gone"] = ""
+    gpu_spec: str = ""
+
+
+@dataclass
+class Job:
+    """What the helper knows of its job.
+
+    Attributes:
+        coordination: Who schedules it; None until that is known.
+        is_open: Whether its folder was created or opened.
+        is_ended: Whether its end has been noted.
+        choice: The choice of who schedules it, while that is made.
+        answered: Ranks whose registration was answered.
+        late: (rank, schedule number) of schedules that came into force too late: their results are marked.
+        early_results: What clock processes sent before any rank joined, as after a restart of this helper.
+    """
+
+    coordination: Literal["daemon", "local"] | None = None
+    is_open: bool = False
+    is_ended: bool = False
+    choice: CoordinationChoice | None = None
+    answered: set[int] = field(default_factory=set)
+    late: set[tuple[int, int]] = field(default_factory=set)
+    early_results: deque[tuple[int, m.MeasurementReport]] = field(
+        default_factory=lambda: deque(maxlen=_MAX_EARLY_RESULTS)
+    )
+
+
+class HelperState:
+    """See the module's docstring.
+
+    Args:
+        token: What clients must say first.
+        poll_interval_s: Seconds between two looks at the directory; None: by the kind of file system.
+        now_s: Monotonic time.
+        seed: Of the jitter that spreads the calls of many hosts.
+    """
+
+    def __init__(self, token: str, *, poll_interval_s: float | None, now_s: float, seed: int | None = None) -> None:
+        self._token = token
+        self._now_s = self._started_s = now_s
+        jitter = random.Random(seed)
+        self._clients: dict[int, Client] = {}
+        self._had_clients = False
+        self._job = Job()
+        self._board = RankBoard(jitter)
+        self._writes = WriteQueue()
+        self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
+        self._health = DirectoryHealth(lambda: self._now_s)
+        self._local_mount = False
+        self._running_since: deque[float] = deque()  # when the worker was given what it has not done yet
+        self._default_clocks = False
+        self._actions: list[e.Action] = []
+
+    # ---- for the loop
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the directory has everything that it will get."""
+        return self._writes.is_empty and not self._running_since
+
+    def first_actions(self) -> list[e.Action]:
+        """What to do before anything has happened."""
+        self._run(op.OpenDirectory())
+        return self._flush()
+
+    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
+        """Takes an event; returns what to do, in this order.
+
+        Args:
+            event: What has happened.
+            now_s: Monotonic time, never less than before.
+        """
+        self._now_s = max(self._now_s, now_s)
+        match event:
+            case e.MessageArrived(client, message):
+                self._on_message(client, message)
+            case e.ClientGone(client):
+                self._on_client_gone(client)
+            case e.OperationDone():
+                self._on_operation_done(event)
+            case e.PlanPublished(schedule):
+                self._tell_rank_0(schedule)
+            case e.Logged(level, text):
+                self._tell_lowest_rank(m.LogLine(level=level, message=text))
+            case e.CoordinatorAlive(lease_s):
+                for told in self._watch.lease(lease_s, 1, local_mount=self._local_mount):
+                    self._tell_training(told)
+        self._do_what_is_due()
+        return self._flush()
+
+    def next_wake_s(self) -> float:
+        """When `handle(TimePassed())` is due even if nothing happens."""
+        due = [self._writes.due_s(), self._board.due_s(), self._now_s + 5.0]
+        if self._watches():
+            due.append(self._watch.due_s())
+        return min(at_s for at_s in due if at_s is not None)
+
+    # ---- connections
+
+    def _on_message(self, number: int, message: m.ToHelper) -> None:
+        self._had_clients = True
+        client = self._clients.setdefault(number, Client())
+        if not client.role:
+            if not isinstance(message, m.Hello) or message.token != self._token:
+                log.warning("the helper hangs up: a connection did not begin with the job's token")
+                self._hang_up(number)
+                return
+            client.rank, client.role, client.gpu_spec = message.rank, message.role, message.gpu_spec
+            if client.role == "training" and client.rank == 0:
+                self._board.name = 0
+            return
+        try:
+            self._on_known_message(number, client, message)
+        except (ValueError, ValidationError) as error:
+            text = f"the helper cannot use a message ({type(message).__name__}) of rank {client.rank}: {error}"
+            log.warning("%s", text)
+            if isinstance(message, (m.CreateJob, m.JoinJob)):
+                self._act(e.Send(number, m.Refused(message=text)))
+
+    def _on_known_message(self, number: int, client: Client, message: m.ToHelper) -> None:
+        rank, now_s = client.rank, self._now_s
+        match message:
+            case m.CreateJob(job=job, attempt=attempt):
+                self._run(op.CreateJob(bodies.JobBody.model_validate(job), attempt))
+            case m.ChooseCoordination(mode=mode):
+                self._job.choice = CoordinationChoice(mode, now_s)
+                self._go_on_choosing(self._job.choice.first_question())
+            case m.JoinJob():
+                self._on_join(message)
+            case m.AllRanks(rank_infos=rank_infos):
+                infos = tuple(RankInfo.model_validate(info) for info in rank_infos)
+                self._act(e.StartCoordinator(infos))
+            case m.OrderSeen(instructions=instructions):
+                info = self._board.infos.get(rank)
+                if info is not None and not info.dp_rank and not info.tp_rank:  # it speaks for all ranks of its stage
+                    self._writes.add(op.WriteOrder(bodies.OrderBody(rank=rank, instructions=instructions)))
+            case m.ScheduleApplied(number=schedule_number, step=step, late=late):
+                if rank == 0 and self._job.coordination == "local":
+                    self._act(e.TellCoordinator(schedule_number, step))
+                if late:
+                    self._job.late.add((rank, schedule_number))
+            case m.ProblemSeen(message=text):
+                self._board.note_problem(rank, text)
+            case m.ProgressReport():
+                self._board.note_report(rank, message, now_s)
+                times = self._board.iteration_times(rank, message, now_s, local_mount=self._local_mount)
+                if times is not None and self._job.is_open:
+                    self._writes.add(op.WriteIterationTimes(times))
+            case m.MeasurementReport():
+                self._on_measured(rank, message)
+            case m.ClocksReleased():
+                client.gpu_spec = ""
+            case m.Goodbye(reason=reason, message=text):
+                client.role = "gone"
+                if rank == 0:
+                    self._end(reason, text)
+            case _:
+                raise ValueError("it is not expected here")
+
+    def _on_client_gone(self, number: int) -> None:
+        client = self._clients.pop(number, Client())
+        if client.role == "training":
+            text = f"the training process of rank {client.rank} ended without closing the optimizer"
+            self._board.note_problem(client.rank, text)
+            if client.rank == 0:
+                self._end("crashed", text)
+        elif client.role == "clocks" and client.gpu_spec:
+            text = f"the clock process of rank {client.rank} died; the helper puts the clocks of its GPU back"
+            log.warning("%s", text)
+            self._board.note_problem(client.rank, text)
+            self._act(e.ResetClocks(client.gpu_spec))
+
+    def _hang_up(self, number: int) -> None:
+        self._clients.pop(number, None)
+        self._act(e.HangUp(number))
+
+    # ---- joining and measuring
+
+    def _on_join(self, message: m.JoinJob) -> None:
+        body = bodies.RankBody.model_validate(message.rank_body)
+        name = self._board.join(body.rank_info, message.helper_name)
+        log.debug("rank %d joins; this host's progress record is %d", body.rank_info.rank, name)
+        if not self._job.is_open:
+            self._run(op.OpenJob(message.job_id, message.attempt))
+            self._job.is_open = True
+        self._job.coordination = message.coordination
+        self._watch.restart(self._now_s)
+        self._job.answered.discard(body.rank_info.rank)
+        self._writes.add(op.RegisterRank(body))
+        while self._job.early_results:
+            self._on_measured(*self._job.early_results.popleft())
+
+    def _on_measured(self, rank: int, message: m.MeasurementReport) -> None:
+        if message.number < 0:
+            return  # measured before the first schedule: no coordinator waits for it
+        if not self._job.is_open:
+            self._job.early_results.append((rank, message))
+            return
+        body = bodies.ResultBody(
+            result=ProfilingResult.model_validate(message.result),
+            first_step=message.first_step,
+            late=(rank, message.number) in self._job.late,
+        )
+        self._writes.add(op.WriteResult(message.number, body))
+
+    def _end(self, reason: str, text: str) -> None:
+        if self._job.is_open and not self._job.is_ended:
+            self._job.is_ended = True
+            self._writes.add(op.WriteEnd(bodies.EndBody.model_validate({"reason": reason, "message": text})))
+
+    # ---- the shared directory
+
+    def _run(self, operation: op.Operation) -> None:
+        self._running_since.append(self._now_s)
+        self._act(e.Run(operation))
+
+    def _on_operation_done(self, event: e.OperationDone) -> None:
+        if self._running_since:
+            self._running_since.popleft()
+        operation, error = event.operation, event.error
+        way: Way = "write" if isinstance(operation, op.Write) else "read"
+        if error is None:
+            self._health.succeeded(way)
+        elif isinstance(error, (StoreError, RecordError)) and not isinstance(error, AlreadyClaimed):
+            self._health.failed(way, error)
+        if isinstance(operation, op.Write):
+            self._on_written(operation, error)
+            return
+        match operation, event.result:
+            case op.OpenDirectory(), bool(is_local):
+                self._local_mount = is_local
+            case op.CreateJob(), str(job_id):
+                self._job.is_open = True
+                self._tell_rank_0(m.JobCreated(job_id=job_id))
+            case op.AskWhoSchedules(), op.WhoSchedules() as found:
+                if self._job.choice is not None:
+                    self._go_on_choosing(self._job.choice.learn(found, self._now_s))
+            case op.ClaimForRank0(), str(kind):
+                if self._job.choice is not None:
+                    self._job.choice.claimed_by(kind)
+                    self._go_on_choosing(None)
+            case op.LookForSchedule(), op.ScheduleFound() as found:
+                self._on_found(found)
+            case op.LookForSchedule(), _:
+                self._watch.looked(self._now_s, local_mount=self._local_mount)
+            case ((op.CreateJob() | op.AskWhoSchedules() | op.ClaimForRank0()), _) if error is not None:
+                self._tell_rank_0(m.Refused(message=str(error)))
+
+    def _go_on_choosing(self, question: op.Question | None) -> None:
+        choice = self._job.choice
+        if question is not None:
+            if isinstance(question, op.AskWhoSchedules):
+                question = op.AskWhoSchedules(pause_s=0.02 if self._local_mount else 0.1)
+            self._run(question)
+        elif choice is not None and choice.chosen is not None:
+            if choice.warning:
+                log.warning("%s", choice.warning)
+            self._job.coordination, self._job.choice = choice.chosen, None
+            if choice.chosen == "local":
+                self._act(e.StartCoordinator(None))
+            self._tell_rank_0(m.CoordinationChosen(coordination=choice.chosen))
+
+    def _on_found(self, found: op.ScheduleFound) -> None:
+        for told in self._watch.learn(found, local_mount=self._local_mount):
+            self._tell_training(told)
+        if self._board.name == 0:
+            news = self._watch.news_for_people(found.current)
+            if news:
+                log.warning("%s", news)
+        self._watch.looked(self._now_s, local_mount=self._local_mount)
+
+    def _on_written(self, write: op.Write, error: PfoError | None) -> None:
+        if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer one follows by itself
+            self._writes.done(error, self._now_s, again=False)
+            if error is not None:
+                self._board.not_written(write)
+            return
+        waits = self._writes.done(error, self._now_s)
+        if isinstance(write, op.RegisterRank):
+            rank = write.body.rank_info.rank
+            if error is not None and not waits:
+                taken = isinstance(error, AlreadyClaimed)
+                self._tell_rank(rank, m.Refused(message=str(error), taken=taken))
+            elif rank not in self._job.answered:
+                self._job.answered.add(rank)  # a registration that has to wait keeps no training process waiting
+                self._tell_rank(rank, m.Joined(helper_name=self._board.name if self._board.name is not None else rank))
+        elif error is not None and not waits:
+            log.warning("the helper drops a record (%s): %s", type(write).__name__, error)
+
+    # ---- what is due
+
+    def _watches(self) -> bool:
+        return self._job.is_open and bool(self._board.infos) and self._job.coordination == "daemon"
+
+    def _do_what_is_due(self) -> None:
+        now_s = self._now_s
+        if self._watches() and now_s >= self._watch.due_s():
+            self._watch.looking()
+            self._run(op.LookForSchedule(self._watch.known, tuple(self._board.infos.values())))
+        is_last = not self._clients and self._had_clients
+        if self._job.is_open and not self._writes.holds(op.WriteProgress):
+            body = self._board.record(now_s, self._health.error, local_mount=self._local_mount, last=is_last)
+            if body is not None and self._board.name is not None:
+                self._writes.add(op.WriteProgress(body, self._board.name))
+        write = self._writes.next(now_s)
+        if write is not None:
+            self._run(write)
+        self._fall_back()
+        if not self._clients and (self._had_clients or now_s - self._started_s > _FIRST_CLIENT_WITHIN_S):
+            self._act(e.Stop())
+
+    def _fall_back(self) -> None:
+        """Sends the ranks to default clocks while the directory does not answer for long, hanging or failing."""
+        hangs_s = self._now_s - self._running_since[0] if self._running_since else 0.0
+        lost = self._job.coordination == "daemon" and max(self._health.unread_s(), hangs_s) > FALLBACK_AFTER_S
+        if lost != self._default_clocks:
+            self._default_clocks = lost
+            self._tell_training(m.DirectoryLost() if lost else m.DirectoryBack())
+
+    # ---- telling
+
+    def _tell_training(self, message: m.Message) -> None:
+        for number, client in self._clients.items():
+            if client.role == "training":
+                self._act(e.Send(number, message))
+
+    def _tell_rank(self, rank: int, message: m.Message) -> None:
+        for number, client in self._clients.items():
+            if client.role == "training" and client.rank == rank:
+                self._act(e.Send(number, message))
+
+    def _tell_rank_0(self, message: m.Message) -> None:
+        self._tell_rank(0, message)
+
+    def _tell_lowest_rank(self, message: m.Message) -> None:
+        """One training process of this host logs what the helper has to say."""
+        ranks = [(client.rank, number) for number, client in self._clients.items() if client.role == "training"]
+        if ranks:
+            self._act(e.Send(min(ranks)[1], message))
+
+    def _act(self, action: e.Action) -> None:
+        self._actions.append(action)
+
+    def _flush(self) -> list[e.Action]:
+        actions, self._actions = self._actions, []
+        return actions

@@ -1,0 +1,241 @@
+"""Every message between training, its clock process, and the host's helper.
+
+Each message is one frozen struct with a tag; the receiver decodes a packet into the union of what it may get
+(`ToHelper`, `ToTraining`), so a message with a missing field or a wrong type is refused where it arrives. What the
+shared directory holds (job, rank and result records) travels as plain dictionaries that the helper validates with the
+models of those records.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+# Limits of what training takes from a helper. The records in the shared directory are written by other users too, and
+# a number that does not fit into the 64-bit words of the page shared with the clock process must not reach training.
+ScheduleNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
+StepNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+ClockMHz: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
+InstructionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type"):
+    """Base of all messages; on the wire, `type` is the class's name."""
+
+
+# ---- from training to the helper
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """The first message of every connection: which rank, training or its clock process, and the job's token.
+
+    A clock process that controls the clocks of a GPU names the GPU: should it die, the helper puts them back.
+    """
+
+    rank: int
+    role: Literal["training", "clocks"]
+    token: str
+    gpu_spec: str = ""
+
+
+class CreateJob(Message, frozen=True, kw_only=True):
+    """Rank 0 asks for the job's folder; answered by `JobCreated` or `Refused`. `job` is a `JobBody`."""
+
+    job: dict[str, Any]
+    attempt: str
+
+
+class ChooseCoordination(Message, frozen=True, kw_only=True):
+    """Rank 0 asks who schedules the job; answered by `CoordinationChosen` or `Refused`."""
+
+    mode: Literal["auto", "daemon", "local"]
+
+
+class JoinJob(Message, frozen=True, kw_only=True):
+    """A rank registers; answered by `Joined` or `Refused`. `rank_body` is a `RankBody`.
+
+    `helper_name` is what `Joined` said before; a helper that takes the place of one that died goes on under that name.
+    """
+
+    job_id: str
+    attempt: str
+    coordination: Literal["daemon", "local"]
+    rank_body: dict[str, Any]
+    helper_name: int | None = None
+
+
+class AllRanks(Message, frozen=True, kw_only=True):
+    """Rank 0, where no daemon schedules: the `RankInfo` of each rank, gathered by `torch.distributed`."""
+
+    rank_infos: list[dict[str, Any]]
+
+
+class OrderSeen(Message, frozen=True, kw_only=True):
+    """The (instruction, stage or None) of the first complete step of this rank."""
+
+    instructions: list[tuple[str, int | None]]
+
+
+class ScheduleApplied(Message, frozen=True, kw_only=True):
+    """A schedule came into force on this rank at `step`; `late`: after the step at which it should have."""
+
+    number: int
+    step: int
+    late: bool
+
+
+class ProblemSeen(Message, frozen=True, kw_only=True):
+    """Something went wrong in this training process; shown in the job's status."""
+
+    message: str
+
+
+class Goodbye(Message, frozen=True, kw_only=True):
+    """Training ends; the helper records the end of the job when rank 0 says so."""
+
+    reason: str
+    message: str = ""
+
+
+# ---- from the clock process to the helper
+
+
+class ProgressReport(Message, frozen=True, kw_only=True):
+    """Where a rank is. Times in s, energy in J, clock in MHz (None: the driver's default).
+
+    `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` says what holds
+    the GPU's clocks back, if anything does.
+    """
+
+    step: int
+    number: int
+    iter_time_s: float | None = None
+    iter_energy_j: float | None = None
+    clock_mhz: int | None = None
+    message: str = ""
+    iteration_times: list[tuple[int, int, float]] = []
+    throttled: str = ""
+
+
+class MeasurementReport(Message, frozen=True, kw_only=True):
+    """What was measured under schedule `number`, from step `first_step` on; `result` is a `ProfilingResult`."""
+
+    number: int
+    first_step: int
+    result: dict[str, Any]
+
+
+class ClocksReleased(Message, frozen=True, kw_only=True):
+    """The clock process has put the clocks back, and is about to leave."""
+
+
+# ---- from the helper to training
+
+
+class JobCreated(Message, frozen=True, kw_only=True):
+    """The job's folder is there."""
+
+    job_id: str
+
+
+class CoordinationChosen(Message, frozen=True, kw_only=True):
+    """Who schedules the job: a daemon, or rank 0's helper (`local`)."""
+
+    coordination: Literal["daemon", "local"]
+
+
+class Joined(Message, frozen=True, kw_only=True):
+    """The rank is registered, or will be as soon as the shared directory takes it.
+
+    `helper_name`: the name of this host's records, to be given to a helper that takes this one's place.
+    """
+
+    helper_name: int = -1
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """What was asked for failed; `taken`: because another process has registered as this rank."""
+
+    message: str
+    taken: bool = False
+
+
+class RankPlan(msgspec.Struct, frozen=True):
+    """The (instruction, MHz) of one iteration, and the stage of each where a rank holds several stages."""
+
+    frequencies: Annotated[list[tuple[InstructionName, ClockMHz]], Meta(max_length=65_535)]
+    stages: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.stages is not None and len(self.stages) != len(self.frequencies):
+            raise ValueError(f"{len(self.stages)} stages for {len(self.frequencies)} instructions")
+
+
+class NewSchedule(Message, frozen=True, kw_only=True):
+    """A schedule: equal plans once, and for each rank the place of its plan. A rank without one keeps default clocks.
+
+    The helper sends it to the ranks of its host; where no daemon schedules, rank 0 broadcasts it to all ranks.
+    `start_step` is the first step that follows it; `steps` is for how many steps it holds at most, 0 for ever.
+    `number` is -1 for default clocks that are not a schedule of the job.
+    """
+
+    number: ScheduleNumber
+    start_step: StepNumber = 0
+    steps: StepNumber = 0
+    plans: list[RankPlan] = []
+    ranks: dict[int, int] = {}
+
+    def plan_of(self, rank: int) -> RankPlan | None:
+        """The plan of one rank; None if its clock is left alone."""
+        place = self.ranks.get(rank)
+        return self.plans[place] if place is not None and 0 <= place < len(self.plans) else None
+
+
+class LeaseRenewed(Message, frozen=True, kw_only=True):
+    """The process that schedules lives: the schedule in force holds for `lease_s` more seconds; 0: for ever."""
+
+    lease_s: Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class DirectoryLost(Message, frozen=True, kw_only=True):
+    """The shared directory has not answered for long: default clocks until `DirectoryBack`."""
+
+
+class DirectoryBack(Message, frozen=True, kw_only=True):
+    """The shared directory answers again."""
+
+
+class LogLine(Message, frozen=True, kw_only=True):
+    """A log record of the helper, which has no output of its own; `level` as in `logging`."""
+
+    level: Annotated[int, Meta(ge=0, le=100)]
+    message: str
+
+
+ToHelper: TypeAlias = (
+    Hello
+    | CreateJob
+    | ChooseCoordination
+    | JoinJob
+    | AllRanks
+    | OrderSeen
+    | ScheduleApplied
+    | ProblemSeen
+    | Goodbye
+    | ProgressReport
+    | MeasurementReport
+    | ClocksReleased
+)
+ToTraining: TypeAlias = (
+    JobCreated
+    | CoordinationChosen
+    | Joined
+    | Refused
+    | NewSchedule
+    | LeaseRenewed
+    | DirectoryLost
+    | DirectoryBack
+    | LogLine
+)

@@ -1,0 +1,56 @@
+"""Starts the processes beside training: always by exec, since a process that uses CUDA must not fork and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
+
+_ARGUMENTS = "PFO_FS_PROCESS_ARGUMENTS"
+
+
+def start_process(
+    module: str, arguments: Mapping[str, Any], *, pass_fds: Sequence[int] = (), keep_stderr: bool = True
+) -> subprocess.Popen[bytes]:
+    """Starts `python -m module` in a session of its own, so that a launcher's signals do not reach it.
+
+    Args:
+        module: A module of this package with a `main` that calls `given_arguments`.
+        arguments: What the process needs to know; must be JSON.
+        pass_fds: File descriptors that it inherits.
+        keep_stderr: Whether it shares this process's standard error. A process that may hang in a file system must
+            not: it would keep a launcher's pipe open.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    import subprocess  # not in the processes that only ask for their arguments
+
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.environ.get("PYTHONPATH", "")
+    return subprocess.Popen(
+        [sys.executable, "-m", module],
+        env={
+            **os.environ,
+            _ARGUMENTS: json.dumps(dict(arguments)),
+            "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
+        },
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=None if keep_stderr else subprocess.DEVNULL,
+        pass_fds=tuple(pass_fds),
+        start_new_session=True,
+    )
+
+
+def given_arguments() -> dict[str, Any]:
+    """What `start_process` was given, in the process that it started."""
+    arguments: dict[str, Any] = json.loads(os.environ.pop(_ARGUMENTS))
+    return arguments

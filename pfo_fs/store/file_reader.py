@@ -1,0 +1,225 @@
+"""Reading below the root of the shared directory: how every path is walked, and which errors are tried again.
+
+- Every path is walked from the root one name at a time with O_NOFOLLOW, so that a symbolic link planted in the
+  directory leads nowhere. No descriptor and no working directory outlives a call.
+- Errors that may pass (stale handles, lost connections, "busy") are tried again by path with a little jitter, then
+  become `StoreUnavailable`; what only an operator can mend becomes `StoreError`. Absence is a value, not an error,
+  and says only "not seen now".
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from pfo_fs.errors import StoreError, StoreUnavailable
+from pfo_fs.store.mounts import is_local
+from pfo_fs.store.system_calls import OPERATOR, TRANSIENT, SystemCalls
+
+T = TypeVar("T")
+
+TEMP_PREFIX = ".pfo-"
+"""How the names of unfinished files begin; listings leave them out."""
+
+_ATTEMPTS = 4
+_FIRST_PAUSE_S = 0.004
+
+
+class FileReader:
+    """Reads below one root folder; paths are relative, `"jobs/x/job.json"`.
+
+    Args:
+        root: The shared directory.
+        create: Make it, private to this user, when it is not there. A host that only joins must not: where the file
+            system is not mounted, the folder would be made on the host's own disk.
+
+    Raises:
+        StoreError: The root is not there or not a folder, or users beside its owner and group may write into it.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, create: bool = False, calls: SystemCalls | None = None) -> None:
+        self.root = Path(os.path.abspath(root))
+        self.calls = calls or SystemCalls()
+        if create:
+            try:
+                self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(error.errno, f"{self.root}: cannot be made: {error.strerror}") from error
+        try:
+            found = os.stat(self.root)
+        except OSError as error:
+            raise StoreError(error.errno, f"{self.root}: {error.strerror}; is the file system mounted here?") from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise StoreError(errno.ENOTDIR, f"{self.root} is not a folder")
+        if found.st_mode & stat.S_IWOTH:
+            raise StoreError(
+                errno.EPERM,
+                f"{self.root}: all users of the host may write there, so any of them could plant a schedule; "
+                f"`chmod o-w {self.root}`, and `chmod 2770` to share it with a group",
+            )
+        self.shared_with_group = bool(found.st_mode & stat.S_IWGRP)
+        self._caches_may_be_old = not is_local(self.root)
+        self._trusted_uids = {os.geteuid(), found.st_uid, 0}
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """Returns the content of a file, None when there is none now.
+
+        Raises:
+            StoreError: It is larger than `limit` bytes, not a plain file, or belongs to a user who is not trusted here.
+            StoreUnavailable: The file system gave no stable answer.
+        """
+        return self._retry(path, lambda: self._read_once(path, limit))
+
+    def _read_once(self, path: str, limit: int) -> bytes | None:
+        with self._parent(path) as (folder, name):
+            if folder is None:
+                return None
+            try:
+                # O_NONBLOCK: opening a planted FIFO must not wait for a writer.
+                fd = self.calls.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+            except FileNotFoundError:
+                return None
+            try:
+                found = self.calls.fstat(fd)
+                if not stat.S_ISREG(found.st_mode):
+                    raise StoreError(errno.EINVAL, f"{self.root / path}: not a plain file")
+                if not self.shared_with_group and found.st_uid not in self._trusted_uids:
+                    raise StoreError(errno.EPERM, f"{self.root / path}: belongs to user {found.st_uid}, not read")
+                if found.st_size > limit:
+                    raise StoreError(
+                        errno.EFBIG, f"{self.root / path}: {found.st_size} bytes, at most {limit} are read"
+                    )
+                if self._caches_may_be_old:
+                    with suppress(OSError):  # drop what this client may have cached of an older content
+                        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                chunks, size = [], 0
+                while chunk := self.calls.read(fd, min(limit + 1 - size, 1 << 20)):
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > limit:
+                        raise StoreError(errno.EFBIG, f"{self.root / path}: grew beyond {limit} bytes while read")
+                if size != found.st_size:
+                    raise OSError(errno.ESTALE, "torn read")
+                return b"".join(chunks)
+            finally:
+                self.calls.close(fd)
+
+    def names(self, path: str = "") -> list[str]:
+        """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty.
+
+        Raises:
+            StoreUnavailable: The file system gave no answer, or the root itself is not there.
+        """
+
+        return self.names_if_there(path) or []
+
+    def names_if_there(self, path: str) -> list[str] | None:
+        """As `names`; None where the folder is not there now."""
+
+        def once() -> list[str] | None:
+            found = self._listing(path)
+            return None if found is None else sorted(name for name in found if not name.startswith(TEMP_PREFIX))
+
+        return self._retry(path, once)
+
+    # ---- the way to a file
+
+    def _listing(self, path: str) -> list[str] | None:
+        above, _, name = path.rpartition("/")
+        with self._folder(above) as folder:
+            if folder is None:
+                return None
+            # Opened for reading by its name, which makes an NFS client ask the server what is in it now.
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                fd = self.calls.open(name or ".", flags, dir_fd=folder)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise _not_a_folder(error, self.root / path, name) from error
+            try:
+                return self.calls.listdir(fd)
+            finally:
+                self.calls.close(fd)
+
+    @contextmanager
+    def _folder(self, path: str) -> Iterator[int | None]:
+        """An O_PATH descriptor of a folder below the root, None if a name on the way is not there now."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            fd = self.calls.open(str(self.root), flags)
+        except FileNotFoundError as error:
+            raise OSError(errno.ESTALE, f"{self.root} is not there: unmounted, or removed?") from error
+        try:
+            for name in filter(None, path.split("/")):
+                try:
+                    below = self.calls.open(name, flags | os.O_NOFOLLOW, dir_fd=fd)
+                except FileNotFoundError:
+                    yield None
+                    return
+                except OSError as error:
+                    raise _not_a_folder(error, self.root / path, name) from error
+                self.calls.close(fd)
+                fd = below
+            yield fd
+        finally:
+            self.calls.close(fd)
+
+    @contextmanager
+    def _parent(self, path: str) -> Iterator[tuple[int | None, str]]:
+        folder, _, name = path.rpartition("/")
+        if not name:
+            raise StoreError(errno.EINVAL, f"{path!r} does not name a file")
+        with self._folder(folder) as fd:
+            yield fd, name
+
+    @contextmanager
+    def _existing_parent(self, path: str) -> Iterator[tuple[int, str]]:
+        with self._parent(path) as (fd, name):
+            if fd is None:
+                raise OSError(errno.ENOENT, "the folder is not there")
+            yield fd, name
+
+    def _check_path(self, path: str) -> None:
+        try:
+            is_path = b"\0" not in os.fsencode(path)
+        except UnicodeEncodeError:
+            is_path = False
+        if not is_path or not {".", ".."}.isdisjoint(path.split("/")):
+            raise StoreError(errno.EINVAL, f"{path!r} is not a path below {self.root}")
+
+    def _retry(self, path: str, once: Callable[[], T]) -> T:
+        self._check_path(path)
+        pause_s = _FIRST_PAUSE_S
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return once()
+            except StoreError:
+                raise
+            except OSError as error:
+                what = f"{self.root / path}: {error.strerror or error}"
+                if error.errno in OPERATOR:
+                    raise StoreError(error.errno, f"{what} ({OPERATOR[error.errno]})") from error
+                if error.errno == errno.ELOOP:
+                    raise StoreError(error.errno, f"{what} (symbolic links are not followed)") from error
+                if error.errno not in TRANSIENT:
+                    raise StoreError(error.errno, what) from error
+                if attempt == _ATTEMPTS:
+                    raise StoreUnavailable(error.errno, f"{what}, {attempt} times in a row") from error
+            time.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s *= 3
+        raise AssertionError("unreachable")
+
+
+def _not_a_folder(error: OSError, path: Path, name: str) -> OSError:
+    """The error to raise: `error`, or a clearer one where a link or a file is in the place of a folder."""
+    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+        return StoreError(error.errno, f"{path}: {name} is not a folder, or a symbolic link")
+    return error

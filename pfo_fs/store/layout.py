@@ -1,0 +1,153 @@
+"""Every path of the shared directory, and how much of a file is read. No other module writes down a path.
+
+<shared_dir>/
+  directory.json                  the process that made the directory, once: a random id that hosts compare
+  site.yaml                       the site's operator (optional, read-only for us): what jobs may do
+  daemon.json                     the leading daemon, replaced; daemon.lock beside it
+  leaders/<generation>.json       one per change of leader, once
+  archive/<job_id>/               jobs that are over
+  profiles/<key>/<job_id>.csv     that job's coordinator, replaced: what it has measured, for later jobs of its kind
+  profiles/<key>/about.json       what the key stands for, once, for people
+  power-limit/<key>/              measurements that the power-limit optimizers of several jobs share
+    <limit in W>.begun            the first job that began with this limit, once: others take another one
+    <limit in W>.json             the first job that has measured this limit, once
+    result-<selector>.json        the first job that has chosen, once
+  jobs/<job_id>/
+    job.json                      rank 0, once, after the folders below are there
+    coordinator.json              who schedules this job, once: a daemon, or rank 0 itself
+    ranks/<rank>.json             that rank, once
+    order/<rank>.json             that rank, once: the instructions of its first complete step
+    current.json                  the coordinator, replaced: number in force, state, message for people
+    sched/<number>/<plan>.json    the coordinator, once: a plan of all ranks that follow it
+    sched/<number>/index.json     the coordinator, once, after the plans: commits schedule <number>
+    sched/<number>/<rank>.json    the coordinator, after the index: the plan of this rank, for people
+    prof/<number>/<rank>.json     that rank, once: what it measured under schedule <number>
+    progress/<rank>.json          one helper process per host, replaced, rarely
+    iteration_times/<rank>.json   one helper process per host, replaced: time of a pipeline's iterations
+    cached_profile.json           the coordinator, once: what earlier jobs had measured
+    model.json                    the coordinator, replaced: what the scheduler plans with
+    schedule.yaml                 a person (optional, read-only for us)
+    schedule.status.yaml          the coordinator, replaced: what became of it
+    end.json                      rank 0, or the daemon when the job is given up, once
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+RECORD_LIMIT = 256 * 1024
+"""Bytes of the largest small record that is read."""
+PLAN_LIMIT = 8 * 1024 * 1024
+"""Bytes of the largest plan, index or result that is read."""
+PROFILE_LIMIT = 2 * 1024 * 1024
+"""Bytes of the largest profile of another job that is read."""
+YAML_LIMIT = 256 * 1024
+"""Bytes of the largest schedule.yaml that is read."""
+SITE_LIMIT = 16 * 1024
+"""Bytes of the largest site.yaml that is read."""
+
+DIRECTORY = "directory.json"
+SITE = "site.yaml"
+DAEMON = "daemon.json"
+DAEMON_LOCK = "daemon.lock"
+LEADERS = "leaders"
+JOBS = "jobs"
+ARCHIVE = "archive"
+PROFILES = "profiles"
+POWER_LIMIT = "power-limit"
+
+# Below a job's folder.
+JOB = "job.json"
+COORDINATOR = "coordinator.json"
+RANKS = "ranks"
+ORDER = "order"
+CURRENT = "current.json"
+SCHEDULES = "sched"
+RESULTS = "prof"
+PROGRESS = "progress"
+ITERATION_TIMES = "iteration_times"
+CACHED_PROFILE = "cached_profile.json"
+MODEL = "model.json"
+YAML = "schedule.yaml"
+YAML_STATUS = "schedule.status.yaml"
+END = "end.json"
+JOB_FOLDERS = (RANKS, ORDER, SCHEDULES, RESULTS, PROGRESS, ITERATION_TIMES)
+
+_NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")
+_NUMBER = re.compile(r"0|[1-9]\d{0,8}")
+_LARGEST_GAP = 1000
+
+
+def job(job_id: str, *, archived: bool = False) -> str:
+    """A job's folder, below the shared directory."""
+    return f"{ARCHIVE if archived else JOBS}/{job_id}"
+
+
+def leader(generation: int) -> str:
+    """The record of the daemon that leads in a generation."""
+    return f"{LEADERS}/{generation}.json"
+
+
+def profile(key: str, job_id: str) -> str:
+    """The profile of one job among those of its kind."""
+    return f"{PROFILES}/{key}/{job_id}.csv"
+
+
+def profile_about(key: str) -> str:
+    """What the key of a kind of jobs stands for."""
+    return f"{PROFILES}/{key}/about.json"
+
+
+def power_limit(key: str, name: str = "") -> str:
+    """The folder of one kind of power-limit measurement, or a file in it."""
+    return f"{POWER_LIMIT}/{key}/{name}" if name else f"{POWER_LIMIT}/{key}"
+
+
+def of_rank(folder: str, rank: int) -> str:
+    """A rank's file in one of a job's folders."""
+    return f"{folder}/{rank}.json"
+
+
+def rank_lock(rank: int) -> str:
+    """The lock that a rank holds while it registers."""
+    return f"{RANKS}/.{rank}.lock"
+
+
+def schedule(number: int, name: str = "") -> str:
+    """The folder of a schedule, or a file in it."""
+    return f"{SCHEDULES}/{number}/{name}" if name else f"{SCHEDULES}/{number}"
+
+
+def index(number: int) -> str:
+    """The commit of a schedule."""
+    return schedule(number, "index.json")
+
+
+def results(number: int) -> str:
+    """The folder of what ranks measured under a schedule."""
+    return f"{RESULTS}/{number}"
+
+
+def numbered_files(names: Iterable[str]) -> list[int]:
+    """Returns n of every `<n>.json`, ascending; other names are left out."""
+    return sorted(int(found[1]) for found in map(_NUMBERED.fullmatch, names) if found)
+
+
+def numbered_folders(names: Iterable[str]) -> list[int]:
+    """Returns every name that is a number, ascending."""
+    return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
+
+
+def without_jumps(numbers: Iterable[int]) -> list[int]:
+    """Returns ascending numbers up to the first gap of more than 1,000.
+
+    Processes count up by one. One planted file with an absurd number must not use up all numbers, nor look like the
+    newest of a series; some missing numbers are tolerated, for people delete files.
+    """
+    found: list[int] = []
+    for number in numbers:
+        if number - (found[-1] if found else 0) > _LARGEST_GAP:
+            break
+        found.append(number)
+    return found

@@ -1,0 +1,83 @@
+"""Which daemon leads: the newest generation in `leaders/` whose record proves itself."""
+
+from __future__ import annotations
+
+import logging
+
+from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
+from pfo_fs.store import layout
+from pfo_fs.store.bodies import LeaderBody
+from pfo_fs.store.fs import Files
+from pfo_fs.store.records import Header, decode, encode
+
+log = logging.getLogger(__name__)
+
+_MOST_READS = 32
+_TRIES = 3
+"""So often a record is read before it counts as bad: a stale read may show an older content."""
+
+
+class Leaders:
+    """The generations of daemons.
+
+    A file name alone proves nothing: any member of the directory's group can put `leaders/999999999.json` there. A
+    generation counts only if its record is valid and says the same number, and if no more than 1,000 numbers are
+    missing below it. Names of bad records are skipped when a daemon claims the next generation.
+
+    Args:
+        files: The shared directory.
+        writer: Who claims, for people.
+    """
+
+    def __init__(self, files: Files, writer: str) -> None:
+        self._files = files
+        self._writer = writer
+        self._valid: set[int] = set()
+        self._bad_reads: dict[int, int] = {}
+
+    def newest(self) -> int:
+        """Returns the newest generation that a daemon has claimed; 0 before the first.
+
+        Costs one listing, and up to 32 reads of records that were not judged before.
+
+        Raises:
+            StoreUnavailable: The file system gave no answer.
+        """
+        reads = 0
+        for generation in reversed(self._listed()):
+            if generation not in self._valid and reads < _MOST_READS and self._bad_reads.get(generation, 0) < _TRIES:
+                reads += 1
+                self._judge(generation)
+            if generation in self._valid:
+                return generation
+        return 0
+
+    def next_free(self) -> int:
+        """Returns the number that the next leader claims: above all names that are there, whatever they hold."""
+        return max(self._listed(), default=0) + 1
+
+    def claim(self, body: LeaderBody) -> bool:
+        """Becomes the leader of `body.generation`; False if another daemon has."""
+        data = encode(Header("leader", "", self._writer, body.generation), body)
+        claimed = self._files.claim(layout.leader(body.generation), data)
+        if claimed:
+            self._valid.add(body.generation)
+        return claimed
+
+    def _listed(self) -> list[int]:
+        return layout.without_jumps(layout.numbered_files(self._files.names(layout.LEADERS)))
+
+    def _judge(self, generation: int) -> None:
+        try:
+            data = self._files.read(layout.leader(generation), layout.RECORD_LIMIT)
+            if data is not None and decode(data, "leader", LeaderBody)[1].generation == generation:
+                self._valid.add(generation)
+                return
+            problem = "it is not the record of this generation"
+        except StoreUnavailable:
+            raise
+        except (RecordError, StoreError) as error:
+            problem = str(error.args[-1])
+        self._bad_reads[generation] = self._bad_reads.get(generation, 0) + 1
+        if self._bad_reads[generation] == _TRIES:
+            log.warning("%s is ignored: %s", layout.leader(generation), problem)

@@ -1,0 +1,89 @@
+"""Profiles that jobs leave for later jobs of their kind: `profiles/<key>/<job_id>.csv`."""
+
+from __future__ import annotations
+
+from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.models import is_safe_job_id
+from pfo_fs.store import layout
+from pfo_fs.store.fs import Files
+
+_MOST_PROFILES = 16
+_MOST_KEYS = 10_000
+
+
+class ProfileFiles:
+    """One job's view of the profiles of all jobs.
+
+    Args:
+        files: The shared directory.
+        job_id: The job.
+    """
+
+    def __init__(self, files: Files, job_id: str) -> None:
+        self._files = files
+        self._job_id = job_id
+
+    def path(self, key: str) -> str:
+        """Where this job's profile lies, below the shared directory."""
+        return layout.profile(key, self._job_id)
+
+    def write(self, key: str, csv: str, about: str) -> None:
+        """Publishes what this job has measured.
+
+        Args:
+            key: Of jobs that can use it, a plain name.
+            csv: The profile.
+            about: What the key stands for, as JSON.
+        """
+        for folder in (layout.PROFILES, f"{layout.PROFILES}/{key}"):
+            self._files.make_folder(folder)
+        self._files.claim(layout.profile_about(key), about.encode())
+        self._files.publish(self.path(key), csv.encode())
+
+    def read_own(self, key: str) -> str:
+        """What this job has measured, as `write` was given it last; empty if nothing."""
+        try:
+            return (self._files.read(self.path(key), layout.PROFILE_LIMIT) or b"").decode()
+        except (StoreError, UnicodeDecodeError):
+            return ""
+
+    def read_others(self, key: str) -> dict[str, str]:
+        """What the latest jobs with this key have measured, by job id; what is too large or not text is left out."""
+        found: dict[str, str] = {}
+        for name in reversed(self._files.names(f"{layout.PROFILES}/{key}")):
+            if len(found) == _MOST_PROFILES:
+                break
+            job_id = name.removesuffix(".csv")
+            if name.endswith(".csv") and job_id != self._job_id and is_safe_job_id(job_id):
+                try:
+                    data = self._files.read(f"{layout.PROFILES}/{key}/{name}", layout.PROFILE_LIMIT)
+                    found[job_id] = (data or b"").decode()
+                except (StoreError, UnicodeDecodeError):
+                    continue
+        return found
+
+    def find(self, path: str = "") -> str | None:
+        """Returns this job's profile; None if there is none.
+
+        Args:
+            path: Where `model.json` says that it lies; empty: the folder of every key is looked into.
+
+        Raises:
+            RecordError: `path` is not the path of a profile, or the file is not text.
+            StoreError: It cannot be read.
+        """
+        if path:
+            parts = path.split("/")
+            if len(parts) != 3 or parts[0] != layout.PROFILES or ".." in parts:
+                raise RecordError(f"model.json: {path!r} is not the path of a profile below the shared directory")
+            paths = [path]
+        else:
+            paths = [self.path(key) for key in self._files.names(layout.PROFILES)[:_MOST_KEYS]]
+        for one in paths:
+            data = self._files.read(one, layout.PROFILE_LIMIT)
+            if data is not None:
+                try:
+                    return data.decode()
+                except UnicodeDecodeError as error:
+                    raise RecordError(f"{one}: is not text: {error}") from None
+        return None

@@ -1,0 +1,187 @@
+"""A job's schedules: plan files, the index that commits them, and one file per rank for people.
+
+Ranks read `index.json` and the plan that it names for their stage, which all ranks of a host often share. After the
+commit every rank's plan gets a second name, `<rank>.json`: a hard link, which costs one call of the file server and no
+space; a file of its own costs several. Some file systems take few links of one file (GlusterFS on ext4 refuses
+the 49th), so every 32nd rank gets a copy, which the next ones link to; without hard links every rank gets one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.store import bodies as b
+from pfo_fs.store import layout
+from pfo_fs.store.record_folder import RecordFolder
+
+_RANK_FILES_AT_ONCE = 64
+_NAMES_PER_FILE = 32
+
+
+class _RankFile(NamedTuple):
+    """A file for a person: its name, the plan that it holds, and the file that it is linked to; None: it is a copy."""
+
+    name: str
+    plan: str
+    same_as: str | None
+
+
+@dataclass
+class ScheduleFiles(RecordFolder):
+    """The schedules in a job's folder."""
+
+    _last_plan: tuple[str, FrequencySchedule] | None = None
+    _unnamed: tuple[int, deque[_RankFile]] = field(default_factory=lambda: (-1, deque()))
+
+    def write_schedule(
+        self,
+        number: int,
+        generation: int,
+        start_step: int,
+        source: b.Source,
+        schedules: Sequence[FrequencySchedule],
+        rank_infos: Sequence[RankInfo],
+        steps: int = 0,
+    ) -> bool:
+        """Writes schedule `number` and commits it with its index; False if another process committed that number.
+
+        Plan files are named after their content, so a restarted or a second coordinator never mixes two plans. The
+        files of up to 64 ranks are written as well; see `write_rank_files` for the others.
+        """
+        self.files.make_folder(f"{self.path}/{layout.schedule(number)}")
+        files: dict[str, str] = {}
+        for group, ranks, schedule in _groups(schedules, rank_infos):
+            plan = b.PlanBody(
+                number=number,
+                start_step=start_step,
+                steps=steps,
+                ranks=ranks,
+                frequencies=schedule.frequencies,
+                stages=schedule.stages,
+            )
+            digest = hashlib.sha256(plan.model_dump_json(exclude={"ranks"}).encode()).hexdigest()[:12]
+            files[group] = f"{group.replace(':', '-')}.{digest}.json"
+            self.claim("schedule", plan, layout.schedule(number, files[group]), readable=True)
+        index = b.IndexBody(
+            number=number, generation=generation, start_step=start_step, source=source, steps=steps, files=files
+        )
+        if not self.claim("index", index, layout.index(number)):
+            return False
+        self._unnamed = (number, deque(_rank_files(index, rank_infos)))
+        with suppress(StoreError, RecordError):  # the schedule is committed; a later call continues
+            self.write_rank_files(number, rank_infos)
+        return True
+
+    def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo], most: int = _RANK_FILES_AT_ONCE) -> bool:
+        """Gives every rank's plan its name `<rank>.json`, at most `most` of them per call; True when all are there.
+
+        A coordinator calls this at each look, for the schedule in force: jobs with many ranks get their files after
+        the commit, and so do jobs whose coordinator died between commit and files. Costs nothing once all are there.
+
+        Raises:
+            StoreError: The directory does not take them.
+        """
+        if self._unnamed[0] != number:
+            self._unnamed = (number, deque(self._missing_rank_files(number, rank_infos)))
+        waiting = self._unnamed[1]
+        folder = f"{self.path}/{layout.schedule(number)}"
+        for _ in range(min(most, len(waiting))):
+            wanted = waiting[0]
+            if wanted.same_as is None or not self.files.link(f"{folder}/{wanted.same_as}", wanted.name):
+                data = self.files.read(f"{folder}/{wanted.plan}", layout.PLAN_LIMIT)
+                if data is not None:
+                    self.files.claim(f"{folder}/{wanted.name}", data)
+            waiting.popleft()
+        return not waiting
+
+    def _missing_rank_files(self, number: int, rank_infos: Sequence[RankInfo]) -> list[_RankFile]:
+        try:
+            index = self.read_index(number)
+        except RecordError:
+            return []
+        there = set(self.files.names(f"{self.path}/{layout.schedule(number)}"))
+        wanted = _rank_files(index, rank_infos) if index is not None else []
+        return [file for file in wanted if file.plan in there and file.name not in there]
+
+    def schedule_numbers(self) -> list[int]:
+        """Numbers that have a folder, committed or not, ascending; what comes after a jump was planted."""
+        return layout.without_jumps(layout.numbered_folders(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
+
+    def read_index(self, number: int) -> b.IndexBody | None:
+        """The commit of schedule `number`; None if it was never committed."""
+        index = self.read("index", b.IndexBody, layout.index(number), layout.PLAN_LIMIT)
+        if index is not None and index.number != number:
+            raise RecordError(f"{self.location / layout.index(number)}: it commits schedule {index.number}")
+        return index
+
+    def read_schedule(self, index: b.IndexBody, rank_info: RankInfo) -> FrequencySchedule | None:
+        """The schedule of one rank; None if the index says nothing about it: its clock is left alone.
+
+        Raises:
+            RecordError: The plan file is missing or not valid.
+        """
+        name = index.plan_file(rank_info)
+        if name is None:
+            return None
+        path = layout.schedule(index.number, name)
+        if self._last_plan is None or self._last_plan[0] != path:  # the ranks of a host often share a stage
+            plan = self.read("schedule", b.PlanBody, path, layout.PLAN_LIMIT)
+            if plan is None:
+                raise RecordError(f"{self.location / path} is missing")
+            if plan.number != index.number:
+                raise RecordError(f"{self.location / path}: it is of schedule {plan.number}")
+            try:
+                self._last_plan = (path, plan.schedule(rank_info.rank))
+            except ValueError as error:
+                raise RecordError(f"{self.location / path}: {error}") from None
+        return self._last_plan[1].model_copy(update={"rank": rank_info.rank})
+
+
+def _rank_files(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[_RankFile]:
+    """The files of all ranks that have a plan, each after the file that it is linked to."""
+    files: list[_RankFile] = []
+    newest: dict[str, tuple[str, int]] = {}  # of each plan: the file that the next name is given to, and its names
+    for info in rank_infos:
+        plan = index.plan_file(info)
+        if plan is None:
+            continue
+        name = f"{info.rank}.json"
+        same_as, names = newest.get(plan, (plan, 1))
+        if names == _NAMES_PER_FILE:
+            files.append(_RankFile(name, plan, None))
+            newest[plan] = (name, 1)
+        else:
+            files.append(_RankFile(name, plan, same_as))
+            newest[plan] = (same_as, names + 1)
+    return files
+
+
+def _groups(
+    schedules: Sequence[FrequencySchedule], rank_infos: Sequence[RankInfo]
+) -> list[tuple[str, list[int], FrequencySchedule]]:
+    """Groups ranks that do the same: `stage:S` where all ranks of stage S agree, else `rank:R` one by one."""
+    by_rank = {schedule.rank: schedule for schedule in schedules}
+    stages: dict[int, list[int]] = {}
+    for info in rank_infos:
+        stages.setdefault(info.pp_rank, []).append(info.rank)
+    groups: list[tuple[str, list[int], FrequencySchedule]] = []
+    for stage in sorted(stages):
+        ranks = sorted(stages[stage])
+        found = [by_rank.get(rank) for rank in ranks]
+        first = found[0]
+        if first is not None and all(_same(first, other) for other in found):
+            groups.append((f"stage:{stage}", ranks, first))
+        else:
+            groups.extend((f"rank:{one.rank}", [one.rank], one) for one in found if one is not None)
+    return groups
+
+
+def _same(one: FrequencySchedule, other: FrequencySchedule | None) -> bool:
+    return other is not None and one.frequencies == other.frequencies and one.stages == other.stages

@@ -1,0 +1,47 @@
+"""The system calls on the shared directory, and what each of their errors means."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+TRANSIENT = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ESTALE ENOENT EEXIST EBUSY EBADFD EBADF ENOTCONN ETIMEDOUT EIO ENOLCK EINTR EAGAIN EHOSTDOWN EHOSTUNREACH "
+        "ENETDOWN ENETUNREACH ECONNRESET ECONNABORTED ECONNREFUSED EREMOTEIO ENXIO EACCES"
+    ).split()
+)
+"""Errors that may pass: the operation is tried again, by path."""
+OPERATOR = {
+    errno.ENOSPC: "the file system is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.EPERM: "this user may not do that here",
+}
+"""Errors that only an operator can mend, and what they mean."""
+NO_HARD_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
+"""What `link` says where a file system has no hard links, or no more for this file."""
+
+
+class SystemCalls:
+    """The system calls that `Files` makes, one method each, so that tests can let any one of them fail."""
+
+    open = staticmethod(os.open)
+    close = staticmethod(os.close)
+    read = staticmethod(os.read)
+    write = staticmethod(os.write)
+    fsync = staticmethod(os.fsync)
+    fstat = staticmethod(os.fstat)
+    fchmod = staticmethod(os.fchmod)
+    replace = staticmethod(os.replace)
+    rename = staticmethod(os.rename)
+    link = staticmethod(os.link)
+    unlink = staticmethod(os.unlink)
+    mkdir = staticmethod(os.mkdir)
+    rmdir = staticmethod(os.rmdir)
+    stat = staticmethod(os.stat)
+
+    @staticmethod
+    def listdir(fd: int) -> list[str]:
+        return os.listdir(fd)

@@ -1,0 +1,79 @@
+"""A host's helper in a thread of the test, and clients of its ranks, over real sockets."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from pathlib import Path
+
+from pfo_fs.helper.client import HelperClient
+from pfo_fs.helper.local_coordinator import CoordinatorThread
+from pfo_fs.helper.loop import HelperLoop
+from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.state import HelperState
+from pfo_fs.ipc import messages, transport
+from pfo_fs.models import JobInfo, RankInfo
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import Files, JobFolder, SharedDirectory
+
+
+class Host:
+    """One host.
+
+    Attributes:
+        clocks_reset: GPU specs whose clocks the helper had put back.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.token = secrets.token_hex(8)
+        self.address = f"pfo-fs-test-{self.token}"
+        self.clocks_reset: list[str] = []
+        server = transport.listen(self.address)
+        settings = PFOSettings()
+        operations = DirectoryOperations(str(root), "test", settings.scheduler)
+        self.state = HelperState(self.token, poll_interval_s=None, now_s=time.monotonic())
+        self.loop = HelperLoop(
+            self.state, operations, lambda post: CoordinatorThread(operations, settings, post), self.clocks_reset.append
+        )
+        self.thread = threading.Thread(target=self.loop.serve, args=(server,), daemon=True)
+        self.thread.start()
+        self.clients: list[HelperClient] = []
+
+    def client(self, rank: int, token: str | None = None) -> HelperClient:
+        client = HelperClient(
+            self.address, str(self.root), token or self.token, rank, {}, start_at_once=False, deadline_s=5
+        )
+        self.clients.append(client)
+        return client
+
+    def create(self, client: HelperClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:
+        info = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
+        job = {"job_info": info.model_dump(), "coordination": mode}
+        created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, 5)
+        chosen = client.request(
+            messages.ChooseCoordination(mode=mode),  # type: ignore[arg-type]
+            messages.CoordinationChosen,
+            15,
+        )
+        return {"job_id": created.job_id, "coordination": chosen.coordination}
+
+    def join(self, client: HelperClient, job: dict[str, str], info: RankInfo, nonce: str = "n") -> messages.Joined:
+        body = {"rank_info": info.model_dump(), "nonce": nonce}
+        return client.request(
+            messages.JoinJob(attempt="a", **job, rank_body=body),  # type: ignore[arg-type]
+            messages.Joined,
+            5,
+        )
+
+    def folder(self, job: dict[str, str]) -> JobFolder:
+        folder = SharedDirectory(Files(self.root), "test").job(job["job_id"])
+        folder.read_job()
+        return folder
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        self.thread.join(10)
+        assert not self.thread.is_alive(), "the helper ends when its clients have gone"

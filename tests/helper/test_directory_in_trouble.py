@@ -1,0 +1,145 @@
+"""The helper while the shared directory hangs, refuses or holds damaged records: waits end, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helper_host import Host
+from jobs import rank_infos
+
+from pfo_fs.coordination import Coordinator
+from pfo_fs.errors import CoordinationError, RecordError
+from pfo_fs.ipc import messages, transport
+from pfo_fs.store import JobFolder, bodies
+
+Wait = Callable[..., Any]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    host.close()
+
+
+def measurement(rank: int, number: int) -> messages.MeasurementReport:
+    result = {"rank": rank, "iter_time": [1.0], "iter_energy": [2.0]}
+    return messages.MeasurementReport(number=number, first_step=3, result=result)
+
+
+def test_a_mount_that_hangs_means_default_clocks_after_long_and_the_schedule_again_when_it_answers(
+    host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
+) -> None:
+    answers = threading.Event()
+    read_current = JobFolder.read_current
+
+    def hangs(folder: JobFolder) -> bodies.CurrentBody | None:
+        answers.wait(30)
+        return read_current(folder)
+
+    monkeypatch.setattr("pfo_fs.helper.state.FALLBACK_AFTER_S", 0.2)
+    client, (info,) = host.client(0), rank_infos(1)
+    job = host.create(client)
+    monkeypatch.setattr(JobFolder, "read_current", hangs)
+    host.join(client, job, info)
+    host.folder(job).write_current(bodies.CurrentBody(generation=1, number=-1, state="running"))
+    try:
+        wait_for(lambda: isinstance(client.poll(), messages.DirectoryLost), what="default clocks")
+    finally:
+        answers.set()
+    wait_for(lambda: isinstance(client.poll(), messages.DirectoryBack), what="the schedule, again")
+
+
+def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
+    plans, may_go_on = threading.Event(), threading.Event()
+
+    def plan(_: Coordinator) -> float:
+        plans.set()
+        may_go_on.wait(30)
+        return 1.0
+
+    monkeypatch.setattr(Coordinator, "poll", plan)
+    client, (info,) = host.client(0), rank_infos(1)
+    job = host.create(client, mode="local")
+    try:
+        assert plans.wait(10)
+        host.join(client, job, info)
+        client.send(measurement(0, 0))
+        wait_for(lambda: host.folder(job).ranks_with_result(0) == [0], what="the result")
+    finally:
+        may_go_on.set()
+
+
+def test_a_registration_that_finds_a_damaged_record_is_refused_and_the_helper_goes_on(
+    host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
+) -> None:
+    def damaged(_: JobFolder, body: bodies.RankBody) -> None:
+        raise RecordError("ranks/0.json: no complete record")
+
+    client, (info,) = host.client(0), rank_infos(1)
+    job = host.create(client)
+    with monkeypatch.context() as broken:
+        broken.setattr(JobFolder, "register_rank", damaged)
+        with pytest.raises(CoordinationError, match="no complete record"):
+            host.join(client, job, info)
+    host.join(client, job, info)
+    client.send(measurement(0, 0))
+    wait_for(lambda: host.folder(job).ranks_with_result(0) == [0], what="the result")
+
+
+def test_a_rank_that_another_process_has_taken_does_not_block_the_records_behind_it(host: Host, wait_for: Wait) -> None:
+    first, second = host.client(0), host.client(1)
+    infos = rank_infos(2)
+    job = host.create(first, ranks=2)
+    host.folder(job).register_rank(bodies.RankBody(rank_info=infos[1], nonce="another process"))
+    away = host.root.with_name(f"{host.root.name}.away")
+    host.root.rename(away)
+    host.join(second, job, infos[1])  # answered at once, written when the directory is back
+    second.send(measurement(1, 0))
+    away.rename(host.root)
+    wait_for(lambda: host.folder(job).ranks_with_result(0) == [1], what="the result behind the registration")
+    refused = wait_for(second.poll, what="the refusal")
+    assert isinstance(refused, messages.Refused)
+    assert refused.taken
+
+
+def test_a_helper_that_takes_the_place_of_another_goes_on_under_its_name(tmp_path: Path, wait_for: Wait) -> None:
+    infos = rank_infos(3)
+    old = Host(tmp_path)
+    job = old.create(old.client(0), ranks=3)
+    names = [old.join(old.client(rank), job, infos[rank]).helper_name for rank in (1, 2)]
+    assert names == [0, 0], "rank 0 is on this host"
+    old.close()
+    new = Host(tmp_path)
+    client = new.client(2)
+    body = {"rank_info": infos[2].model_dump(), "nonce": "n"}
+    join = messages.JoinJob(job_id=job["job_id"], attempt="a", coordination="daemon", rank_body=body, helper_name=0)
+    assert client.request(join, messages.Joined, 5).helper_name == 0
+    client.send(messages.ProgressReport(step=3, number=0))
+    wait_for(lambda: (record := new.folder(job).read_progress(0)) and record.ranks[-1].step == 3, what="progress")
+    assert new.folder(job).progress_names() == [0]
+    new.close()
+
+
+@pytest.mark.parametrize("releases", [True, False])
+def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(
+    host: Host, releases: bool, wait_for: Wait
+) -> None:
+    trainer = host.client(0)
+    job = host.create(trainer)
+    host.join(trainer, job, rank_infos(1)[0])
+    with transport.connect(host.address) as connection:
+        hello = messages.Hello(rank=0, role="clocks", token=host.token, gpu_spec="simulated:x")
+        connection.send(transport.encode(hello))
+        if releases:
+            connection.send(transport.encode(messages.ClocksReleased()))
+    trainer.close()
+    host.thread.join(10)
+    assert host.clocks_reset == ([] if releases else ["simulated:x"])
+    end = host.folder(job).read_end()
+    assert end is not None
+    assert end.reason == "crashed"

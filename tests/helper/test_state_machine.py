@@ -1,0 +1,216 @@
+"""The helper's state under everything that may happen to it, in any order, in virtual time."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from jobs import rank_infos
+
+from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreUnavailable
+from pfo_fs.helper import events as e
+from pfo_fs.helper import operations as op
+from pfo_fs.helper import state as helper_state
+from pfo_fs.helper.state import HelperState
+from pfo_fs.ipc import messages as m
+from pfo_fs.store import bodies
+
+RANKS = 3
+INFOS = rank_infos(RANKS)
+ERRORS: list[PfoError | None] = [
+    None,
+    None,
+    None,
+    StoreUnavailable(errno.EIO, "no answer"),
+    RecordError("damaged"),
+    AlreadyClaimed(errno.EEXIST, "taken"),
+]
+
+
+class HelperMachine(RuleBasedStateMachine):
+    """Training, clock processes, the worker and the directory around one helper state.
+
+    What must hold: the worker carries operations out in the order in which it was given them, so a lost one shows; no
+    result reaches the directory twice; every registration is answered once the directory has spoken; ranks are sent to
+    default clocks only after long silence, and told when it is over; nothing grows without bound.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+        self.running: list[op.Operation] = []
+        self.sent: dict[int, list[m.Message]] = {}
+        self.trainers: dict[int, int] = {}
+        self.clock_processes: dict[int, int] = {}
+        self.results: list[tuple[int, int]] = []
+        self.reset: list[str] = []
+        self.stopped = False
+        self.next_client = 0
+        self.measured = 0
+        self.number = 0
+        self.silent_since: float | None = None
+        self.lost_told = False
+        self.do(self.state.first_actions())
+
+    # ---- what the loop does
+
+    def do(self, actions: list[e.Action]) -> None:
+        for action in actions:
+            match action:
+                case e.Send(client, message):
+                    self.sent.setdefault(client, []).append(message)
+                    if isinstance(message, (m.DirectoryLost, m.DirectoryBack)):
+                        self.lost_told = isinstance(message, m.DirectoryLost)
+                case e.Run(operation):
+                    self.running.append(operation)
+                case e.ResetClocks(spec):
+                    self.reset.append(spec)
+                case e.Stop():
+                    self.stopped = True
+
+    def tell(self, event: e.Event) -> None:
+        self.do(self.state.handle(event, self.now_s))
+
+    # ---- what happens
+
+    @rule(rank=st.integers(0, RANKS - 1), name=st.sampled_from([None, 0, 1]))
+    def a_rank_joins(self, rank: int, name: int | None) -> None:
+        if rank in self.trainers:
+            return
+        client, self.next_client = self.next_client, self.next_client + 1
+        self.trainers[rank] = client
+        self.tell(e.MessageArrived(client, m.Hello(rank=rank, role="training", token="token")))
+        body = {"rank_info": INFOS[rank].model_dump(), "nonce": "n"}
+        join = m.JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body=body, helper_name=name)
+        self.tell(e.MessageArrived(client, join))
+
+    @rule(rank=st.integers(0, RANKS - 1))
+    def a_clock_process_connects(self, rank: int) -> None:
+        if rank in self.clock_processes:
+            return
+        client, self.next_client = self.next_client, self.next_client + 1
+        self.clock_processes[rank] = client
+        hello = m.Hello(rank=rank, role="clocks", token="token", gpu_spec=f"gpu{rank}")
+        self.tell(e.MessageArrived(client, hello))
+
+    @precondition(lambda self: self.clock_processes)
+    @rule(data=st.data())
+    def a_clock_process_measures(self, data: Any) -> None:
+        rank = data.draw(st.sampled_from(sorted(self.clock_processes)))
+        self.measured += 1
+        result = {"rank": rank, "iter_time": [1.0], "iter_energy": [1.0]}
+        report = m.MeasurementReport(number=self.measured, first_step=0, result=result)
+        self.tell(e.MessageArrived(self.clock_processes[rank], report))
+
+    @precondition(lambda self: self.clock_processes)
+    @rule(data=st.data(), step=st.integers(-1, 1000))
+    def a_clock_process_reports(self, data: Any, step: int) -> None:
+        rank = data.draw(st.sampled_from(sorted(self.clock_processes)))
+        report = m.ProgressReport(step=step, number=0, iter_time_s=1.0, iteration_times=[(max(step, 0), 0, 1.0)])
+        self.tell(e.MessageArrived(self.clock_processes[rank], report))
+
+    @precondition(lambda self: self.clock_processes)
+    @rule(data=st.data(), releases=st.booleans())
+    def a_clock_process_goes(self, data: Any, releases: bool) -> None:
+        rank = data.draw(st.sampled_from(sorted(self.clock_processes)))
+        client = self.clock_processes.pop(rank)
+        if releases:
+            self.tell(e.MessageArrived(client, m.ClocksReleased()))
+        before = len(self.reset)
+        self.tell(e.ClientGone(client))
+        assert len(self.reset) == before + (not releases), "clocks are put back if, and only if, that was not done"
+
+    @precondition(lambda self: self.trainers)
+    @rule(data=st.data(), says_goodbye=st.booleans())
+    def a_rank_goes(self, data: Any, says_goodbye: bool) -> None:
+        rank = data.draw(st.sampled_from(sorted(self.trainers)))
+        client = self.trainers.pop(rank)
+        if says_goodbye:
+            self.tell(e.MessageArrived(client, m.Goodbye(reason="finished")))
+        self.tell(e.ClientGone(client))
+
+    @rule(client=st.integers(0, 5))
+    def a_stranger_speaks(self, client: int) -> None:
+        stranger = 1000 + client
+        self.tell(e.MessageArrived(stranger, m.ProblemSeen(message="x")))
+        self.tell(e.ClientGone(stranger))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), publishes=st.booleans())
+    def the_worker_comes_back(self, data: Any, publishes: bool) -> None:
+        operation = self.running.pop(0)
+        error = data.draw(st.sampled_from(ERRORS))
+        if isinstance(operation, op.OpenDirectory | op.OpenJob | op.LookForSchedule) and isinstance(
+            error, AlreadyClaimed
+        ):
+            error = None
+        result: op.Result = None
+        if error is None:
+            match operation:
+                case op.OpenDirectory():
+                    result = True
+                case op.WriteResult(number, body):
+                    self.results.append((number, body.result.rank))
+                case op.LookForSchedule():
+                    self.number += publishes
+                    current = bodies.CurrentBody(generation=1, number=self.number, state="running")
+                    schedule = m.NewSchedule(number=self.number) if publishes else None
+                    result = op.ScheduleFound(current, schedule)
+        self.tell(e.OperationDone(operation, result, error))
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 5.0, 700.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.tell(e.TimePassed())
+
+    # ---- what must hold
+
+    @invariant()
+    def the_worker_is_never_given_a_heap(self) -> None:
+        assert len(self.running) <= 4
+
+    @invariant()
+    def no_result_is_written_twice(self) -> None:
+        assert len(self.results) == len(set(self.results))
+
+    @invariant()
+    def the_next_wake_is_never_far(self) -> None:
+        assert self.state.next_wake_s() <= self.now_s + 5.0
+
+    @invariant()
+    def ranks_are_not_sent_to_default_clocks_by_a_directory_that_answers(self) -> None:
+        if self.lost_told and not self.running:
+            assert self.state._health.unread_s() > helper_state.FALLBACK_AFTER_S
+
+    def teardown(self) -> None:
+        """The directory answers again: everything that waited gets there, and the helper ends."""
+        for client in list(self.clock_processes.values()):
+            self.tell(e.MessageArrived(client, m.ClocksReleased()))
+            self.tell(e.ClientGone(client))
+        for client in list(self.trainers.values()):
+            self.tell(e.ClientGone(client))
+        for _ in range(5000):
+            if self.running:
+                operation = self.running.pop(0)
+                result: op.Result = True if isinstance(operation, op.OpenDirectory) else None
+                if isinstance(operation, op.LookForSchedule):
+                    result = op.ScheduleFound(None)
+                if isinstance(operation, op.WriteResult):
+                    self.results.append((operation.number, operation.body.result.rank))
+                self.tell(e.OperationDone(operation, result))
+            elif self.state.is_idle and (self.stopped or not self.next_client):
+                break
+            else:
+                self.now_s += 2.0
+                self.tell(e.TimePassed())
+        else:
+            raise AssertionError("the helper does not come to an end")
+        assert len(self.results) == len(set(self.results))
+
+
+HelperMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHelperState = HelperMachine.TestCase

@@ -1,0 +1,85 @@
+"""Packets: what is sent arrives, what is not a message is refused."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfo_fs.ipc import messages, transport
+
+plain_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+)
+
+
+@given(st.dictionaries(st.text(max_size=10), plain_values, max_size=5))
+def test_a_dictionary_arrives_as_it_was_sent(message: dict[str, Any]) -> None:
+    assert transport.decode(transport.encode(message), dict) == message
+
+
+@given(
+    st.integers(0, 9),
+    st.lists(st.tuples(st.text(min_size=1, max_size=9), st.integers(0, 2000)), max_size=9),
+    st.dictionaries(st.integers(0, 99), st.integers(0, 1), max_size=4),
+)
+def test_a_schedule_arrives_as_it_was_sent(
+    number: int, frequencies: list[tuple[str, int]], ranks: dict[int, int]
+) -> None:
+    sent = messages.NewSchedule(number=number, plans=[messages.RankPlan(frequencies)], ranks=ranks)
+    assert transport.decode(transport.encode(sent), messages.ToTraining) == sent
+
+
+@given(st.binary(max_size=200))
+def test_a_packet_that_is_not_a_message_is_refused(packet: bytes) -> None:
+    with pytest.raises(ValueError, match="not a message"):
+        transport.decode(packet, messages.ToHelper)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"type": 3},
+        {"type": "NoSuchMessage"},
+        {"type": "JoinJob"},
+        {"type": "MeasurementReport", "number": "x", "first_step": 0, "result": {}},
+        {"type": "Hello", "rank": 2**70, "role": "training", "token": "t"},
+        {"type": "Joined"},
+    ],
+)
+def test_a_message_of_another_shape_is_refused(message: dict[str, Any]) -> None:
+    try:
+        packet = transport.encode(message)
+    except OverflowError:
+        return  # such an integer cannot even be sent
+    with pytest.raises(ValueError, match="not a message"):
+        transport.decode(packet, messages.ToHelper)
+
+
+def test_a_message_that_swells_beyond_bounds_is_refused() -> None:
+    bomb = transport.encode({"x": "0" * (transport.MAX_MESSAGE_BYTES + 10)})
+    assert len(bomb) < 200_000
+    with pytest.raises(ValueError, match="too large"):
+        transport.decode(bomb, dict)
+
+
+def test_an_address_has_one_listener() -> None:
+    address = f"pfo-fs-test-{secrets.token_hex(8)}"
+    with transport.listen(address), pytest.raises(OSError, match="in use"):
+        transport.listen(address)
+
+
+@pytest.mark.parametrize("flags", [0, socket.MSG_DONTWAIT])
+def test_what_a_peer_sent_is_read_though_it_closed_without_reading_everything(flags: int) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(b"never read")
+    theirs.send(b"goodbye")
+    theirs.close()
+    with ours:
+        assert [transport.receive(ours, flags) for _ in range(3)] == [b"goodbye", b"", b""]

@@ -1,0 +1,111 @@
+"""`pfo-fs status`: bounded, whatever lies in the directory."""
+
+from __future__ import annotations
+
+import logging
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from record_corpus import ESCAPES, load, make_directory, places, plant, sign
+from rich.console import Console
+from typer.testing import CliRunner
+
+from pfo_fs.cli import app
+from pfo_fs.cli.terminal import PlainFormatter, say
+from pfo_fs.errors import PlanError, RecordError, StoreError, plain_text
+from pfo_fs.reports.status import collect_status, render
+from pfo_fs.store import bodies
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def screen(state: dict[str, object]) -> str:
+    console = Console(file=StringIO(), width=100)
+    console.print(render(state))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def test_ten_thousand_empty_folders_are_one_line(tmp_path: Path) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    for n in range(10_000):
+        (tmp_path / "pfo" / "jobs" / f"zzz-{n}").mkdir()
+    listed = []
+    real = shared.files.names_if_there
+    shared.files.names_if_there = lambda path: (listed.append(path), real(path))[1]  # type: ignore[method-assign]
+    state = collect_status(shared)
+    assert len(listed) < 600
+    assert [job["job_id"] for job in state["jobs"]] == [folder.job_id]
+    assert state["folders_without_job"] + state["jobs_not_shown"] == 10_000
+    text = screen(state)
+    assert "499 folders without job.json; 9,501 more jobs" in text
+    assert len(text.splitlines()) < 10
+
+
+def test_only_the_newest_jobs_are_shown_and_the_others_counted(tmp_path: Path) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    for n in range(5):
+        (tmp_path / "pfo" / "jobs" / f"2025-01-0{n + 1}-00-00-00+x").mkdir()
+        (tmp_path / "pfo" / "jobs" / f"2025-01-0{n + 1}-00-00-00+x" / "job.json").write_text("{}")
+    state = collect_status(shared, live=3)
+    assert [job["job_id"] for job in state["jobs"]] == [folder.job_id, "2025-01-05-00-00-00+x", "2025-01-04-00-00-00+x"]
+    assert state["jobs_not_shown"] == 3
+
+
+@pytest.mark.parametrize("kind", ["daemon", "job", "current", "progress", "end"])
+def test_escape_sequences_in_records_do_not_reach_the_terminal(tmp_path: Path, kind: str) -> None:
+    _, folder = make_directory(tmp_path / "pfo")
+    place = next(place for place in places(folder) if place.kind == kind)
+    document = load(tmp_path / "pfo", place)
+    keys = {
+        "daemon": ["host", "version", "scheduler"],
+        "job": ["host", "started"],
+        "current": ["message", "status_text", "yaml_problem"],
+        "progress": ["store_error"],
+        "end": ["message"],
+    }[kind]
+    for key in keys:
+        document["body"][key] = "@@changed@@"
+    plant(tmp_path / "pfo", place, sign(document, ESCAPES))
+    done = CliRunner().invoke(app, ["status", str(tmp_path / "pfo")])
+    assert done.exit_code == 0, done.exception
+    assert not CONTROL.search(done.output)
+    assert not any(line.startswith("FORGED") for line in done.output.splitlines())
+
+
+def test_a_message_that_is_plain_stays_as_it_is_and_any_other_is_shown_on_one_line() -> None:
+    assert plain_text("Läuft: 1,410 MHz, 中文") == "Läuft: 1,410 MHz, 中文"
+    assert plain_text("a\x1b[31mb\r\nc\u202ed\ud800\0") == "a?[31mb  c?d??"
+    assert plain_text("x" * 5000) == "x" * 3997 + "..."
+
+
+def test_errors_are_clean_whatever_they_quote() -> None:
+    for error in (StoreError(5, "a\x1bb"), RecordError("a\x1bb"), PlanError("a\x1bb", line=3)):
+        assert "a?b" in str(error)
+    assert StoreError(5, "x").errno == 5
+
+
+def test_text_of_bodies_is_clean_for_every_reader() -> None:
+    body = bodies.EndBody(reason="crashed", message="\x1b[31m\nERROR")
+    assert body.message == "?[31m ERROR"
+
+
+def test_a_log_line_cannot_be_forged() -> None:
+    formatter = PlainFormatter("%(levelname)s %(message)s")
+    try:
+        raise ValueError("x\nERROR forged\x1b")
+    except ValueError as error:
+        info = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("pfo_fs", logging.INFO, "f", 1, "job %s", ("a\nERROR forged\x1b[2J",), info)
+    lines = formatter.format(record).split("\n")
+    assert lines[0] == "INFO job a ERROR forged?[2J"
+    assert all(line.startswith("  ") for line in lines[1:])
+    assert "\x1b" not in "".join(lines)
+
+
+def test_markup_is_shown_and_not_obeyed() -> None:
+    console = Console(file=StringIO(), width=100)
+    say("[bold]x[/] [/]", (" [red]y", "bold"), to=console)
+    assert console.file.getvalue() == "[bold]x[/] [/] [red]y\n"  # type: ignore[attr-defined]

@@ -1,0 +1,359 @@
+"""What every policy keeps to, whatever the ranks measure: over all built-in ones, the 3D adapter and the README's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scheduler_jobs import make_job, one_f_one_b, order_of
+
+import pfo_fs
+from pfo_fs.models import (
+    FrequencySchedule,
+    InstructionPower,
+    PlanInputs,
+    ProfilingResult,
+    Straggler,
+    Target,
+)
+from pfo_fs.scheduler import (
+    BUILTIN,
+    FrequencyScheduler,
+    IterationTime,
+    ScheduleRequest,
+    check_schedules,
+    load_scheduler,
+    make_3d_parallel,
+)
+from pfo_fs.settings import PFOSettings
+
+STAGES, PIPELINES, MICROBATCHES, ITERATIONS = 2, 2, 3, 3
+CLOCKS = list(range(600, 1411, 90))
+JOB, INFOS = make_job(STAGES, PIPELINES, clocks=CLOCKS)
+NAMES = {info.rank: one_f_one_b(info.pp_rank, STAGES, MICROBATCHES) for info in INFOS}
+ORDERS = {rank: order_of(names) for rank, names in NAMES.items()}
+
+
+def readme_policy() -> type[FrequencyScheduler]:
+    """`Descending`, as the README has it."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    source = next(block for block in readme.split("```python\n")[1:] if "class Descending" in block).split("```")[0]
+    names: dict[str, Any] = {"pfo_fs": pfo_fs}
+    exec(source.replace("1305", "1320").replace("1200", "1230"), names)  # clocks that these GPUs offer
+    found = names["Descending"]
+    assert isinstance(found, type)
+    assert issubclass(found, FrequencyScheduler)
+    return found
+
+
+class Case(NamedTuple):
+    """A policy with its arguments."""
+
+    cls: type[FrequencyScheduler]
+    args: dict[str, Any]
+    yields_lists: bool
+
+    def make(self) -> FrequencyScheduler:
+        scheduler = self.cls(JOB, list(reversed(INFOS)), PFOSettings(), **self.args)
+        scheduler.orders = ORDERS
+        return scheduler
+
+
+def yaml_plan(folder: Path, title: str, count: int) -> str:
+    lines = [f"{title}:"]
+    for number in range(count):
+        stage = number if title == "stages" else INFOS[number].pp_rank
+        lines.append(f"  {number}: [{', '.join(f'{name} 1230' for name in one_f_one_b(stage, STAGES, MICROBATCHES))}]")
+    path = folder / f"{title}.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def cases(folder: Path) -> dict[str, Case]:
+    args: dict[str, dict[str, Any]] = {
+        "PointSolution": {"solution_path": yaml_plan(folder, "ranks", JOB.world_size)},
+        "PointSolution3D": {"solution_path": yaml_plan(folder, "stages", STAGES)},
+        "ParetoScheduler": {"max_windows": 24},
+        "InstructionProfiler": {"max_windows": 24},
+        "Descending": {"num_microbatches": MICROBATCHES},
+    }
+    found = {}
+    for name in [*BUILTIN, "Descending"]:
+        cls = readme_policy() if name == "Descending" else load_scheduler(name)
+        yields_lists = name not in ("ParetoScheduler", "InstructionProfiler")
+        found[name] = Case(cls, args.get(name, {}), yields_lists)
+        if not name.endswith("3D"):
+            args_3d = args["PointSolution3D"] if name == "PointSolution" else args.get(name, {})
+            found[f"3D of {name}"] = Case(make_3d_parallel(cls), args_3d, yields_lists)
+    return found
+
+
+POLICIES = [*BUILTIN, "Descending", *(f"3D of {name}" for name in [*BUILTIN, "Descending"] if name[-2:] != "3D")]
+
+
+@pytest.fixture(params=POLICIES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return cases(tmp_path_factory.mktemp("plans"))[request.param]
+
+
+# ---- what ranks measure
+
+
+def run_time_s(rank: int, number: int, schedule: FrequencySchedule | None) -> float:
+    """How long the instruction at a position of a rank's iteration takes: in part, it follows the clock."""
+    mhz = (schedule.frequencies[number][1] if schedule else 0) or CLOCKS[-1]
+    return (0.1 if NAMES[rank][number] == "forward" else 0.2) * (0.3 + 0.7 * CLOCKS[-1] / mhz) * (1 + 1e-4 * rank)
+
+
+def span_of_pipeline_s(pipeline: int, schedules: Mapping[int, FrequencySchedule]) -> float:
+    """Runs the instructions of a pipeline: a forward waits for that of the stage before, a backward for the next."""
+    ranks = [info.rank for info in INFOS if info.dp_rank == pipeline]
+    ends: dict[tuple[int, str, int], float] = {}
+    position, free_at = [0] * STAGES, [0.0] * STAGES
+    while min(position) < 2 * MICROBATCHES:
+        for stage, rank in enumerate(ranks):
+            names, number = NAMES[rank], position[stage]
+            if number == len(names):
+                continue
+            microbatch = names[:number].count(names[number])
+            source = stage - 1 if names[number] == "forward" else stage + 1
+            if 0 <= source < STAGES and (source, names[number], microbatch) not in ends:
+                continue
+            start_s = max(free_at[stage], ends.get((source, names[number], microbatch), 0.0))
+            free_at[stage] = start_s + run_time_s(rank, number, schedules.get(rank))
+            ends[stage, names[number], microbatch] = free_at[stage]
+            position[stage] += 1
+    return max(free_at)
+
+
+def honest_result(rank: int, schedules: Mapping[int, FrequencySchedule], slower: float) -> ProfilingResult:
+    """What a rank measures that runs its schedule, on a GPU whose power follows the cube of its clock."""
+    schedule = schedules.get(rank)
+    times: dict[str, list[float]] = {}
+    energies: dict[str, list[float]] = {}
+    seconds: dict[tuple[str, int], float] = {}
+    for number, name in enumerate(NAMES[rank]):
+        mhz = (schedule.frequencies[number][1] if schedule else 0) or CLOCKS[-1]
+        time_s = slower * run_time_s(rank, number, schedule)
+        times.setdefault(name, []).append(time_s)
+        energies.setdefault(name, []).append(power_w(mhz) * time_s)
+        seconds[name, mhz] = seconds.get((name, mhz), 0.0) + time_s * ITERATIONS
+    span_s = slower * span_of_pipeline_s(INFOS[rank].dp_rank, schedules)
+    waiting_j = 70 * (span_s - sum(sum(values) for values in times.values()))
+    powers = [
+        InstructionPower(instruction=name, frequency=mhz, power=power_w(mhz), error=0.1, seconds=time_s)
+        for (name, mhz), time_s in seconds.items()
+    ]
+    return ProfilingResult(
+        rank=rank,
+        iter_time=[span_s + 0.01 + 1e-4 * number for number in range(ITERATIONS)],
+        iter_energy=[waiting_j + sum(sum(values) for values in energies.values())] * ITERATIONS,
+        time_breakdown={name: [values] * ITERATIONS for name, values in times.items()},
+        energy_breakdown={name: [values] * ITERATIONS for name, values in energies.items()},
+        iter_span=[span_s + 1e-4 * number for number in range(ITERATIONS)],
+        powers=[*powers, InstructionPower(instruction="", frequency=0, power=70, error=1, seconds=1)],
+    )
+
+
+def power_w(mhz: int) -> float:
+    return 100 + 250 * (mhz / CLOCKS[-1]) ** 3
+
+
+def with_values(value: float) -> Callable[[ProfilingResult], ProfilingResult]:
+    """Puts a value into the first place of every list of a result."""
+
+    def change(result: ProfilingResult) -> ProfilingResult:
+        return ProfilingResult(
+            rank=result.rank,
+            iter_time=[value, *result.iter_time[1:]],
+            iter_energy=[value, *result.iter_energy[1:]],
+            time_breakdown={name: [[value, *rows[0][1:]], *rows[1:]] for name, rows in result.time_breakdown.items()},
+            energy_breakdown={
+                name: [[value, *rows[0][1:]], *rows[1:]] for name, rows in result.energy_breakdown.items()
+            },
+            iter_span=[value, *result.iter_span[1:]],
+            powers=[power.model_copy(update={"power": value}) for power in result.powers],
+        )
+
+    return change
+
+
+def all_zero(result: ProfilingResult) -> ProfilingResult:
+    zeros = {name: [[0.0] * len(row) for row in rows] for name, rows in result.time_breakdown.items()}
+    nothing = [0.0] * len(result.iter_time)
+    return result.model_copy(
+        update={
+            "iter_time": nothing,
+            "iter_energy": nothing,
+            "iter_span": nothing,
+            "time_breakdown": zeros,
+            "energy_breakdown": zeros,
+            "powers": [],
+        }
+    )
+
+
+DAMAGES: dict[str, Callable[[ProfilingResult], ProfilingResult | None]] = {
+    "none": lambda result: result,
+    "missing": lambda result: None,
+    "empty": lambda result: ProfilingResult(rank=result.rank, iter_time=[], iter_energy=[]),
+    "zero": all_zero,
+    "other rank": lambda result: result.model_copy(update={"rank": result.rank + 1}),
+    "no powers": lambda result: result.model_copy(update={"powers": []}),
+    "no energies": lambda result: result.model_copy(update={"powers": [], "iter_energy": [], "energy_breakdown": {}}),
+    "no spans": lambda result: result.model_copy(update={"iter_span": []}),
+    "other instructions": lambda result: result.model_copy(update={"time_breakdown": {"odd": [[1.0]]}}),
+    "short": lambda result: result.model_copy(update={"iter_time": result.iter_time[:1], "iter_energy": []}),
+    **{
+        f"first value {value}": with_values(value)
+        for value in (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-300, 1e-9, 1e6, 1e12, 1e300)
+    },
+}
+
+
+class Results(NamedTuple):
+    """A window, by how each rank's result is damaged and how much slower it was than expected."""
+
+    damages: tuple[str, ...]
+    slower: float
+
+    def under(self, schedules: Sequence[FrequencySchedule]) -> list[ProfilingResult]:
+        in_force = {schedule.rank: schedule for schedule in schedules}
+        found = []
+        for info, damage in zip(INFOS, self.damages, strict=True):
+            result = DAMAGES[damage](honest_result(info.rank, in_force, self.slower))
+            if result is not None:
+                found.append(result)
+        return found
+
+
+Event: TypeAlias = Results | PlanInputs | list[IterationTime]
+
+HONEST = Results(("none",) * JOB.world_size, 1.0)
+slowdowns = st.sampled_from([1.0, 1.0, 1.001, 1.03, 1.3, 1e-3, 1e4])
+windows = st.builds(
+    Results,
+    st.just(HONEST.damages) | st.tuples(*[st.sampled_from(sorted(DAMAGES))] * JOB.world_size),
+    slowdowns,
+)
+targets = st.sampled_from(
+    [Target(slowdown=1.1), Target(deadline=1e-6), Target(deadline=5.0), Target(power=1e-3), Target(power=1200.0)]
+)
+plan_inputs = st.builds(
+    PlanInputs,
+    target=st.none() | targets,
+    straggler=st.none() | st.builds(Straggler, slowdown=st.just(1.2), pipeline=st.sampled_from([None, 0, 1, 7])),
+    slow_pipelines=st.sampled_from([{}, {}, {1: 1.2}, {0: 1.1, 1: 1.2}]),
+    remeasure_epoch=st.integers(0, 2),
+)
+spans = st.sampled_from([1.0, 1.2, 2.0, 100.0, 0.0, -1.0, math.nan, math.inf, 1e300])
+iteration_times = st.lists(
+    st.builds(IterationTime, st.integers(-1, 2), st.integers(0, 40), st.integers(0, 3), spans), max_size=6
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Event]:
+    """Honest windows, so that policies get somewhere, and then whatever may come."""
+    prefix: list[Event] = [HONEST] * draw(st.sampled_from([0, 1, 2, 6, 14, 16]))
+    return prefix + draw(st.lists(windows | plan_inputs | iteration_times, max_size=6))
+
+
+thorough = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def tell(scheduler: FrequencyScheduler, event: Event) -> None:
+    if isinstance(event, Results):
+        scheduler.observe(event.under(scheduler.request().schedules))
+    elif isinstance(event, PlanInputs):
+        scheduler.react(event)
+    else:
+        scheduler.assess(event)
+
+
+def told(scheduler: FrequencyScheduler, events: Sequence[Event]) -> Iterator[tuple[Event, ScheduleRequest]]:
+    scheduler.request()
+    for event in events:
+        tell(scheduler, event)
+        yield event, scheduler.request()
+
+
+@thorough
+@given(events=histories())
+def test_no_result_makes_it_fail_and_all_it_asks_for_can_be_run(case: Case, events: list[Event]) -> None:
+    scheduler = case.make()
+    for _, request in told(scheduler, events):
+        check_schedules(request.schedules, JOB, INFOS, ORDERS)
+        assert isinstance(scheduler.export_profile(), str)
+        assert all(math.isfinite(value) for value in scheduler.model().values())
+
+
+@thorough
+@given(events=histories())
+def test_the_same_history_gives_the_same_requests(case: Case, events: list[Event]) -> None:
+    first = [request for _, request in told(case.make(), events)]
+    assert [request for _, request in told(case.make(), events)] == first
+
+
+@thorough
+@given(events=histories(), cut=st.integers(0, 30))
+def test_a_replay_up_to_any_point_goes_on_as_the_first_one_did(case: Case, events: list[Event], cut: int) -> None:
+    """A restart: what was observed and told is repeated, without the iteration times, which are not recorded."""
+    original, restarted = case.make(), case.make()
+    original.request()
+    for event in events[:cut]:
+        tell(original, event)
+        original.request()
+    restarted.request()
+    for event in events[:cut]:
+        if not isinstance(event, list):
+            tell(restarted, event)
+    restarted.continue_from(original.request().revision)
+    for event in [None, *events[cut:]]:
+        if event is not None and not isinstance(event, list):
+            tell(original, event)
+            tell(restarted, event)
+        ours, theirs = original.request(), restarted.request()
+        assert (ours.revision, ours.purpose, ours.converged) == (theirs.revision, theirs.purpose, theirs.converged)
+        assert ours.schedules == theirs.schedules
+        assert original.done == restarted.done
+
+
+@thorough
+@given(events=histories())
+def test_the_revision_changes_exactly_when_something_must_be_published(case: Case, events: list[Event]) -> None:
+    scheduler = case.make()
+    before = scheduler.request()
+    assert before.revision == 0
+    epoch = 0
+    for event in events:
+        tell(scheduler, event)
+        after = scheduler.request()
+        assert scheduler.request() == after, "asking changes nothing"
+        new_window = (
+            isinstance(event, Results) and not scheduler.done and (case.yields_lists or after.purpose == "measure")
+        )
+        new_epoch = not scheduler.done and scheduler.plan_inputs.remeasure_epoch != epoch
+        epoch = epoch if scheduler.done else scheduler.plan_inputs.remeasure_epoch
+        changed = (after.schedules, after.purpose) != (before.schedules, before.purpose)
+        assert after.revision - before.revision == (new_window or new_epoch or changed)
+        before = after
+
+
+def test_honest_windows_take_the_default_policy_to_a_plan_that_it_keeps(tmp_path: Path) -> None:
+    """Or the suite would show nothing about plans."""
+    scheduler = cases(tmp_path)["ParetoScheduler"].make()
+    requests = [request for _, request in told(scheduler, [HONEST] * 16)]
+    assert requests[-1].converged
+    assert "less energy at +0.0" in requests[-1].message
+
+
+def test_every_built_in_policy_is_in_this_suite() -> None:
+    assert set(BUILTIN) <= set(POLICIES)

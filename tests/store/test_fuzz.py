@@ -1,0 +1,163 @@
+"""Nothing that lies in the shared directory ends a reader, holds it up, or makes it write elsewhere.
+
+Each example is a running job in which one record has one thing changed, with length and checksum made to fit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jobs import rank_infos
+from record_corpus import Place, damaged_records, make_directory, places, plant
+from typer.testing import CliRunner
+
+from pfo_fs.cli import app
+from pfo_fs.errors import PfoError
+from pfo_fs.models import RankInfo
+from pfo_fs.reports import collect_job, render_page, status
+from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store.records import decode
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def examples(count: int) -> settings:
+    allowed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    return settings(max_examples=count, deadline=None, suppress_health_check=allowed)
+
+
+class Scene:
+    """A copy of the corpus for each example, beside a folder that must stay as it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._base = path / "base"
+        _, folder = make_directory(self._base)
+        self.places = places(folder)
+        self.job_id = folder.job_id
+
+    def show(self, place: Place, data: bytes) -> tuple[SharedDirectory, JobFolder]:
+        """Starts an example: the directory with one record exchanged."""
+        shutil.rmtree(self.path / "scene", ignore_errors=True)
+        (self.path / "scene").mkdir()
+        shutil.copytree(self._base, self.root)
+        (self.path / "scene" / "outside").write_text("unchanged")
+        plant(self.root, place, data)
+        shared = SharedDirectory(Files(self.root), "reader")
+        return shared, shared.job(self.job_id)
+
+    @property
+    def root(self) -> Path:
+        return self.path / "scene" / "pfo"
+
+    def check_outside(self) -> None:
+        """Nothing was written beside the shared directory."""
+        assert sorted(os.listdir(self.path / "scene")) == ["outside", "pfo"]
+        assert (self.path / "scene" / "outside").read_text() == "unchanged"
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return Scene(tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "_HEARTBEAT_WAIT_S", 0.0)
+
+
+def draw(data: st.DataObject, scene: Scene) -> tuple[Place, bytes]:
+    # The base is never changed, so that examples do not depend on each other.
+    return data.draw(damaged_records(scene.path / "base", scene.places), label="record")
+
+
+def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Callable[[], Any]]:
+    """Every call of the store that reads."""
+    yield from (shared.directory_id, shared.read_daemon, shared.last_generation, shared.next_generation)
+    yield from (shared.job_ids, shared.newest_job_ids, shared.archived_job_ids)
+    yield from (folder.read_job, folder.names, folder.read_coordinator, folder.read_current, folder.read_model)
+    yield from (folder.read_known, folder.read_end, folder.read_yaml, folder.schedule_numbers)
+    yield from (folder.registered_ranks, folder.ranks_with_order, folder.progress_names)
+    for rank in (0, 1):
+        yield from (lambda rank=rank: folder.read_rank(rank), lambda rank=rank: folder.read_order(rank))  # type: ignore[misc]
+        yield lambda rank=rank: folder.read_result(0, rank)  # type: ignore[misc]
+    yield from (lambda: folder.read_progress(0), lambda: folder.read_iteration_times(0))
+    for info in rank_infos(2):
+        yield lambda info=info: read_schedule(folder, info)  # type: ignore[misc]
+    yield lambda: folder.write_rank_files(0, rank_infos(2))
+    yield lambda: folder.profiles.find(getattr(folder.read_model(), "profile", ""))
+
+
+def read_schedule(folder: JobFolder, info: RankInfo) -> None:
+    index = folder.read_index(0)
+    if index is not None:
+        folder.read_schedule(index, info)
+
+
+@examples(400)
+@given(data=st.data())
+def test_every_read_of_the_store_gives_a_record_or_an_error_of_ours(data: st.DataObject, scene: Scene) -> None:
+    place, record = draw(data, scene)
+    shared, folder = scene.show(place, record)
+    with suppress(PfoError):
+        decode(record, place.kind, place.model)
+    for read in everything_read(shared, folder):
+        with suppress(PfoError):
+            read()
+    scene.check_outside()
+
+
+@examples(150)
+@given(data=st.data())
+def test_status_and_the_data_of_a_report_cope_with_every_record(data: st.DataObject, scene: Scene) -> None:
+    shared, folder = scene.show(*draw(data, scene))
+    status.render(status.collect_status(shared))
+    with suppress(PfoError):
+        collect_job(folder)
+    scene.check_outside()
+
+
+@examples(40)
+@given(data=st.data())
+def test_a_report_is_a_page_or_an_error_of_ours(data: st.DataObject, scene: Scene) -> None:
+    _, folder = scene.show(*draw(data, scene))
+    with suppress(PfoError):
+        render_page(collect_job(folder), None)
+    scene.check_outside()
+
+
+COMMANDS = [
+    ["status", "{root}"],
+    ["status", "{root}", "--json"],
+    ["schedule", "show", "latest", "-d", "{root}"],
+    ["schedule", "show", "{job}", "--json"],
+    ["schedule", "check", "latest", "{yaml}", "-d", "{root}"],
+    ["schedule", "set", "latest", "{yaml}", "-d", "{root}"],
+    ["target", "latest", "--slowdown", "1.1", "-d", "{root}"],
+    ["straggler", "latest", "--slowdown", "1.2", "--pipeline", "0", "-d", "{root}"],
+    ["trace", "latest", "-d", "{root}", "-o", "{root}/trace.json"],
+]
+
+
+@examples(150)
+@given(data=st.data(), command=st.sampled_from(COMMANDS))
+def test_every_command_ends_in_order_and_shows_no_control_characters(
+    data: st.DataObject, command: list[str], scene: Scene
+) -> None:
+    _, folder = scene.show(*draw(data, scene))
+    (scene.root / "wanted.yaml").write_text("target: {slowdown: 1.1}\n")
+    names = {"root": scene.root, "job": folder.location, "yaml": scene.root / "wanted.yaml"}
+    done = CliRunner().invoke(app, [part.format(**names) for part in command])
+    if done.exception is not None and not isinstance(done.exception, (PfoError, SystemExit)):
+        raise done.exception
+    assert not CONTROL.search(done.output + str(done.exception or ""))
+    scene.check_outside()

@@ -1,0 +1,95 @@
+"""Who leads: a file in `leaders/` counts only if its record proves itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.store import Files, SharedDirectory, bodies
+from pfo_fs.store.records import Header, encode
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedDirectory:
+    return SharedDirectory.open(tmp_path / "pfo", create=True)
+
+
+def leader(generation: int) -> bodies.LeaderBody:
+    return bodies.LeaderBody(generation=generation, nonce="n", host="login1", pid=1)
+
+
+def take_over(shared: SharedDirectory) -> int:
+    generation = shared.next_generation()
+    assert shared.claim_generation(leader(generation))
+    return generation
+
+
+def fresh(shared: SharedDirectory) -> SharedDirectory:
+    """The same directory, as another daemon sees it."""
+    return SharedDirectory(Files(shared.files.root))
+
+
+def plant(shared: SharedDirectory, name: str, data: bytes = b"") -> None:
+    (shared.files.root / "leaders" / name).write_bytes(data)
+
+
+def record(generation: int) -> bytes:
+    return encode(Header("leader", "", "w", generation), leader(generation))
+
+
+def test_generations_count_up(shared: SharedDirectory) -> None:
+    assert [take_over(fresh(shared)) for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert fresh(shared).last_generation() == 5
+
+
+@pytest.mark.parametrize("name", ["999999999.json", "2000.json", "7.json", "06.json", "-1.json", "1e9.json"])
+@pytest.mark.parametrize("data", [b"", b"junk", record(3)])
+def test_a_planted_name_neither_deposes_a_leader_nor_keeps_others_from_leading(
+    shared: SharedDirectory, name: str, data: bytes
+) -> None:
+    for _ in range(6):
+        take_over(shared)
+    plant(shared, name, data)
+    for _ in range(5):
+        assert shared.last_generation() == 6
+        assert fresh(shared).last_generation() == 6
+    assert fresh(shared).last_generation() < take_over(fresh(shared)) < 20
+
+
+def test_a_valid_record_with_an_absurd_number_is_not_believed(shared: SharedDirectory) -> None:
+    take_over(shared)
+    plant(shared, "999999999.json", record(999_999_999))
+    assert fresh(shared).last_generation() == 1
+    assert take_over(fresh(shared)) == 2
+
+
+def test_a_folder_in_the_place_of_the_next_record_is_skipped(shared: SharedDirectory) -> None:
+    take_over(shared)
+    (shared.files.root / "leaders" / "2.json").mkdir()
+    assert shared.last_generation() == 1
+    assert take_over(fresh(shared)) == 3
+    assert shared.last_generation() == 3
+
+
+def test_many_planted_files_cost_a_bounded_number_of_reads_and_a_leader_stays(shared: SharedDirectory) -> None:
+    take_over(shared)
+    for number in range(2, 902):
+        plant(shared, f"{number}.json", b"junk")
+    assert shared.last_generation() == 1
+    other = fresh(shared)
+    reads = []
+    real = other.files.read
+    other.files.read = lambda path, limit: (reads.append(path), real(path, limit))[1]  # type: ignore[method-assign]
+    other.last_generation()
+    assert len(reads) <= 32
+    assert take_over(other) == 902
+    assert shared.last_generation() == 902
+
+
+def test_the_record_of_an_older_leader_that_is_missing_changes_nothing(shared: SharedDirectory) -> None:
+    for _ in range(4):
+        take_over(shared)
+    for number in (1, 2):
+        (shared.files.root / "leaders" / f"{number}.json").unlink()
+    assert fresh(shared).last_generation() == 4

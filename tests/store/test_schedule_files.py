@@ -1,0 +1,181 @@
+"""Schedules on disk: plans, the index that commits them, and a file for each rank that a person can read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import make_job, rank_infos, register
+from running import Gluster
+
+from pfo_fs.errors import RecordError
+from pfo_fs.models import FrequencySchedule, RankInfo
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store.system_calls import SystemCalls
+
+SOURCE = bodies.Source(kind="scheduler", index=0)
+
+
+def write(folder: JobFolder, infos: list[RankInfo], clocks: dict[int, int] | None = None, number: int = 0) -> None:
+    schedules = [
+        FrequencySchedule(rank=info.rank, frequencies=[("forward", (clocks or {}).get(info.rank, 1200))])
+        for info in infos
+    ]
+    assert folder.write_schedule(number, 1, 40, SOURCE, schedules, infos, steps=9)
+
+
+def rank_file(root: Path, folder: JobFolder, rank: int, number: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / folder.path / "sched" / str(number) / f"{rank}.json").read_text())
+    return found
+
+
+def test_ranks_of_a_stage_that_differ_get_files_of_their_own(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 2, dp=2), rank_infos(2, dp=2)
+    register(folder, infos)
+    clocks = [1200, 1200, 1200, 900]
+    schedules = [FrequencySchedule(rank=rank, frequencies=[("forward", mhz)]) for rank, mhz in enumerate(clocks)]
+    assert folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), schedules, infos)
+    index = folder.read_index(0)
+    assert index is not None
+    assert set(index.files) == {"stage:0", "rank:2", "rank:3"}
+    assert [folder.read_schedule(index, info) for info in infos] == schedules
+
+
+def test_a_number_is_committed_once(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    schedule = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
+    assert folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), [schedule], infos)
+    assert not folder.write_schedule(0, 2, 0, bodies.Source(kind="yaml", sha256="x"), [schedule], infos)
+    index = folder.read_index(0)
+    assert index is not None
+    assert index.generation == 1
+
+
+def test_a_person_finds_the_schedule_of_a_rank_under_its_number(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 2, dp=3), rank_infos(2, dp=3)
+    write(folder, infos, {5: 900})
+    assert rank_file(tmp_path, folder, 5)["body"] == {
+        "number": 0,
+        "start_step": 40,
+        "steps": 9,
+        "ranks": [5],
+        "frequencies": [["forward", 900]],
+        "stages": None,
+    }
+    assert rank_file(tmp_path, folder, 1)["body"]["ranks"] == [0, 1, 2]
+    text = (tmp_path / folder.path / "sched/0/5.json").read_text()
+    assert '\n "start_step": 40,' in text
+    assert '\n  ["forward", 900]' in text
+
+
+def test_ranks_with_one_plan_share_one_file(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 1, dp=4), rank_infos(1, dp=4)
+    write(folder, infos)
+    paths = [tmp_path / folder.path / "sched/0" / f"{rank}.json" for rank in range(4)]
+    assert {path.stat().st_ino for path in paths} == {paths[0].stat().st_ino}
+
+
+def test_no_file_gets_more_names_than_every_file_system_takes(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 1, dp=100), rank_infos(1, dp=100)
+    write(folder, infos)
+    assert folder.write_rank_files(0, infos)
+    paths = list((tmp_path / folder.path / "sched/0").glob("[0-9]*.json"))
+    assert len(paths) == 100
+    assert len({path.read_bytes() for path in paths}) == 1
+    assert max(path.stat().st_nlink for path in paths) == 32
+
+
+@pytest.mark.parametrize("error", [errno.EMLINK, errno.ENOSPC])
+def test_a_file_system_that_takes_few_links_gets_copies(tmp_path: Path, error: int) -> None:
+    class FewLinks(SystemCalls):
+        @staticmethod
+        def link(source: str, target: str, *, src_dir_fd: int, **kwargs: Any) -> None:
+            if os.stat(source, dir_fd=src_dir_fd).st_nlink > 2:
+                raise OSError(error, "too many links")
+            os.link(source, target, src_dir_fd=src_dir_fd, **kwargs)
+
+    job, infos = make_job(tmp_path, 1, dp=9), rank_infos(1, dp=9)
+    folder = SharedDirectory(Files(tmp_path, calls=FewLinks())).job(job.job_id)
+    folder.read_job()
+    write(folder, infos)
+    assert all(rank_file(tmp_path, folder, rank)["body"]["ranks"] == list(range(9)) for rank in range(9))
+
+
+def test_the_files_of_many_ranks_come_to_be_on_a_network_file_system(gluster: Gluster) -> None:
+    root = gluster.mounts[0] / "pfo"
+    folder, infos = make_job(root, 1, dp=100), rank_infos(1, dp=100)
+    write(folder, infos)
+    assert folder.write_rank_files(0, infos)
+    assert rank_file(root, folder, 99)["body"]["number"] == 0
+
+
+def test_without_hard_links_every_rank_has_a_copy(tmp_path: Path) -> None:
+    class NoLinks(SystemCalls):
+        @staticmethod
+        def link(*args: Any, **kwargs: Any) -> None:
+            raise OSError(errno.EOPNOTSUPP, "no hard links here")
+
+    job, infos = make_job(tmp_path, 1, dp=3), rank_infos(1, dp=3)
+    folder = SharedDirectory(Files(tmp_path, calls=NoLinks())).job(job.job_id)
+    folder.read_job()
+    write(folder, infos)
+    assert rank_file(tmp_path, folder, 2)["body"]["ranks"] == [0, 1, 2]
+
+
+def test_a_large_job_gets_its_files_in_several_calls_after_the_commit(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 2, dp=100), rank_infos(2, dp=100)
+    write(folder, infos)
+    assert folder.read_index(0) is not None
+    assert not (tmp_path / folder.path / "sched/0/199.json").exists()
+    calls = 1
+    while not folder.write_rank_files(0, infos):
+        calls += 1
+    assert calls == 3
+    assert rank_file(tmp_path, folder, 199)["body"]["number"] == 0
+
+
+def test_a_restarted_coordinator_completes_the_files_and_then_does_nothing_more(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 2, dp=100), rank_infos(2, dp=100)
+    write(folder, infos)
+    again = SharedDirectory(Files(tmp_path)).job(folder.job_id)
+    again.read_job()
+    assert again.write_rank_files(0, infos, most=1000)
+    assert rank_file(tmp_path, folder, 199)["body"]["number"] == 0
+    again.files.calls = None  # type: ignore[assignment]
+    assert again.write_rank_files(0, infos)
+
+
+def test_a_damaged_index_gives_no_files_and_no_error(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    write(folder, infos)
+    (tmp_path / folder.path / "sched/0/index.json").write_text("junk")
+    again = SharedDirectory(Files(tmp_path)).job(folder.job_id)
+    assert again.write_rank_files(0, infos)
+
+
+def test_a_plan_of_another_schedule_is_not_followed(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    write(folder, infos)
+    write(folder, infos, {0: 900}, number=1)
+    index = folder.read_index(1)
+    assert index is not None
+    planted = tmp_path / folder.path / "sched/1" / index.files["stage:0"]
+    planted.unlink()
+    planted.write_bytes((tmp_path / folder.path / "sched/0/0.json").read_bytes())
+    with pytest.raises(RecordError, match="it is of schedule 0"):
+        folder.read_schedule(index, infos[0])
+
+
+def test_an_index_of_another_number_is_not_a_commit(tmp_path: Path) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    write(folder, infos)
+    (tmp_path / folder.path / "sched/1").mkdir()
+    (tmp_path / folder.path / "sched/1/index.json").write_bytes(
+        (tmp_path / folder.path / "sched/0/index.json").read_bytes()
+    )
+    with pytest.raises(RecordError, match="it commits schedule 0"):
+        folder.read_index(1)
