@@ -28,10 +28,6 @@ _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _recv.restype = ctypes.c_ssize_t
 
 
-_helpers: list[subprocess.Popen[bytes]] = []
-"""Helpers that this process started. They outlive it on purpose, so nobody waits for them."""
-
-
 class HelperClient:
     """A connection to this host's helper process, which is started if nobody listens yet.
 
@@ -197,7 +193,4 @@ def _start(address: str, shared_dir: str, token: str, settings: dict[str, Any]) 
     given = {"address": address, "shared_dir": shared_dir, "token": token, "settings": settings}
     given["path"] = sys.path  # where a scheduler of the user's own may be found
     process = start_process("pfo_fs.helper.process", given, keep_stderr=False)  # it reports by messages
-    for earlier in _helpers:
-        earlier.poll()
-    _helpers.append(process)
     return process

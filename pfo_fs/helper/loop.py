@@ -91,6 +91,8 @@ class HelperLoop:
             self._handle(e.TimePassed())
         self._coordinator.stop()
         self._tasks.put(None)
+        self._selector.close()
+        server.close()
 
     def _is_over(self) -> bool:
         if self._stop_by_s is None:
