@@ -13,6 +13,7 @@ from filelock import BaseFileLock
 
 import pfo_fs
 from pfo_fs.coordination.leader_lease import LeaderLease
+from pfo_fs.errors import StoreError
 from pfo_fs.store import SharedDirectory, bodies
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Leader:
         now = self._monotonic()
         if now < self._lease.next_look_at:
             return
-        newest = self._shared.last_generation()
+        newest, next_generation = self._shared.last_and_next_generation()
         leader = self._shared.read_daemon() if self.leadership is None else None
         step = self._lease.next_step(now, newest, leader, has_lock=self._lock is not None)
         if self.leadership is None:
@@ -103,7 +104,7 @@ class Leader:
         if step == "lock" and self._take_lock():
             step = "claim"
         if step == "claim":
-            self._claim(newest, now)
+            self._claim(newest, next_generation, now)
         elif step == "step down":
             log.warning(
                 "generation %d leads now; this daemon (generation %d) stands by", newest, self._lease.generation
@@ -114,11 +115,10 @@ class Leader:
             self._write(stopped=False)
             self._lease.beat(now)
 
-    def _claim(self, newest: int, now: float) -> None:
-        silent_s = self._lease.silent_s(now)
+    def _claim(self, newest: int, generation: int, now: float) -> None:
+        silent_s = self._lease.silent_s
         if silent_s >= self._lease_s:
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
-        generation = self._shared.next_generation()
         claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
         if not self._shared.claim_generation(claim):
             self._release_lock()
@@ -128,6 +128,8 @@ class Leader:
         self._lease.claimed(generation)
         self.leadership = Leadership(generation, self._shared.last_generation)
         log.info("leading, generation %d", generation)
+        with suppress(StoreError):
+            self._shared.remove_stale_temporaries()
 
     def _note(self, leader: bodies.DaemonBody | None) -> None:
         """Logs once which daemon this one stands by for, and whether that one schedules with another policy."""

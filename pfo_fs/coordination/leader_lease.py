@@ -29,14 +29,17 @@ class LeaderLease:
 
     Attributes:
         generation: What this daemon leads in; 0 while it stands by.
+        silent_s: How long nothing has been seen of the leader, in s. A gap between two looks counts for no more than a
+            third of the lease: a standby daemon that was itself stopped must see the silence in several looks.
     """
 
     def __init__(self, lease_s: float, now: float) -> None:
         self.generation = 0
         self._lease_s = lease_s
         self._seen: tuple[int, int, int] | None = None  # newest generation, and the leader's generation and counter
-        self._seen_since = now
+        self._looked_at = now
         self._beat_at = -math.inf
+        self.silent_s = 0.0
 
     @property
     def beat_interval_s(self) -> float:
@@ -49,10 +52,6 @@ class LeaderLease:
         if self.generation:
             return self._beat_at + self.beat_interval_s
         return -math.inf
-
-    def silent_s(self, now: float) -> float:
-        """How long nothing has been seen of the leader, in s."""
-        return now - self._seen_since
 
     def next_step(self, now: float, newest: int, leader: bodies.DaemonBody | None, *, has_lock: bool) -> Step:
         """Returns what to do now.
@@ -72,14 +71,15 @@ class LeaderLease:
                 return "step down"
             return "beat" if now - self._beat_at >= self.beat_interval_s else "wait"
         seen = (newest, leader.generation if leader else -1, leader.counter if leader else -1)
-        if seen != self._seen:
-            self._seen, self._seen_since = seen, now
+        gap_s, self._looked_at = now - self._looked_at, now
+        self.silent_s = self.silent_s + min(gap_s, self._lease_s / 3) if seen == self._seen else 0.0
+        self._seen = seen
         resigned = leader is not None and leader.stopped and leader.generation == newest
         if resigned or (newest == 0 and leader is None):
             return "claim"
-        if self.silent_s(now) < self._lease_s:
+        if self.silent_s < self._lease_s:
             return "wait"
-        if has_lock or self.silent_s(now) >= SILENT_LOCK_HOLDER * self._lease_s:
+        if has_lock or self.silent_s >= SILENT_LOCK_HOLDER * self._lease_s:
             return "claim"
         return "lock"
 
@@ -99,4 +99,4 @@ class LeaderLease:
 
     def forget_silence(self, now: float) -> None:
         """After an outage of the file system the leader's silence proves nothing; it is timed anew."""
-        self._seen, self._seen_since = None, now
+        self._seen, self._looked_at, self.silent_s = None, now, 0.0

@@ -203,11 +203,11 @@ class SharedDirectory:
 
     def last_generation(self) -> int:
         """The newest generation of daemons whose record proves itself; 0 before the first. See `Leaders`."""
-        return self._leaders.newest()
+        return self._leaders.look()[0]
 
-    def next_generation(self) -> int:
-        """The generation that the next leader claims; bad records in `leaders/` are skipped."""
-        return self._leaders.next_free()
+    def last_and_next_generation(self) -> tuple[int, int]:
+        """The newest generation, and the one to claim after it; both of one listing, see `Leaders.look`."""
+        return self._leaders.look()
 
     def claim_generation(self, body: b.LeaderBody) -> bool:
         """Becomes the leader of `body.generation`; False if another daemon has."""

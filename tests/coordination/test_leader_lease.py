@@ -23,6 +23,16 @@ def leader(generation: int, counter: int, *, stopped: bool = False) -> bodies.Da
     )
 
 
+def watch(lease: LeaderLease, begin: float, seconds: float, newest: int, has_lock: bool) -> str:
+    """Looks twice a second at a leader that says nothing new; returns the last step."""
+    looks = round(2 * seconds)
+    steps = [
+        lease.next_step(begin + seconds * look / looks, newest, leader(1, 7), has_lock=has_lock)
+        for look in range(looks + 1)
+    ]
+    return steps[-1]
+
+
 def test_the_first_daemon_of_a_directory_claims_at_once() -> None:
     assert LeaderLease(LEASE_S, 0.0).next_step(0.0, 0, None, has_lock=False) == "claim"
 
@@ -54,15 +64,22 @@ def test_a_silent_leader_is_replaced_later_if_its_lock_is_still_held(
     silent_s: float, has_lock: bool, step: str
 ) -> None:
     lease = LeaderLease(LEASE_S, 0.0)
-    lease.next_step(10.0, 1, leader(1, 7), has_lock=has_lock)
-    assert lease.next_step(10.0 + silent_s, 1, leader(1, 7), has_lock=has_lock) == step
+    assert watch(lease, 10.0, silent_s, 1, has_lock) == step
+
+
+def test_a_standby_daemon_that_was_stopped_itself_does_not_count_that_time_as_the_leaders_silence() -> None:
+    lease = LeaderLease(LEASE_S, 0.0)
+    lease.next_step(0.0, 1, leader(1, 7), has_lock=True)
+    assert lease.next_step(600.0, 1, leader(1, 7), has_lock=True) == "wait", "its view may be as old as its last look"
+    assert lease.next_step(600.5, 1, leader(1, 99), has_lock=True) == "wait"
 
 
 def test_a_claim_without_a_heartbeat_gets_a_whole_lease_time() -> None:
     lease = LeaderLease(LEASE_S, 0.0)
     lease.next_step(0.0, 1, leader(1, 7), has_lock=False)
     assert lease.next_step(LEASE_S, 2, leader(1, 7), has_lock=True) == "wait"
-    assert lease.next_step(2 * LEASE_S, 2, leader(1, 7), has_lock=True) == "claim"
+    assert watch(lease, LEASE_S, LEASE_S - 0.5, 2, has_lock=True) == "wait"
+    assert watch(lease, 2 * LEASE_S - 0.5, 0.5, 2, has_lock=True) == "claim"
 
 
 def test_the_first_heartbeat_after_a_claim_is_due_until_it_is_written() -> None:
