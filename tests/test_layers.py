@@ -97,7 +97,7 @@ def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
         ("import pfo_fs", {"torch", "pydantic", "pandas", "pynvml"}),
         ("import pfo_fs.cli", {"torch", "pydantic", "pandas", "pynvml", "watchdog"}),
         ("import pfo_fs.coordination.daemon", {"torch", "pandas", "pynvml", "numpy"}),
-        ("import pfo_fs.helper.host_helper", {"torch", "pandas", "pynvml", "numpy", "rich", "watchdog"}),
+        ("import pfo_fs.helper.process", {"torch", "pandas", "pynvml", "numpy", "rich", "watchdog"}),
         (
             "import pfo_fs.training.optimizer",
             {"torch", "pandas", "pynvml", "numpy", "yaml", "rich", "watchdog", "filelock"},
