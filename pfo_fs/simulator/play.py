@@ -169,7 +169,7 @@ class Play:
 
     def _status_text(self) -> str:
         scheduler = self.coordinator.scheduler
-        return self.coordinator.message or (scheduler.status_text if scheduler else "")
+        return self.coordinator.message or (scheduler.request().message if scheduler else "")
 
     # ---- schedules
 
