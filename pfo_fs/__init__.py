@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
     from pfo_fs.models import (
         FrequencySchedule,
-        InstructionProfilingResult,
         JobInfo,
-        OfflineProfilingResult,
         ProfilingResult,
         RankInfo,
     )
+    from pfo_fs.planner.zeus_profile import InstructionProfilingResult, OfflineProfilingResult
     from pfo_fs.power_limit import GlobalPowerLimitOptimizer
     from pfo_fs.scheduler import FrequencyScheduler, PointSolution, PointSolution3D, make_3d_parallel
     from pfo_fs.settings import PFOSettings
@@ -31,9 +30,9 @@ _HOME = {
     "FrequencySchedule": "pfo_fs.models",
     "GlobalPowerLimitOptimizer": "pfo_fs.power_limit",
     "HFGlobalPowerLimitOptimizer": "pfo_fs.integrations.huggingface",
-    "InstructionProfilingResult": "pfo_fs.models",
+    "InstructionProfilingResult": "pfo_fs.planner.zeus_profile",
     "JobInfo": "pfo_fs.models",
-    "OfflineProfilingResult": "pfo_fs.models",
+    "OfflineProfilingResult": "pfo_fs.planner.zeus_profile",
     "ProfilingResult": "pfo_fs.models",
     "RankInfo": "pfo_fs.models",
     "PFOFileOptimizer": "pfo_fs.training.optimizer",

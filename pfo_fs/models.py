@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from pfo_fs.errors import PlanError, plain_text
+from pfo_fs.errors import plain_text
 
 INSTRUCTIONS = (
     "forward",
@@ -287,104 +286,3 @@ class PlanInputs(_Model):
     straggler: Straggler | None = None
     slow_pipelines: dict[RankNumber, Ratio] = Field(default={}, max_length=100_000)
     remeasure_epoch: ScheduleNumber = 0
-
-
-class OfflineProfilingResult(_Model):
-    """Average time and energy of one rank's instructions at each frequency (MHz -> s, MHz -> J)."""
-
-    rank: RankNumber
-    dp_rank: RankNumber
-    pp_rank: RankNumber
-    tp_rank: RankNumber
-    forward_time: dict[Megahertz, Seconds]
-    forward_energy: dict[Megahertz, Joules]
-    backward_time: dict[Megahertz, Seconds]
-    backward_energy: dict[Megahertz, Joules]
-
-
-CSV_COLUMNS = ("rank", "dp_rank", "pp_rank", "tp_rank", "stage", "instruction", "frequency", "time", "energy")
-
-
-class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
-    """Time (s) and energy (J) of each instruction on each rank, as Zeus's profile CSV holds them."""
-
-    def to_csv(self, filepath: str | Path) -> None:
-        """Writes one row per rank, instruction and frequency; the columns are `CSV_COLUMNS`, the stage is `pp_rank`.
-
-        Raises:
-            PlanError: `filepath` does not end in `.csv`.
-        """
-        if Path(filepath).suffix != ".csv":
-            raise PlanError(f"{filepath}: a profile is written as .csv")
-        import pandas as pd
-
-        rows = [
-            (r.rank, r.dp_rank, r.pp_rank, r.tp_rank, r.pp_rank, instruction, mhz, times[mhz], energies[mhz])
-            for r in self.root
-            for instruction, times, energies in (
-                ("forward", r.forward_time, r.forward_energy),
-                ("backward", r.backward_time, r.backward_energy),
-            )
-            for mhz in times
-        ]
-        pd.DataFrame.from_records(rows, columns=list(CSV_COLUMNS)).to_csv(filepath, index=False)
-
-    @classmethod
-    def from_csv(cls, filepath: str | Path) -> InstructionProfilingResult:
-        """Reads what `to_csv` writes, or the five-column form without ranks, where stage s becomes rank s.
-
-        Rows of the same rank, instruction and frequency are averaged.
-
-        Raises:
-            PlanError: A column is missing, or a row holds another instruction or something that is no number.
-        """
-        import pandas as pd
-
-        try:
-            frame = pd.read_csv(filepath)
-        except (OSError, ValueError) as error:
-            raise PlanError(f"{filepath}: cannot be read as a profile: {error}") from error
-        needed = set(CSV_COLUMNS[4:])
-        if missing := sorted(needed - set(frame.columns)):
-            raise PlanError(
-                f"{filepath}: column {', '.join(missing)} is missing; a profile has {', '.join(CSV_COLUMNS[4:])}"
-            )
-        for column, default in (
-            ("rank", "stage"),
-            ("pp_rank", "stage"),
-            ("dp_rank", None),
-            ("tp_rank", None),
-        ):
-            if column not in frame.columns:
-                frame[column] = frame[default] if default else 0
-        for column in ("frequency", "time", "energy", "rank", "dp_rank", "pp_rank", "tp_rank"):
-            numbers = pd.to_numeric(frame[column], errors="coerce")
-            bad = numbers.isna()
-            if bad.any():
-                row = int(bad.idxmax())
-                raise PlanError(
-                    f"{filepath}: row {row + 2}, column {column}: {frame[column][row]!r} is no number",
-                    line=row + 2,
-                )
-            frame[column] = numbers
-        known = frame["instruction"].isin(["forward", "backward"])
-        if not known.all():
-            row = int((~known).idxmax())
-            raise PlanError(
-                f"{filepath}: row {row + 2}: instruction {frame['instruction'][row]!r} is neither forward nor backward",
-                line=row + 2,
-            )
-        keys = ["rank", "dp_rank", "pp_rank", "tp_rank"]
-        results = []
-        for rank_key, rows in frame.groupby(keys, sort=True):
-            means = rows.groupby(["instruction", "frequency"], sort=False)[["time", "energy"]].mean()
-            tables: dict[str, dict[int, float]] = {
-                f"{instruction}_{column}": {
-                    int(mhz): float(value) for (name, mhz), value in means[column].items() if name == instruction
-                }
-                for instruction in ("forward", "backward")
-                for column in ("time", "energy")
-            }
-            ids = dict(zip(keys, (int(value) for value in rank_key), strict=True))
-            results.append(OfflineProfilingResult(**ids, **tables))  # type: ignore[arg-type]
-        return cls(results)

@@ -17,20 +17,20 @@ class PFOSettings(BaseSettings):
 
     Attributes:
         scheduler: Name of a built-in scheduler (`ParetoScheduler`, `InstructionProfiler`, `Manual`, `PointSolution`,
-            `PointSolution3D`), or `package.module:Class` for one's own. Its arguments are checked when the daemon or
+            `PointSolution3D`), or `package.module:Class` for your own. Its arguments are checked when the daemon or
             the optimizer starts.
         scheduler_args: Extra arguments of the scheduler's constructor; as an environment variable, a JSON object.
         log_level: `debug`, `info`, `warning` or `error`.
         dump_data: Whether schedules and results are also written in Zeus's dump format.
-        dump_dir: Where to; each job gets a folder below it.
-        max_job_idle_time: Seconds without a sign of life after which a job is ended and its folder archived.
-        poll_interval: Seconds between two looks at the shared directory; None: 0.25 s where the file system is
-            local, 1 s elsewhere.
+        dump_dir: Where these dumps go; each job gets a folder below it.
+        max_job_idle_time: Seconds after which a job is ended and its folder archived if no process of it has written
+            anything.
+        poll_interval: Seconds between two looks at a job; None: 0.25 s where the file system is local, 1 s elsewhere.
         watch: `auto` uses file-system events as a hint on local file systems; `poll` never; `events` always.
         profile_steps: Iterations measured for each schedule.
-        lease_timeout: Seconds of silence after which a standby daemon takes the leader for gone.
-        straggler_timeout: Seconds of silence of whoever schedules after which ranks give up the pace of a straggler:
-            nobody would tell them that it is gone.
+        lease_timeout: A standby daemon takes the leader for dead after so many seconds without its heartbeat.
+        straggler_timeout: Ranks give up the pace of a straggler after so many seconds without a heartbeat of the
+            coordinator: no process would tell them that the straggler is gone.
     """
 
     model_config = SettingsConfigDict(env_prefix="PFO_FS_", extra="ignore", validate_default=True)
@@ -51,7 +51,7 @@ class PFOSettings(BaseSettings):
     @classmethod
     def _log_level_exists(cls, value: str) -> str:
         if not isinstance(logging.getLevelName(value.upper()), int):
-            raise ValueError(f"{value!r} is no log level; use debug, info, warning or error")
+            raise ValueError(f"{value!r} is not a log level; use debug, info, warning or error")
         return value.upper()
 
 
@@ -68,5 +68,5 @@ def load_settings(**overrides: Any) -> PFOSettings:
             f"PFO_FS_{str(e['loc'][0]).upper()}: {e['msg']} (got {e.get('input')!r})" for e in error.errors()
         )
         raise ConfigError(f"settings: {problems}") from error
-    except ValueError as error:  # an environment variable that is no JSON
+    except ValueError as error:  # an environment variable that is not JSON
         raise ConfigError(f"settings: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Generator
 
@@ -55,3 +56,27 @@ class Broken(FrequencyScheduler):
         if self.job_info.job_metadata == "break":
             raise ZeroDivisionError("as asked")
         yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+
+
+class SlowFirst(FrequencyScheduler):
+    """The first one that is made plans until it is let go; all others answer at once."""
+
+    planning_takes_seconds = True
+    made: list[SlowFirst] = []  # noqa: RUF012
+    go_on = threading.Event()
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        SlowFirst.made.append(self)
+        if len(SlowFirst.made) == 1:
+            SlowFirst.go_on.wait(60)
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+
+
+class Quits(FrequencyScheduler):
+    """Ends the process that it runs in, once it has results, for jobs that say so in their metadata."""
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+        if self.job_info.job_metadata == "quit":
+            raise SystemExit("as asked")
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1005)]) for info in self.rank_infos]

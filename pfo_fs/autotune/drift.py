@@ -1,4 +1,4 @@
-"""Whether instructions still take what the profile says, and by how much they have moved."""
+"""Whether instructions still take the time that the profile has, and by how much time and power have moved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shift = tuple[float, float]
 
 
 def has_drifted(plan: Plan, measured: MeasuredIteration, error_of: Callable[[Kind], float]) -> bool:
-    """Returns whether instructions of some kind take another time than the profile says at the same clocks.
+    """Returns whether instructions of some kind take another time than in the profile at the same clocks.
 
     Those just after a change of the clock do not count: they may have run at the old one.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import logging
 
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, waiting_power_w
+from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, waiting_power_of
 from pfo_fs.errors import PlanError
-from pfo_fs.planner import Profile, parse_profile
+from pfo_fs.planner import Profile
+from pfo_fs.planner.profile import profile_of
+from pfo_fs.planner.profile_csv import parse_table
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,9 @@ class EarlierProfile:
     def load(self, csv: str, source: str) -> None:
         """Reads a profile, from a file that others can write to; one that cannot be read is named in the log."""
         try:
-            self._profile = parse_profile(io.StringIO(csv), f"profile of job {source}")
-            self.waiting_power_w = waiting_power_w(csv)
+            table = parse_table(csv, f"profile of job {source}")
+            self._profile = profile_of(table, f"profile of job {source}")
+            self.waiting_power_w = waiting_power_of(table)
         except PlanError as error:
             log.warning("the profile of job %s cannot be used: %s", source, error)
 

@@ -1,4 +1,4 @@
-"""What the times of iterations under a plan say: stragglers to follow, or a plan to measure again."""
+"""What follows from the times of iterations under a plan: stragglers to follow, or a plan to measure again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_S = 1e6
 
 
 class IterationWatch:
-    """Looks at iteration times between measuring windows. Nothing here changes a plan: it says other plan inputs.
+    """Looks at iteration times between measuring windows, and answers with other plan inputs where they call for them.
 
     Args:
         pipelines: Data-parallel degree of the job.

@@ -1,4 +1,4 @@
-"""The job as the planner sees it: its DAG as it runs, its profile, and what an iteration takes beyond both."""
+"""The job as the planner sees it: the DAG of its instructions, its profile, and delays that were calibrated."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from pfo_fs.planner import (
 
 _MOST_CACHED_PLANS = 32
 _SAME_TIME = 0.002
-"""Relative: clocks whose times differ by less are one clock; on a GPU below its limits 15 MHz make a percent."""
+"""Relative: clocks whose times differ by less count as one clock; on a GPU below its limits 15 MHz make 1 %."""
 _MOST_SLOWDOWN_BY_CHANGES = 0.0005
-"""Relative: what the price of clock changes may make the fastest plan slower than full speed."""
+"""Relative: by how much clock changes may make the fastest plan slower than full speed."""
 
 
 def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
-    """Returns the DAG of what ranks were seen to run: the n-th forward of a stage is that of micro-batch n.
+    """Returns the DAG of what the ranks run: the n-th forward of a stage is that of micro-batch n.
 
     Args:
         orders: For each rank of a pipeline, its (instruction, stage) in order.
 
     Raises:
-        PlanError: Nothing can run in these orders.
+        PlanError: The instructions cannot run in these orders.
     """
     numbered = []
     for order in orders:
@@ -55,7 +55,7 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
 def measured_iteration(
     pipeline: Pipeline, results: Sequence[ProfilingResult], ran_by_stage: Sequence[Sequence[RunInstruction]]
 ) -> MeasuredIteration | None:
-    """Returns the mean over a window of one pipeline's iterations; None if a rank has nothing to show.
+    """Returns the mean over a window of one pipeline's iterations; None if a rank has no complete one.
 
     Args:
         pipeline: The DAG.
@@ -73,21 +73,22 @@ def measured_iteration(
 
 
 class JobModel:
-    """Answers with plans for one pipeline of a job.
+    """Makes plans for one pipeline of a job, and keeps the latest.
 
     Args:
         pipeline: The DAG.
         profile: What its instructions take.
         blocking_power_w: What a waiting GPU draws, in W.
         gpus_per_rank: Tensor-parallel degree.
-        iterations: Measured ones, of different schedules, to calibrate with; too few: the bare DAG.
+        iterations: Measured ones, of different schedules, to calibrate with; with fewer than two, delays are 0.
         switch_time_s: What a clock change is taken to cost, in s.
 
     Attributes:
-        calibration: What was added to the DAG; None for nothing.
+        calibration: The delays that were added to the DAG; None if there are none.
         full_speed: The plan with everything at the highest clock.
-        time_margin: How much longer than measured slowed instructions are taken to be, relative. Full speed has room
-            everywhere for what jitters, and for clocks that change late; a plan has used it up. This gives some back.
+        time_margin: How much longer than measured slowed instructions are taken to be, relative. At full speed most
+            instructions have slack, which absorbs jitter and late clock changes; a plan uses the slack up, and the
+            margin gives some of it back.
     """
 
     def __init__(
@@ -113,12 +114,12 @@ class JobModel:
 
     @property
     def planner(self) -> Planner:
-        """The planner of the problem with the time_margin."""
+        """The planner, with the time margin."""
         if self.time_margin not in self._planners:
             self._planners.clear()
             problem = replace(self.problem, profile=_with_time_margin(self.problem.profile, self.time_margin))
-            # Where a board's power limit makes high clocks alike, the best ones differ by instruction, and every plan
-            # has changes: those must not make it slower than full speed.
+            # Under a board's power limit high clocks run alike, the best one differs by instruction, and every plan
+            # changes clocks: that must not make it slower than full speed.
             for switch_time_s in (problem.switch_time_s, problem.switch_time_s / 10, 0.0):
                 planner = Planner(replace(problem, switch_time_s=switch_time_s), thorough=False)
                 if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _MOST_SLOWDOWN_BY_CHANGES):
@@ -127,7 +128,7 @@ class JobModel:
         return self._planners[self.time_margin]
 
     def within(self, deadline_s: float, straggler: bool = False) -> Plan:
-        """The plan for a deadline, or beside a straggler that takes so long; too short a deadline: the fastest plan."""
+        """Returns the plan for a deadline, or beside a straggler that takes so long; else the fastest plan."""
         key = (
             "straggler" if straggler else "deadline",
             round(deadline_s / self.full_speed.iteration_time_s, 4),
@@ -139,7 +140,7 @@ class JobModel:
         return self._plans[key]
 
     def at_power(self, power_w: float) -> Plan:
-        """The fastest plan that draws no more than `power_w` over all GPUs; too low a power: what draws least."""
+        """Returns the fastest plan that draws at most `power_w` over all GPUs; else the one that draws least."""
         key = "power", round(power_w, 1), 0.0
         if key not in self._plans:
             try:
@@ -150,16 +151,17 @@ class JobModel:
         return self._plans[key]
 
     def _keep(self, key: tuple[str, float, float], plan: Plan) -> None:
-        """Keeps a plan, evaluated with what was measured."""
+        """Keeps a plan, evaluated without the time margin."""
         if len(self._plans) >= _MOST_CACHED_PLANS:
             del self._plans[next(iter(self._plans))]
         self._plans[key] = plan.replace(problem=replace(self.problem, switch_time_s=plan.problem.switch_time_s))
 
 
 def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
-    """Of clocks that a board's power limit makes alike, keeps one, the same for all instructions of a rank.
+    """Keeps one of the clocks that run alike under a board's power limit, the same for all instructions of a rank.
 
-    Noise would make another one the best for each instruction, and a change of the clock between any two of them.
+    With all of them, noise would make another one the best for each instruction, and the clock would change between
+    any two instructions.
     """
     table = dict(profile.measurements)
     for order in pipeline.orders:
@@ -171,7 +173,7 @@ def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
         common = set.intersection(*alike.values())
         if not common:
             continue
-        highest_mhz = min(common)  # and what is above runs at the same clock, whatever noise has made of it
+        highest_mhz = min(common)  # higher ones run at the same clock; their times differ by noise only
         for kind in kinds:
             table[kind] = [
                 m
@@ -183,7 +185,7 @@ def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
 
 
 def _with_time_margin(profile: Profile, time_margin: float) -> Profile:
-    """Every instruction below its highest clock takes that much longer, at the same power."""
+    """Returns a profile in which instructions below the highest clock take longer by the margin at the same power."""
     table = {}
     for kind, rows in profile.measurements.items():
         top = max(row.frequency_mhz for row in rows)

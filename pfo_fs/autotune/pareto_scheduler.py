@@ -239,7 +239,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
 
     def _has_drifted(self, results: Sequence[ProfilingResult]) -> bool:
-        """Returns whether instructions of a healthy pipeline take another time than the profile says."""
+        """Returns whether instructions of a healthy pipeline take another time than in the profile."""
         if self._drifts >= _DRIFTS_PER_EPOCH:
             return False
         by_rank = {result.rank: result for result in results}
@@ -254,7 +254,7 @@ class ParetoScheduler(FrequencyScheduler):
         return measured is not None and has_drifted(plan, measured, self._measurements.time_error)
 
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
-        """Holds the plan against what was measured under it."""
+        """Compares the plan with what was measured under it."""
         self._measurements.take(results, self._selection.schedules())
         drift = self._measurements.power_drift_factor
         verdict = self._verification.verify(results, self._noise.usual, drift)

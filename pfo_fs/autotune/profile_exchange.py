@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pfo_fs.autotune.samples import Kind, Point, Samples
 from pfo_fs.planner import Profile
+from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, table_text
 
-COLUMNS = ("stage", "instruction", "frequency", "time", "energy", "time_error", "power_error", "count", "waiting_power")
-"""Zeus's five columns, then relative errors, how often it was measured, and what a waiting GPU drew in W."""
 _OTHER_JOB = 0.03
 """Relative: a profile that is off by more at the highest clock is of something else."""
 _ERROR = 0.002
@@ -21,22 +20,39 @@ _MOST_WAITING_W = 2000.0
 
 def profile_csv(samples: Samples) -> str:
     """Returns everything measured as a CSV."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    waiting = f"{samples.waiting.power_w:.6g}" if samples.waiting.weight else ""
-    for row in samples.rows():
-        writer.writerow((*(f"{value:.7g}" if isinstance(value, float) else value for value in row), waiting))
-    return file.getvalue()
+    waiting_w = samples.waiting.power_w if samples.waiting.weight else None
+    return table_text(((*row, waiting_w) for row in samples.rows()), (*COLUMNS, *MEASURED_COLUMNS), digits=7)
 
 
-def waiting_power_w(text: str) -> float:
-    """Returns what a waiting GPU drew by such a CSV, in W; 0 if it does not say, or nothing that can be."""
-    try:
-        watts = float(next(csv.DictReader(io.StringIO(text)))["waiting_power"])
-        return watts if 0 < watts < _MOST_WAITING_W else 0.0
-    except (StopIteration, KeyError, TypeError, ValueError, csv.Error):
-        return 0.0
+def waiting_power_of(table: Any) -> float:
+    """Returns what a waiting GPU drew according to such a table, in W; 0 if it has no plausible value."""
+    watts = float(table["waiting_power"].iloc[0]) if "waiting_power" in table and len(table) else 0.0
+    return watts if 0 < watts < _MOST_WAITING_W else 0.0
+
+
+def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
+    """Returns the measured points of such a CSV with their errors, as the samples had them.
+
+    Raises:
+        PlanError: It is not a profile; the message names row and column.
+    """
+    found: dict[Kind, dict[int, Point]] = {}
+    for row in parse_table(text, source).to_dict("records"):
+        power_w = row["energy"] / row["time"]
+        time_error, power_error = _or(row.get("time_error"), 0.0), _or(row.get("power_error"), 0.0)
+        count = max(2, int(_or(row.get("count"), 2.0)))
+        found.setdefault((row["stage"], row["instruction"]), {})[row["frequency"]] = Point(
+            count=count,
+            time_s=row["time"],
+            squares=(time_error * row["time"]) ** 2 * count * (count - 1),
+            weight=1.0 / max(power_error * power_w, 1e-6 * power_w) ** 2,
+            power_w=power_w,
+        )
+    return found
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None or math.isnan(value) else value
 
 
 def disagreement(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str:

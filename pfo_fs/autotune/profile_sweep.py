@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from statistics import median
 
+from pfo_fs.autotune.clock_choice import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.sweep import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.autotune.window_results import measured_results
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler.base import ScheduleRequest

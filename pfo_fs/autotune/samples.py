@@ -1,4 +1,4 @@
-"""What has been measured so far of each instruction at each clock, and what may be concluded of the clocks between."""
+"""What was measured of each instruction at each clock, and what follows from it for the clocks in between."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Point:
         self.power_w += (power_w - self.power_w) * weight / self.weight
 
     def scale(self, times: float, powers: float) -> None:
-        """The same instruction takes `times` times as long and `powers` times the power from now on."""
+        """Changes the point: the instruction takes `times` times as long and `powers` times the power from now on."""
         self.time_s *= times
         self.squares *= times * times
         self.power_w *= powers
@@ -161,7 +161,7 @@ class Samples:
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())
 
     def curve(self, kind: Kind) -> dict[int, Point]:
-        """The points of a kind whose time and power are known, from the highest clock to the lowest."""
+        """Returns the points of a kind whose time and power are known, from the highest clock to the lowest."""
         found = self.points.get(kind, {})
         return {
             mhz: found[mhz]
@@ -174,9 +174,9 @@ class Samples:
     ) -> Profile:
         """Returns the profile of the clocks from the lowest to the highest measured one.
 
-        A planner picks what looks cheap, so it picks what noise has made look cheap. Points are therefore smoothed
-        where a smooth curve explains them all (`smoothed`), and points known worse than `tolerance` stay out. Clocks in
-        between are interpolated.
+        A planner picks the clocks with the least energy, so it picks those that noise favours. Points are therefore
+        smoothed if a smooth curve explains all of them (`smoothed`), points that are known worse than `tolerance` are
+        left out, and clocks in between are interpolated.
 
         Args:
             kinds: What the job runs.
@@ -205,12 +205,12 @@ class Samples:
 
 
 def smoothed(curve: Mapping[int, Point]) -> dict[int, Point]:
-    """Returns a curve with its noise averaged over neighbouring clocks, where that is all that is averaged away.
+    """Returns a curve with its noise averaged over neighbouring clocks, if it is smooth; else the curve as it is.
 
     At each clock a parabola is laid through the points around it, weighted by their errors: times over 1 / clock (the
     part of an instruction that follows the clock is a straight line there), powers over the clock. The highest clock
-    keeps its own values: it is the measure of everything. A curve whose points lie further off their parabolas than
-    their errors allow, like one with a real step in it, stays as it is.
+    keeps its own values: all plans are compared with it. A curve stays as it is if its points lie further off their
+    parabolas than their errors allow, like one with a real step in it.
     """
     if len(curve) < _POINTS_PER_PARABOLA:
         return dict(curve)
@@ -229,7 +229,7 @@ def smoothed(curve: Mapping[int, Point]) -> dict[int, Point]:
 
 
 def _local_parabolas(xs: Sequence[float], ys: Sequence[float], errors: Sequence[float]) -> list[float]:
-    """The values of weighted parabolas through the points around each; `ys` themselves where they do not fit."""
+    """Returns the values of weighted parabolas through the points around each point; `ys` if they do not fit."""
     import numpy as np
 
     fitted = []

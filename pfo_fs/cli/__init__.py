@@ -26,6 +26,8 @@ from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.terminal import JsonFlag, PlainFormatter, SharedDir, err, fail, open_directory, out
 from pfo_fs.errors import PfoError
 
+_STOP_WITHIN_S = 10
+
 app = typer.Typer(
     help="Pipeline frequency optimization through a shared directory.",
     no_args_is_help=True,
@@ -79,7 +81,7 @@ def daemon(
     scheduler_args: Annotated[
         str | None, typer.Option(help='Its arguments, a JSON object: {"solution_path": "plan.py"}.')
     ] = None,
-    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two looks.")] = None,
+    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two looks at a job.")] = None,
     watch: Annotated[str | None, typer.Option(help="auto, poll or events.")] = None,
     max_job_idle_time: Annotated[float | None, typer.Option(help="Seconds until an idle job is archived.")] = None,
     lease_timeout: Annotated[float | None, typer.Option(help="Seconds until a silent leader is replaced.")] = None,
@@ -103,15 +105,20 @@ def daemon(
         log_level=log_level,
     )
     _log_to_stderr(settings.log_level)
-    sys.path.insert(0, os.getcwd())  # where a scheduler of one's own is looked for first, as by python -m
+    sys.path.insert(0, os.getcwd())  # where --scheduler package.module:Class is looked for first, as by python -m
     serving = Daemon(Files(shared_dir, create=True), settings)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
+        signal.alarm(_STOP_WITHIN_S)  # ends the process if the shared directory does not let it go
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     serving.run()
+    if serving.busy:
+        # Threads are planning or waiting for the directory. The interpreter's own exit can crash under them.
+        logging.shutdown()
+        os._exit(0)
 
 
 @app.command()
@@ -166,7 +173,7 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except ValueError as error:
-        fail(f"--scheduler-args is no JSON: {error}")
+        fail(f"--scheduler-args is not JSON: {error}")
     if not isinstance(value, dict):
         fail(f"--scheduler-args must be a JSON object such as {{}}, not {text}")
     return value

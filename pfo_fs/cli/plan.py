@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,9 +85,6 @@ def plan(
             derive,
         )
     )
-    if pictures and output is not None and find_spec("matplotlib") is None:
-        err.print("no pictures: they need matplotlib (pip install matplotlib)", highlight=False, soft_wrap=True)
-        pictures = False
     for warning in problem.warnings:
         err.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     if calibration is not None:

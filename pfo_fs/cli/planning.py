@@ -32,7 +32,8 @@ from pfo_fs.planner import (
     solve_frontier,
 )
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.plan_pictures import draw_frontier, draw_pipeline
+from pfo_fs.reports.frontier_picture import draw_frontier
+from pfo_fs.reports.pipeline_picture import draw_pipeline
 from pfo_fs.schedule_yaml import format_schedule_yaml
 from pfo_fs.scheduler import format_lowtime_plan
 

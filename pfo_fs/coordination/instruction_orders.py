@@ -1,4 +1,4 @@
-"""The instruction order of each rank: what it was seen to run, else what a schedule says it runs."""
+"""The instruction order of each rank: what it was seen to run, else what a schedule lists for it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def known_orders(
     Args:
         folder: The job.
         rank_infos: Its ranks.
-        planned: Schedules that say the order where no rank has yet.
-        seen: What was read before, to be completed: orders are written once.
+        planned: Schedules whose order counts for ranks that have not reported theirs yet.
+        seen: Orders that were read before; new ones are added, for each is written only once.
     """
     seen = {} if seen is None else seen
     for rank in folder.ranks_with_order():

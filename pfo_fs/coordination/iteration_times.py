@@ -1,4 +1,4 @@
-"""Reads how long iterations take, as the pipelines' first ranks say it."""
+"""Reads how long iterations take, as the first rank of each pipeline reports it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pfo_fs.store import JobFolder
 log = logging.getLogger(__name__)
 
 _LIST_EVERY_S = 10.0
-_SHARE = 20
-"""Readings that take t are at least 20 t apart."""
+_PAUSE_PER_READING = 20
+"""A reading that took t seconds is followed by a pause of at least 20 t: reading takes 5 % of the time at most."""
 
 
 class IterationTimeReader:
@@ -24,7 +24,7 @@ class IterationTimeReader:
 
     Args:
         folder: The job.
-        monotonic: The clock.
+        monotonic: Returns monotonic time in s.
     """
 
     def __init__(self, folder: JobFolder, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -36,12 +36,12 @@ class IterationTimeReader:
         self._seen: dict[int, int] = {}
 
     def read(self, now: float, ranks: Mapping[int, RankInfo], iteration_s: float) -> list[IterationTime]:
-        """Returns iterations that were not seen yet, in the order of their steps.
+        """Returns iterations that were not returned before, in the order of their steps.
 
         Args:
             now: Monotonic time, in s.
             ranks: The job's ranks.
-            iteration_s: What an iteration takes, in s, or 0: more than a few looks in that time tell nothing.
+            iteration_s: How long an iteration takes, in s, or 0.0 if unknown: it is no use to read much more often.
         """
         if now < self._not_before:
             return []
@@ -55,7 +55,7 @@ class IterationTimeReader:
             try:
                 body = self._folder.read_iteration_times(rank)
             except RecordError as error:
-                log.debug("the pace of rank %d cannot be read: %s", rank, error)
+                log.debug("the iteration times of rank %d cannot be read: %s", rank, error)
                 continue
             info = ranks.get(rank)
             if body is None or info is None:
@@ -63,12 +63,12 @@ class IterationTimeReader:
             if body.throttled:
                 throttled[info.dp_rank] = f"rank {rank}: {body.throttled}"
             if info.pp_rank or info.tp_rank:
-                continue  # it has something to say of its GPU only
+                continue  # only whether its GPU is throttled is used
             fresh = [entry for entry in body.steps if entry[0] > self._seen.get(rank, -1)]
             found += [IterationTime(info.dp_rank, *entry) for entry in fresh]
             if fresh:
                 self._seen[rank] = fresh[-1][0]
-        self._not_before = now + max(_SHARE * (self._monotonic() - began), min(1.0, iteration_s / 4))
+        self._not_before = now + max(_PAUSE_PER_READING * (self._monotonic() - began), min(1.0, iteration_s / 4))
         found.sort(key=lambda iteration_times: (iteration_times.step, iteration_times.pipeline))
         return [
             iteration_times._replace(throttled=throttled.get(iteration_times.pipeline, "")) for iteration_times in found

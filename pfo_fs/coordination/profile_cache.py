@@ -1,4 +1,4 @@
-"""Profiles that outlive their job: found by later jobs that train the same on the same GPUs."""
+"""Profiles that outlive their job: later jobs find them that train the same model on the same kind of GPUs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProfileCache:
 
     @property
     def consulted(self) -> bool:
-        """Whether `known` could say something."""
+        """Whether `known` has found an answer."""
         return self._consulted
 
     @property
@@ -45,7 +45,7 @@ class ProfileCache:
     def known(
         self, job: bodies.JobBody, orders: Mapping[int, InstructionOrder | None], gpu_names: Mapping[int, str]
     ) -> bodies.CachedProfileBody | None:
-        """Returns what earlier jobs have measured: of several the most; the same one after a restart.
+        """Returns what an earlier job has measured: the largest profile; the same one again after a restart.
 
         Args:
             job: This job.
@@ -74,20 +74,20 @@ class ProfileCache:
                 del found[job_id]
             best = max(found, key=lambda job_id: (_rows(found[job_id]), job_id), default="")
             known = self._folder.claim_known(bodies.CachedProfileBody(source=best, csv=found.get(best, "")))
-        self._consulted = True  # not before all that could fail has not: a replay asks again, too
+        self._consulted = True  # last: if something above fails, the next call asks again
         return known if known.csv else None
 
     def keep(self, csv: str, *, measuring: bool = False) -> None:
-        """Publishes what this job has measured, if that is news; a directory that does not take it loses nothing.
+        """Publishes what this job has measured, if that is new; if the directory does not take it, the job goes on.
 
         Args:
             csv: The profile.
-            measuring: Whether there is more to come.
+            measuring: Whether the measurement is not finished.
         """
         if not self._key or csv == self._kept or not _rows(csv):
             return
         if measuring and _rows(csv) < _rows(self._kept):
-            return  # measured anew, and not all of it yet
+            return  # a new measurement that is not complete yet
         try:
             self._folder.profiles.write(self._key, csv, self._about)
             self._kept = csv

@@ -1,4 +1,4 @@
-"""Where training is, as rank 0 says it."""
+"""Which step training has reached, as rank 0 reports it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Progress:
         self._read = -math.inf
 
     def look(self, now: float) -> bool:
-        """Reads it, now and then; returns whether training has got on.
+        """Reads it, at most once a second; returns whether training has reached another step.
 
         Args:
             now: Monotonic time, in s.

@@ -1,4 +1,4 @@
-"""Who the ranks of a job are, as they register."""
+"""The ranks of a job, as they register."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RankRegistry:
         return [self.by_rank[rank] for rank in sorted(self.by_rank)]
 
     def look(self, job: JobInfo) -> bool:
-        """Reads who has registered since; returns whether anybody has.
+        """Reads the ranks that have registered since the last look; returns whether there are any.
 
         Raises:
             RecordError: A registration cannot be this job's.
@@ -50,7 +50,7 @@ class RankRegistry:
                     continue
                 if body.rank_info.rank != rank or rank >= job.world_size:
                     raise RecordError(
-                        f"ranks/{rank}.json says rank {body.rank_info.rank} of a job with {job.world_size} ranks"
+                        f"ranks/{rank}.json is of rank {body.rank_info.rank}; the job has {job.world_size} ranks"
                     )
                 self.by_rank[rank] = body.rank_info
                 self._gpu_names[rank] = body.gpu_name
@@ -61,7 +61,7 @@ class RankRegistry:
         return came
 
     def missing(self, job: JobInfo) -> str:
-        """Names the ranks that have not registered; empty if there are none."""
+        """Names the ranks that have not registered; empty if all have."""
         missing = [rank for rank in range(job.world_size) if rank not in self.by_rank]
         return list_ranks(missing) if missing else ""
 
@@ -78,7 +78,7 @@ class RankRegistry:
         """The instruction order of each rank, None where nothing is known yet.
 
         Args:
-            planned: Schedules that say the order where no rank has yet.
+            planned: Schedules whose order counts for ranks that have not reported theirs yet.
         """
         return known_orders(self._folder, self.infos, planned, self._orders)
 
@@ -97,7 +97,7 @@ def _check_places(infos: Sequence[RankInfo], job: JobInfo) -> None:
         place = (rank.dp_rank, rank.pp_rank, rank.tp_rank)
         degrees = (job.dp_degree, job.pp_degree, job.tp_degree)
         if any(at >= degree for at, degree in zip(place, degrees, strict=True)):
-            raise PlanError(f"rank {rank.rank} says (dp, pp, tp) rank {place}, but the degrees are {degrees}")
+            raise PlanError(f"rank {rank.rank} registered as (dp, pp, tp) rank {place}, but the degrees are {degrees}")
         if place in taken:
-            raise PlanError(f"ranks {taken[place]} and {rank.rank} both say (dp, pp, tp) rank {place}")
+            raise PlanError(f"ranks {taken[place]} and {rank.rank} both registered as (dp, pp, tp) rank {place}")
         taken[place] = rank.rank

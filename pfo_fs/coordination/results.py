@@ -17,16 +17,16 @@ class Results:
 
     Args:
         folder: The job.
-        roster: Its ranks.
+        ranks: Its ranks.
     """
 
-    def __init__(self, folder: JobFolder, roster: RankRegistry) -> None:
+    def __init__(self, folder: JobFolder, ranks: RankRegistry) -> None:
         self._folder = folder
-        self._rank_registry = roster
+        self._ranks = ranks
 
     def missing(self, number: int) -> list[int]:
-        """Returns the ranks of which there is no result under schedule `number`."""
-        return sorted(set(self._rank_registry.by_rank) - set(self._folder.ranks_with_result(number)))
+        """Returns the ranks without a result under schedule `number`."""
+        return sorted(set(self._ranks.by_rank) - set(self._folder.ranks_with_result(number)))
 
     def read(self, number: int) -> list[ProfilingResult]:
         """Returns what was measured, by rank: without ranks that began late, where their stage has others.
@@ -35,7 +35,7 @@ class Results:
             number: A schedule of which nothing is missing; a result that cannot be read is left out.
         """
         found: list[bodies.ResultBody] = []
-        for rank in sorted(self._rank_registry.by_rank):
+        for rank in sorted(self._ranks.by_rank):
             try:
                 body = self._folder.read_result(number, rank)
             except RecordError as error:
@@ -46,7 +46,7 @@ class Results:
                 continue
             found.append(body)
         in_time = [body for body in found if not body.late]
-        stages = {info.pp_rank for info in self._rank_registry.by_rank.values()}
-        if {self._rank_registry.by_rank[body.result.rank].pp_rank for body in in_time} == stages:
+        stages = {info.pp_rank for info in self._ranks.by_rank.values()}
+        if {self._ranks.by_rank[body.result.rank].pp_rank for body in in_time} == stages:
             found = in_time
         return [body.result for body in found]

@@ -1,64 +1,80 @@
-"""What a coordinator says: `current.json` for the ranks and for people, and the log."""
+"""Publishes a job's state: `current.json` for the ranks and for people, and the log."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable
+from typing import Literal
 
+from pfo_fs.coordination.log_once import LogOnce
+from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.store import JobFolder, bodies
 
 log = logging.getLogger(__name__)
 
 _CHECK_EVERY_S = 2.0
-_LOG_AGAIN_S = 60.0
+
+State = Literal["waiting", "running", "broken", "ended"]
 
 
 class StatusPublisher:
-    """Speaks for one coordinator.
+    """Publishes for one coordinator.
 
     Args:
         folder: The job.
         still_leads: Asked before anything is written.
-        monotonic: The clock.
+        monotonic: Returns monotonic time in s.
+
+    Attributes:
+        state: What the job does.
+        message: What is wrong, or noteworthy, for people.
     """
 
     def __init__(self, folder: JobFolder, still_leads: Callable[[], bool], monotonic: Callable[[], float]) -> None:
+        self.state: State = "waiting"
+        self.message = ""
         self._folder = folder
         self._still_leads = still_leads
         self._monotonic = monotonic
-        self._said: bodies.CurrentBody | None = None
+        self._published: bodies.CurrentBody | None = None
         self._status_text = ""
         self._checked = -math.inf
-        self._logged: dict[str, float] = {}  # what was logged lately, and when
+        self._log = LogOnce(log, monotonic)
 
-    def say(self, body: bodies.CurrentBody, *, force: bool = False) -> None:
-        """Writes `current.json` if there is something new to say, or somebody has written over it.
+    def set(self, state: State, message: str) -> None:
+        """Takes note of the job's state, and logs a message that is new."""
+        if message and (state, message) != (self.state, self.message):
+            self.log(logging.INFO if message in ("finished", "interrupted") else logging.WARNING, message)
+        self.state, self.message = state, message
+
+    def publish(self, body: bodies.CurrentBody, *, force: bool = False) -> None:
+        """Writes `current.json` if it differs from what was written last, or if another coordinator has replaced it.
 
         Raises:
             StoreError: It cannot be written.
         """
-        if (body == self._said and not force and self._still_said(body.generation)) or not self._still_leads():
+        if (body == self._published and not force and self._still_there(body.generation)) or not self._still_leads():
             return
         if body.status_text != self._status_text:
             self._status_text = body.status_text
             log.info("job %s: %s", self._folder.job_id, body.status_text)
         self._folder.write_current(body)
-        self._said = body
+        self._published = body
 
-    def _still_said(self, generation: int) -> bool:
-        """Looks, now and then, whether an older coordinator that woke up has written over what was said."""
+    def _still_there(self, generation: int) -> bool:
+        """Looks, now and then, whether an older coordinator that woke up has replaced what was published."""
         now = self._monotonic()
         if now - self._checked < _CHECK_EVERY_S:
             return True
         self._checked = now
         current = self._folder.read_current()
-        return current == self._said or (current is not None and current.generation > generation)
+        return current == self._published or (current is not None and current.generation > generation)
+
+    def no_answer(self, error: StoreError | RecordError) -> None:
+        """Logs that the shared directory did not do what it should."""
+        self.log(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
 
     def log(self, level: int, text: str) -> None:
-        """Logs what may be said at every look at most once in a while."""
-        now = self._monotonic()
-        self._logged = {known: at for known, at in self._logged.items() if now - at < _LOG_AGAIN_S}
-        if text not in self._logged:
-            self._logged[text] = now
-            log.log(level, "job %s: %s", self._folder.job_id, text)
+        """Logs what may be found again at every look: once, until the cause has been gone for a while."""
+        self._log.log(level, f"job {self._folder.job_id}: {text}")

@@ -1,16 +1,16 @@
 """The page that the training process and its clock process share: the clock wanted now, and marks of what ran when.
 
-Anonymous memory (memfd), mapped by both, seen as 64-bit words. A store of one aligned word is all that asking for a
-clock takes: no lock, no system call, nothing that gives up the interpreter lock. Each word has one writer, but for
-`SLEEPING`, which is a hint.
+It is anonymous memory (memfd), mapped by both processes and seen as 64-bit words. To ask for a clock, training stores
+one aligned word: it takes no lock, makes no system call and keeps the interpreter lock. Each word has one writer,
+except `SLEEPING`, which is a hint.
 
-Records through a pipe were the first idea. Measured on 2 cores: a write that wakes the sleeping reader costs the
-training thread 9 us, and any call that gives up the interpreter lock costs it up to 5 ms while other Python threads
-are busy (99th percentile 16 ms). So the pipe became a doorbell, rung only when the clock process sleeps.
+Why not a pipe: measured on 2 cores, a write that wakes the sleeping reader costs the training thread 9 us, and any call
+that gives up the interpreter lock costs it up to 5 ms while other Python threads are busy (99th percentile 16 ms). So
+training rings a doorbell, and only when the clock process sleeps.
 
-Marks are history, needed only for measuring, and read later, without waking anybody. The reader takes marks only up to
-a `HEAD` that it saw at its previous look: on processors that reorder stores (aarch64) the words of the newest marks may
-arrive after the head.
+Marks are needed only for measuring; the clock process reads them later and is not woken for them. It takes marks only
+up to the `HEAD` that it saw at its previous look: on processors that reorder stores (aarch64) the words of the newest
+marks may arrive after the head.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEASURING = 10
 NAME_COUNT = 11
 """Count of entries in the name table. Written by training."""
 SLEEPING = 16
-"""1 while the clock process waits for the doorbell; whoever rings sets it to 0 first."""
+"""1 while the clock process waits for the doorbell; the side that rings sets it to 0 first."""
 CLOCK_MHZ = 24
 """MHz in force, 0 if the driver's default. Written by the clock process."""
 MEASURED_NUMBER = 25
@@ -49,6 +49,8 @@ NO_NUMBER = -(1 << 62)
 """No schedule number: nothing measured yet."""
 
 # A mark is two words: time.monotonic_ns(), and kind | value << 8.
+MAX_STEP = (1 << 55) - 1
+"""The highest step that fits into a mark."""
 STEP_BEGIN = 1
 """The value is the step; the schedule number follows in a mark of kind `NUMBER`."""
 NUMBER = 2
@@ -84,7 +86,7 @@ class SharedPage:
         if self.words[MAGIC] != _VERSION:
             self.close()
             raise ValueError("the shared page is not of this release of pfo-fs")
-        self._names: list[str] = []
+        self._places: dict[str, int] = {}
 
     @classmethod
     def create(cls) -> SharedPage:
@@ -102,7 +104,7 @@ class SharedPage:
             self.fd = -1
 
     def close(self) -> None:
-        """Unmaps the page, unless somebody still holds its words."""
+        """Unmaps the page, unless another object still holds its words."""
         self.close_fd()
         self.words.release()
         self._map.close()
@@ -111,18 +113,19 @@ class SharedPage:
 
     def name_id(self, name: str) -> int:
         """Returns the place of `name` in the table, entering it if it is new; a full table's last entry is shared."""
-        if name in self._names:
-            return self._names.index(name)
-        if len(self._names) == MAX_NAMES:
+        place = self._places.get(name)
+        if place is not None:
+            return place
+        index = len(self._places)
+        if index == MAX_NAMES:
             return MAX_NAMES - 1
-        index = len(self._names)
         text = ("other" if index == MAX_NAMES - 1 else name).encode("utf-8", "replace")[:64]
         at = _NAMES + index * _NAME_WORDS
         self.words[at] = len(text)
         for i in range(8):
             self.words[at + 1 + i] = int.from_bytes(text[8 * i : 8 * i + 8].ljust(8, b"\0"), "little", signed=True)
-        self._names.append(name)
-        self.words[NAME_COUNT] = len(self._names)
+        self._places[name] = index
+        self.words[NAME_COUNT] = len(self._places)
         return index
 
     def name(self, index: int) -> str:
@@ -166,7 +169,7 @@ class MarkReader:
         self._tail = upto
         if upto == tail:
             return []
-        if head - tail > RING_MARKS:
+        if head - tail >= RING_MARKS:  # training may be writing over the mark at `tail` just now
             self._tail = head
             return None
         start, end = tail & RING_MASK, upto & RING_MASK
@@ -174,7 +177,7 @@ class MarkReader:
         flat: list[int] = []
         for first, last in pieces:
             flat += words[RING + 2 * first : RING + 2 * last].tolist()
-        if words[HEAD] - tail > RING_MARKS:  # overtaken while copying
+        if words[HEAD] - tail >= RING_MARKS:  # training has come round to the marks that were being copied
             self._tail = self._seen_head = words[HEAD]
             return None
         return list(zip(flat[::2], flat[1::2], strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import socket
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import Message, ToTraining
 from pfo_fs.ipc.spawn import start_process
+
+log = logging.getLogger("pfo_fs")
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -63,6 +66,7 @@ class HelperClient:
     ) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.lost = False
+        self._warned = False
         self._address = address
         self._starting = {"service": service, "shared_dir": shared_dir, "token": token, "settings": settings}
         self._hello = messages.Hello(rank=rank, role="training", token=token)
@@ -148,10 +152,11 @@ class HelperClient:
             if not packet:
                 self.lost = True
                 break
-            message = transport.decode(packet, ToTraining)
-            if isinstance(message, (kind, messages.Refused)):
-                return message
-            self._inbox.append(message)
+            received = self._decode(packet)
+            if isinstance(received, (kind, messages.Refused)):
+                return received
+            if received is not None:
+                self._inbox.append(received)
         return None
 
     def poll(self) -> ToTraining | None:
@@ -162,12 +167,21 @@ class HelperClient:
             return None
         size = _recv(self._fd, self._buffer, len(self._buffer), socket.MSG_DONTWAIT)
         if size > 0:
-            with suppress(ValueError):
-                message: ToTraining = transport.decode(self._buffer.raw[:size], ToTraining)
-                return message
+            return self._decode(self._buffer.raw[:size])
         elif size == 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ECONNRESET):
             self.lost = True
         return None
+
+    def _decode(self, packet: bytes) -> ToTraining | None:
+        """The message in a packet; None, and one warning, if it is not a message within the limits of `messages`."""
+        try:
+            message: ToTraining = transport.decode(packet, ToTraining)
+            return message
+        except ValueError as error:
+            if not self._warned:
+                self._warned = True
+                log.warning("a message of the helper process is dropped: %s", error)
+            return None
 
     def send(self, message: Message) -> bool:
         """Sends without waiting; returns whether the message is on its way: not if the helper does not read."""

@@ -9,8 +9,11 @@ from pfo_fs.helper.operations import AskWhoSchedules, ClaimForRank0, WhoSchedule
 
 Mode = Literal["auto", "daemon", "local"]
 
-_SHORTEST_SILENCE_S, _LONGEST_SILENCE_S = 1.5, 5.0
-"""A daemon whose heartbeat stands still for three of its intervals, within these bounds, is taken for dead."""
+_SHORTEST_SILENCE_S, _LONGEST_SILENCE_S = 3.0, 5.0
+"""A daemon whose heartbeat stands still for three of its intervals, within these bounds, is taken for dead.
+
+It is written once a second, and later than that on a busy machine.
+"""
 _BUSY_DAEMON_S = 5.0
 """A daemon that lives and has not claimed the job after this long will do so later: the ranks do not wait."""
 
@@ -36,16 +39,21 @@ class CoordinationChoice:
         self._moved_at_s = -math.inf
         self._moves = 0
 
-    def first_question(self) -> AskWhoSchedules | ClaimForRank0 | None:
+    def first_question(self) -> AskWhoSchedules | None:
         """What to ask the directory first; None if the choice is made."""
         if self.chosen is not None:
             return None
-        return ClaimForRank0() if self._mode == "local" else AskWhoSchedules()
+        return AskWhoSchedules()
 
     def learn(self, found: WhoSchedules, now_s: float) -> AskWhoSchedules | ClaimForRank0 | None:
         """Takes what the directory says; returns the next question, or None if the choice is made."""
         daemon = found.daemon
-        if found.claimed or daemon is None or daemon.stopped:
+        if found.site.daemon_only:
+            why = found.site.problem or "site.yaml allows only a daemon to schedule"
+            self.warning = f"{why}; default clocks until a daemon claims this job"
+            self.chosen = "daemon"
+            return None
+        if self._mode == "local" or found.claimed or daemon is None or daemon.stopped:
             return ClaimForRank0()  # says who has the claim, if rank 0 does not get it
         heartbeat = daemon.generation, daemon.counter
         if heartbeat != self._heartbeat:

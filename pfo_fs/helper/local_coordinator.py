@@ -71,7 +71,7 @@ class CoordinatorThread:
                 coordinator = self._new(told) or coordinator
             if coordinator is not None:
                 pause_s = min(coordinator.poll(), _LONGEST_PAUSE_S)
-                self._post(e.CoordinatorAlive(coordinator.hold[0]))
+                self._post(e.CoordinatorAlive(coordinator.lease.lease_s))
 
     def _new(self, action: e.StartCoordinator) -> Coordinator | None:
         try:

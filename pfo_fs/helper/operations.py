@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pfo_fs.coordination import SitePolicy, read_site_policy
 from pfo_fs.errors import PfoError
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule, RankInfo
@@ -51,6 +52,7 @@ class WhoSchedules:
 
     claimed: bool
     daemon: bodies.DaemonBody | None
+    site: SitePolicy = field(default_factory=SitePolicy)
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ class DirectoryOperations:
             case AskWhoSchedules(pause_s):
                 time.sleep(pause_s)
                 # By listing: an NFS client remembers for half a minute that a name was not there.
-                return WhoSchedules("coordinator.json" in self.folder.names(), self.shared.read_daemon())
+                claimed = "coordinator.json" in self.folder.names()
+                return WhoSchedules(claimed, self.shared.read_daemon(), read_site_policy(self.shared))
             case ClaimForRank0():
                 mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
                 return self.folder.claim_coordinator(mine).kind

@@ -13,6 +13,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+# Limits of what training takes from a helper. The records in the shared directory are written by other users too, and
+# a number that does not fit into the 64-bit words of the page shared with the clock process must not reach training.
+ScheduleNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
+StepNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+ClockMHz: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
+InstructionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 LimitW: TypeAlias = Annotated[int, Meta(gt=0, le=999_999)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
 
@@ -246,8 +252,12 @@ class Refused(Message, frozen=True, kw_only=True):
 class RankPlan(msgspec.Struct, frozen=True):
     """The (instruction, MHz) of one iteration, and the stage of each where a rank holds several stages."""
 
-    frequencies: list[tuple[str, int]]
+    frequencies: Annotated[list[tuple[InstructionName, ClockMHz]], Meta(max_length=65_535)]
     stages: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.stages is not None and len(self.stages) != len(self.frequencies):
+            raise ValueError(f"{len(self.stages)} stages for {len(self.frequencies)} instructions")
 
 
 class NewSchedule(Message, frozen=True, kw_only=True):
@@ -258,9 +268,9 @@ class NewSchedule(Message, frozen=True, kw_only=True):
     `number` is -1 for default clocks that are not a schedule of the job.
     """
 
-    number: int
-    start_step: int = 0
-    steps: int = 0
+    number: ScheduleNumber
+    start_step: StepNumber = 0
+    steps: StepNumber = 0
     plans: list[RankPlan] = []
     ranks: dict[int, int] = {}
 
@@ -273,7 +283,7 @@ class NewSchedule(Message, frozen=True, kw_only=True):
 class LeaseRenewed(Message, frozen=True, kw_only=True):
     """The process that schedules lives: the schedule in force holds for `lease_s` more seconds; 0: for ever."""
 
-    lease_s: float
+    lease_s: Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class DirectoryLost(Message, frozen=True, kw_only=True):
@@ -287,7 +297,7 @@ class DirectoryBack(Message, frozen=True, kw_only=True):
 class LogLine(Message, frozen=True, kw_only=True):
     """A log record of the helper, which has no output of its own; `level` as in `logging`."""
 
-    level: int
+    level: Annotated[int, Meta(ge=0, le=100)]
     message: str
 
 

@@ -1,10 +1,10 @@
-"""What is worth running: the options of an instruction, less those that cost both time and energy."""
+"""The options of an instruction: all measured clocks, or only those that no other clock beats in time and energy."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pfo_fs.planner.profile import Measurement
 
@@ -14,17 +14,19 @@ MIN_OPTIONS = 3
 
 @dataclass(frozen=True)
 class Choices:
-    """The options of one kind of instruction, from the fastest to the one that costs least.
+    """The options of one kind of instruction, by rising time.
 
-    Costs are *effective* energies: what an instruction takes beyond the blocking power that the GPU would burn in the
-    same time anyway (Perseus, SOSP'24, section 3.2). They fall as times rise; whatever is slower and costs as much is
-    not in the list.
+    Costs are *effective* energies: the energy of an instruction beyond what the GPU would take at its blocking power
+    in the same time (Perseus, SOSP'24, section 3.2). Where clock changes cost no time, an option that is slower and
+    costs as much as another one is left out, so that costs fall as times rise. Where they cost time, such an option
+    can save a change, so all options are kept.
 
     Attributes:
         frequencies_mhz: Clock of each option.
         times_s: Duration of each, rising.
-        costs_j: Effective energy of each, falling.
-        hull: Positions of the options on the lower convex hull, over which the linear program interpolates.
+        costs_j: Effective energy of each.
+        hull: Positions of the options on the lower convex hull, from the fastest option to the one that costs least;
+            the linear program interpolates between them.
     """
 
     frequencies_mhz: tuple[int, ...]
@@ -32,35 +34,44 @@ class Choices:
     costs_j: tuple[float, ...]
     hull: tuple[int, ...]
 
-    def within(self, time_s: float) -> int:
-        """The cheapest option that takes no longer than `time_s`, or -1."""
-        return bisect_right(self.times_s, time_s) - 1
+    @cached_property
+    def option_at(self) -> dict[int, int]:
+        """For each clock, the position of its option."""
+        return {mhz: position for position, mhz in enumerate(self.frequencies_mhz)}
 
 
-def choices_of(measurements: Sequence[Measurement], blocking_power_w: float, scale: float = 1.0) -> Choices:
-    """Returns the options worth running.
+def choices_of(
+    measurements: Sequence[Measurement], blocking_power_w: float, scale: float = 1.0, every_clock: bool = False
+) -> Choices:
+    """Returns the options of one kind of instruction.
 
     Args:
         measurements: Of one kind of instruction, at least one.
         blocking_power_w: Power of a GPU that waits, in W.
         scale: Number of GPUs that run the instruction together; costs are of all of them.
+        every_clock: Keep options that another option beats in both time and cost.
     """
     points = sorted(
         (m.time_s, (m.energy_j - blocking_power_w * m.time_s) * scale, m.frequency_mhz) for m in measurements
     )
-    pareto: list[tuple[float, float, int]] = []
-    for point in points:
-        if not pareto or point[1] < pareto[-1][1]:
-            pareto.append(point)
+    least_j = float("inf")
+    kept: list[tuple[float, float, int]] = []
     hull: list[int] = []
-    for position, (time_s, cost_j, _) in enumerate(pareto):
-        while len(hull) >= 2 and _above(pareto[hull[-2]], pareto[hull[-1]], (time_s, cost_j)):
+    for point in points:
+        beaten = point[1] >= least_j
+        if beaten and not every_clock:
+            continue
+        kept.append(point)
+        if beaten:
+            continue
+        least_j = point[1]
+        while len(hull) >= 2 and _above(kept[hull[-2]], kept[hull[-1]], point):
             hull.pop()
-        hull.append(position)
+        hull.append(len(kept) - 1)
     return Choices(
-        tuple(mhz for _, _, mhz in pareto),
-        tuple(time_s for time_s, _, _ in pareto),
-        tuple(cost_j for _, cost_j, _ in pareto),
+        tuple(mhz for _, _, mhz in kept),
+        tuple(time_s for time_s, _, _ in kept),
+        tuple(cost_j for _, cost_j, _ in kept),
         tuple(hull),
     )
 

@@ -6,11 +6,13 @@ same for one column as for fifty.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pfo_fs.planner.choices import Choices
 from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.profile import Kind
 
 NEVER = float("inf")
 
@@ -38,6 +40,7 @@ class Columns:
     """The tables and the levels of a problem.
 
     Attributes:
+        clock_numbers: For each clock in MHz, its number; numbers rise with the clock.
         forwards: The levels from the first nodes to the last.
         backwards: The same DAG from its end, where `before` and `after` have changed places.
         times: For each kind of instruction its options' times in s, (kinds + 1, most options); padded with infinity.
@@ -48,13 +51,21 @@ class Columns:
         kind: Kind of each node, (nodes + 1,). Row `nodes` stands for a node that is not there.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, choices_by_kind: Mapping[Kind, Choices] | None = None) -> None:
+        """Builds the tables.
+
+        Args:
+            problem: The problem.
+            choices_by_kind: The options of each kind; those of the problem if None.
+        """
         import numpy as np
 
-        kinds = sorted(problem.choices_by_kind)
+        choices_by_kind = choices_by_kind or problem.choices_by_kind
+        kinds = sorted(choices_by_kind)
         number_of = {kind: number for number, kind in enumerate(kinds)}
-        tables = [problem.choices_by_kind[kind] for kind in kinds]
-        numbers = {mhz: k for k, mhz in enumerate(sorted({mhz for table in tables for mhz in table.frequencies_mhz}))}
+        tables = [choices_by_kind[kind] for kind in kinds]
+        clocks = sorted({mhz for table in tables for mhz in table.frequencies_mhz})
+        self.clock_numbers = numbers = {mhz: number for number, mhz in enumerate(clocks)}
         shape = len(kinds) + 1, max(len(table.times_s) for table in tables)
         self.times: Any = np.full(shape, NEVER)
         self.costs: Any = np.full(shape, NEVER)
@@ -91,9 +102,29 @@ class Columns:
         clocks = self.clocks[self.kind[:, None], options]
         return ((clocks[:-1] != clocks[self.rank_before]) & (self.rank_before < len(clocks) - 1)[:, None]).sum(axis=0)
 
-    def makespan(self, options: Any) -> Any:
-        """Length of the iteration without its overhead in s, of each column."""
-        return ends_of(self.forwards, self.time(options)).max(axis=0)
+    def makespan(self, options: Any, switch_time_s: float = 0.0) -> Any:
+        """Length of the iteration without its overhead in s, of each column.
+
+        Args:
+            options: The assignments.
+            switch_time_s: What a rank loses when it changes its clock, in s.
+        """
+        import numpy as np
+
+        if not switch_time_s:
+            return ends_of(self.forwards, self.time(options)).max(axis=0)
+        times, clocks = self.time(options), self.clocks[self.kind[:, None], options]
+        own = self.rank_before
+        changed = (clocks[:-1] != clocks[own]) & (own < len(own))[:, None]
+        ends: Any = np.zeros_like(times)
+        for level in self.forwards:
+            nodes = level.nodes
+            lost_s = (
+                np.where((level.before == own[nodes][:, None])[..., None], changed[nodes][:, None], 0) * switch_time_s
+            )
+            start = (ends[level.before] + level.before_s[..., None] + lost_s).max(axis=1)
+            ends[nodes] = start + times[nodes]
+        return ends.max(axis=0)
 
 
 def starts_of(level: Level, ends: Any) -> Any:

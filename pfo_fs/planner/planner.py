@@ -16,7 +16,7 @@ from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed, between
 from pfo_fs.planner.rounding import Rounder
-from pfo_fs.planner.switch_time import plan_with_switch_time
+from pfo_fs.planner.switch_time import SwitchTimePlanner
 
 _CLOSE = 1e-9
 """Relative: what is asked for and misses what is possible by no more than this is taken for it."""
@@ -54,6 +54,10 @@ class Planner:
         return Columns(self.problem)
 
     @cached_property
+    def _switch_time_planner(self) -> SwitchTimePlanner:
+        return SwitchTimePlanner(self.problem, self.thorough)
+
+    @cached_property
     def fastest_s(self) -> float:
         """The shortest iteration time of any plan, in s."""
         return self.problem.iteration_time_of(self.problem.fastest)
@@ -61,7 +65,7 @@ class Planner:
     @cached_property
     def slowest_s(self) -> float:
         """The iteration time in s with every instruction at the clock where it costs least; longer saves nothing."""
-        return max(self.fastest_s, self.problem.iteration_time_of([len(c.times_s) - 1 for c in self.problem.choices]))
+        return max(self.fastest_s, self.problem.iteration_time_of([c.hull[-1] for c in self.problem.choices]))
 
     @cached_property
     def least_energy_s(self) -> float:
@@ -178,7 +182,8 @@ class Planner:
         relaxed = self._solve_each(targets_s, waiting_w)
         if problem.switch_time_s:
             assignments = [
-                plan_with_switch_time(problem, *each, self.thorough) for each in zip(relaxed, targets_s, strict=True)
+                self._switch_time_planner.plan(answer, target_s, straggler)
+                for answer, target_s in zip(relaxed, targets_s, strict=True)
             ]
         else:
             assignments = self._rounded(relaxed, targets_s, waiting_w)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -71,11 +72,18 @@ class Problem:
                     f"{self.profile.source}: column instruction: stage {stage} has no rows for {name}, which the "
                     f"{self.pipeline.name} pipeline runs there; it has {there}"
                 )
-        table = {
-            kind: choices_of(self.profile.measurements[kind], self.blocking_power_w, self.gpus_per_rank)
+        object.__setattr__(self, "choices_by_kind", self._choices_of(kinds, every_clock=self.switch_time_s > 0))
+
+    def _choices_of(self, kinds: Iterable[Kind], every_clock: bool) -> dict[Kind, Choices]:
+        return {
+            kind: choices_of(self.profile.measurements[kind], self.blocking_power_w, self.gpus_per_rank, every_clock)
             for kind in kinds
         }
-        object.__setattr__(self, "choices_by_kind", table)
+
+    @cached_property
+    def measured_by_kind(self) -> dict[Kind, Choices]:
+        """For each kind, its options at all measured clocks."""
+        return self._choices_of(self.choices_by_kind, every_clock=True)
 
     @cached_property
     def choices(self) -> list[Choices]:
@@ -107,7 +115,7 @@ class Problem:
     def warnings(self) -> tuple[str, ...]:
         """What a person should know about the profile."""
         found = []
-        for (stage, name), choices in self.choices_by_kind.items():
+        for (stage, name), choices in self._choices_of(self.choices_by_kind, every_clock=False).items():
             powers_w = sorted(m.energy_j / m.time_s for m in self.profile.measurements[stage, name])
             middle_w = powers_w[len(powers_w) // 2]
             if not _PLAUSIBLE_W[0] <= middle_w <= _PLAUSIBLE_W[1]:
@@ -183,29 +191,62 @@ class Problem:
     def fastest(self) -> tuple[int, ...]:
         """The assignment with the shortest iteration.
 
-        Where clock changes cost time, the better of "everything at its fastest" and the best single clock per rank.
+        Where clock changes cost time, it is the shortest of three: every instruction at its fastest clock, each rank
+        at its fastest single clock, every instruction at its highest clock. In a measured profile the highest clock is
+        often not the fastest, so none of the three is always the shortest.
         """
         every = tuple(0 for _ in self.choices)
         if not self.switch_time_s:
             return every
+        highest = tuple(choices.frequencies_mhz.index(max(choices.frequencies_mhz)) for choices in self.choices)
         single = self._fastest_without_changes()
-        return min((every, single), key=self.iteration_time_of) if single else every
+        return min((every, highest, *single), key=self.iteration_time_of)
 
-    def _fastest_without_changes(self) -> tuple[int, ...] | None:
-        """Each rank at the one clock with which its instructions take the least time; None where it has none."""
+    def _fastest_without_changes(self) -> list[tuple[int, ...]]:
+        """Each rank at the one clock at which its instructions take least time; empty if a rank has no common clock."""
         assignment: list[int] = []
         for order in self.pipeline.orders:
             kinds = [(i.stage, i.name) for i in order]
             option_of = {
                 kind: {mhz: option for option, mhz in enumerate(self.choices_by_kind[kind].frequencies_mhz)}
-                for kind in kinds
+                for kind in set(kinds)
             }
             common = sorted(set.intersection(*(set(table) for table in option_of.values())))
             if not common:
-                return None
+                return []
             total_s = {
                 mhz: sum(self.choices_by_kind[kind].times_s[option_of[kind][mhz]] for kind in kinds) for mhz in common
             }
             best = min(common, key=total_s.__getitem__)
             assignment += [option_of[kind][best] for kind in kinds]
-        return tuple(assignment)
+        return [tuple(assignment)]
+
+
+def group_options(problem: Problem, group: Sequence[int], kept: Sequence[int] | None = None) -> list[list[int]]:
+    """The clocks that all nodes of a group offer, as options of each node, by rising time.
+
+    A clock at which the group takes longer and costs as much as at another one is left out, except for `kept`.
+
+    Args:
+        problem: The problem.
+        group: Nodes that must share one clock.
+        kept: The options of the nodes at a clock that stays in the list in any case.
+    """
+    choices = [problem.choices[node] for node in group]
+    count_of = Counter(map(id, choices))  # nodes of one kind share their choices
+    kinds = [(each, count_of[key]) for key, each in {id(each): each for each in choices}.items()]
+    common = set.intersection(*(set(each.option_at) for each, _ in kinds))
+    found: list[tuple[float, float, int]] = []
+    for mhz in common:
+        at = [each.option_at[mhz] for each, _ in kinds]
+        seconds = sum(count * each.times_s[k] for (each, count), k in zip(kinds, at, strict=True))
+        cost = sum(count * each.costs_j[k] for (each, count), k in zip(kinds, at, strict=True))
+        found.append((seconds, cost, mhz))
+    kept_mhz = choices[0].frequencies_mhz[kept[0]] if kept is not None else None
+    worth: list[list[int]] = []
+    least = float("inf")
+    for _, cost, mhz in sorted(found):
+        if cost < least or mhz == kept_mhz:
+            worth.append([each.option_at[mhz] for each in choices])
+            least = min(least, cost)
+    return worth

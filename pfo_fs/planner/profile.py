@@ -1,28 +1,17 @@
 """A profile: what each instruction of each stage takes, in time and energy, at each clock of the GPU.
 
-The file is Zeus's CSV, with the columns `stage,instruction,frequency,time,energy` (MHz, s, J; one GPU, one
-micro-batch), or with `rank,dp_rank,pp_rank,tp_rank` in front. Several rows of one key are averaged.
+`profile_csv` reads and writes the files. Several rows of one stage, instruction and clock are averaged.
 """
 
 from __future__ import annotations
 
-import csv
-import math
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from statistics import fmean, stdev
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pfo_fs.errors import ConfigError, PlanError
-
-COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
-MAX_PROFILE_BYTES = 64 * 2**20
-MAX_STAGES = 4096
-_CLOCKS_MHZ = (50, 20_000)
-_LONGEST_S, _MOST_J = 1e5, 1e9
+from pfo_fs.planner.profile_csv import COLUMNS, parse_table, read_table, write_table
 
 BLOCKING_POWER_W: Mapping[str, float] = {"A40": 70.38, "A100": 83.64}
 """What a GPU draws while it waits for its neighbours (NCCL's kernels spin), in W, by a word of the GPU's name.
@@ -139,11 +128,12 @@ class Profile:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the averages in the five-column form."""
-        with open(path, "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            for (stage, name), measurements in self.measurements.items():
-                writer.writerows((stage, name, m.frequency_mhz, m.time_s, m.energy_j) for m in measurements)
+        rows = (
+            (stage, name, m.frequency_mhz, m.time_s, m.energy_j)
+            for (stage, name), measurements in self.measurements.items()
+            for m in measurements
+        )
+        write_table(path, rows, COLUMNS)
 
 
 def blocking_power_w(gpu_name: str) -> float:
@@ -169,7 +159,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     """Reads a profile CSV.
 
     Args:
-        path: The file, with five columns or nine.
+        path: The file, in any of the forms of `profile_csv`.
 
     Returns:
         Rows of one (stage, instruction, frequency) averaged, with their spread.
@@ -177,118 +167,63 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     Raises:
         PlanError: The file cannot be read, or a row cannot be right; the message names row and column.
     """
-    source = str(path)
-    try:
-        if Path(path).stat().st_size > MAX_PROFILE_BYTES:
-            raise PlanError(f"{source}: is larger than {MAX_PROFILE_BYTES:,} bytes, which is no profile")
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            return parse_profile(file, source)
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{source}: cannot be read as a profile: {error}") from error
+    return profile_of(read_table(path), str(path))
 
 
-def parse_profile(lines: Iterable[str], source: str) -> Profile:
-    """Reads a profile from the lines of a CSV; as `read_profile` otherwise.
+def parse_profile(text: str, source: str) -> Profile:
+    """Reads a profile from the text of a CSV; as `read_profile` otherwise.
 
     Args:
-        lines: The header first.
+        text: The CSV, header first.
         source: What messages begin with.
     """
-    try:
-        rows = list(_rows(csv.reader(lines), source))
-    except csv.Error as error:
-        raise PlanError(f"{source}: cannot be read as a profile: {error}") from error
-    table: dict[tuple[int, str, int], list[_Row]] = defaultdict(list)
-    for row in rows:
-        table[row.stage, row.instruction, row.frequency_mhz].append(row)
-    kinds: dict[Kind, list[Measurement]] = defaultdict(list)
-    for (stage, instruction, mhz), same in sorted(table.items(), key=lambda item: -item[0][2]):
-        _same_units(same, source)
-        times, energies = [row.time_s for row in same], [row.energy_j for row in same]
-        kinds[stage, instruction].append(
-            Measurement(mhz, fmean(times), fmean(energies), _spread(times), _spread(energies), len(same))
+    return profile_of(parse_table(text, source), source)
+
+
+def profile_of(table: Any, source: str) -> Profile:
+    """Returns the profile that a table of `profile_csv` holds.
+
+    Args:
+        table: The table.
+        source: What messages begin with.
+
+    Raises:
+        PlanError: Rows of one key are a hundred times apart, or the table has no rows, or lacks a stage.
+    """
+    keys = ["stage", "instruction", "frequency"]
+    groups = table.groupby(keys, sort=False)[["time", "energy"]]
+    _refuse_mixed_units(table, groups, source)
+    means, spreads, rows = groups.mean(), groups.std().fillna(0.0), groups.size()
+    kinds: dict[Kind, list[Measurement]] = {}
+    for (stage, instruction, mhz), (time_s, energy_j), (time_spread_s, energy_spread_j), count in zip(
+        means.index, means.to_numpy().tolist(), spreads.to_numpy().tolist(), rows.tolist(), strict=True
+    ):
+        kinds.setdefault((int(stage), instruction), []).append(
+            Measurement(int(mhz), time_s, energy_j, time_spread_s, energy_spread_j, count)
         )
-    order = {row.instruction: number for number, row in reversed(list(enumerate(rows)))}
-    return Profile({kind: kinds[kind] for kind in sorted(kinds, key=lambda kind: (kind[0], order[kind[1]]))}, source)
+    order = {instruction: number for number, instruction in enumerate(table["instruction"].unique())}
+    return Profile(
+        {
+            kind: sorted(kinds[kind], key=lambda m: -m.frequency_mhz)
+            for kind in sorted(kinds, key=lambda kind: (kind[0], order[kind[1]]))
+        },
+        source,
+    )
 
 
-@dataclass(frozen=True)
-class _Row:
-    line: int
-    stage: int
-    instruction: str
-    frequency_mhz: int
-    time_s: float
-    energy_j: float
-
-
-def _rows(reader: Iterator[list[str]], source: str) -> Iterator[_Row]:
-    header = [name.strip() for name in next(reader, [])]
-    if missing := [name for name in COLUMNS if name not in header]:
-        raise PlanError(f"{source}: column {', '.join(missing)} is missing; a profile has {','.join(COLUMNS)}", line=1)
-    if twice := [name for name in COLUMNS if header.count(name) > 1]:
-        raise PlanError(f"{source}: column {twice[0]} is there twice", line=1)
-    at = {name: header.index(name) for name in COLUMNS}
-    for line, cells in enumerate(reader, start=2):
-        if not any(cell.strip() for cell in cells):
+def _refuse_mixed_units(table: Any, groups: Any, source: str) -> None:
+    """Refuses rows of one key that are a hundred times apart: seconds beside milliseconds are, noise is not."""
+    lowest, highest = groups.transform("min"), groups.transform("max")
+    for column in ("time", "energy"):
+        apart = highest[column] > 100 * lowest[column]
+        if not apart.any():
             continue
-        if len(cells) != len(header):
-            raise PlanError(f"{source}: row {line} has {len(cells)} cells under {len(header)} columns", line=line)
-        text = {name: cells[at[name]].strip() for name in COLUMNS}
-        if not 0 < len(text["instruction"]) <= 64:
-            raise PlanError(
-                f"{source}: row {line}, column instruction: {text['instruction'][:70]!r} is no name", line=line
-            )
-        yield _Row(
-            line,
-            _whole(text["stage"], 0, MAX_STAGES - 1, "a stage", f"{source}: row {line}, column stage", line),
-            text["instruction"].lower(),
-            _whole(text["frequency"], *_CLOCKS_MHZ, "a clock in MHz", f"{source}: row {line}, column frequency", line),
-            _positive(text["time"], f"{source}: row {line}, column time", "s", _LONGEST_S, line),
-            _positive(text["energy"], f"{source}: row {line}, column energy", "J", _MOST_J, line),
+        key = table.loc[apart.idxmax(), ["stage", "instruction", "frequency"]]
+        same = table[(table[list(key.index)] == key).all(axis=1)][column]
+        early, late = sorted((int(same.idxmin()), int(same.idxmax())))
+        raise PlanError(
+            f"{source}: row {late}, column {column}: {key['instruction']} of stage {key['stage']} at "
+            f"{key['frequency']} MHz is there twice, and the value in row {early} is {same.max() / same.min():,.0f} "
+            "times apart; are these the same units?",
+            line=late,
         )
-
-
-def _number(text: str, where: str, line: int) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise PlanError(f"{where}: {text[:40]!r} is no number", line=line) from None
-    if not math.isfinite(value):
-        raise PlanError(f"{where}: {text[:40]} is no measurement; leave the row out", line=line)
-    return value
-
-
-def _whole(text: str, least: int, most: int, what: str, where: str, line: int) -> int:
-    value = _number(text, where, line)
-    if value != int(value) or not least <= value <= most:
-        hint = "; clocks are in MHz here, not Hz, kHz or GHz" if what.endswith("MHz") else ""
-        raise PlanError(f"{where}: {text[:40]} is not {what} from {least} to {most}{hint}", line=line)
-    return int(value)
-
-
-def _positive(text: str, where: str, unit: str, most: float, line: int) -> float:
-    value = _number(text, where, line)
-    if not 0 < value <= most:
-        what = "is not above zero" if value <= 0 else f"is more than one instruction can take, {most:g} {unit}"
-        raise PlanError(f"{where}: {text[:40]} {unit} {what}", line=line)
-    return value
-
-
-def _same_units(rows: Sequence[_Row], source: str) -> None:
-    """Refuses rows of one key that are a hundred times apart: no noise does that, seconds beside milliseconds do."""
-    for column, values in (("time", [r.time_s for r in rows]), ("energy", [r.energy_j for r in rows])):
-        low, high = min(values), max(values)
-        if high > 100 * low:
-            small, large = rows[values.index(low)], rows[values.index(high)]
-            late, early = (small, large) if small.line > large.line else (large, small)
-            raise PlanError(
-                f"{source}: row {late.line}, column {column}: {late.instruction} of stage {late.stage} at "
-                f"{late.frequency_mhz} MHz is there twice, and the value in row {early.line} is {high / low:,.0f} "
-                "times apart; are these the same units?",
-                line=late.line,
-            )
-
-
-def _spread(values: Sequence[float]) -> float:
-    return stdev(values) if len(values) > 1 else 0.0

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from pfo_fs.errors import PlannerError
-from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.problem import Problem, group_options
 
 INTERIOR_POINT_NODES = 5_000
 """From about this size on interior points win: at 8,192 instructions the dual simplex method takes as long (8 s), and
@@ -282,21 +282,21 @@ def _shared(problem: Problem, groups: Sequence[Sequence[int]], columns: _Columns
     """Every group at a mixture of the clocks that all of its nodes offer."""
     durations: list[tuple[float, Terms]] = [(0.0, [])] * len(problem.choices)
     for group in groups:
-        tables = {id(problem.choices[n]): problem.choices[n] for n in group}
-        common = set.intersection(*(set(c.frequencies_mhz) for c in tables.values()))
-        if not common:
+        options = group_options(problem, group)
+        if not options:
             raise PlannerError(f"the nodes {list(group)[:5]} have no clock in common")
-        at = {key: {mhz: k for k, mhz in enumerate(c.frequencies_mhz)} for key, c in tables.items()}
-        share: dict[int, int] = {}
-        for mhz in sorted(common, reverse=True):
-            cost = sum(problem.choices[n].costs_j[at[id(problem.choices[n])][mhz]] for n in group)
-            share[mhz] = columns.add(cost, 0.0, 1.0)
-        columns.convex.append(list(share.values()))
-        terms_of = {
-            key: [(column, c.times_s[at[key][mhz]]) for mhz, column in share.items()] for key, c in tables.items()
-        }
-        for node in group:
-            durations[node] = (0.0, terms_of[id(problem.choices[node])])
+        choices = [problem.choices[node] for node in group]
+        share = [
+            columns.add(sum(c.costs_j[k] for c, k in zip(choices, option, strict=True)), 0.0, 1.0) for option in options
+        ]
+        columns.convex.append(share)
+        terms_of: dict[int, Terms] = {}  # nodes of one kind share their terms
+        for position, (node, c) in enumerate(zip(group, choices, strict=True)):
+            if id(c) not in terms_of:
+                terms_of[id(c)] = [
+                    (column, c.times_s[option[position]]) for column, option in zip(share, options, strict=True)
+                ]
+            durations[node] = (0.0, terms_of[id(c)])
     return durations
 
 

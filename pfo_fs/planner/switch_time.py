@@ -1,62 +1,104 @@
-"""Where a clock change costs time, it is priced like any other.
+"""Plans where a clock change costs time: the time of a change is priced like the time of an instruction.
 
-The relaxation's duals say what a second costs at each node; dynamic programming finds each rank's cheapest sequence of
-clocks at these prices; runs of one clock become groups that share it; and a second linear program, in which every
-boundary between groups costs its time, says how fast each group has to be.
+The relaxation's duals are the price of a second at each node. Dynamic programming finds each rank's cheapest sequence
+of clocks at these prices. Runs of one clock become groups that share a clock. A second linear program, in which every
+boundary between groups costs its time, gives the time that each group may take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from pfo_fs.errors import PlannerError
-from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.problem import Problem, group_options
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
+from pfo_fs.planner.stage_clocks import StageClocks
 
 _WEIGHTS = (10.0, 1.0, 3.0, 100.0)
-"""How many times its price a change is taken for: the relaxation that sets the prices knows of no changes. Mostly the
-first is the best."""
+"""By how much the price of a change is multiplied: the relaxation that sets the prices does not count changes. Mostly
+the first weight gives the best plan."""
 _TRIALS = 3
+"""Number of slower options that are tried for a group, slowest first."""
 _REFINED = 2
-"""Of what the programs suggest, so many are worked out."""
+"""Number of assignments, those with least energy, in which groups are then slowed down further."""
 _INFINITE = float("inf")
 
 
-def plan_with_switch_time(problem: Problem, relaxed: Relaxed, length_s: float, thorough: bool = True) -> list[int]:
-    """Returns the best assignment found within the length, clock changes counted.
+Groups = Sequence[Sequence[int]]
+"""Nodes that share one clock; each node is in one group, and a group is a run of nodes of one rank."""
+
+
+class SwitchTimePlanner:
+    """Plans a problem in which clock changes cost time.
 
     Args:
         problem: A problem with switch time.
-        relaxed: The answer of its relaxation without changes, whose duals are the first prices.
-        length_s: The longest iteration time in s; that of `problem.fastest` or longer.
         thorough: Try more prices, which takes four times as long.
     """
-    candidates: list[tuple[float, list[list[int]], list[int]]] = []
-    tried = set()
-    for weight in _WEIGHTS if thorough else _WEIGHTS[:1]:
-        prices = relaxed.prices_w
-        for _ in range(2):  # the second time with the prices of the program that knows the changes
-            groups = _runs(problem, _cheapest_clocks(problem, prices, weight))
-            key = tuple(map(len, groups))
-            if key in tried:
-                break
-            tried.add(key)
-            try:
-                answer = Relaxation(problem, groups).solve(length_s - problem.overhead_s, problem.waiting_power_w)
-            except PlannerError:
-                break
-            found = _rounded(problem, groups, answer)
-            if problem.iteration_time_of(found) <= length_s:
-                candidates.append((_energy(problem, found), groups, found))
-            prices = answer.prices_w
-    candidates.sort(key=lambda candidate: candidate[0])
-    refined = [_slowed_down(problem, groups, found, length_s) for _, groups, found in candidates[:_REFINED]]
-    return min([list(problem.fastest), *refined], key=lambda found: _energy(problem, found))
 
+    def __init__(self, problem: Problem, thorough: bool = True) -> None:
+        self._problem = problem
+        self._thorough = thorough
+        self._stage_clocks = StageClocks(problem)
+        self._slowest = [choices.hull[-1] for choices in problem.choices]
 
-def _energy(problem: Problem, assignment: Sequence[int]) -> float:
-    return problem.cost_of(assignment) + problem.waiting_power_w * problem.iteration_time_of(assignment)
+    def plan(self, relaxed: Relaxed, length_s: float, straggler: bool) -> list[int]:
+        """Returns the best assignment found within the length, clock changes counted.
+
+        The simple assignments (one clock per stage, every instruction at its highest clock, at its fastest, or at its
+        cheapest) are among those that are compared, so the result never takes more energy than the best of them.
+
+        Args:
+            relaxed: The answer of the relaxation without changes, whose duals are the first prices.
+            length_s: The longest iteration time in s; that of `problem.fastest` or longer.
+            straggler: The iteration lasts until `length_s` in any case, so that ending earlier saves no waiting.
+        """
+        problem = self._problem
+        waiting_w = 0.0 if straggler else problem.waiting_power_w
+
+        def energy_j(assignment: Sequence[int]) -> float:
+            return problem.cost_of(assignment) + waiting_w * problem.iteration_time_of(assignment)
+
+        simple = [list(problem.fastest), self._highest(), self._slowest]
+        clocks_mhz = self._stage_clocks.best(length_s, length_s if straggler else None)
+        if clocks_mhz is not None:
+            simple.append(self._stage_clocks.options([clocks_mhz])[:-1, 0].tolist())
+        candidates = [(_runs(problem, problem.frequencies_of(each)), each) for each in simple]
+        candidates += self._suggested(relaxed, length_s, waiting_w)
+        within = [each for each in candidates if problem.iteration_time_of(each[1]) <= length_s]
+        within.sort(key=lambda each: energy_j(each[1]))
+        best = [found for _, found in within[:1]]
+        for groups, found in within[:_REFINED]:
+            # Where waiting costs energy, slower clocks pay until the relaxation's end at most.
+            end_s = max(problem.iteration_time_of(found), relaxed.makespan_s + problem.overhead_s)
+            limit_s = min(length_s, end_s) if waiting_w else length_s
+            best.append(_slowed_down(problem, groups, found, limit_s))
+        return min(best, key=energy_j)
+
+    def _highest(self) -> list[int]:
+        return [choices.frequencies_mhz.index(max(choices.frequencies_mhz)) for choices in self._problem.choices]
+
+    def _suggested(
+        self, relaxed: Relaxed, length_s: float, waiting_w: float
+    ) -> Iterator[tuple[list[list[int]], list[int]]]:
+        """Yields what the linear programs suggest: groups of nodes, and an assignment in which each has one clock."""
+        problem = self._problem
+        tried = set()
+        for weight in _WEIGHTS if self._thorough else _WEIGHTS[:1]:
+            prices = relaxed.prices_w
+            for _ in range(2):  # the second time with the prices of the program that counts the changes
+                groups = _runs(problem, _cheapest_clocks(problem, prices, weight))
+                key = tuple(map(len, groups))
+                if key in tried:
+                    break
+                tried.add(key)
+                try:
+                    answer = Relaxation(problem, groups).solve(length_s - problem.overhead_s, waiting_w)
+                except PlannerError:
+                    break
+                yield groups, _rounded(problem, groups, answer)
+                prices = answer.prices_w
 
 
 def _cheapest_clocks(problem: Problem, prices_w: Sequence[float], weight: float) -> list[int]:
@@ -96,11 +138,11 @@ def _runs(problem: Problem, clocks: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _rounded(problem: Problem, groups: Sequence[Sequence[int]], answer: Relaxed) -> list[int]:
+def _rounded(problem: Problem, groups: Groups, answer: Relaxed) -> list[int]:
     """Gives each group the slowest clock that is as fast as the answer."""
     assignment = [0] * len(problem.choices)
     for group in groups:
-        options = _group_options(problem, group)
+        options = group_options(problem, group)
         fast_enough = [
             option
             for option in options
@@ -113,10 +155,10 @@ def _rounded(problem: Problem, groups: Sequence[Sequence[int]], answer: Relaxed)
     return assignment
 
 
-def _slowed_down(problem: Problem, groups: Sequence[Sequence[int]], found: Sequence[int], length_s: float) -> list[int]:
+def _slowed_down(problem: Problem, groups: Groups, found: Sequence[int], length_s: float) -> list[int]:
     """Returns the assignment with groups at slower clocks wherever there is room, or where that saves a change."""
     assignment = list(found)
-    options_of = [_group_options(problem, group) for group in groups]
+    options_of = [group_options(problem, group, [assignment[node] for node in group]) for group in groups]
     taken = [
         options.index([assignment[node] for node in group]) for group, options in zip(groups, options_of, strict=True)
     ]
@@ -179,23 +221,3 @@ def _slack(problem: Problem, assignment: Sequence[int], length_s: float) -> list
 def _take(assignment: list[int], group: Sequence[int], option: Sequence[int]) -> None:
     for node, k in zip(group, option, strict=True):
         assignment[node] = k
-
-
-def _group_options(problem: Problem, group: Sequence[int]) -> list[list[int]]:
-    """The clocks that all nodes of a group offer, as options of each node; slower ones later, none that costs more."""
-    tables = [dict(zip(problem.choices[n].frequencies_mhz, range(10**6), strict=False)) for n in group]
-    common = set.intersection(*(set(table) for table in tables))
-    found: list[tuple[float, float, list[int]]] = []
-    for mhz in common:
-        option = [table[mhz] for table in tables]
-        seconds = sum(problem.choices[n].times_s[k] for n, k in zip(group, option, strict=True))
-        cost = sum(problem.choices[n].costs_j[k] for n, k in zip(group, option, strict=True))
-        found.append((seconds, cost, option))
-    found.sort(key=lambda item: item[:2])
-    worth: list[list[int]] = []
-    least = _INFINITE
-    for _, cost, option in found:
-        if cost < least:
-            worth.append(option)
-            least = cost
-    return worth

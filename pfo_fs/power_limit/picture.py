@@ -1,4 +1,4 @@
-"""Time and energy over power limits, as a picture. matplotlib is imported inside (`pip install 'pfo-fs[plot]'`)."""
+"""Time and energy over power limits, as a picture. matplotlib is imported inside (`pip install matplotlib`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_profile(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("pictures need matplotlib: pip install 'pfo-fs[plot]'") from error
+        raise ConfigError("pictures need matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(8.0, 6.0), layout="constrained")
     FigureCanvasAgg(figure)
     upper, lower = figure.subplots(2, 1, sharex=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Kind, Point
 from pfo_fs.errors import PfoError
 from pfo_fs.reports.collect import JobData
-from pfo_fs.reports.forecast import Curve, Forecast, Predicted, forecast_of, frontier_of, points_of, quiet_predictions
+from pfo_fs.reports.forecast import Curve, Forecast, Predicted, forecast_of, frontier_of, quiet_predictions
 
 
 @dataclass

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Kind, Point, Samples
 from pfo_fs.errors import PfoError, PlanError
 from pfo_fs.planner import (
@@ -19,7 +18,6 @@ from pfo_fs.planner import (
     Profile,
     all_maximum,
     even_deadlines,
-    parse_profile,
     plan_of_orders,
 )
 from pfo_fs.reports.collect import JobData, Window
@@ -217,41 +215,6 @@ def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
         if plan.lower_bound_j is not None
     )
     return Curve(planned, bound, with_changes and problem.switch_time_s > 0)
-
-
-def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
-    """The measured points of a profile with their errors, as the scheduler had them.
-
-    Raises:
-        PlanError: It is no profile; the message names row and column.
-    """
-    parse_profile(io.StringIO(text), source)
-    found: dict[Kind, dict[int, Point]] = {}
-    for row in csv.DictReader(io.StringIO(text)):
-        if not (row.get("stage") or "").strip():
-            continue
-        time_s, energy_j = float(row["time"]), float(row["energy"])
-        count = max(2, int(_finite(row.get("count"), 2)))
-        time_error, power_error = _finite(row.get("time_error"), 0.0), _finite(row.get("power_error"), 0.0)
-        power_w = energy_j / time_s
-        point = Point(
-            count=count,
-            time_s=time_s,
-            squares=(time_error * time_s) ** 2 * count * (count - 1),
-            weight=1.0 / max(power_error * power_w, 1e-6 * power_w) ** 2,
-            power_w=power_w,
-        )
-        kind = int(float(row["stage"])), row["instruction"].strip().lower()
-        found.setdefault(kind, {})[int(float(row["frequency"]))] = point
-    return found
-
-
-def _finite(text: str | None, otherwise: float) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return otherwise
-    return value if math.isfinite(value) and 0 <= value < 1e9 else otherwise
 
 
 def _completed(profile: Profile, everything: Profile) -> Profile:

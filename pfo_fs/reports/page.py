@@ -1,4 +1,8 @@
-"""The page about one job: one file of HTML that needs nothing else, neither a network nor JavaScript."""
+"""The page about one job: one file of HTML that needs nothing else, neither a network nor JavaScript.
+
+Templates (`templates/`) hold the markup, the sections the data. Jinja2 escapes everything that is not a picture of
+ours, because texts of the shared directory can come from any member of its group.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import hashlib
 from importlib.resources import files
 
 import pfo_fs
+from pfo_fs.reports import sections
 from pfo_fs.reports.collect import JobData
+from pfo_fs.reports.figures import SHADES, colour
 from pfo_fs.reports.findings import work_out
 from pfo_fs.reports.headline import headline_of
-from pfo_fs.reports.markup import Markup, h
-from pfo_fs.reports.sections import all_schedules, frontier, life, pipeline, profile, stragglers
+from pfo_fs.reports.pipeline_section import pipeline
 from pfo_fs.reports.summary import headline_section, messages
 
 
@@ -20,56 +25,54 @@ def render_page(data: JobData, points: int | None = None) -> str:
 
     Args:
         data: The job.
-        points: How many plans the frontier has, with what clock changes cost planned in; None: what takes seconds.
+        points: Number of plans of the frontier, planned with the cost of clock changes; None: what takes seconds.
     """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("pfo_fs.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     found = work_out(data, points)
     headline = headline_of(data, found.forecast, found.predictions)
-    style = files(pfo_fs.reports).joinpath("page.css").read_text()
-    script = files(pfo_fs.reports).joinpath("page.js").read_text()
+    style, script = (files("pfo_fs.reports").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
-    title = f"{data.folder.job_id} – pfo-fs report"
-    page = h(
-        "html",
-        h(
-            "head",
-            h("meta", charset="utf-8"),
-            h("meta", http_equiv="Content-Security-Policy", content=policy),
-            h("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            h("meta", name="color-scheme", content="light dark"),
-            h("meta", name="generator", content=f"pfo-fs {pfo_fs.__version__}"),
-            h("title", title),
-            h("style", Markup(style)),
-        ),
-        h(
-            "body",
-            _header(data),
-            h(
-                "main",
-                headline_section(data, headline),
-                messages(found),
-                frontier(found, headline),
-                pipeline(found),
-                life(found),
-                stragglers(found),
-                profile(found),
-                all_schedules(found),
-            ),
-            h("footer", f"pfo-fs {pfo_fs.__version__}, from {data.folder.path}"),
-            h("script", Markup(script)),
-        ),
-        lang="en",
+    return environment.get_template("page.html").render(
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
+        version=pfo_fs.__version__,
+        job_id=data.folder.job_id,
+        path=str(data.folder.path),
+        style=Markup(style),  # noqa: S704  a file of this package
+        script=Markup(script),  # noqa: S704  a file of this package
+        ramp=f"linear-gradient(90deg, {', '.join(colour(step) for step in range(SHADES))})",
+        state=_state(data),
+        facts=_facts(data),
+        metadata=data.job.job_info.job_metadata,
+        headline=headline_section(data, headline),
+        messages=messages(found),
+        frontier=sections.frontier(found, headline),
+        pipeline=pipeline(found),
+        life=sections.life(found),
+        stragglers=sections.stragglers(found),
+        profile=sections.profile(found),
+        schedules=sections.all_schedules(found),
     )
-    return f"<!DOCTYPE html>\n{page}\n"
 
 
-def _header(data: JobData) -> Markup:
-    info = data.job.job_info
-    state: str = data.current.state if data.current is not None else "waiting"
+def _state(data: JobData) -> str:
     if data.end is not None:
-        state = data.end.reason
-    elif data.archived:
-        state = "archived"
+        return data.end.reason
+    if data.archived:
+        return "archived"
+    return data.current.state if data.current is not None else "waiting"
+
+
+def _facts(data: JobData) -> list[str]:
+    info = data.job.job_info
     gpus = sorted({rank.gpu_name for rank in data.ranks if rank.gpu_name})
     facts = [
         f"{info.pp_degree} {data.place}s × {info.dp_degree} pipeline{'s' if info.dp_degree > 1 else ''}"
@@ -81,10 +84,4 @@ def _header(data: JobData) -> Markup:
         "scheduled by " + {"daemon": "a daemon", "local": "rank 0"}[data.claim.kind] if data.claim else "",
         data.job.scheduler,
     ]
-    return h(
-        "header",
-        h("p", "pfo-fs report", class_="brand"),
-        h("h1", data.folder.job_id, " ", h("span", state, class_=f"state {state}")),
-        h("p", " · ".join(fact for fact in facts if fact), class_="facts"),
-        h("p", info.job_metadata, class_="facts") if info.job_metadata else None,
-    )
+    return [fact for fact in facts if fact]

@@ -1,51 +1,61 @@
-"""The sections of the page with the pictures; each says itself what is missing."""
+"""The data of the page's sections; each says itself what is missing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
 
-from pfo_fs.errors import PfoError
-from pfo_fs.reports.charts import (
-    NARROW,
-    WIDE,
-    Dot,
-    by_stage,
-    frontier_chart,
-    legend,
-    life_chart,
-    mean_clocks,
-    profile_charts,
-)
-from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.findings import Findings
+from pfo_fs.reports.frontier_picture import Dot, frontier_svg
 from pfo_fs.reports.headline import Headline, above_frontier, purpose
-from pfo_fs.reports.markup import Child, Markup, h
-from pfo_fs.reports.parts import missing_part, seconds_text, section, table, wide_and_narrow
-from pfo_fs.reports.pipeline_chart import pipeline_chart
-from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
+from pfo_fs.reports.life_picture import life_svg, mean_clocks
+from pfo_fs.reports.profile_picture import by_stage, profile_svg
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _MOST_ROWS = 2000
+_WIDTHS = {"wide": 1080.0, "narrow": 360.0}
+"""Pictures are drawn twice, for wide screens and paper and for narrow ones; the style shows one of them."""
 
 
-def frontier(found: Findings, headline: Headline) -> Markup:
-    """The time-energy frontier, and where the job is on it."""
+def picture_markup(svg: str) -> Markup:
+    """Returns a picture of `figures.svg_of`, which has escaped its texts, for the template."""
+    from markupsafe import Markup
+
+    return Markup(svg)  # noqa: S704
+
+
+def seconds_text(seconds: float) -> str:
+    """Five digits: what is compared here differs by parts of a percent."""
+    return f"{seconds:#.5g} s"
+
+
+def legend(values: Sequence[float], unit: str) -> dict[str, Any]:
+    """Returns what a colour scale reaches from and to."""
+    return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
+
+
+def frontier(found: Findings, headline: Headline) -> dict[str, Any]:
+    """Returns the time-energy frontier, and where the job is on it."""
     data, dots = found.data, []
     for window in data.windows:
         measured = window.measured
         if measured is not None and measured.energy_j is not None and window is not data.in_force:
             dots.append(Dot(measured.time_s, measured.energy_j, "other", f"schedule {window.number}, measured"))
     if (figures := headline.predicted_baseline) is not None:
-        dots.append(Dot(figures.time_s, figures.energy_j, "maximum predicted", "highest clocks, predicted"))
+        dots.append(Dot(figures.time_s, figures.energy_j, "maximum", "highest clocks, predicted", predicted=True))
     if (figures := headline.baseline) is not None:
         dots.append(Dot(figures.time_s, figures.energy_j, "maximum", "highest clocks, measured", "highest clocks"))
     if (figures := headline.predicted) is not None:
-        dots.append(Dot(figures.time_s, figures.energy_j, "now predicted", "in force, predicted"))
+        dots.append(Dot(figures.time_s, figures.energy_j, "now", "in force, predicted", predicted=True))
     if (figures := headline.measured) is not None:
         dots.append(Dot(figures.time_s, figures.energy_j, "now", f"in force, {figures.origin}", "in force"))
     curve = found.curve
-    missing = None if curve is not None else missing_part(f"No frontier: {found.missing.get('model', 'unknown')}.")
+    missing = "" if curve is not None else f"No frontier: {found.missing.get('model', 'unknown')}."
     if not dots and curve is None:
-        return section("frontier", "Time and energy", None, missing)
+        return {"lead": "", "missing": missing, "pictures": [], "keys": []}
     lead = "Least energy for each time of an iteration, over all GPUs, with waiting and the end of the step. "
     if curve is not None and not curve.with_changes:
         lead += "Clock changes are free here; what they do cost puts a real plan a little to the upper right. "
@@ -59,122 +69,29 @@ def frontier(found: Findings, headline: Headline) -> Markup:
         keys += [("k-planned", "planned"), ("k-bound", "lower bound: no plan is below")]
     keys += [("k-maximum", "highest clocks"), ("k-now", "in force: measured"), ("k-predicted", "hollow: predicted")]
     keys += [("k-other", "other schedules, measured")]
-    return section(
-        "frontier",
-        "Time and energy",
-        lead,
-        missing,
-        wide_and_narrow(frontier_chart(curve, dots, WIDE), frontier_chart(curve, dots, NARROW)),
-        h("ul", (h("li", h("i", class_=kind), text) for kind, text in keys), class_="keys"),
-    )
+    pictures = [picture_markup(frontier_svg(curve, dots, width, kind)) for kind, width in _WIDTHS.items()]
+    return {"lead": lead, "missing": missing, "pictures": pictures, "keys": keys}
 
 
-def pipeline(found: Findings) -> Markup:
-    """An iteration of the first pipeline, measured beside predicted."""
+def life(found: Findings) -> dict[str, Any]:
+    """Returns clocks, time and power, schedule by schedule."""
     data = found.data
-    title = "The pipeline over time"
-    try:
-        dag = dag_of(data)
-    except PfoError as error:
-        return section("pipeline", title, None, missing_part(f"No picture: {error.args[-1]}."))
-    if dag is None:
-        return section(
-            "pipeline",
-            title,
-            None,
-            missing_part("No picture: the order of instructions of a whole pipeline is not known yet."),
-        )
-    ranks = data.pipeline_ranks(0)
-    pictures: list[tuple[str, str, Laid]] = []
-    window, remarks = _window_to_draw(data), []
-    if window is not None:
-        results = results_of(data, window.number, ranks)
-        laid = []
-        if len(results) == len(ranks):
-            laid = measured_iterations(data, window, [results[info.rank].result for info in ranks], dag)
-        if laid:
-            number, picture = sorted(laid, key=lambda one: one[1].length_s)[len(laid) // 2]
-            first = results[ranks[0].rank]
-            span_s = (first.result.iter_span or first.result.iter_time)[number]
-            remarks.append(
-                "Only durations are measured; they are laid along the dependencies, everything as early as possible. "
-                f"That makes {seconds_text(picture.length_s)} of an iteration that took {seconds_text(span_s)} "
-                f"({picture.length_s / span_s - 1:+.2%})."
-            )
-            pictures.append(
-                (
-                    f"measured, step {first.first_step + number}",
-                    f"schedule {window.number}, {seconds_text(picture.length_s)}",
-                    picture,
-                )
-            )
-    shown = window or data.in_force
-    if found.forecast is not None and shown is not None:
-        try:
-            plan = found.forecast.plan_of(data, shown)
-            watts = [m.energy_j / m.time_s * found.forecast.problem.gpus_per_rank for m in plan.measurements]
-            times = plan.times_s
-            laid_plan = Laid(dag, plan.timing.starts_s, times, plan.frequencies_mhz, watts)
-            if abs(found.forecast.scale - 1) > 5e-4:
-                remarks.append(
-                    f"The prediction is drawn as the model has it, {found.forecast.scale - 1:+.2%} off at full clocks."
-                )
-            pictures.append(("predicted", f"schedule {shown.number}, {seconds_text(laid_plan.length_s)}", laid_plan))
-        except (PfoError, KeyError):
-            remarks.append("There is no prediction beside it: the schedule has clocks that were not measured.")
-    elif found.forecast is None:
-        remarks.append(f"There is no prediction: {found.missing.get('model', '')}.")
-    if not pictures:
-        return section(
-            "pipeline", title, None, missing_part("No picture: no results of a whole pipeline are there yet.")
-        )
-    if window is not None and window is not data.in_force and data.in_force is not None:
-        remarks.append(f"Schedule {data.in_force.number} is in force, but has no results yet.")
-    lead = f"Pipeline 0{' of ' + str(data.job.job_info.dp_degree) if data.job.job_info.dp_degree > 1 else ''}. "
-    lead += "Low boxes are forwards, high ones backwards; gaps are waiting. " + " ".join(remarks)
-    names = [f"{data.place.split()[-1]} {info.pp_rank}" for info in ranks]
-    return section("pipeline", title, lead, pipeline_chart(pictures, names))
-
-
-def _window_to_draw(data: JobData) -> Window | None:
-    """The schedule in force if it has results, else the newest that has."""
-    if data.in_force is not None and data.in_force.measured is not None:
-        return data.in_force
-    return next((window for window in reversed(data.windows) if window.measured is not None), None)
-
-
-def life(found: Findings) -> Markup:
-    """Clocks, time and power, schedule by schedule."""
-    data = found.data
-    title = "Clocks and power over the job's life"
     if not data.windows:
-        return section("life", title, None, missing_part("No schedule has been in force yet."))
+        return {"missing": "No schedule has been in force yet.", "pictures": []}
     known = [mhz for window in data.windows for mhz in mean_clocks(data, window).values() if mhz]
-    predictions = found.predictions
-    lead: list[Child] = [
-        f"Mean clock of each {data.place}, schedule by schedule",
-        " (",
-        legend(min(known), max(known), "MHz"),
-        ")",
-    ]
-    return section(
-        "life",
-        title,
-        lead if known else "All clocks were left alone so far.",
-        wide_and_narrow(life_chart(data, predictions, WIDE), life_chart(data, predictions, NARROW)),
-        h(
-            "ul",
-            h("li", h("i", class_="k-measured"), "measured"),
-            h("li", h("i", class_="k-guess"), "predicted"),
-            class_="keys",
-        ),
-    )
+    lead = f"Mean clock of each {data.place}, schedule by schedule" if known else "All clocks were left alone so far."
+    return {
+        "missing": "",
+        "lead": lead,
+        "legend": legend(known, "MHz") if known else None,
+        "pictures": [picture_markup(life_svg(data, found.predictions, w, kind)) for kind, w in _WIDTHS.items()],
+    }
 
 
-def stragglers(found: Findings) -> Markup:
-    """When which pipeline was slow."""
+def stragglers(found: Findings) -> dict[str, Any]:
+    """Returns when which pipeline was slow."""
     data = found.data
-    rows: list[list[Child]] = []
+    rows: list[list[Any]] = []
     for window in data.windows:
         plan_inputs = window.index.source.plan_inputs
         until = f"step {window.end_step}" if window.end_step is not None else "now"
@@ -201,23 +118,17 @@ def stragglers(found: Findings) -> Markup:
                     f"{power:,.0f} W" if power is not None else "–",
                 ]
             )
-    if not rows:
-        return section("stragglers", "Stragglers", None, h("p", "None was found or announced.", class_="quiet"))
-    return section(
-        "stragglers",
-        "Stragglers",
-        "Pipelines that wait for a slower one run at its iteration_times, at lower clocks.",
-        table(["who", "as slow", "how", "from", "until", "schedule", "power then"], rows, "Straggler episodes"),
-    )
+    head = ["who", "as slow", "how", "from", "until", "schedule", "power then"]
+    return {"caption": "Straggler episodes", "head": head, "rows": rows}
 
 
-def profile(found: Findings) -> Markup:
-    """What was measured of each instruction at each clock."""
+def profile(found: Findings) -> dict[str, Any]:
+    """Returns what was measured of each instruction at each clock."""
     if not found.points:
         why = found.missing.get(
             "profile", "nothing was measured instruction by instruction, or its profile is not there"
         )
-        return section("profile", "What was profiled", None, missing_part(f"No profile: {why}."))
+        return {"lead": "", "missing": f"No profile: {why}.", "pictures": [], "keys": []}
     names = list(dict.fromkeys(name for _, name in sorted(found.points)))
     every = [point for curve in found.points.values() for point in curve.values()]
     clocks = [len(curve) for curve in found.points.values()]
@@ -228,24 +139,17 @@ def profile(found: Findings) -> Markup:
         "measured, bars are one standard error, lines are what is planned with. One GPU."
     )
     planned = found.forecast.problem.profile if found.forecast is not None else None
-    charts = profile_charts(by_stage(found.points), planned, names)
-    return section(
-        "profile",
-        "What was profiled",
-        lead,
-        h("ul", (h("li", h("i", class_=f"k-s{n % 6}"), name) for n, name in enumerate(names)), class_="keys"),
-        h("div", charts[:8], class_="panels"),
-        h("details", h("summary", f"{len(charts) - 8} more stages"), h("div", charts[8:], class_="panels"))
-        if len(charts) > 8
-        else None,
-    )
+    pictures = [
+        (stage, picture_markup(profile_svg(stage, curves, planned, names)))
+        for stage, curves in sorted(by_stage(found.points).items())
+    ]
+    keys = [(f"k-s{number % 6}", name) for number, name in enumerate(names)]
+    return {"lead": lead, "missing": "", "pictures": pictures, "keys": keys}
 
 
-def all_schedules(found: Findings) -> Markup | None:
-    """Every schedule in one table."""
+def all_schedules(found: Findings) -> dict[str, Any]:
+    """Returns every schedule, for one table."""
     data, rows = found.data, []
-    if not data.windows:
-        return None
     planned_before = False
     for window in data.windows[-_MOST_ROWS:]:
         measured, predicted = window.measured, found.predictions.get(window.number)
@@ -256,8 +160,8 @@ def all_schedules(found: Findings) -> Markup | None:
         ranks = ""
         if measured is not None and measured.ranks < data.job.job_info.world_size:
             ranks = f" ({measured.ranks} of {data.job.job_info.world_size} ranks)"
-        row: list[Child] = [
-            h("strong", window.number),
+        row = [
+            window.number,
             window.index.start_step,
             what,
             f"{fmean(clocks):,.0f}" if clocks else "–",
@@ -280,10 +184,4 @@ def all_schedules(found: Findings) -> Markup | None:
         "predicted",
         "power W",
     ]
-    everything = table([*head, "over the frontier"], rows, "All schedules")
-    note = "Predictions are for GPUs as warm as they are now; the first windows ran on colder ones, which draw less."
-    return h(
-        "section",
-        h("details", h("summary", h("h2", "All schedules")), h("p", note, class_="lead"), everything),
-        id="schedules",
-    )
+    return {"caption": "All schedules", "head": [*head, "over the frontier"], "rows": rows}

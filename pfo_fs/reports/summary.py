@@ -1,18 +1,19 @@
-"""The first sections of the page: what the plan saves, and what anybody has to say."""
+"""The data of the page's first sections: what the plan saves, and the messages of coordinator, scheduler and ranks."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.findings import Findings
 from pfo_fs.reports.headline import Headline
-from pfo_fs.reports.markup import Markup, h
-from pfo_fs.reports.parts import missing_part, seconds_text, section, table
+from pfo_fs.reports.sections import seconds_text
 
 
-def headline_section(data: JobData, headline: Headline) -> Markup:
-    """Savings against everything at the highest clocks, measured beside predicted."""
+def headline_section(data: JobData, headline: Headline) -> dict[str, Any]:
+    """Returns savings against everything at the highest clocks, measured beside predicted."""
     window, best, against = data.in_force, headline.best, headline.against()
-    cards: list[Markup] = []
+    cards: list[dict[str, Any]] = []
     if best is not None and against is not None:
         how = "measured" if headline.measured is not None else "predicted, not measured yet"
         cards = [
@@ -39,42 +40,36 @@ def headline_section(data: JobData, headline: Headline) -> Markup:
     else:
         said = data.current.message if data.current is not None else ""
         cards.append(_plain_card("in force", "no schedule yet", said or "clocks are left alone"))
-    saved = _saved(data, headline)
-    return h(
-        "section",
-        h("h2", "Against everything at the highest clocks" if against is not None else "An iteration"),
-        h("div", cards, class_="cards"),
-        saved,
-        None
-        if against is not None
-        else missing_part(
+    missing = ""
+    if best is None:
+        missing = "No energies yet: neither complete results of all ranks nor a model of the job are there."
+    elif against is None:
+        missing = (
             "Nothing to compare with: no iteration with everything at the highest clocks, or with clocks left alone, "
             "was measured."
-            if best is not None
-            else "No energies yet: neither complete results of all ranks nor a model of the job are there."
-        ),
-        _comparison(headline),
-        id="headline",
-    )
+        )
+    return {
+        "title": "Against everything at the highest clocks" if against is not None else "An iteration",
+        "cards": cards,
+        "saved": _saved(data, headline),
+        "missing": missing if against is None else "",
+        "comparison": _comparison(headline),
+    }
 
 
-def _card(title: str, change: float, unit: str, before: float, now: float, how: str, digits: int = 1) -> Markup:
+def _card(title: str, change: float, unit: str, before: float, now: float, how: str, digits: int = 1) -> dict[str, Any]:
     now_text, before_text = (seconds_text(v) if unit == "s" else f"{v:,.0f} {unit}" for v in (now, before))
-    kind = "good" if change < -0.0005 else "bad" if change > 0.01 else "even"
-    return h(
-        "div",
-        h("h3", title),
-        h("p", f"{change * 100:+.{digits}f} %".replace("-", "−"), class_=f"big {kind}"),
-        h("p", f"{now_text} instead of {before_text}"),
-        h("p", how, class_="hint"),
-        class_="card",
-    )
+    return {
+        "title": title,
+        "kind": "good" if change < -0.0005 else "bad" if change > 0.01 else "even",
+        "big": f"{change * 100:+.{digits}f} %".replace("-", "−"),
+        "small": [f"{now_text} instead of {before_text}"],
+        "how": how,
+    }
 
 
-def _plain_card(title: str, big: str, *small: str) -> Markup:
-    return h(
-        "div", h("h3", title), h("p", big, class_="big even"), (h("p", text) for text in small if text), class_="card"
-    )
+def _plain_card(title: str, big: str, *small: str) -> dict[str, Any]:
+    return {"title": title, "kind": "even", "big": big, "small": small, "how": ""}
 
 
 def _target_of(data: JobData, window: Window) -> str:
@@ -87,26 +82,24 @@ def _target_of(data: JobData, window: Window) -> str:
     return status_text.split(";")[0] if status_text.startswith("target: ") else ""
 
 
-def _saved(data: JobData, headline: Headline) -> Markup | None:
+def _saved(data: JobData, headline: Headline) -> str:
     window, best, against = data.in_force, headline.best, headline.against()
     if window is None or best is None or against is None:
-        return None
+        return ""
     steps = data.last_step - window.index.start_step + 1
     saved_j = (against.energy_j - best.energy_j) * steps
     if steps < 1 or saved_j <= 0:
-        return None
+        return ""
     amount = f"{saved_j / 3.6e6:,.2f} kWh" if saved_j > 3.6e5 else f"{saved_j / 1e3:,.0f} kJ"
-    return h(
-        "p",
+    return (
         f"About {amount} of GPU energy saved in the {steps:,} iterations under schedule {window.number} so far "
         "(extrapolated from the measured ones)."
         if headline.measured is not None
-        else f"About {amount} of GPU energy saved under schedule {window.number} so far, if predictions hold.",
-        class_="lead",
+        else f"About {amount} of GPU energy saved under schedule {window.number} so far, if predictions hold."
     )
 
 
-def _comparison(headline: Headline) -> Markup | None:
+def _comparison(headline: Headline) -> dict[str, Any] | None:
     rows = [
         ("highest clocks, measured", headline.baseline),
         ("highest clocks, predicted", headline.predicted_baseline),
@@ -115,20 +108,20 @@ def _comparison(headline: Headline) -> Markup | None:
     ]
     if not any(figures for _, figures in rows):
         return None
-    return table(
-        ["iteration", "time s", "energy J", "power W", "how"],
-        [
+    return {
+        "caption": "Measured and predicted figures of an iteration",
+        "head": ["iteration", "time s", "energy J", "power W", "how"],
+        "rows": [
             [name, f"{figures.span_s:.4f}", f"{figures.energy_j:,.0f}", f"{figures.power_w:,.0f}", figures.origin]
             if figures is not None
             else [name, "–", "–", "–", "not known"]
             for name, figures in rows
         ],
-        "Measured and predicted figures of an iteration",
-    )
+    }
 
 
-def messages(found: Findings) -> Markup:
-    """What coordinator, scheduler and ranks say, warnings first, and what could not be read."""
+def messages(found: Findings) -> list[tuple[str, str, str]]:
+    """Returns (kind, who, text) of all that coordinator, scheduler and ranks report, and of what could not be read."""
     data = found.data
     rows: list[tuple[str, str, str]] = []
     current = data.current
@@ -153,16 +146,4 @@ def messages(found: Findings) -> Markup:
     rows = [row for row in rows if row[2]][:200]
     if not any(kind == "warn" for kind, _, _ in rows):
         rows.insert(0, ("fine", "no warnings", "neither coordinator nor ranks report a problem"))
-    return section(
-        "warnings",
-        "Messages",
-        None,
-        h(
-            "ul",
-            (
-                h("li", h("strong", {"warn": "⚠ ", "info": "", "fine": "✓ "}[k], who), " ", text, class_=k)
-                for k, who, text in rows
-            ),
-            class_="messages",
-        ),
-    )
+    return rows

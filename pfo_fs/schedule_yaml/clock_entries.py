@@ -253,8 +253,8 @@ def _read_name(match: re.Match[str]) -> tuple[str, int | None]:
             name = str(json.loads(name, strict=False))
         except ValueError:
             raise BadValue(f"{_short(name)} is not a valid JSON string") from None
-    if not 0 < len(name) <= 64:
-        raise BadValue(f"an instruction's name has 1 to 64 characters, got {_short(name)}")
+    if not 0 < len(name) <= 64 or not name.isprintable():
+        raise BadValue(f"an instruction's name has 1 to 64 printable characters, got {_short(name)}")
     stage = match["stage"]
     return name, None if stage is None else read_number(stage, f"the stage in {_short(match.group().strip())}", 10**6)
 

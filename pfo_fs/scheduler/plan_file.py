@@ -145,8 +145,8 @@ def _pair_problem(pair: object) -> str:
     if not isinstance(pair, (list, tuple)) or len(pair) != 2:
         return f"found {_found(pair)} where ('forward', 1200) was expected"
     name, mhz = pair
-    if not isinstance(name, str) or not 0 < len(name) <= 64:
-        return f"found {_found(name)} where an instruction's name of 1 to 64 characters was expected"
+    if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.isprintable():
+        return f"found {_found(name)} where an instruction's name of 1 to 64 printable characters was expected"
     if not isinstance(mhz, int) or isinstance(mhz, bool) or not 0 <= mhz <= 60_000:
         return f"found {_found(mhz)} where a clock in MHz was expected (0 leaves the clock alone)"
     return ""

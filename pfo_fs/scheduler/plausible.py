@@ -11,7 +11,7 @@ from pfo_fs.models import ProfilingResult
 log = logging.getLogger(__name__)
 
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e6
-_MOST_J = 1e12
+_MOST_J = 1e9
 _MOST_W = 1e6
 
 

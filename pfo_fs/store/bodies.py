@@ -125,14 +125,14 @@ class ClaimBody(_Body):
 
 
 class Source(_Body):
-    """Where a schedule came from: the scheduler's `index`-th, or a person's YAML with this hash.
+    """Where a schedule came from: the scheduler's request `revision`, or a person's YAML with this hash.
 
     The scheduler made it for `plan_inputs`, after it had seen the results of schedule `observed` (-1: of none) with the
     plan inputs `observed_with`: a replay needs all three. `policy` names the scheduler and its arguments.
     """
 
     kind: Literal["scheduler", "yaml"]
-    index: ScheduleNumberOrNone = -1
+    revision: ScheduleNumberOrNone = -1
     sha256: Sha256 = ""
     policy: ShortText = ""
     plan_inputs: PlanInputs = PlanInputs()

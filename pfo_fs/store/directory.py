@@ -177,7 +177,11 @@ class SharedDirectory:
         folders = ("", layout.LEADERS, layout.JOBS, layout.ARCHIVE)
         return sum(self.files.remove_stale_temporaries(folder) for folder in folders)
 
-    # ---- leading daemon
+    # ---- the site, and the leading daemon
+
+    def read_site(self) -> bytes | None:
+        """`site.yaml` as it is now."""
+        return self.files.read(layout.SITE, layout.SITE_LIMIT)
 
     def read_daemon(self) -> b.DaemonBody | None:
         """What the leading daemon last said; None before the first one, and where the record is damaged."""
@@ -199,11 +203,11 @@ class SharedDirectory:
 
     def last_generation(self) -> int:
         """The newest generation of daemons whose record proves itself; 0 before the first. See `Leaders`."""
-        return self._leaders.newest()
+        return self._leaders.look()[0]
 
-    def next_generation(self) -> int:
-        """The generation that the next leader claims; bad records in `leaders/` are skipped."""
-        return self._leaders.next_free()
+    def last_and_next_generation(self) -> tuple[int, int]:
+        """The newest generation, and the one to claim after it; both of one listing, see `Leaders.look`."""
+        return self._leaders.look()
 
     def claim_generation(self, body: b.LeaderBody) -> bool:
         """Becomes the leader of `body.generation`; False if another daemon has."""

@@ -63,7 +63,7 @@ def _load(model: type[Item], directory: str | Path, name: str) -> list[Item]:
     except StoreError as error:
         raise PlanError(f"{path}: {error}") from error
     if data is None:
-        raise PlanError(f"{path}: there is no such file")
+        raise PlanError(f"{path}: is not there")
     try:
         return list(TypeAdapter(list[model]).validate_json(data))  # type: ignore[valid-type]
     except ValidationError as error:

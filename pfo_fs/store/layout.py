@@ -2,6 +2,7 @@
 
 <shared_dir>/
   directory.json                  the process that made the directory, once: a random id that hosts compare
+  site.yaml                       the site's operator (optional, read-only for us): what jobs may do
   daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that are over
@@ -43,8 +44,11 @@ PROFILE_LIMIT = 2 * 1024 * 1024
 """Bytes of the largest profile of another job that is read."""
 YAML_LIMIT = 256 * 1024
 """Bytes of the largest schedule.yaml that is read."""
+SITE_LIMIT = 16 * 1024
+"""Bytes of the largest site.yaml that is read."""
 
 DIRECTORY = "directory.json"
+SITE = "site.yaml"
 DAEMON = "daemon.json"
 DAEMON_LOCK = "daemon.lock"
 LEADERS = "leaders"

@@ -35,8 +35,11 @@ class Leaders:
         self._valid: set[int] = set()
         self._bad_reads: dict[int, int] = {}
 
-    def newest(self) -> int:
-        """Returns the newest generation that a daemon has claimed; 0 before the first.
+    def look(self) -> tuple[int, int]:
+        """Returns the newest generation that a daemon has claimed (0 before the first), and the next free number.
+
+        Both come of one listing: a daemon that judged the newest leader to be dead must not claim a number above that
+        of another daemon, which was faster to replace it. The next free number is above all names that are there.
 
         Costs one listing, and up to 32 reads of records that were not judged before.
 
@@ -44,17 +47,15 @@ class Leaders:
             StoreUnavailable: The file system gave no answer.
         """
         reads = 0
-        for generation in reversed(self._listed()):
+        listed = layout.without_jumps(layout.numbered_files(self._files.names(layout.LEADERS)))
+        next_free = max(listed, default=0) + 1
+        for generation in reversed(listed):
             if generation not in self._valid and reads < _MOST_READS and self._bad_reads.get(generation, 0) < _TRIES:
                 reads += 1
                 self._judge(generation)
             if generation in self._valid:
-                return generation
-        return 0
-
-    def next_free(self) -> int:
-        """Returns the number that the next leader claims: above all names that are there, whatever they hold."""
-        return max(self._listed(), default=0) + 1
+                return generation, next_free
+        return 0, next_free
 
     def claim(self, body: LeaderBody) -> bool:
         """Becomes the leader of `body.generation`; False if another daemon has."""
@@ -63,9 +64,6 @@ class Leaders:
         if claimed:
             self._valid.add(body.generation)
         return claimed
-
-    def _listed(self) -> list[int]:
-        return layout.without_jumps(layout.numbered_files(self._files.names(layout.LEADERS)))
 
     def _judge(self, generation: int) -> None:
         try:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from pfo_fs.device.page import LAST_END, STEP_BEGIN
-from pfo_fs.training.instruction_tracker import Clocks, InstructionTracker
+from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.training.tracked_clocks import Clocks
 
 log = logging.getLogger("pfo_fs")
 
@@ -26,7 +27,7 @@ _MOST_HELD = 16
 _ANCHORS = 32
 """Steps over which the distance of the two clocks is taken: they drift by a few millionths."""
 _STEP = 0
-"""Code of an event at the begin or end of a step, which is no mark of its own."""
+"""Code of an event at the begin or end of a step, which is not a mark of its own."""
 _EPOCH_NS = 60_000_000_000
 """Events are timed against one that is no older than this: CUDA tells the distance as a float of milliseconds."""
 
@@ -64,6 +65,7 @@ class CudaEventTracker(InstructionTracker):
         make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
         profile_steps: As for `InstructionTracker`.
         on_mismatch: As for `InstructionTracker`.
+        on_wrong_marks: As for `InstructionTracker`.
     """
 
     def __init__(
@@ -73,8 +75,9 @@ class CudaEventTracker(InstructionTracker):
         *,
         profile_steps: int = 5,
         on_mismatch: Callable[[int, str, str], None] | None = None,
+        on_wrong_marks: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(clocks, profile_steps=profile_steps, on_mismatch=on_mismatch)
+        super().__init__(clocks, profile_steps=profile_steps, on_mismatch=on_mismatch, on_wrong_marks=on_wrong_marks)
         self._make_event = make_event
         self._pool: list[Any] = []
         self._recording = False
@@ -104,8 +107,12 @@ class CudaEventTracker(InstructionTracker):
     def end(self, name: str) -> None:
         """Ends an instruction."""
         super().end(name)
-        if self._recording and name in self._end_codes:
-            self._record(self._end_codes[name])
+        if self._recording:
+            code = self._end_codes.get(name)
+            if code is not None:
+                self._record(code)
+            elif self._mark_check is not None:
+                self._mark_check.unknown_end = name
 
     def step_end(self) -> None:
         """Ends a step."""
@@ -122,6 +129,14 @@ class CudaEventTracker(InstructionTracker):
             if len(self._held) > _MOST_HELD:
                 self._held.popleft()
             self._flush()
+
+    def disconnect(self) -> None:
+        """Lets go of the page and of CUDA, in a forked child."""
+        super().disconnect()
+        self._events_work = self._recording = self._keeping = False
+        self._pool.clear()
+        self._held.clear()
+        self._step = []
 
     # ---- events
 
@@ -152,6 +167,9 @@ class CudaEventTracker(InstructionTracker):
         self._events_work = False
         self._pool.clear()
         log.warning("CUDA events cannot be used (%s); instructions are timed by the training thread", error)
+
+    def _step_codes(self) -> Iterable[int]:
+        return [held.code for held in self._step]
 
     def _mark(self, code: int, first: int | None = None) -> None:
         if self._keeping:

@@ -7,19 +7,20 @@ lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
-from typing import Protocol
 
 from pfo_fs.device.page import (
     BEGIN,
     END,
     HEAD,
     LAST_END,
+    MAX_STEP,
     MEASURED_NUMBER,
     MEASURING,
     NUMBER,
     RING,
+    RING_MARKS,
     RING_MASK,
     SLEEPING,
     STEP_BEGIN,
@@ -27,28 +28,39 @@ from pfo_fs.device.page import (
     STRAYED,
     TARGET,
     UNMARKED,
+    WORDS,
 )
+from pfo_fs.training.mark_check import MarkCheck
+from pfo_fs.training.tracked_clocks import Clocks, NoClocks
 
 _MAX_ORDER = 65_535
+_MAX_MHZ = 60_000
+_MAX_NUMBER = (1 << 62) - 1
+"""Of a schedule; it must fit into a word of the page."""
 
 _Entry = tuple[str | None, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
 _STOP: _Entry = (None, None, 0, 0)
 _NOTHING: list[_Entry] = [_STOP]
 
 
-class Clocks(Protocol):
-    """What the tracker needs of a clock process."""
+class _MeasuredSteps:
+    """Counts the steps in which instructions are marked under one schedule number.
 
-    words: memoryview
+    Args:
+        most: Marks end after so many, should the clock process never say that it has its result.
+    """
 
-    def ring_doorbell(self) -> None:
-        """Wakes the clock process."""
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._number: int | None = None
+        self._steps = 0
 
-    def name_id(self, name: str) -> int:
-        """Returns the number of an instruction's name."""
-
-    def check(self) -> bool:
-        """Warns if the clock process has died."""
+    def begin_step(self, number: int, done_number: int) -> bool:
+        """Whether the instructions of the step that begins are marked."""
+        if number != self._number:
+            self._number, self._steps = number, 0
+        self._steps += 1
+        return done_number != number and self._steps <= self._most
 
 
 class InstructionTracker:
@@ -56,14 +68,15 @@ class InstructionTracker:
 
     A step that does not run as scheduled (a list that runs out, another name or stage, instructions left over at its
     end) gives the clocks back for the rest of the step; the next step begins at the top of the list again. Instructions
-    between two steps, as in an evaluation, are nobody's business. Without a schedule only marks are written, and the
-    order of the first complete step is kept in `observed_order`.
+    between two steps, as in an evaluation, are ignored. Without a schedule only marks are written, and the order of the
+    first complete step is kept in `observed_order`.
 
     Args:
         clocks: The clock process.
         profile_steps: Complete steps that the clock process makes a result of. Marks of instructions are written until
             it has one, but for no more than ten times as many steps.
         on_mismatch: Told (position, expected, got), once per schedule and kind of mismatch; may raise.
+        on_wrong_marks: Told once, after a few steps, if the callbacks are called wrongly or not at all.
 
     Attributes:
         observed_order: (name, stage) of each instruction of the first complete step; None until then.
@@ -75,13 +88,13 @@ class InstructionTracker:
         *,
         profile_steps: int = 5,
         on_mismatch: Callable[[int, str, str], None] | None = None,
+        on_wrong_marks: Callable[[str], None] | None = None,
     ) -> None:
         self.observed_order: list[tuple[str, int | None]] | None = None
+        self._clocks: Clocks = clocks
         self._words = clocks.words
-        self._ring = clocks.ring_doorbell
-        self._check = clocks.check
-        self._name_id = clocks.name_id
         self._on_mismatch = on_mismatch
+        self._mark_check = MarkCheck(on_wrong_marks) if on_wrong_marks is not None else None
         self._begin_codes: dict[str, int] = {}
         self._end_codes: dict[str, int] = {}
         self._schedule: list[_Entry] | None = None
@@ -90,14 +103,14 @@ class InstructionTracker:
         self._position = 0
         self._target_mhz = 0
         self._measuring = False
-        self._measured_number: int | None = None
-        self._most_measured_steps = 10 * (profile_steps + 1)
-        self._measured_steps = 0
+        self._measured_steps = _MeasuredSteps(10 * (profile_steps + 1))
         self._head = clocks.words[HEAD]
+        self._step_head = self._head
         self._in_step = False
         self._strayed = False
         self._last_end_ns = 0
         self._order: list[tuple[str, int | None]] | None = None
+        self._order_taken = False
 
     def set_schedule(self, frequencies: Sequence[tuple[str, int]] | None, stages: Sequence[int] | None = None) -> None:
         """Makes a schedule the one that the next step follows; None: no schedule, clocks at their default.
@@ -111,12 +124,28 @@ class InstructionTracker:
             self._schedule = None
             return
         plan: list[_Entry] = []
+        append, codes = plan.append, self._begin_codes
         in_force_mhz = 0
+        stage: int | None = None
+        # A list may have 65,535 entries, and training waits for this loop.
         for position, (name, mhz) in enumerate(frequencies):
-            in_force_mhz = mhz or in_force_mhz
-            plan.append((name, None if stages is None else stages[position], in_force_mhz, self._codes(name)))
-        plan.append(_STOP)
+            if mhz:
+                in_force_mhz = mhz if 0 < mhz <= _MAX_MHZ else 0
+            if stages is not None:
+                stage = stages[position]
+            append((name, stage, in_force_mhz, codes.get(name) or self._codes(name)))
+        append(_STOP)
         self._schedule = plan
+
+    def disconnect(self) -> None:
+        """Lets go of the page, in a forked child: it is shared with the parent and its clock process."""
+        self._words = memoryview(bytearray(WORDS * 8)).cast("q")
+        self._clocks = NoClocks(self._words)
+        self._schedule = None
+        self._plan = _NOTHING
+        self._mark_check = self._on_mismatch = self._order = None
+        self._in_step = self._measuring = False
+        self._position = self._target_mhz = 0
 
     # ---- training calls these
 
@@ -128,21 +157,21 @@ class InstructionTracker:
             number: Of the schedule in force; what is measured is reported under it.
         """
         words = self._words
+        if self._mark_check is not None:
+            self._mark_check.step_begins(left_open=self._in_step)
         self._position = 0
         self._in_step = True
         self._strayed = False
         self._last_end_ns = 0
         self._plan = _NOTHING if self._schedule is None else self._schedule
-        if number != self._measured_number:
-            self._measured_number, self._measured_steps = number, 0
-        self._measured_steps += 1
-        self._measuring = measuring = (
-            words[MEASURED_NUMBER] != number and self._measured_steps <= self._most_measured_steps
-        )
+        step = min(max(step, 0), MAX_STEP)
+        number = min(max(number, -1), _MAX_NUMBER)
+        self._step_head = self._head
+        self._measuring = measuring = self._measured_steps.begin_step(number, words[MEASURED_NUMBER])
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:
-                self._ring()  # from now on it looks more often
+                self._clocks.ring_doorbell()  # from now on it looks more often
         self._order = [] if self._schedule is None and self.observed_order is None else None
         self._mark(STEP_BEGIN | step << 8)
         self._mark(NUMBER, number)
@@ -165,7 +194,7 @@ class InstructionTracker:
             words = self._words
             self._target_mhz = words[TARGET] = mhz
             if words[SLEEPING]:
-                self._ring()
+                self._clocks.ring_doorbell()
         if self._measuring:
             words = self._words
             head = self._head
@@ -180,7 +209,9 @@ class InstructionTracker:
         if self._measuring:
             code = self._end_codes.get(name)
             if code is None:
-                return  # it never began
+                if self._mark_check is not None:
+                    self._mark_check.unknown_end = name
+                return
             words = self._words
             head = self._head
             slot = RING + 2 * (head & RING_MASK)
@@ -203,13 +234,15 @@ class InstructionTracker:
         self._in_step = False
         self._plan = _NOTHING
         self._release()
+        if self._mark_check is not None:
+            self._check_marks()
         unusable = (STRAYED if strayed else 0) + (0 if self._measuring else UNMARKED)
         if self._last_end_ns:
             self._mark(LAST_END, self._last_end_ns)
             self._last_end_ns = 0
         self._mark(STEP_END | unusable << 8)
         self._measuring = False
-        self._check()
+        self._clocks.check()
         if left_over:
             assert expected is not None
             self._tell("left over", position, _shown(expected, stage), "the end of the step")
@@ -220,11 +253,20 @@ class InstructionTracker:
                 self.observed_order = self._order
             self._order = None
 
+    def take_new_order(self) -> list[tuple[str, int | None]] | None:
+        """Returns `observed_order` once, at the first call after it is known."""
+        if self._order_taken or self.observed_order is None:
+            return None
+        self._order_taken = True
+        return self.observed_order
+
     # ---- the rest
 
     def _begin_slowly(self, name: str, stage: int | None) -> None:
         """An instruction that the plan does not have next: there is no plan, or it is not followed."""
         if not self._in_step:
+            if self._mark_check is not None:
+                self._mark_check.instruction_outside()
             return
         if self._order is not None and len(self._order) < _MAX_ORDER:
             self._order.append((name, stage))
@@ -247,15 +289,36 @@ class InstructionTracker:
             words = self._words
             self._target_mhz = words[TARGET] = 0
             if words[SLEEPING]:
-                self._ring()
+                self._clocks.ring_doorbell()
 
     def _tell(self, kind: str, position: int, expected: str, got: str) -> None:
         if kind not in self._told and self._on_mismatch is not None:
             self._told.add(kind)
             self._on_mismatch(position, expected, got)
 
+    def _check_marks(self) -> None:
+        """Judges the marks of this step, as long as there is something to judge."""
+        check = self._mark_check
+        if check is None:
+            return
+        if self._head - self._step_head > RING_MARKS:
+            self._mark_check = None  # a step of which not all marks are there cannot be judged
+            return
+        if self._measuring:
+            check.step_ended(self._step_codes(), self._name_of)
+        if check.done:
+            self._mark_check = None
+
+    def _step_codes(self) -> Iterable[int]:
+        """The codes of the marks of this step."""
+        words = self._words
+        return [words[RING + 2 * (mark & RING_MASK) + 1] for mark in range(self._step_head, self._head)]
+
+    def _name_of(self, place: int) -> str:
+        return next((name for name, code in self._begin_codes.items() if code >> 8 == place), "?")
+
     def _codes(self, name: str) -> int:
-        number = self._name_id(name)
+        number = self._clocks.name_id(name)
         self._end_codes[name] = END | number << 8
         code = self._begin_codes[name] = BEGIN | number << 8
         return code

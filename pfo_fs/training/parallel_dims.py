@@ -61,7 +61,7 @@ def find_parallel_dims(
         ConfigError: Something is missing, or the numbers contradict each other; the message says what to pass.
     """
     environ = os.environ if environ is None else environ
-    dist = _torch_distributed()
+    dist = torch_distributed()
     if rank is None:
         rank = int(dist.get_rank()) if dist else _from_environment(environ, _RANK)
     if world_size is None:
@@ -119,7 +119,7 @@ def find_parallel_dims(
     )
 
 
-def _torch_distributed() -> Any:
+def torch_distributed() -> Any:
     """`torch.distributed` if the program has set it up; torch is not imported for the question."""
     torch = sys.modules.get("torch")
     dist = getattr(torch, "distributed", None)
@@ -137,7 +137,7 @@ def _from_environment(environ: Mapping[str, str], names: tuple[str, ...]) -> int
             try:
                 return int(text)
             except ValueError:
-                raise ConfigError(f"the environment variable {name} is {text!r}, which is no number") from None
+                raise ConfigError(f"the environment variable {name} is {text!r}, which is not a number") from None
     return None
 
 

@@ -1,25 +1,32 @@
 """Carries schedules by `torch.distributed` where no daemon schedules: rank 0 has them, all ranks get them.
 
-Nothing here waits in a step. Rank 0 announces at an agreed step whether it has something; the broadcast runs in the
-background of gloo while training goes on, and is looked at some steps later, when it has long arrived. All of it
-happens at steps that every rank knows, so every collective is issued in the same order everywhere, and a new
-schedule comes into force at the same step on all ranks.
+Nothing here waits in a step as long as all ranks run. At an agreed step, all ranks exchange a header (an all-reduce in
+the background of gloo) in which rank 0 says whether a schedule follows. Some steps later, when the header has long
+arrived, each rank looks at it, and the broadcast of the schedule starts or does not. All of it happens at steps that
+every rank knows, so the collectives are issued in the same order on all ranks, and a new schedule comes into force at
+the same step on all of them.
+
+The header is an all-reduce and not a broadcast, because a broadcast does not tell the other ranks that one rank has
+failed: with an all-reduce, a rank that takes part no more is noticed by all others at the next header. A rank that
+fails closes its connections, which the others see at their next look; should it hang instead, they wait once, for at
+most `_WAIT_S`, and then count the broadcaster as lost.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 _FLIGHT_TIME_S = 0.5
-"""How long a broadcast may be under way before a rank looks at it, in seconds of steps."""
+"""How long a collective may be under way before a rank looks at it, in seconds of steps."""
 _MAX_FLIGHT_STEPS = 1000
 _WAIT_S = 60.0
-"""After this long a rank that should have sent is taken for gone; ranks in lockstep never come near it."""
+"""A rank that has not sent after this long counts as gone. Ranks in the same training step never come near it."""
 _MAX_PACKET_BYTES = 64 * 1024 * 1024
 
 
@@ -30,19 +37,20 @@ class ScheduleBroadcaster:
 
     Args:
         rank: Global rank of this process.
+
+    Attributes:
+        lost: Whether packets can no longer be carried.
     """
 
     def __init__(self, rank: int) -> None:
         import torch
         import torch.distributed as dist
 
+        self.lost = False
         self._torch: Any = torch
         self._dist: Any = dist
         self._rank = rank
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
-        # A broadcast may be under way for as long as training pauses, for a checkpoint, say.
-        self._options: Any = dist.distributed_c10d.BroadcastOptions()
-        self._options.rootRank, self._options.timeout = 0, timedelta(days=30)
         self._outbox: bytes | None = None
         self._phase = "announce"
         self._at_step = 1
@@ -50,7 +58,6 @@ class ScheduleBroadcaster:
         self._header: Any = None
         self._payload: Any = None
         self._work: Any = None
-        self.lost = False
 
     def first(self, packet: bytes | None) -> bytes | None:
         """Hands rank 0's packet, or None, to all ranks at once; collective and blocking, for start-up only."""
@@ -80,32 +87,21 @@ class ScheduleBroadcaster:
         try:
             return self._advance(step, iter_time_s)
         except RuntimeError as error:
-            self.lost = True
-            log.warning("rank %d: schedules can no longer be carried, the last one stays: %s", self._rank, error)
+            log.warning("rank %d: the exchange of schedules has failed: %s", self._rank, error)
+            self._leave()
             return None
 
     def _advance(self, step: int, iter_time_s: float | None) -> bytes | None:
-        torch = self._torch
         packet = None
         if self._phase == "announce":
-            self._header = torch.zeros(2, dtype=torch.int64)
-            if self._rank == 0:
-                flight = math.ceil(_FLIGHT_TIME_S / iter_time_s) if iter_time_s else 1
-                self._header[0] = len(self._outbox or b"")
-                self._header[1] = min(max(flight, 1), _MAX_FLIGHT_STEPS)
-                self._payload, self._outbox = self._outbox, None
-            self._send(self._header)
+            self._exchange_header(iter_time_s)
             self._phase = "header"
         elif self._phase == "header":
             self._wait()
             size, self._flight_steps = int(self._header[0]), int(self._header[1])
             self._phase = "announce"
             if size:
-                if self._rank == 0:
-                    self._payload = torch.frombuffer(bytearray(self._payload), dtype=torch.uint8)
-                else:
-                    self._payload = torch.empty(size, dtype=torch.uint8)
-                self._send(self._payload)
+                self._send_payload(size)
                 self._phase = "payload"
         else:
             self._wait()
@@ -115,15 +111,48 @@ class ScheduleBroadcaster:
         self._at_step = step + self._flight_steps
         return packet
 
-    def _send(self, tensor: Any) -> None:
-        self._work = self._group.broadcast([tensor], self._options)
+    def _exchange_header(self, iter_time_s: float | None) -> None:
+        """Starts the all-reduce of (bytes that follow, steps until the next look); rank 0's values are the sum."""
+        self._header = self._torch.zeros(2, dtype=self._torch.int64)
+        if self._rank == 0:
+            flight = math.ceil(_FLIGHT_TIME_S / iter_time_s) if iter_time_s else 1
+            self._header[0] = len(self._outbox or b"")
+            self._header[1] = min(max(flight, 1), _MAX_FLIGHT_STEPS)
+            self._payload, self._outbox = self._outbox, None
+        options = self._dist.distributed_c10d.AllreduceOptions()
+        options.reduceOp = self._dist.ReduceOp.SUM
+        options.timeout = timedelta(days=30)  # it may be under way for as long as training pauses for a checkpoint
+        self._work = self._group.allreduce([self._header], options)
+
+    def _send_payload(self, size: int) -> None:
+        torch = self._torch
+        if self._rank == 0:
+            self._payload = torch.frombuffer(bytearray(self._payload), dtype=torch.uint8)
+        else:
+            self._payload = torch.empty(size, dtype=torch.uint8)
+        options = self._dist.distributed_c10d.BroadcastOptions()
+        options.rootRank, options.timeout = 0, timedelta(days=30)
+        self._work = self._group.broadcast([self._payload], options)
 
     def _wait(self) -> None:
         if not self._work.wait(timedelta(seconds=_WAIT_S)):
-            raise RuntimeError(f"a broadcast has not arrived after {_WAIT_S:.0f} s")
+            raise RuntimeError(f"a collective has not ended after {_WAIT_S:.0f} s")
         self._work = None
 
+    def _leave(self) -> None:
+        """Counts as lost from here on, and closes the connections so that the other ranks notice at once.
+
+        Not while a collective is still under way: destroying the group would wait for it, with the interpreter lock
+        held. The other ranks wait for the same collective then, and give up by themselves.
+        """
+        self.lost = True
+        group, self._group = self._group, None
+        work, self._work = self._work, None
+        if work is None or work.is_completed():
+            with suppress(RuntimeError, ValueError):
+                self._dist.destroy_process_group(group)
+
     def close(self) -> None:
-        """Drops the group; a broadcast that is under way is not waited for."""
+        """Drops the group; a collective that is under way is not waited for."""
         self.lost = True
         self._work = self._group = None

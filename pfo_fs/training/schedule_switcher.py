@@ -1,4 +1,10 @@
-"""Which schedule is followed from which step on: the rule that a rank goes by, in training and in the simulator."""
+"""Which schedule a rank follows at which step: the one rule for training and for the simulator.
+
+Ranks hear of schedules at different times. For all of them to run the same schedule at the same step, the rule depends
+only on what was heard and not on when: at each step, the schedule in force is the one with the highest number among
+those whose start step has come. So a schedule that was heard first is not dropped because a newer one was announced
+before it started; it is in force until the newer one starts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 _OVER = "over"
-"""The reason that ends with the next schedule: this one was there for some steps, and they are over."""
+"""Reason for default clocks: the schedule in force was only for some steps, and these have passed."""
+_MOST_PENDING = 64
+"""Schedules that wait for their start step. Far more than can be announced within the time that ranks need to hear."""
 
 What = TypeVar("What")
 """What a rank has to know of a schedule to follow it."""
@@ -18,8 +26,8 @@ class PendingSchedule(Generic[What]):
     """A schedule that has arrived.
 
     Attributes:
-        number: Its number; -1 for one that only stands for default clocks.
-        start_step: The step from which on it is followed.
+        number: Its number; a higher one is newer.
+        start_step: The first step that follows it.
         steps: For how many steps it holds at most; 0 for ever.
         what: The schedule.
     """
@@ -30,68 +38,112 @@ class PendingSchedule(Generic[What]):
     what: What
 
 
+@dataclass(frozen=True)
+class Suspend:
+    """Default clocks, until `Resume` with the same reason. `text` is logged as a warning, unless it is empty."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The reason for a `Suspend` has gone."""
+
+    reason: str
+
+
 class ScheduleSwitcher(Generic[What]):
-    """Follows schedules, each from its step on, and lets go of them where it must.
+    """Puts schedules into force, each at its step, and suspends them while there is a reason for default clocks.
 
     Args:
         set_schedule: Makes a schedule the one that the next step runs by; None: default clocks.
-        warn: Called with (text, reason) whenever a schedule is let go of.
+        warn: Called with (text, reason) when a schedule is suspended.
 
     Attributes:
-        number: Of the schedule in force, followed or not; -1 for none.
+        number: Of the schedule in force, suspended or not; -1 for none.
     """
 
     def __init__(self, set_schedule: Callable[[What | None], None], warn: Callable[[str, str], None]) -> None:
         self.number = -1
         self._set_schedule = set_schedule
         self._warn = warn
-        self._coming: PendingSchedule[What] | None = None
+        self._pending: dict[int, PendingSchedule[What]] = {}
         self._in_force: PendingSchedule[What] | None = None
-        self._suspended_for: set[str] = set()
+        self._reasons: set[str] = set()
 
     @property
     def newest(self) -> int:
         """The number of the newest schedule that has arrived."""
-        return max(self.number, self._coming.number if self._coming else -1)
+        return max(self.number, *self._pending) if self._pending else self.number
 
     @property
     def measured_number(self) -> int:
-        """The schedule that a step's measurements are of; -1 for none: what was let go of is not what is measured."""
-        return -1 if self._suspended_for else self.number
+        """The schedule that a step's measurements are of; -1 for none, also while the schedule is suspended."""
+        return -1 if self._reasons else self.number
+
+    def take(self, update: PendingSchedule[What] | Suspend | Resume) -> None:
+        """Does what a schedule feed asks for."""
+        if isinstance(update, PendingSchedule):
+            self.expect(update)
+        elif isinstance(update, Suspend):
+            self.suspend(update.reason, update.text)
+        else:
+            self.resume(update.reason)
 
     def expect(self, coming: PendingSchedule[What]) -> None:
-        """Takes note of a schedule, in place of one that has not started yet."""
-        self._coming = coming
+        """Takes note of a schedule. One that can never be in force, or that is known already, changes nothing."""
+        if coming.number <= self.number or coming.number in self._pending:
+            return
+        for other in self._pending.values():
+            if other.number > coming.number and other.start_step <= coming.start_step:
+                return  # when `coming` would start, the newer one is in force
+        self._pending = {
+            number: other
+            for number, other in self._pending.items()
+            if number > coming.number or other.start_step < coming.start_step
+        }
+        self._pending[coming.number] = coming
+        if len(self._pending) > _MOST_PENDING:
+            del self._pending[min(self._pending)]
 
     def step_begin(self, step: int) -> PendingSchedule[What] | None:
         """Does what is due at this step; returns the schedule that comes into force with it, if one does."""
-        coming = self._coming
-        if coming is not None and step >= coming.start_step:
-            self._coming, self._in_force, self.number = None, coming, coming.number
-            self._suspended_for.discard(_OVER)
-            self._set_schedule(None if self._suspended_for else coming.what)
-        else:
-            coming = None
+        started = None
+        if self._pending:
+            due = [number for number, coming in self._pending.items() if coming.start_step <= step]
+            if due:
+                started = self._pending[max(due)]
+                for number in due:
+                    del self._pending[number]
+                self._in_force, self.number = started, started.number
+                self._reasons.discard(_OVER)
+                self._set_schedule(None if self._reasons else started.what)
         in_force = self._in_force
         if in_force is not None and in_force.steps and step >= in_force.start_step + in_force.steps:
-            self.suspend(_OVER, f"nothing new has come for {in_force.steps} steps; default clocks until it does")
-        return coming
+            text = f"no new schedule has come for {in_force.steps} steps; default clocks until one comes"
+            self.suspend(_OVER, text)
+        return started
 
-    def suspend(self, why: str, text: str) -> None:
-        """Default clocks, until `resume` for the same reason, whatever schedules come meanwhile."""
-        if why not in self._suspended_for:
-            self._suspended_for.add(why)
+    def suspend(self, reason: str, text: str) -> None:
+        """Default clocks until `resume` for the same reason, also under schedules that come into force meanwhile."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
             self._set_schedule(None)
-            self._warn(text, why)
+            if text:
+                self._warn(text, reason)
 
-    def resume(self, why: str) -> None:
-        """A reason for `suspend` is gone; what was there for measuring is not taken up again."""
-        if why not in self._suspended_for:
+    def resume(self, reason: str) -> None:
+        """Ends a suspension; when no reason is left, the schedule in force is followed again.
+
+        A schedule that was only for some steps is not: ranks would measure it from different steps on.
+        """
+        if reason not in self._reasons:
             return
-        self._suspended_for.remove(why)
-        if self._suspended_for or self._in_force is None:
+        self._reasons.remove(reason)
+        if self._reasons or self._in_force is None:
             return
         if self._in_force.steps:
-            self._suspended_for.add(_OVER)
+            self._reasons.add(_OVER)
         else:
             self._set_schedule(self._in_force.what)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,21 +50,6 @@ def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: P
     schedules = document.resolve(job, infos, orders)
     assert [len(schedule.frequencies) for schedule in schedules] == [12, 12, 12]
     assert (tmp_path / "out" / "pipeline.png").read_bytes().startswith(PNG)
-
-
-def test_without_matplotlib_there_is_a_plan_and_a_word_about_pictures(profile: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys, importlib.util as u; real = u.find_spec\n"
-        "u.find_spec = lambda name, *more: None if name == 'matplotlib' else real(name, *more)\n"
-        "sys.modules['matplotlib'] = None; sys.argv[0] = 'pfo-fs'\n"
-        "from pfo_fs.cli import main; main()"
-    )
-    command = [sys.executable, "-c", code, *map(str, arguments(profile, "-o", tmp_path / "out"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "no pictures: they need matplotlib" in done.stderr
-    assert "planned" in done.stdout
-    assert (tmp_path / "out" / "plan.yaml").exists()
 
 
 def test_a_plan_in_lowtimes_format_is_what_a_zeus_server_reads(profile: Path, tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_two_ranks_at_one_place_are_named(tmp_path: Path, clock: Clock) -> None:
     register(folder, [infos[0], infos[1].model_copy(update={"pp_rank": 0})])
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
-    assert "ranks 0 and 1 both say" in coordinator.message
+    assert "ranks 0 and 1 both registered as" in coordinator.message
 
 
 def test_a_plan_for_another_number_of_stages_is_said_with_both_numbers(tmp_path: Path, clock: Clock) -> None:
@@ -338,6 +338,19 @@ def test_a_wrong_yaml_is_reported_with_its_line_and_the_last_good_one_stays(
     assert current is not None
     assert current.source is not None
     assert current.source.kind == "yaml"
+
+
+def test_a_job_folder_that_is_away_for_a_while_does_not_remove_the_yaml(
+    running: tuple[JobFolder, Coordinator], clock: Clock
+) -> None:
+    folder, coordinator = running
+    put_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 3)
+    folder.location.rename(folder.location.with_name("away"))
+    poll(coordinator, clock, 20)
+    folder.location.with_name("away").rename(folder.location)
+    poll(coordinator, clock, 3)
+    assert folder.schedule_numbers() == [0, 1], "absence of the folder says nothing about the file"
 
 
 def test_removing_the_yaml_gives_the_wheel_back(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:

@@ -28,7 +28,7 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_which_keeps_the_wheel(folder
     assert current.source.kind == "scheduler"
     assert current.source.plan_inputs.target == Target(power=18000)
     status = (folder.files.root / folder.path / "schedule.status.yaml").read_text()
-    assert "heeded by the scheduler" in status
+    assert "applied by the scheduler" in status
     assert "schedule_number: 1" in status
 
 
@@ -145,7 +145,7 @@ def test_a_scheduler_that_plans_for_long_is_given_word_for_longer(
     poll(coordinator, clock, 2)
     straggle(folder)
     poll(coordinator, clock, 120)
-    assert coordinator.hold[0] == pytest.approx(160, abs=1)
+    assert coordinator.lease[0] == pytest.approx(160, abs=1)
 
 
 def test_a_coordinator_that_has_no_scheduler_yet_gives_no_word(folder: JobFolder, clock: Clock) -> None:
@@ -153,12 +153,12 @@ def test_a_coordinator_that_has_no_scheduler_yet_gives_no_word(folder: JobFolder
     poll(coordinator, clock, 2)
     straggle(folder)
     poll(coordinator, clock, 10)
-    assert coordinator.hold[1] > 0
+    assert coordinator.lease[1] > 0
     (folder.files.root / folder.path / "ranks" / "1.json").unlink()
     another = coordinate(folder, clock)
     poll(another, clock, 10)
     assert another.state == "waiting"
-    assert another.hold == (60.0, 0)
+    assert another.lease == (60.0, 0)
 
 
 def test_a_straggler_in_a_pipeline_that_is_not_there_is_refused(folder: JobFolder, clock: Clock) -> None:
@@ -177,7 +177,7 @@ def test_a_refused_yaml_is_not_said_to_be_heeded_where_one_before_was(folder: Jo
     say_yaml(folder, "target: {slowdown: 1.1}\n")
     poll(coordinator, clock, 4)
     status = folder.files.root / folder.path / "schedule.status.yaml"
-    assert "heeded" in status.read_text()
+    assert "applied" in status.read_text()
     say_yaml(folder, "straggler: 1.2\n")
     poll(coordinator, clock, 6)
     assert "rejected" in status.read_text()

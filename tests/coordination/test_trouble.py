@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 from clock import Clock
@@ -135,6 +136,9 @@ def test_news_that_cannot_be_written_is_logged_once(
     caplog.set_level("INFO")
     coordinator = coordinate(folder, clock)
     monkeypatch.setattr(JobFolder, "write_current", fails)
-    monkeypatch.setattr(Heeding, "status_text", "it goes on")
+    request = Heeding._for_plan_inputs
+    monkeypatch.setattr(
+        Heeding, "_for_plan_inputs", lambda self, yielded: replace(request(self, yielded), message="it goes on")
+    )
     poll(coordinator, clock, 30)
     assert caplog.text.count("it goes on") == 1

@@ -87,3 +87,23 @@ def test_marks_that_were_overwritten_are_reported_as_lost_and_reading_goes_on() 
     write_marks(words, page.RING_MARKS + 1, 2)
     reader.read()
     assert [first for first, _ in reader.read() or []] == [page.RING_MARKS + 1, page.RING_MARKS + 2]
+
+
+def test_marks_are_lost_when_the_next_one_goes_where_the_oldest_unread_one_is() -> None:
+    """With exactly a full ring unread, training may be in the middle of writing over the oldest mark."""
+    words = SharedPage.create().words
+    reader = MarkReader(words)
+    write_marks(words, 0, page.RING_MARKS)
+    reader.read()
+    assert reader.read() is None
+    write_marks(words, page.RING_MARKS, 1)
+    reader.read()
+    assert reader.read() == [(page.RING_MARKS, page.BEGIN)]
+
+
+def test_entering_names_takes_no_longer_when_the_table_is_full() -> None:
+    ours = SharedPage.create()
+    names = [f"name {i}" for i in range(20_000)]
+    places = [ours.name_id(name) for name in names]
+    assert [ours.name_id(name) for name in names] == places
+    assert set(places[page.MAX_NAMES :]) == {page.MAX_NAMES - 1}

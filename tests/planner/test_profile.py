@@ -50,7 +50,7 @@ def test_spaces_blank_lines_and_capitals_do_not_matter(tmp_path: Path) -> None:
         ("0,forward,1410,0,20\n", "row 2, column time"),
         ("0,forward,1410,inf,20\n", "row 2, column time"),
         ("0,forward,1410,fast,20\n", "row 2, column time: 'fast'"),
-        ("0,forward,1410000,0.1,20\n", "row 2, column frequency: 1410000 is not a clock in MHz"),
+        ("0,forward,1410000,0.1,20\n", "row 2, column frequency: '1410000' is not a clock in MHz"),
         ("0,forward,1.41,0.1,20\n", "row 2, column frequency"),
         (
             "0,forward,1410,0.1,20\n0,forward,1410,100,20\n",
@@ -59,7 +59,8 @@ def test_spaces_blank_lines_and_capitals_do_not_matter(tmp_path: Path) -> None:
         ("-1,forward,1410,0.1,20\n", "row 2, column stage"),
         ("0.5,forward,1410,0.1,20\n", "row 2, column stage"),
         ("0,,1410,0.1,20\n", "row 2, column instruction"),
-        ("0,forward,1410,0.1\n", "row 2 has 4 cells"),
+        ("0,forward,1410,0.1\n", "row 2, column energy: '' is not a number"),
+        ("0,forward,1410,0.1,20\n0,forward,1410,0.1,20,7\n", "row 3 has 6 cells under 5 columns"),
         ("0,forward,1410,0.1,20\n2,forward,1410,0.1,20\n", "column stage: stage 1 is missing"),
         ("", "the profile is empty"),
     ],
@@ -111,7 +112,7 @@ def test_a_profile_survives_the_way_to_csv_and_back(tmp_path_factory: pytest.Tem
 
 
 def test_zeus_own_profile_writer_is_read(tmp_path: Path) -> None:
-    from pfo_fs.models import InstructionProfilingResult, OfflineProfilingResult
+    from pfo_fs import InstructionProfilingResult, OfflineProfilingResult
 
     result = OfflineProfilingResult(
         rank=0, dp_rank=0, pp_rank=0, tp_rank=0,

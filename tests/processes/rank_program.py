@@ -50,7 +50,7 @@ def main() -> None:
         coordination=opt.coordination,
         number=opt.schedule_number,
         pid=os.getpid(),
-        helper_pid=opt._helper.process.pid if opt._helper and opt._helper.process else None,
+        helper_pid=helper.pid if (helper := getattr(opt._link.client, "process", None)) else None,
     )
     with opt:
         for step in range(steps):

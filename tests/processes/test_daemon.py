@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,18 +10,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs import make_job, plan_text, rank_infos, register, schedules_of, write_results
 from running import Processes
+from schedulers import SlowFirst
 
+from pfo_fs import PFOFileOptimizer
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
+from pfo_fs.errors import StoreUnavailable
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, JobFolder, SharedDirectory, Watcher, bodies
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
@@ -29,7 +33,26 @@ Wait = Callable[..., Any]
 
 
 def told(root: Path) -> bodies.DaemonBody | None:
-    return SharedDirectory(Files(root)).read_daemon()
+    return SharedDirectory(Files(root, create=True)).read_daemon()
+
+
+@pytest.fixture
+def start_daemon() -> Iterator[Callable[..., Daemon]]:
+    """Starts a daemon in a thread of this process."""
+    started: list[tuple[Daemon, threading.Thread]] = []
+
+    def start(root: Path, **settings: Any) -> Daemon:
+        daemon = Daemon(Files(root), PFOSettings(**settings))
+        thread = threading.Thread(target=daemon.run, daemon=True)
+        thread.start()
+        started.append((daemon, thread))
+        return daemon
+
+    yield start
+    for daemon, thread in started:
+        daemon.stop()
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def number_of(folder: JobFolder) -> int:
@@ -183,6 +206,143 @@ def test_a_daemon_that_plans_ends_at_once_when_it_is_told_to(
     wait_for(lambda: folder.read_coordinator(), what="the claim")
     daemon.send_signal(signal.SIGTERM)
     assert daemon.wait(10) == 0
+
+
+def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_same_daemon_leads_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+) -> None:
+    written: list[int] = []
+    finished: list[Coordinator] = []
+    write_current, poll = JobFolder.write_current, Coordinator.poll
+
+    def noted_write(self: JobFolder, body: bodies.CurrentBody) -> None:
+        written.append(body.generation)
+        write_current(self, body)
+
+    def noted_poll(self: Coordinator) -> float:
+        try:
+            return poll(self)
+        finally:
+            finished.append(self)
+
+    monkeypatch.setattr(JobFolder, "write_current", noted_write)
+    monkeypatch.setattr(Coordinator, "poll", noted_poll)
+    monkeypatch.setattr(SlowFirst, "made", [])
+    monkeypatch.setattr(SlowFirst, "go_on", threading.Event())
+    start_daemon(tmp_path, scheduler="schedulers:SlowFirst", watch="poll", poll_interval=0.05, lease_timeout=0.3)
+    wait_for(lambda: told(tmp_path), what="a leader")
+    folder = make_job(tmp_path, 1)
+    register(folder, rank_infos(1))
+    wait_for(lambda: SlowFirst.made, what="the first plan")
+    other = bodies.LeaderBody(generation=2, nonce="other", host="there", pid=1)
+    assert SharedDirectory(Files(tmp_path)).claim_generation(other)
+    wait_for(lambda: number_of(folder) == 0, what="a schedule of the second leadership")
+    assert folder.read_current().generation == 3  # type: ignore[union-attr]
+    before = {id(coordinator) for coordinator in finished}
+    written.clear()
+    SlowFirst.go_on.set()
+    wait_for(lambda: {id(coordinator) for coordinator in finished} - before, what="the end of the first plan")
+    assert 1 not in written
+    assert folder.schedule_numbers() == [0]
+
+
+def test_a_daemon_that_claims_and_then_cannot_say_so_leads_as_soon_as_the_directory_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+) -> None:
+    failures: list[int] = []
+    listening: list[bool] = []
+    write_daemon, start = SharedDirectory.write_daemon, Watcher.start
+
+    def fails_once(self: SharedDirectory, body: bodies.DaemonBody) -> None:
+        if not failures:
+            failures.append(body.generation)
+            raise StoreUnavailable(errno.EIO, "no answer")
+        write_daemon(self, body)
+
+    def noted_start(self: Watcher) -> None:
+        start(self)
+        listening.append(self.uses_events)
+
+    monkeypatch.setattr(SharedDirectory, "write_daemon", fails_once)
+    monkeypatch.setattr(Watcher, "start", noted_start)
+    start_daemon(tmp_path, scheduler="Manual", watch="events")
+    wait_for(lambda: told(tmp_path), what="the heartbeat")
+    wait_for(lambda: True in listening, what="file-system events")
+    folder = make_job(tmp_path, 1)
+    register(folder, rank_infos(1))
+    wait_for(lambda: number_of(folder) == 0, what="a schedule")
+    assert failures == [1]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x00" * 100])
+def test_a_planted_generation_far_ahead_deposes_no_daemon_and_keeps_none_from_leading(
+    tmp_path: Path, processes: Processes, wait_for: Wait, content: bytes
+) -> None:
+    first = processes.daemon(tmp_path, "--lease-timeout", "0.5")
+    wait_for(lambda: told(tmp_path), what="a leader")
+    (tmp_path / "leaders" / "999999999.json").write_bytes(content)
+    counter = told(tmp_path).counter  # type: ignore[union-attr]
+    wait_for(lambda: told(tmp_path).counter >= counter + 4, what="heartbeats")  # type: ignore[union-attr]
+    first.send_signal(signal.SIGKILL)
+    second = processes.daemon(tmp_path, "--lease-timeout", "0.5")
+    wait_for(lambda: told(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
+    folder = make_job(tmp_path, 1)
+    register(folder, rank_infos(1))
+    wait_for(lambda: number_of(folder) == 0, what="a schedule")
+
+
+def test_a_scheduler_that_ends_its_process_ends_neither_the_daemon_nor_other_jobs(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    daemon = processes.daemon(tmp_path, "--scheduler", "schedulers:Quits", env=ENVIRONMENT)
+    infos = rank_infos(1)
+    degrees = {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}
+    quits = make_job(tmp_path, 1, job_info={**degrees, "job_metadata": "quit", "job_id": "quits"})
+    good = make_job(tmp_path, 1)
+    for folder in (quits, good):
+        register(folder, infos)
+        wait_for(lambda folder=folder: number_of(folder) == 0, what="schedule 0")
+    write_results(quits, 0, infos)
+    wait_for(lambda: quits.read_current().state == "broken", what="a report")  # type: ignore[union-attr]
+    assert "SystemExit: as asked" in quits.read_current().message  # type: ignore[union-attr]
+    write_results(good, 0, infos)
+    wait_for(lambda: number_of(good) == 1, what="the other job's next schedule")
+    assert daemon.poll() is None
+
+
+def test_a_live_daemon_claims_new_jobs_while_all_others_are_planned_for(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
+    processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
+    wait_for(lambda: told(tmp_path / "pfo"), what="a leader")
+    for number in range(50):
+        folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": f"thinks{number}"})
+        register(folder, rank_infos(2))
+    wait_for(folder.read_coordinator, what="the claim of the last one")
+    quick = make_job(tmp_path / "pfo", 2)
+    register(quick, rank_infos(2))
+    wait_for(lambda: number_of(quick) == 0, what="a schedule")
+
+
+def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: Processes, wait_for: Wait
+) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated")
+    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
+    root = tmp_path / "pfo"
+    root.mkdir(mode=0o700)
+    (root / "site.yaml").write_text("coordination: daemon-only\n")
+    place = {f"{kind}_{what}": int(what == "degree") for kind in ("dp", "pp", "tp") for what in ("rank", "degree")}
+    with PFOFileOptimizer(root, rank=0, world_size=1, local_rank=0, **place) as opt:
+        assert opt.coordination == "daemon"
+        folder = SharedDirectory(Files(root)).job(opt.job_id)
+        assert folder.read_coordinator() is None
+        assert folder.schedule_numbers() == []
+        processes.daemon(root, "--scheduler", "Manual")
+        claim = wait_for(folder.read_coordinator, what="the daemon's claim")
+        assert claim.kind == "daemon"
+        wait_for(lambda: number_of(folder) == 0, what="a schedule")
 
 
 def test_an_idle_job_is_ended_and_archived(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:

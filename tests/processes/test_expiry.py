@@ -1,4 +1,4 @@
-"""Clocks that were set for measuring, and for which nobody comes back."""
+"""Clocks end at their default when the process that would change them is gone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_helper import FakeClient
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import page
+from pfo_fs.ipc.messages import (
+    DirectoryBack,
+    DirectoryLost,
+    LeaseRenewed,
+    NewSchedule,
+    ProblemSeen,
+    RankPlan,
+    ToTraining,
+)
 
 
 @pytest.fixture
@@ -20,9 +30,9 @@ def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PFOFileOpti
     monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
     place = {f"{kind}_{what}": int(what == "degree") for kind in ("dp", "pp", "tp") for what in ("rank", "degree")}
     with PFOFileOptimizer(tmp_path / "pfo", rank=0, world_size=1, local_rank=0, coordination="local", **place) as opt:
-        assert opt._helper is not None
-        opt._helper.close()
-        opt._helper = None  # what is told here, the tests tell
+        opt._link.close()
+        opt._feed._at_once = False  # type: ignore[attr-defined]
+        opt._link.client = FakeClient()  # what the helper sends, the tests send
         assert step_mhz(opt) == 0
         yield opt
 
@@ -37,58 +47,66 @@ def step_mhz(opt: PFOFileOptimizer) -> int:
     return mhz
 
 
-def schedule(number: int, start_step: int = 0, steps: int = 0) -> dict[str, Any]:
-    clocks = {"frequencies": [["forward", 900]], "stages": None}
-    return {"type": "schedule", "number": number, "start_step": start_step, "steps": steps, **clocks}
+def hear(opt: PFOFileOptimizer, message: ToTraining) -> None:
+    opt._link.put_back(message)
+
+
+def schedule(number: int, start_step: int = 0, steps: int = 0) -> NewSchedule:
+    plan = RankPlan([("forward", 900)])
+    return NewSchedule(number=number, start_step=start_step, steps=steps, plans=[plan], ranks={0: 0})
 
 
 def test_a_schedule_that_holds_for_some_steps_ends_by_itself_on_the_rank(
     opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opt._handle(schedule(50, start_step=3, steps=3))
+    hear(opt, schedule(50, start_step=3, steps=3))
     seen = [step_mhz(opt) for _ in range(8)]
-    opt._handle(schedule(51, start_step=10))
+    hear(opt, schedule(51, start_step=10))
     seen += [step_mhz(opt) for _ in range(4)]
     assert seen == [0, 0, 900, 900, 900, 0, 0, 0, 0, 900, 900, 900]
-    assert caplog.text.count("nothing new has come for 3 steps") == 1
+    assert caplog.text.count("no new schedule has come for 3 steps") == 1
 
 
-def test_the_pace_of_a_straggler_is_kept_only_as_long_as_somebody_follows_it(
+def test_the_pace_of_a_straggler_ends_when_its_lease_is_not_renewed(
     opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]
 ) -> None:
-    opt._handle(schedule(50))
-    opt._handle({"type": "hold", "lease_s": 0.2})
+    hear(opt, schedule(50))
+    hear(opt, LeaseRenewed(lease_s=0.2))
     assert step_mhz(opt) == 900
-    wait_for(lambda: step_mhz(opt) == 0, what="the end of the hold")
+    wait_for(lambda: step_mhz(opt) == 0, what="the end of the lease")
     assert step_mhz(opt) == 0
-    assert caplog.text.count("no word from whoever follows the straggler") == 1
-    opt._handle({"type": "hold", "lease_s": 60.0})
+    assert caplog.text.count("the process that follows the straggler has not reported") == 1
+    hear(opt, LeaseRenewed(lease_s=60.0))
     assert step_mhz(opt) == 900
-    opt._handle({"type": "hold", "lease_s": 0})
+    hear(opt, LeaseRenewed(lease_s=0))
     assert step_mhz(opt) == 900, "other schedules stay for ever"
 
 
 def test_a_directory_that_answers_again_does_not_bring_the_pace_of_a_straggler_back(opt: PFOFileOptimizer) -> None:
-    opt._handle(schedule(50))
+    hear(opt, schedule(50))
     assert step_mhz(opt) == 900
-    opt._handle({"type": "hold", "lease_s": 1e-9})
-    opt._handle({"type": "release"})
+    hear(opt, LeaseRenewed(lease_s=1e-9))
+    hear(opt, DirectoryLost())
     assert step_mhz(opt) == 0
-    opt._handle({"type": "resume"})
+    hear(opt, DirectoryBack())
     assert step_mhz(opt) == 0
-    opt._handle({"type": "hold", "lease_s": 60.0})
+    hear(opt, LeaseRenewed(lease_s=60.0))
     assert step_mhz(opt) == 900
 
 
 def test_a_clock_process_that_dies_is_told_to_the_helper_once(
-    opt: PFOFileOptimizer, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., Any]
+    opt: PFOFileOptimizer, wait_for: Callable[..., Any]
 ) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(opt, "_tell", told.append)
+    client = opt._link.client
+    assert isinstance(client, FakeClient)
     assert opt._clocks.pid is not None
     os.kill(opt._clocks.pid, signal.SIGKILL)
-    wait_for(lambda: (step_mhz(opt), [message for message in told if message["type"] == "problem"])[1])
+
+    def problems() -> list[ProblemSeen]:
+        return [message for message in client.sent if isinstance(message, ProblemSeen)]
+
+    wait_for(lambda: (step_mhz(opt), problems())[1])
     for _ in range(3):
         step_mhz(opt)
-    (problem,) = [message for message in told if message["type"] == "problem"]
-    assert "rank 0: there is no clock process any more" in problem["message"]
+    (problem,) = problems()
+    assert "rank 0: there is no clock process any more" in problem.message

@@ -38,7 +38,7 @@ class Job:
             [*command, str(HERE / "rank_program.py"), json.dumps(given)],
             env={
                 **os.environ,
-                "PYTHONPATH": str(HERE.parent),
+                "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}",
                 "PFO_FS_GPU": "simulated",
                 "PFO_FS_SIM_DIR": str(self.sim_dir),
                 "OMP_NUM_THREADS": "1",
@@ -223,7 +223,7 @@ def test_ranks_leave_the_pace_of_a_straggler_when_who_schedules_is_gone_and_take
     coordination: str, start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
 ) -> None:
     setting = {"PFO_FS_SCHEDULER": "schedulers:FollowsStraggler", "PFO_FS_STRAGGLER_TIMEOUT": "3"}
-    environment = {**os.environ, **setting, "PYTHONPATH": str(HERE.parent)}
+    environment = {**os.environ, **setting, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}"}
     if coordination == "daemon":
         daemon = processes.daemon(tmp_path / "pfo", env=environment)
         wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, 20, "the daemon")

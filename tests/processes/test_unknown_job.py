@@ -68,7 +68,7 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     tmp_path: Path,
     wait_for: Wait,
 ) -> None:
-    shared = SharedDirectory(Files(tmp_path / "pfo"))
+    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
     if coordination == "daemon":
         processes.daemon(tmp_path / "pfo", env={**os.environ, **PARETO})
         wait_for(shared.read_daemon, 20, "the daemon")

@@ -109,8 +109,8 @@ def test_a_comment_goes_to_the_top_line_by_line() -> None:
 
 names = st.one_of(
     st.sampled_from(["forward", "backward", "backward_weight"]),
-    st.text(min_size=1, max_size=12),
-    st.sampled_from(["0", "x3", "f@2", "a b", "a,b", 'a"b', "it's", "- a", "#", "null", "a: b", "\n", "&a", "*", "{"]),
+    st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=12),
+    st.sampled_from(["0", "x3", "f@2", "a b", "a,b", 'a"b', "it's", "- a", "#", "null", "a: b", "&a", "*", "{"]),
 )
 steps = st.tuples(names, st.integers(0, 60_000))
 runs = st.lists(st.tuples(st.lists(steps, min_size=1, max_size=3), st.integers(1, 5)), max_size=5).map(

@@ -108,6 +108,10 @@ def test_bombs_are_refused(bomb: str) -> None:
         ("[[('f', 99999)]]", "stage 0, position 0: found int 99999 where a clock"),
         ("[[(885, 'f')]]", "stage 0, position 0: found int 885 where an instruction's name"),
         ("[[('', 885)]]", "stage 0, position 0: found str '' where an instruction's name"),
+        (
+            "[[('\\x1b', 885)]]",
+            "stage 0, position 0: found str '\\x1b' where an instruction's name of 1 to 64 printable",
+        ),
         ("", "is not a list of lists"),
         ("[[('f', 1)", "is not a list of lists"),
     ],
@@ -166,7 +170,8 @@ def test_comments_are_written_behind_the_plan() -> None:
     assert text.endswith("]\n# made by\n# hand\n")
 
 
-steps = st.tuples(st.text(min_size=1, max_size=64), st.integers(0, 60_000))
+printable = st.characters(exclude_categories=["C", "Z"]) | st.just(" ")
+steps = st.tuples(st.text(printable, min_size=1, max_size=64), st.integers(0, 60_000))
 
 
 @given(st.lists(st.lists(steps, max_size=20), min_size=1, max_size=6))

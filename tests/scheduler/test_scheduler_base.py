@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 from scheduler_jobs import make_job, result_of, schedule_of
 
 from pfo_fs.errors import PlanError
-from pfo_fs.scheduler import FrequencyScheduler, Manual, ScheduleGenerator
+from pfo_fs.models import FrequencySchedule, PlanInputs
+from pfo_fs.scheduler import FrequencyScheduler, Manual, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 
 
@@ -140,3 +142,81 @@ def test_after_a_replay_revisions_continue_from_the_recorded_one() -> None:
     assert scheduler.request().revision == 7
     scheduler.observe([result_of(0), result_of(1)])
     assert scheduler.request().revision == 8
+
+
+# ---- what must be published
+
+
+class Asking(FrequencyScheduler):
+    """Yields what it was given, one after another."""
+
+    def __init__(self, *args: Any, yields: list[Any]) -> None:
+        super().__init__(*args)
+        self.yields = yields
+        self.heard: list[list[int]] = []
+
+    def _run(self) -> ScheduleGenerator:
+        for one in self.yields:
+            results = yield one
+            self.heard.append([result.rank for result in results])
+
+
+AT_1200 = [FrequencySchedule(rank=0, frequencies=[("forward", 1200)])]
+AT_900 = [FrequencySchedule(rank=0, frequencies=[("forward", 900)])]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "published_again"),
+    [
+        (AT_1200, list(AT_1200), True),
+        (ScheduleRequest(AT_1200, "measure"), ScheduleRequest(list(AT_1200), "measure"), True),
+        (ScheduleRequest(AT_1200), ScheduleRequest(list(AT_1200), message="it stays", converged=True), False),
+        (ScheduleRequest(AT_1200), ScheduleRequest(AT_900), True),
+        (ScheduleRequest(AT_1200, "measure"), ScheduleRequest(AT_1200, "run"), True),
+    ],
+    ids=["a list", "a window", "a plan that stays", "another plan", "another purpose"],
+)
+def test_results_lead_to_a_new_schedule_number_if_the_policy_asks_for_one(
+    first: Any, second: Any, published_again: bool
+) -> None:
+    scheduler = make(Asking, yields=[first, second])
+    before = scheduler.request()
+    scheduler.observe([result_of(0), result_of(1)])
+    after = scheduler.request()
+    assert after.revision == (1 if published_again else 0)
+    assert (after.schedules is before.schedules) or published_again
+    if isinstance(second, ScheduleRequest):
+        assert (after.purpose, after.message, after.converged) == (second.purpose, second.message, second.converged)
+
+
+def test_a_plain_list_is_a_request_to_run() -> None:
+    assert make(Asking, yields=[AT_1200]).request() == ScheduleRequest(AT_1200, "run", "", False, 0)
+
+
+def test_the_revision_that_a_policy_writes_into_its_request_is_not_used() -> None:
+    assert make(Asking, yields=[ScheduleRequest(AT_1200, revision=7)]).request().revision == 0
+
+
+def test_a_policy_that_is_done_asks_for_no_more_windows() -> None:
+    scheduler = make(Asking, yields=[AT_1200])
+    scheduler.request()
+    scheduler.observe([result_of(0)])
+    scheduler.react(PlanInputs(remeasure_epoch=3))
+    assert (scheduler.done, scheduler.request().revision) == (True, 0)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e-30, 1e30])
+def test_a_result_with_a_time_that_cannot_be_does_not_reach_the_policy(
+    seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = make(Asking, yields=[AT_1200])
+    scheduler.request()
+    scheduler.observe([result_of(0), result_of(1).model_copy(update={"iter_time": [seconds]})])  # not validated
+    assert scheduler.heard == [[0]]
+    assert "result of rank 1 is left out: it holds values that cannot be" in caplog.text
+
+
+@pytest.mark.parametrize("attribute", ["measuring", "status_text", "converged", "done"])
+def test_what_is_part_of_the_request_cannot_be_set_on_the_scheduler(attribute: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(make(Manual), attribute, True)

@@ -20,7 +20,7 @@ def leader(generation: int) -> bodies.LeaderBody:
 
 
 def take_over(shared: SharedDirectory) -> int:
-    generation = shared.next_generation()
+    generation = shared.last_and_next_generation()[1]
     assert shared.claim_generation(leader(generation))
     return generation
 
@@ -93,3 +93,10 @@ def test_the_record_of_an_older_leader_that_is_missing_changes_nothing(shared: S
     for number in (1, 2):
         (shared.files.root / "leaders" / f"{number}.json").unlink()
     assert fresh(shared).last_generation() == 4
+
+
+def test_two_daemons_that_judge_one_leader_dead_claim_the_same_generation(shared: SharedDirectory) -> None:
+    take_over(shared)
+    _, wanted = fresh(shared).last_and_next_generation()
+    assert take_over(fresh(shared)) == wanted
+    assert not fresh(shared).claim_generation(leader(wanted).model_copy(update={"nonce": "other"}))

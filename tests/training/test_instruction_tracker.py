@@ -177,9 +177,7 @@ def test_strict_raises_from_begin_and_from_step_end_with_clocks_released(clocks:
     assert clocks.target == 0
 
 
-def test_instructions_between_steps_are_nobodys_business(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
+def test_instructions_between_steps_are_ignored(tracker: InstructionTracker, clocks: FakeClocks, told: Told) -> None:
     tracker.set_schedule([(F, 900)])
     run(tracker, F)
     before = clocks.words[page.HEAD]
@@ -242,7 +240,7 @@ def test_instructions_are_marked_until_the_clock_process_has_its_result(
     assert clocks.kinds() == step
 
 
-def test_marking_ends_some_day_without_a_clock_process_to_say_so(clocks: FakeClocks) -> None:
+def test_marking_ends_after_many_steps_if_the_clock_process_never_has_a_result(clocks: FakeClocks) -> None:
     tracker = InstructionTracker(clocks, profile_steps=1)
     tracker.set_schedule([(F, 900)])
     for step in range(25):
@@ -260,3 +258,54 @@ def test_a_step_that_strayed_is_marked_so(tracker: InstructionTracker, clocks: F
     marks = clocks.reader.read(everything=True) or []
     assert (marks[0][1], marks[1]) == (page.STEP_BEGIN | 5 << 8, (9, page.NUMBER))
     assert marks[-1][1] == page.STEP_END
+
+
+@pytest.mark.parametrize("number", [2**63, 2**200, -(2**100)])
+def test_a_number_that_no_word_can_hold_is_clamped_and_not_raised(
+    tracker: InstructionTracker, clocks: FakeClocks, number: int
+) -> None:
+    run(tracker, F, step=2**60, number=number)
+    marks = clocks.reader.read(everything=True) or []
+    assert marks[0][1] >> 8 == page.MAX_STEP
+    assert marks[1][1] == page.NUMBER
+    assert -1 <= marks[1][0] < 2**63
+
+
+@pytest.mark.parametrize("mhz", [2**63, -5, 60_001])
+def test_a_clock_that_is_out_of_range_leaves_the_clock_at_its_default(
+    tracker: InstructionTracker, clocks: FakeClocks, mhz: int
+) -> None:
+    tracker.set_schedule([(F, mhz)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
+    assert clocks.target == 0
+
+
+def test_a_list_of_many_names_is_followed_and_its_names_beyond_the_table_share_one_place(
+    tracker: InstructionTracker, clocks: FakeClocks, told: Told
+) -> None:
+    names = [f"name {i}" for i in range(65_535)]
+    tracker.set_schedule([(name, 900) for name in names])
+    run(tracker, *names)
+    assert told == []
+    assert clocks.words[page.NAME_COUNT] == page.MAX_NAMES
+
+
+def test_the_order_is_handed_out_once(tracker: InstructionTracker) -> None:
+    assert tracker.take_new_order() is None
+    run(tracker, F, B)
+    assert tracker.take_new_order() == [(F, None), (B, None)]
+    assert tracker.take_new_order() is None
+
+
+def test_a_tracker_that_is_disconnected_writes_nothing_more(tracker: InstructionTracker, clocks: FakeClocks) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
+    before = bytes(clocks.words)
+    tracker.disconnect()
+    tracker.begin(B)
+    tracker.end(B)
+    tracker.step_end()
+    run(tracker, F, B, step=1)
+    assert bytes(clocks.words) == before

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher
 
@@ -44,7 +47,7 @@ def test_a_schedule_comes_into_force_at_its_step(rank: Rank) -> None:
     assert rank.switcher.number == rank.switcher.measured_number == 4
 
 
-def test_whoever_learns_too_late_of_a_schedule_follows_it_at_once(rank: Rank) -> None:
+def test_a_rank_that_hears_of_a_schedule_after_its_start_follows_it_at_once(rank: Rank) -> None:
     rank.steps(5)
     rank.expect(0, start_step=2)
     applied = rank.switcher.step_begin(5)
@@ -53,10 +56,31 @@ def test_whoever_learns_too_late_of_a_schedule_follows_it_at_once(rank: Rank) ->
     assert rank.runs == "schedule 0"
 
 
-def test_a_newer_schedule_takes_the_place_of_one_that_has_not_started(rank: Rank) -> None:
+def test_a_schedule_that_is_superseded_before_it_starts_is_in_force_until_the_newer_one_starts(rank: Rank) -> None:
     rank.expect(0, start_step=3)
-    rank.expect(1, start_step=4)
-    assert rank.steps(6) == [None] * 4 + ["schedule 1"] * 2
+    rank.expect(1, start_step=5)
+    assert rank.steps(7) == [None] * 3 + ["schedule 0"] * 2 + ["schedule 1"] * 2
+
+
+def test_the_order_in_which_schedules_are_heard_does_not_count(rank: Rank) -> None:
+    rank.expect(1, start_step=5)
+    rank.expect(0, start_step=3)
+    rank.expect(1, start_step=5)
+    assert rank.steps(7) == [None] * 3 + ["schedule 0"] * 2 + ["schedule 1"] * 2
+
+
+def test_a_schedule_that_would_start_after_a_newer_one_is_never_in_force(rank: Rank) -> None:
+    rank.expect(0, start_step=5)
+    rank.expect(1, start_step=3)
+    rank.expect(0, start_step=5)
+    assert rank.steps(7) == [None] * 3 + ["schedule 1"] * 4
+
+
+def test_schedules_that_pile_up_without_ever_starting_do_not_fill_the_memory(rank: Rank) -> None:
+    for number in range(1000):
+        rank.expect(number, start_step=1000 + number)
+    assert len(rank.switcher._pending) <= 64
+    assert rank.switcher.newest == 999
 
 
 def test_a_schedule_that_holds_for_some_steps_ends_by_itself_and_is_not_measured_any_more(rank: Rank) -> None:
@@ -69,24 +93,24 @@ def test_a_schedule_that_holds_for_some_steps_ends_by_itself_and_is_not_measured
     assert rank.switcher.measured_number == 1
 
 
-def test_what_was_let_go_of_is_taken_up_when_the_last_reason_is_gone(rank: Rank) -> None:
+def test_a_suspended_schedule_is_followed_again_when_the_last_reason_is_gone(rank: Rank) -> None:
     rank.expect(0)
     rank.steps(1)
-    for why in ("release", "hold", "hold"):
+    for why in ("directory lost", "lease over", "lease over"):
         rank.switcher.suspend(why, "text")
-    assert rank.said == ["release", "hold"]
-    rank.switcher.resume("release")
+    assert rank.said == ["directory lost", "lease over"]
+    rank.switcher.resume("directory lost")
     rank.switcher.resume("something else")
     assert rank.steps(1) == [None]
-    rank.switcher.resume("hold")
+    rank.switcher.resume("lease over")
     assert rank.steps(1) == ["schedule 0"]
 
 
-def test_what_was_there_for_measuring_is_not_taken_up_again(rank: Rank) -> None:
+def test_a_schedule_for_measuring_is_not_followed_again_after_a_suspension(rank: Rank) -> None:
     rank.expect(0, steps=100)
     rank.steps(1)
-    rank.switcher.suspend("release", "text")
-    rank.switcher.resume("release")
+    rank.switcher.suspend("directory lost", "text")
+    rank.switcher.resume("directory lost")
     assert rank.steps(1) == [None]
     assert rank.switcher.measured_number == -1
 
@@ -94,19 +118,104 @@ def test_what_was_there_for_measuring_is_not_taken_up_again(rank: Rank) -> None:
 def test_a_new_schedule_is_not_followed_while_there_is_a_reason_not_to(rank: Rank) -> None:
     rank.expect(0)
     rank.steps(1)
-    rank.switcher.suspend("hold", "text")
+    rank.switcher.suspend("lease over", "text")
     rank.expect(1, start_step=2)
     assert rank.steps(2) == [None, None]
     assert (rank.switcher.number, rank.switcher.measured_number) == (1, -1)
-    rank.switcher.resume("hold")
+    rank.switcher.resume("lease over")
     assert rank.steps(1) == ["schedule 1"]
     assert rank.switcher.measured_number == 1
 
 
-def test_what_is_not_taken_up_again_does_not_stand_in_the_way_of_the_next_schedule(rank: Rank) -> None:
+def test_the_schedule_after_one_that_is_not_followed_again_is_followed(rank: Rank) -> None:
     rank.expect(0, steps=100)
     rank.steps(1)
-    rank.switcher.suspend("hold", "text")
-    rank.switcher.resume("hold")
+    rank.switcher.suspend("lease over", "text")
+    rank.switcher.resume("lease over")
     rank.expect(1)
     assert rank.steps(1) == ["schedule 1"]
+
+
+RANKS = 2
+REASONS = ("directory lost", "lease over")
+
+
+class RanksThatHearAtDifferentTimes(RuleBasedStateMachine):
+    """Ranks go through the same steps and hear of the same schedules: late, twice, in any order, or never."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.published: list[PendingSchedule[str]] = []
+        self.ranks = [Rank() for _ in range(RANKS)]
+        self.heard: list[set[int]] = [set() for _ in range(RANKS)]
+        self.reasons: list[set[str]] = [set() for _ in range(RANKS)]
+        self.spoiled: list[set[int]] = [set() for _ in range(RANKS)]
+        self.step = -1
+
+    def due(self, rank: int) -> PendingSchedule[str] | None:
+        """The newest schedule that this rank has heard of and that has started."""
+        started = [self.published[number] for number in self.heard[rank]]
+        return max((one for one in started if one.start_step <= self.step), key=lambda one: one.number, default=None)
+
+    @rule(start_in=st.integers(-2, 6), steps=st.sampled_from([0, 0, 1, 4]))
+    def publish(self, start_in: int, steps: int) -> None:
+        number = len(self.published)
+        start_step = max(0, self.step + start_in)
+        self.published.append(PendingSchedule(number, start_step, steps, f"schedule {number}"))
+
+    @rule(rank=st.integers(0, RANKS - 1), which=st.sampled_from([0, 0, 0, 1, 2, 3]))
+    def hear(self, rank: int, which: int) -> None:
+        if which < len(self.published):
+            schedule = self.published[-1 - which]
+            self.heard[rank].add(schedule.number)
+            self.ranks[rank].switcher.expect(schedule)
+
+    @rule(rank=st.integers(0, RANKS - 1), reason=st.sampled_from(REASONS))
+    def suspend(self, rank: int, reason: str) -> None:
+        self.reasons[rank].add(reason)
+        self.ranks[rank].switcher.suspend(reason, "text")
+
+    @rule(rank=st.integers(0, RANKS - 1), reason=st.sampled_from(REASONS))
+    def resume(self, rank: int, reason: str) -> None:
+        was_suspended = reason in self.reasons[rank]
+        self.reasons[rank].discard(reason)
+        self.ranks[rank].switcher.resume(reason)
+        in_force = self.ranks[rank].switcher.number
+        if was_suspended and not self.reasons[rank] and in_force >= 0 and self.published[in_force].steps:
+            self.spoiled[rank].add(in_force)
+
+    @rule()
+    def run_a_step(self) -> None:
+        self.step += 1
+        for number, rank in enumerate(self.ranks):
+            rank.steps(1)
+            due = self.due(number)
+            assert rank.switcher.number == (due.number if due else -1)
+
+    @invariant()
+    def each_rank_runs_the_newest_that_is_due_or_default_clocks(self) -> None:
+        if self.step < 0:
+            return
+        for number, rank in enumerate(self.ranks):
+            in_force = rank.switcher.number
+            if rank.runs is not None:
+                assert rank.runs == f"schedule {in_force}"
+                assert not self.reasons[number]
+            elif in_force >= 0 and not self.reasons[number]:
+                schedule = self.published[in_force]
+                over = schedule.steps and self.step >= schedule.start_step + schedule.steps
+                assert over or in_force in self.spoiled[number]
+            assert rank.switcher.measured_number in (-1, in_force)
+
+    @invariant()
+    def ranks_that_have_heard_the_same_are_on_the_same_schedule(self) -> None:
+        for one in range(RANKS):
+            for other in range(one):
+                due = self.due(one)
+                numbers = {self.ranks[one].switcher.number, self.ranks[other].switcher.number}
+                if due is not None and due == self.due(other) and numbers == {due.number}:
+                    assert len({self.ranks[one].runs, self.ranks[other].runs} - {None}) <= 1
+
+
+RanksThatHearAtDifferentTimes.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestRanksThatHearAtDifferentTimes = RanksThatHearAtDifferentTimes.TestCase

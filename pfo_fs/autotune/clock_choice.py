@@ -1,9 +1,9 @@
 """Which clocks a stage measures next, and how they share an iteration. Pure functions of what has been measured.
 
-An iteration of many micro-batches holds many samples of one instruction, more than a clock needs. So a sweep runs
-several clocks in one iteration, one after another from high to low, each for a stretch that is long against the ticks
-of the energy counter and the time that a change of the clock takes. Stages sweep at the same time: what one does
-changes when others run, not how long they take for it.
+An iteration of many micro-batches runs an instruction more often than is needed to measure it at one clock. So a sweep
+runs several clocks in one iteration, one after another from high to low, each for a stretch that is much longer than
+the ticks of the energy counter and than a change of the clock takes. All stages sweep at the same time: the clock of
+one stage changes when the others run, but not how long their instructions take.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from itertools import pairwise
 from pfo_fs.autotune.samples import Kind, Point, interpolated
 
 RISES = 5
-"""A sweep ends where energy has risen so many times in a row, as Zeus's profiler does it; on a coarse grid fewer."""
-_RISE, _FAR = 0.003, 0.03
-"""Relative: less from one clock to the next is no rise (where a power limit holds, clocks are alike); and so far above
-the minimum there is nothing to come back from, even if noise makes one of the steps go down."""
+"""A sweep ends when energy has risen so many times in a row, as in Zeus's profiler; on a coarse grid fewer times."""
+_LEAST_RELATIVE_RISE = 0.003
+"""A smaller difference from one clock to the next is not a rise: under a power limit, high clocks run alike."""
+_FAR_ABOVE_MINIMUM = 0.03
+"""Relative: once energy is so far above its minimum, it does not fall below it again, so one step down is noise."""
 _LEAST_SAMPLES = 3
-"""Of each instruction in each stretch, besides those just after the change of the clock."""
+"""Of each instruction in each stretch, without those just after the change of the clock."""
 
 
 Curves = Mapping[Kind, Mapping[int, Point]]
@@ -45,8 +46,8 @@ def coarse_clocks(offered_mhz: Sequence[int], grid: Sequence[int], curves: Curve
 def fine_clocks(offered_mhz: Sequence[int], grid: Sequence[int], curves: Curves, tolerance: float) -> list[int]:
     """Returns the clocks worth measuring after the coarse ones, highest first; empty when all is known well enough.
 
-    First the middle of each gap; then, further into a gap, only where its middle was not where a straight line had put
-    it; then once more what is known too badly.
+    First the middle of each gap. Then the middles of the halves of a gap, if its middle was not on the straight line
+    between its ends. Then, once more, the clocks that are not known well enough.
 
     Args:
         offered_mhz: Clocks that all GPUs of the stage offer.
@@ -81,7 +82,7 @@ def _rises(offered_mhz: Sequence[int], grid: Sequence[int]) -> int:
 
 
 def lowest_useful(grid: Sequence[int], curves: Curves, rises: int) -> int | None:
-    """Returns the clock of the grid by which every energy has risen `rises` times; None: nowhere yet."""
+    """Returns the clock of the grid by which every energy has risen `rises` times; None if one has not yet."""
     ends = []
     for curve in curves.values():
         end = None
@@ -90,10 +91,10 @@ def lowest_useful(grid: Sequence[int], curves: Curves, rises: int) -> int | None
             if mhz not in curve:
                 break
             energy_j = curve[mhz].energy_j
-            in_a_row = in_a_row + 1 if energy_j > before_j * (1 + _RISE) else 0
+            in_a_row = in_a_row + 1 if energy_j > before_j * (1 + _LEAST_RELATIVE_RISE) else 0
             since, least_j = (0, energy_j) if energy_j < least_j else (since + 1, least_j)
             before_j = energy_j
-            if in_a_row == rises or (since >= rises and energy_j > least_j * (1 + _FAR)):
+            if in_a_row == rises or (since >= rises and energy_j > least_j * (1 + _FAR_ABOVE_MINIMUM)):
                 end = mhz
                 break
         if end is None:
@@ -110,7 +111,7 @@ def _straight_around(
     curves: Curves,
     tolerance: float,
 ) -> bool:
-    """Says whether a gap needs no measurement: the middle that made it was where a straight line had put it."""
+    """Returns whether a gap needs no measurement: the point that split it was on a straight line."""
     middles = [mhz for mhz in (above, below) if mhz not in grid]
     if not middles:
         return False  # a gap of the coarse grid
@@ -133,7 +134,7 @@ def _straight_around(
 def share_out(kinds: Sequence[Kind], clocks_mhz: Sequence[int], most: int) -> list[int]:
     """Returns a clock for each instruction of a rank's iteration, so that as many of `clocks_mhz` as possible run.
 
-    Each gets a stretch of neighbours with enough samples of every kind; the first clocks come first.
+    Each clock gets a stretch of the iteration with enough samples of every kind; the first clocks come first.
 
     Args:
         kinds: The rank's instructions in order.
@@ -155,7 +156,7 @@ def share_out(kinds: Sequence[Kind], clocks_mhz: Sequence[int], most: int) -> li
 
 
 def _enough(kinds: Sequence[Kind], parts: Sequence[int], total: Mapping[Kind, int], count: int) -> bool:
-    """Says whether every kind has enough samples in every part that do not follow a change of the clock."""
+    """Returns whether every kind has enough samples in every part, without those just after a change of the clock."""
     clean: dict[tuple[Kind, int], int] = {}
     before = -1
     for kind, part in zip(kinds, parts, strict=True):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from pfo_fs.autotune.clock_choice import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.autotune.samples import Point
-from pfo_fs.autotune.sweep import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.device.physics import A100
 from pfo_fs.planner import make_pipeline
 

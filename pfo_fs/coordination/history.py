@@ -1,0 +1,100 @@
+"""What earlier coordinators of a job have published, and how a new scheduler is brought to where the last one was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pfo_fs.errors import RecordError
+from pfo_fs.models import PlanInputs
+from pfo_fs.scheduler import FrequencyScheduler
+from pfo_fs.store import JobFolder, bodies
+
+
+@dataclass
+class History:
+    """The committed schedules of a job.
+
+    Attributes:
+        number: The newest one; -1 for none.
+        source: Where it came from; None if there is none, or if it cannot be read any more.
+        start_step: Its first step.
+        steps: For how many steps it holds at most; 0 for ever.
+        made: Those that the policy made since it started from nothing, ascending. Empty if it cannot go on from them.
+        plan_inputs: What the newest one of any policy was made for.
+        problems: Schedules that cannot be read any more, for people.
+    """
+
+    number: int = -1
+    source: bodies.Source | None = None
+    start_step: int = 0
+    steps: int = 0
+    made: dict[int, bodies.Source] = field(default_factory=dict)
+    plan_inputs: PlanInputs | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def read_history(folder: JobFolder, policy: str) -> History:
+    """Reads what was committed.
+
+    Args:
+        folder: The job.
+        policy: The scheduler and its arguments, as sources name them. What another policy has made is left out.
+    """
+    history = History()
+    for number in folder.schedule_numbers():
+        try:
+            index = folder.read_index(number)
+        except RecordError as error:  # its number is taken all the same; the next schedule replaces it
+            history.problems.append(f"schedule {number} cannot be read any more: {error}")
+            history.number, history.source = number, None
+            history.made.clear()
+            continue
+        if index is None:
+            continue
+        history.number, history.source = number, index.source
+        history.start_step, history.steps = index.start_step, index.steps
+        if index.source.kind == "scheduler":
+            history.plan_inputs = index.source.plan_inputs
+            if index.source.policy != policy or index.source.revision == 0:
+                history.made.clear()  # revision 0: a scheduler started from nothing
+            if index.source.policy == policy:
+                history.made[number] = index.source
+    if next((source.revision for source in history.made.values()), 0) > 0:
+        # The beginning is lost. A replay from the middle would lead to another scheduler than the one that was there.
+        history.made.clear()
+    return history
+
+
+def replay(
+    scheduler: FrequencyScheduler,
+    made: dict[int, bodies.Source],
+    observe: Callable[[FrequencyScheduler, int], object],
+) -> None:
+    """Tells a new scheduler what an earlier one of this job was told, in the same order.
+
+    Args:
+        scheduler: A scheduler that has been told nothing yet.
+        made: What the earlier one has made, ascending.
+        observe: Lets a scheduler observe the results of the schedule with this number.
+
+    Raises:
+        PlanError: The scheduler does not do what it did before.
+    """
+    before, revision = -1, -1
+    for number, source in made.items():
+        if source.revision < 0:
+            continue  # an earlier scheduler failed here, and the clocks were given back
+        if before >= 0 and source.observed == before:
+            tell(scheduler, source.observed_with or scheduler.plan_inputs)
+            observe(scheduler, before)
+        tell(scheduler, source.plan_inputs)
+        before, revision = number, source.revision
+    if revision >= 0:
+        scheduler.continue_from(revision)
+
+
+def tell(scheduler: FrequencyScheduler, plan_inputs: PlanInputs) -> None:
+    """Tells a scheduler what to plan for, if that has changed."""
+    if plan_inputs != scheduler.plan_inputs:
+        scheduler.react(plan_inputs)

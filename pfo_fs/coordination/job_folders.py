@@ -1,0 +1,181 @@
+"""Keeps track of `jobs/`: finds new jobs and claims them at once, archives those that are over.
+
+A folder in `jobs/` may also be empty or foreign, and there may be thousands of them. So a look takes a bounded time,
+folders that have not been looked at come first, and a folder without a job is looked at ever more rarely.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from pfo_fs.coordination.coordinator import Coordinator
+from pfo_fs.coordination.log_once import LogOnce
+from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
+from pfo_fs.store import SharedDirectory, layout
+
+log = logging.getLogger(__name__)
+
+LIST_EVERY_S = 1.0
+COMPARE_EVERY_S = 10.0
+"""Names that are gone are looked for this often."""
+LOOK_TAKES_S = 0.1
+"""A look ends after about so long, and goes on a moment later."""
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 600.0
+
+
+@dataclass
+class Found:
+    """What a look has found.
+
+    Attributes:
+        jobs: New jobs, claimed where that is allowed.
+        gone: Jobs whose folders are not there any more.
+        again_in_s: When to look again, in s.
+    """
+
+    jobs: list[Coordinator] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    again_in_s: float = LIST_EVERY_S
+
+
+@dataclass
+class _Folder:
+    """A folder that does not hold a job yet, or a damaged one."""
+
+    first_seen: float
+    looks: int = 0
+    problem: str = ""
+
+
+class JobFolders:
+    """All folders in `jobs/`. Not for use by two threads at once, except for `over`.
+
+    Args:
+        shared: The shared directory.
+        make: Makes a coordinator for a job.
+        archive_after_s: Jobs that have been over for so long are archived, and so are folders that never held a job.
+        monotonic: Returns monotonic time in s.
+    """
+
+    def __init__(
+        self,
+        shared: SharedDirectory,
+        make: Callable[[str], Coordinator],
+        archive_after_s: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._shared = shared
+        self._make = make
+        self._archive_after_s = archive_after_s
+        self._monotonic = monotonic
+        self._log = LogOnce(log, monotonic)
+        self._known: set[str] = set()
+        self._waiting: dict[str, _Folder] = {}
+        self._due: list[tuple[float, str]] = []  # a heap
+        self._to_archive: list[tuple[float, str]] = []  # a heap
+        self._over: SimpleQueue[tuple[str, float]] = SimpleQueue()
+        self._listed = self._compared = -math.inf
+        self._missing_before: set[str] = set()
+
+    def over(self, job_id: str, archive_at: float) -> None:
+        """Notes that a job is over, to be archived at `archive_at` (monotonic s)."""
+        self._over.put((job_id, archive_at))
+
+    def look(self, *, list_now: bool = False) -> Found:
+        """Lists what is new, looks into folders that are due, archives jobs that are over; takes a bounded time.
+
+        Args:
+            list_now: Whether there is a hint that a folder has come.
+
+        Raises:
+            StoreError: `jobs/` cannot be listed.
+        """
+        found = Found()
+        now = began = self._monotonic()
+        if list_now or now - self._listed >= LIST_EVERY_S:
+            self._list(now, found)
+            self._listed = now
+        while self._due and self._due[0][0] <= now and now - began < LOOK_TAKES_S:
+            _, name = heapq.heappop(self._due)
+            if name in self._waiting:
+                self._examine(name, now, found)
+            now = self._monotonic()
+        self._archive(now, began)
+        next_due = min(self._due[0][0] if self._due else math.inf, self._listed + LIST_EVERY_S)
+        found.again_in_s = max(0.01, next_due - now)
+        return found
+
+    def _list(self, now: float, found: Found) -> None:
+        if now - self._compared < COMPARE_EVERY_S:
+            names = self._shared.job_ids(known=self._known)
+        else:
+            self._compared = now
+            names = self._shared.job_ids()
+            missing = self._known.difference(names)
+            # One listing may be stale: only what two of them lack is gone.
+            for name in missing & self._missing_before:
+                self._known.discard(name)
+                if self._waiting.pop(name, None) is None:
+                    found.gone.append(name)
+            self._missing_before = missing
+            names = [name for name in names if name not in self._known]
+        for name in names:
+            self._known.add(name)
+            self._waiting[name] = _Folder(now)
+            heapq.heappush(self._due, (-math.inf, name))  # before all that have been looked at
+
+    def _examine(self, name: str, now: float, found: Found) -> None:
+        """Looks into one folder that held no job so far."""
+        folder = self._waiting[name]
+        problem = ""
+        try:
+            names = self._shared.job(name).names()
+            if layout.END in names:
+                del self._waiting[name]
+                heapq.heappush(self._to_archive, (now + self._archive_after_s, name))
+                return
+            # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
+            if layout.JOB in names:
+                coordinator = self._make(name)
+                if coordinator.claim(names):
+                    del self._waiting[name]
+                    found.jobs.append(coordinator)
+                    return
+        except StoreUnavailable as error:
+            problem = f"the shared directory does not answer: {error.args[-1]}"
+        except (StoreError, RecordError) as error:
+            problem = str(error.args[-1])
+        except Exception as error:  # noqa: BLE001  one folder must not keep the others from being looked at
+            problem = f"{type(error).__name__}: {error}"
+        if problem and problem != folder.problem:
+            log.warning("job %s: %s", name, problem)
+        folder.problem = problem
+        if not problem and now - folder.first_seen > self._archive_after_s:
+            del self._waiting[name]
+            heapq.heappush(self._to_archive, (now, name))
+            return
+        pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(folder.looks, 30), _LONGEST_PAUSE_S)
+        folder.looks += 1
+        heapq.heappush(self._due, (now + pause_s, name))
+
+    def _archive(self, now: float, began: float) -> None:
+        while True:
+            try:
+                job_id, at = self._over.get_nowait()
+            except Empty:
+                break
+            heapq.heappush(self._to_archive, (at, job_id))
+        while self._to_archive and self._to_archive[0][0] <= now and self._monotonic() - began < 2 * LOOK_TAKES_S:
+            _, job_id = heapq.heappop(self._to_archive)
+            try:
+                self._shared.archive(job_id)
+                self._known.discard(job_id)
+            except StoreError as error:
+                self._log.log(logging.WARNING, f"job {job_id}: cannot be archived: {error.args[-1]}")
+                heapq.heappush(self._to_archive, (now + _LONGEST_PAUSE_S, job_id))

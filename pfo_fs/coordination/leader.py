@@ -1,0 +1,195 @@
+"""Carries out what `LeaderLease` decides: claims generations, writes heartbeats, takes and releases the lock."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+from filelock import BaseFileLock
+
+import pfo_fs
+from pfo_fs.coordination.leader_lease import LeaderLease
+from pfo_fs.errors import StoreError
+from pfo_fs.store import SharedDirectory, bodies
+
+log = logging.getLogger(__name__)
+
+
+class Leadership:
+    """One time of leading. Coordinators hold it, and ask it before they write.
+
+    It never holds again once it has ended, also if the same daemon leads again later: that is another `Leadership`. A
+    thread of an earlier one may still be planning then, and must not write.
+
+    Args:
+        generation: What was claimed.
+        newest_generation: Reads the newest generation from the shared directory.
+    """
+
+    def __init__(self, generation: int, newest_generation: Callable[[], int]) -> None:
+        self.generation = generation
+        self._newest_generation = newest_generation
+        self._ended = False
+
+    def end(self) -> None:
+        """From now on `holds` is False."""
+        self._ended = True
+
+    def holds(self) -> bool:
+        """Whether this daemon still leads in this generation.
+
+        Raises:
+            StoreError: The shared directory does not answer.
+        """
+        return not self._ended and self._newest_generation() <= self.generation and not self._ended
+
+
+class Leader:
+    """This daemon's part in choosing a leader.
+
+    Args:
+        shared: The shared directory.
+        lease_s: After so many seconds of silence a standby takes the leader for dead.
+        scheduler: What this daemon schedules with, for people.
+        interval_s: How often this daemon looks at the directory, for people.
+        monotonic: Returns monotonic time in s.
+
+    Attributes:
+        leadership: The current one; None while this daemon stands by.
+    """
+
+    def __init__(
+        self,
+        shared: SharedDirectory,
+        lease_s: float,
+        scheduler: str,
+        interval_s: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.leadership: Leadership | None = None
+        self._shared = shared
+        self._lease_s = lease_s
+        self._scheduler = scheduler
+        self._interval_s = interval_s
+        self._monotonic = monotonic
+        self._host = socket.gethostname()
+        self._lease = LeaderLease(lease_s, monotonic())
+        self._lock: BaseFileLock | None = None
+        self._counter = 0
+        self._noted_leader = 0
+
+    @property
+    def next_look_at(self) -> float:
+        """When `look` has something to do again, in monotonic s; minus infinity while this daemon stands by."""
+        return self._lease.next_look_at
+
+    def look(self) -> None:
+        """Does what is due: claims, writes the heartbeat, or steps down.
+
+        Raises:
+            StoreError: The shared directory does not answer. What was not done is tried again at the next call.
+        """
+        now = self._monotonic()
+        if now < self._lease.next_look_at:
+            return
+        newest, next_generation = self._shared.last_and_next_generation()
+        leader = self._shared.read_daemon() if self.leadership is None else None
+        step = self._lease.next_step(now, newest, leader, has_lock=self._lock is not None)
+        if self.leadership is None:
+            self._note(leader)
+        if step == "lock" and self._take_lock():
+            step = "claim"
+        if step == "claim":
+            self._claim(newest, next_generation, now)
+        elif step == "step down":
+            log.warning(
+                "generation %d leads now; this daemon (generation %d) stands by", newest, self._lease.generation
+            )
+            self.step_down()
+        elif step == "beat":
+            self._take_lock()  # its holder may have been silent when this daemon took over, and have released it since
+            self._write(stopped=False)
+            self._lease.beat(now)
+
+    def _claim(self, newest: int, generation: int, now: float) -> None:
+        silent_s = self._lease.silent_s
+        if silent_s >= self._lease_s:
+            log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, silent_s)
+        claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
+        if not self._shared.claim_generation(claim):
+            self._release_lock()
+            self._lease.forget_silence(now)  # another daemon was faster
+            return
+        # From here on this daemon leads, whatever fails next: the claim is in the directory.
+        self._lease.claimed(generation)
+        self.leadership = Leadership(generation, self._shared.last_generation)
+        log.info("leading, generation %d", generation)
+        with suppress(StoreError):
+            self._shared.remove_stale_temporaries()
+
+    def _note(self, leader: bodies.DaemonBody | None) -> None:
+        """Logs once which daemon this one stands by for, and whether that one schedules with another policy."""
+        if leader is None or leader.stopped or self._noted_leader == leader.generation:
+            return
+        self._noted_leader = leader.generation
+        log.info("standing by for the daemon on %r (process %d)", leader.host, leader.pid)
+        if leader.scheduler != self._scheduler:
+            log.warning(
+                "that daemon schedules with %r, this one would with %r: start both with the same scheduler",
+                leader.scheduler,
+                self._scheduler,
+            )
+
+    def _write(self, *, stopped: bool) -> None:
+        self._counter += 1
+        self._shared.write_daemon(
+            bodies.DaemonBody(
+                generation=self._lease.generation,
+                counter=self._counter,
+                host=self._host,
+                pid=os.getpid(),
+                version=pfo_fs.__version__,
+                scheduler=self._scheduler,
+                interval_s=self._interval_s,
+                stopped=stopped,
+            )
+        )
+
+    def forget_silence(self) -> None:
+        """After an outage of the file system the leader's silence is timed anew."""
+        self._lease.forget_silence(self._monotonic())
+
+    def step_down(self) -> None:
+        """Ends the leadership without telling the others."""
+        if self.leadership is not None:
+            self.leadership.end()
+        self.leadership = None
+        self._lease.stand_by(self._monotonic())
+        self._release_lock()
+
+    def resign(self) -> None:
+        """Ends the leadership and tells standby daemons, so that one of them takes over at once.
+
+        Raises:
+            StoreError: They could not be told; they wait for the lease to run out.
+        """
+        try:
+            if self.leadership is not None and self.leadership.holds():
+                self.leadership.end()
+                self._write(stopped=True)
+        finally:
+            self.step_down()
+
+    def _take_lock(self) -> bool:
+        self._lock = self._lock or self._shared.try_leader_lock()
+        return self._lock is not None
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            with suppress(OSError):
+                self._lock.release()
+            self._lock = None

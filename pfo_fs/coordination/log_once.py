@@ -1,0 +1,40 @@
+"""Logs a cause once, and stays silent until the cause has been gone for a while."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+GONE_AFTER_S = 3600.0
+"""A cause that has not been reported for so long is over: the next report of it is logged again."""
+_MOST_CAUSES = 200
+
+
+class LogOnce:
+    """Logs each text once.
+
+    A text that is reported again and again is logged only the first time. If it is not reported for `GONE_AFTER_S`, the
+    cause is taken to be gone, and its next report is logged.
+
+    Args:
+        logger: Where to log.
+        monotonic: Returns monotonic time in s.
+    """
+
+    def __init__(self, logger: logging.Logger, monotonic: Callable[[], float]) -> None:
+        self._logger = logger
+        self._monotonic = monotonic
+        self._reported: dict[str, float] = {}  # when each text was reported last
+        self._lock = threading.Lock()
+
+    def log(self, level: int, text: str) -> None:
+        """Logs `text`, unless it was reported within the last `GONE_AFTER_S`."""
+        now = self._monotonic()
+        with self._lock:
+            last = self._reported.pop(text, None)
+            self._reported[text] = now
+            if len(self._reported) > _MOST_CAUSES:
+                del self._reported[next(iter(self._reported))]
+        if last is None or now - last > GONE_AFTER_S:
+            self._logger.log(level, "%s", text)

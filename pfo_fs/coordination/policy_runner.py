@@ -1,0 +1,183 @@
+"""Runs one job's scheduler: starts it, brings it up to date, hands it results, asks it what it wants."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from pfo_fs.coordination.claim import Kind
+from pfo_fs.coordination.dumps import Dumps
+from pfo_fs.coordination.history import replay, tell
+from pfo_fs.coordination.policy_start import choose_policy, make_scheduler
+from pfo_fs.coordination.profile_cache import ProfileCache
+from pfo_fs.coordination.rank_registry import RankRegistry
+from pfo_fs.coordination.results import Results
+from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.models import InstructionOrder, PlanInputs, ProfilingResult
+from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import JobFolder, bodies
+
+log = logging.getLogger(__name__)
+
+
+class Observed(NamedTuple):
+    """Which results a scheduler has observed last.
+
+    Attributes:
+        number: Of the schedule; -1 for none.
+        plan_inputs: What it planned for at that time.
+    """
+
+    number: int = -1
+    plan_inputs: PlanInputs | None = None
+
+
+class PolicyRunner:
+    """The scheduler of one job.
+
+    Args:
+        folder: The job.
+        job: What `job.json` says.
+        settings: What to schedule with, where the job asks for nothing.
+        kind: Of the coordinator.
+        ranks: The job's ranks.
+        monotonic: Returns monotonic time in s.
+
+    Attributes:
+        scheduler: The policy, once it runs.
+        request: What it asked for last.
+        failure: Why it does not run, for people; empty if it does, or has not been started.
+        longest_plan_s: How long it has kept this coordinator from doing anything else at most, in s.
+        observed: The newest schedule whose results it has observed, and for what it planned then.
+        results: What the ranks measured.
+        dumps: Where Zeus's dumps go.
+    """
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        job: bodies.JobBody,
+        settings: PFOSettings,
+        kind: Kind,
+        ranks: RankRegistry,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.scheduler: FrequencyScheduler | None = None
+        self.request: ScheduleRequest | None = None
+        self.failure = ""
+        self.longest_plan_s = 0.0
+        self.observed = Observed()
+        self.results = Results(folder, ranks)
+        self.dumps = Dumps(settings, folder.job_id)
+        self._folder = folder
+        self._job = job
+        self._settings = settings
+        self._kind: Kind = kind
+        self._ranks = ranks
+        self._monotonic = monotonic
+        self._profile_cache = ProfileCache(folder)
+        self._model: dict[str, float] = {}
+
+    @property
+    def policy(self) -> str:
+        """The scheduler and its arguments, as the sources of schedules name them."""
+        return choose_policy(self._job, self._settings).policy
+
+    @property
+    def may_be_slow(self) -> bool:
+        """Whether the scheduler plans, or is about to be started."""
+        return not self.failure if self.scheduler is None else self.scheduler.planning_takes_seconds
+
+    @property
+    def learns(self) -> bool:
+        """Whether the scheduler runs and can still ask for something else."""
+        return self.scheduler is not None and not self.scheduler.done and not self.failure
+
+    @property
+    def measures(self) -> bool:
+        """Whether it has asked for a measuring window last."""
+        return self.request is not None and self.request.purpose == "measure"
+
+    @property
+    def watches_iteration_times(self) -> bool:
+        """Whether the scheduler wants to know how long iterations take."""
+        return self.scheduler is not None and self.scheduler.watches_iteration_times
+
+    @property
+    def plan_inputs(self) -> PlanInputs:
+        """What it plans for."""
+        return self.scheduler.plan_inputs if self.scheduler is not None else PlanInputs()
+
+    def start(self, made: dict[int, bodies.Source]) -> None:
+        """Starts the scheduler and brings it to where an earlier one was; sets `failure` if that does not work.
+
+        Args:
+            made: What an earlier one has made.
+        """
+        try:
+            choice = choose_policy(self._job, self._settings)
+            with self._planning():
+                infos = self._ranks.infos
+                scheduler = make_scheduler(choice, self._kind, self._folder, self._job, infos, self._settings)
+                scheduler.request()
+                replay(scheduler, made, self._hand_over)
+        except (ConfigError, PlanError) as error:
+            self.failure = str(error)
+            return
+        self.scheduler = scheduler
+        self.ask()
+        self.dumps.save_ranks(self._ranks.infos)
+
+    def observe(self, number: int) -> None:
+        """Hands over the results of schedule `number`, which must be complete."""
+        assert self.scheduler is not None
+        self.dumps.save_results(self._hand_over(self.scheduler, number), number)
+        self._profile_cache.keep(self.scheduler.export_profile(), measuring=self.ask().purpose == "measure")
+        model = self.scheduler.model()
+        if model and model != self._model:
+            self._model = model
+            self._folder.write_model(bodies.ModelBody(**model, profile=self._profile_cache.path))  # type: ignore[arg-type]
+
+    def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> list[ProfilingResult]:
+        scheduler.orders = self._ranks.orders(scheduler.request().schedules)
+        if not self._profile_cache.consulted:
+            known = self._profile_cache.known(self._job, scheduler.orders, self._ranks.gpu_names())
+            if known is not None:
+                scheduler.load_profile(known.csv, known.source)
+        results = self.results.read(number)
+        # Noted before the scheduler sees them: results on which it fails are not handed to it again.
+        self.observed = Observed(number, scheduler.plan_inputs)
+        with self._planning():
+            scheduler.observe(results)
+        return results
+
+    def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
+        """Returns what the scheduler would plan for after these iterations."""
+        assert self.scheduler is not None
+        return self.scheduler.assess(iteration_times)
+
+    def tell(self, plan_inputs: PlanInputs) -> None:
+        """Tells the scheduler what to plan for."""
+        assert self.scheduler is not None
+        with self._planning():
+            tell(self.scheduler, plan_inputs)
+
+    def ask(self) -> ScheduleRequest:
+        """Returns what the scheduler asks for now; it may plan for minutes."""
+        assert self.scheduler is not None
+        with self._planning():
+            self.request = self.scheduler.request()
+        return self.request
+
+    def orders(self) -> dict[int, InstructionOrder | None]:
+        """The instruction order of each rank, None where nothing is known yet."""
+        return self._ranks.orders(self.request.schedules if self.request is not None else [])
+
+    @contextmanager
+    def _planning(self) -> Iterator[None]:
+        began_s = self._monotonic()
+        yield
+        self.longest_plan_s = max(self.longest_plan_s, self._monotonic() - began_s)

@@ -1,0 +1,158 @@
+"""Makes a job's scheduler: which one, with which arguments, and what a job's own files may make a daemon do.
+
+A daemon runs with its operator's rights, and `job.json` was written by the job's user. So on a job's request a daemon
+runs built-in schedulers only, and reads only files that lie in the shared directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.coordination.claim import Kind
+from pfo_fs.errors import ConfigError, PlanError, StoreError
+from pfo_fs.models import RankInfo
+from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, is_builtin, load_scheduler
+from pfo_fs.scheduler.plan_file import MAX_PLAN_BYTES
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import JobFolder, bodies
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """Which scheduler a job gets.
+
+    Attributes:
+        name: As `load_scheduler` takes it.
+        args: Its arguments.
+        from_job: Whether the job's own files say so; else the operator's settings do.
+    """
+
+    name: str
+    args: dict[str, Any]
+    from_job: bool
+
+    @property
+    def policy(self) -> str:
+        """Name and arguments in short, as the sources of schedules hold them."""
+        exactly = json.dumps([self.name, self.args], sort_keys=True)
+        return f"{self.name.rpartition(':')[2][:60]}-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"
+
+
+def choose_policy(job: bodies.JobBody, settings: PFOSettings) -> PolicyChoice:
+    """Returns what the job asks for, or else what the settings say."""
+    if job.scheduler:
+        return PolicyChoice(job.scheduler, job.scheduler_args, from_job=True)
+    return PolicyChoice(settings.scheduler, settings.scheduler_args, from_job=False)
+
+
+def make_scheduler(
+    choice: PolicyChoice,
+    kind: Kind,
+    folder: JobFolder,
+    job: bodies.JobBody,
+    infos: Sequence[RankInfo],
+    settings: PFOSettings,
+) -> FrequencyScheduler:
+    """Makes the scheduler of a job.
+
+    Args:
+        choice: Which one.
+        kind: `daemon`, or `local` for rank 0 of the job itself, which has its user's rights and may do what it likes.
+        folder: The job.
+        job: What `job.json` says.
+        infos: All ranks.
+        settings: Of the scheduling side.
+
+    Raises:
+        ConfigError: It does not exist, its arguments do not fit, or the job may not ask for it.
+        PlanError: The scheduler itself finds something wrong with its arguments.
+    """
+    if kind == "local" or not choice.from_job:
+        cls = load_scheduler(choice.name)
+        check_scheduler_args(cls, choice.args)
+        return cls(job.job_info, infos, settings, **choice.args)
+    if not is_builtin(choice.name):
+        raise ConfigError(
+            f"the job asks for the scheduler {choice.name!r}; a daemon runs only built-in ones when a job asks, "
+            f"others are given to the daemon itself (--scheduler {choice.name})"
+        )
+    cls = load_scheduler(choice.name)
+    with _copies_of_files(cls, choice.args, folder) as args:
+        check_scheduler_args(cls, args)
+        return cls(job.job_info, infos, settings, **args)
+
+
+@contextmanager
+def _copies_of_files(
+    cls: type[FrequencyScheduler], args: dict[str, Any], folder: JobFolder
+) -> Iterator[dict[str, Any]]:
+    """The arguments, with private copies in place of the files that they name.
+
+    The scheduler gets copies, since a path that is checked first and opened later could be changed in between.
+    """
+    parameters = inspect.signature(cls).parameters.values()
+    names = [one.name for one in parameters if "path" in one.name.lower() or "Path" in str(one.annotation)]
+    with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:
+        copied, shown, foreign = dict(args), {}, False
+        for name in names:
+            if name in args:
+                content, is_own = _read_shared(name, args[name], folder)
+                foreign = foreign or not is_own
+                copy = Path(place) / name / Path(args[name]).name
+                copy.parent.mkdir()
+                copy.write_bytes(content)
+                copied[name], shown[str(copy)] = str(copy), args[name]
+        try:
+            yield copied
+        except (PlanError, ConfigError) as error:
+            if foreign:  # the message may quote the file, and the job's user may not be allowed to read that
+                line = f", line {error.line}" if isinstance(error, PlanError) and error.line else ""
+                files = ", ".join(map(repr, shown.values()))
+                raise PlanError(
+                    f"{files}{line}: is not a plan that fits this job. What is wrong is only shown for a file in the "
+                    f"job's own folder ({folder.path})"
+                ) from None
+            text = str(error)
+            for path, name in shown.items():
+                text = text.replace(path, name)
+            raise PlanError(text, line=getattr(error, "line", None)) from None
+
+
+def _read_shared(name: str, value: Any, folder: JobFolder) -> tuple[bytes, bool]:
+    """Returns what a file of the shared directory holds, and whether it lies in the job's own folder.
+
+    A relative path is looked for in the job's folder, then in the shared directory.
+    """
+    root = str(folder.files.root)
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ConfigError(f"scheduler_args: {name} must be the path of a file, not {value!r}")
+    path = os.path.normpath(value)
+    if os.path.isabs(path):
+        tops = [f"{top}/" for top in (root, os.path.realpath(root)) if path.startswith(f"{top}/")]
+        inside = path.removeprefix(tops[0]) if tops else ""
+        places = [inside] if inside else []
+    else:
+        places = [] if path.split("/")[0] == ".." else [f"{folder.path}/{path}", path]
+    if not places:
+        raise ConfigError(
+            f"scheduler_args: {name} is {value!r}, which lies outside of the shared directory {root}. When a job asks, "
+            "the daemon reads only files in there: copy the file into the shared directory and name that copy, or let "
+            "the job schedule itself (coordination='local')"
+        )
+    for place in places:
+        try:
+            content = folder.files.read(place, MAX_PLAN_BYTES)
+        except StoreError as error:
+            raise ConfigError(f"scheduler_args: {name}: {error.args[-1]}") from None
+        if content is not None:
+            return content, place.startswith(f"{folder.path}/")
+    raise ConfigError(f"scheduler_args: {name}: {value!r} is not in the job's folder or in {root}")

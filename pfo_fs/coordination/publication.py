@@ -1,0 +1,168 @@
+"""The newest schedule of a job: its number, since when the ranks follow it, and for how long they may."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pfo_fs.coordination.history import History
+from pfo_fs.coordination.progress import Progress
+from pfo_fs.errors import StoreError
+from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
+from pfo_fs.store import JobFolder, bodies
+
+log = logging.getLogger(__name__)
+
+_HEARTBEATS_PER_LEASE = 4
+_LONGEST_PLAN_S = 300.0
+"""A scheduler that plans for longer than this may cost its job a break in a straggler's pace."""
+MEASURED_WITHIN_S = 30.0
+"""Beyond its iterations: how long the results of a measuring window, and the plan that follows, may take."""
+
+OnPublish = Callable[[int, list[FrequencySchedule], int], None]
+
+
+class PaceLease(NamedTuple):
+    """How long ranks may follow a schedule without a sign of its coordinator.
+
+    Attributes:
+        lease_s: So many seconds after `heartbeat` changed last; 0.0: for ever.
+        heartbeat: A number that changes while the coordinator follows the straggler; 0 if it does not.
+    """
+
+    lease_s: float = 0.0
+    heartbeat: int = 0
+
+
+class Publication:
+    """The newest schedule of one job.
+
+    Args:
+        folder: The job.
+        generation: Of the daemon that leads; ranks ignore schedules of an older one. 0 for `local`.
+        lead_s: How long all ranks surely need to learn of a new schedule.
+        on_publish: Called with (number, schedules, steps) of each new one: the broadcaster of `local` coordination.
+
+    Attributes:
+        number: Of the newest schedule; -1 for none.
+        source: Where it came from; None before the first, and if it cannot be read any more.
+        start_step: Its first step.
+        steps: For how many steps it holds at most; 0 for ever.
+        in_force_step: Since when rank 0 follows it; None as long as it does not.
+        made: The schedules that the policy made, ascending.
+    """
+
+    def __init__(self, folder: JobFolder, generation: int, lead_s: float, on_publish: OnPublish | None) -> None:
+        self.number = -1
+        self.source: bodies.Source | None = None
+        self.start_step = self.steps = 0
+        self.in_force_step: int | None = None
+        self.made: dict[int, bodies.Source] = {}
+        self.generation = generation
+        self._folder = folder
+        self._lead_s = lead_s
+        self._on_publish = on_publish
+
+    def restore(self, history: History) -> None:
+        """Goes on from what is committed."""
+        self.number, self.source = history.number, history.source
+        self.start_step, self.steps = history.start_step, history.steps
+        self.made = dict(history.made)
+        self.in_force_step = None
+
+    @property
+    def newest_made(self) -> int:
+        """The number of the newest schedule that the policy made; -1 for none."""
+        return next(reversed(self.made), -1)
+
+    def differs(self, source: bodies.Source) -> bool:
+        """Whether a schedule of this source is another one than the newest."""
+        return self.source is None or _identity(source) != _identity(self.source)
+
+    def publish(
+        self,
+        source: bodies.Source,
+        schedules: list[FrequencySchedule],
+        infos: Sequence[RankInfo],
+        *,
+        start_step: int,
+        steps: int,
+    ) -> bool:
+        """Commits the next schedule; returns False if another coordinator has taken its number.
+
+        Args:
+            source: Where it comes from.
+            schedules: Of the ranks; a rank that is left out keeps its default clocks.
+            infos: All ranks.
+            start_step: Its first step.
+            steps: For how many steps it holds at most; 0 for ever.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        number = self.number + 1
+        try:
+            ours = self._folder.write_schedule(number, self.generation, start_step, source, schedules, infos, steps)
+        except StoreError:
+            if self._on_publish is not None:  # the ranks can have it without the directory
+                self._on_publish(number, schedules, steps)
+            raise
+        if not ours:
+            return False
+        self.number, self.source = number, source
+        self.start_step, self.steps, self.in_force_step = start_step, steps, None
+        if source.kind == "scheduler":
+            self.made[number] = source
+        if self._on_publish is not None:
+            self._on_publish(number, schedules, steps)
+        what = f"the scheduler's request {source.revision}" if source.kind == "scheduler" else "schedule.yaml"
+        log.info("job %s: schedule %d (%s) from step %d", self._folder.job_id, number, what, start_step)
+        return True
+
+    def follow(self, progress: Progress) -> None:
+        """Notes whether rank 0 follows the newest schedule."""
+        follows = progress.number == self.number >= 0 and progress.step >= self.start_step
+        if follows and self.in_force_step is None:
+            self.in_force_step = self.start_step
+
+    def applied(self, number: int, step: int) -> None:
+        """Rank 0 follows schedule `number` from `step` on."""
+        if number == self.number:
+            self.start_step = self.in_force_step = step
+
+    def steps_to_measure(self, profile_steps: int, iteration_s: float) -> int:
+        """For how many steps a schedule for measuring holds at most.
+
+        Enough for the window, and for the next schedule to be planned and to reach the ranks. Then clocks go back to
+        their default, whichever process has died in between.
+        """
+        return 10 * (profile_steps + 1) + math.ceil(self.results_take_s / max(iteration_s, 1e-3))
+
+    @property
+    def results_take_s(self) -> float:
+        """How long results may take after their iterations, in s."""
+        return MEASURED_WITHIN_S + 4 * self._lead_s
+
+    def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> PaceLease:
+        """How long the newest schedule may outlive this coordinator.
+
+        The pace of a straggler must end when no process is left to notice that the straggler is gone. Other schedules
+        may stay for ever.
+
+        Args:
+            now: Monotonic time in s.
+            timeout_s: The setting `straggler_timeout`.
+            longest_plan_s: How long the scheduler has kept its coordinator from doing anything else at most, in s.
+            followed: Whether a scheduler runs here that follows the straggler.
+        """
+        plan_inputs = self.source.plan_inputs if self.source is not None else PlanInputs()
+        if not plan_inputs.slow_pipelines and plan_inputs.straggler is None:
+            return PaceLease()
+        lease_s = timeout_s + min(longest_plan_s, _LONGEST_PLAN_S)
+        return PaceLease(lease_s, 1 + int(_HEARTBEATS_PER_LEASE * now / lease_s) if followed else 0)
+
+
+def _identity(source: bodies.Source) -> tuple[str, str, int, str]:
+    return source.kind, source.policy, source.revision, source.sha256

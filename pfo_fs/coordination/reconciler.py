@@ -1,0 +1,228 @@
+"""Compares what is wanted for one job with what is published, and publishes the difference."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pfo_fs.coordination.history import read_history
+from pfo_fs.coordination.iteration_times import IterationTimeReader
+from pfo_fs.coordination.lost_results import LostResults
+from pfo_fs.coordination.policy_runner import PolicyRunner
+from pfo_fs.coordination.progress import Progress
+from pfo_fs.coordination.publication import Publication
+from pfo_fs.coordination.rank_registry import RankRegistry
+from pfo_fs.coordination.status_publisher import StatusPublisher
+from pfo_fs.coordination.yaml_override import YamlOverride
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.schedule_yaml.parse import ScheduleDocument
+from pfo_fs.scheduler import check_schedules
+from pfo_fs.store import JobFolder, bodies, layout
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_WITHIN_S = 10.0
+"""So long a new schedule waits for the first progress of ranks that are known to run."""
+_ORDERS_WITHIN_S = 90.0
+"""So long complete results wait for instruction orders: an NFS client's listing can be a minute old."""
+
+
+class Wanted(NamedTuple):
+    """A schedule that should be in force.
+
+    Attributes:
+        source: Where it comes from.
+        schedules: Of the ranks.
+        measures: Whether it is there for measuring only.
+    """
+
+    source: bodies.Source
+    schedules: list[FrequencySchedule]
+    measures: bool = False
+
+
+class Reconciler:
+    """Brings what is published in line with what is wanted. Begins with what earlier coordinators have published.
+
+    Args:
+        folder: The job.
+        job: What `job.json` says.
+        runner: The job's scheduler.
+        ranks: Its ranks.
+        progress: Where its training is.
+        publication: Its newest schedule.
+        status: Where problems are reported.
+        still_leads: Asked before anything is written.
+        reader: Reads how long iterations take.
+
+    Attributes:
+        override: The job's `schedule.yaml`.
+        lost: Results that never come.
+    """
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        job: bodies.JobBody,
+        runner: PolicyRunner,
+        ranks: RankRegistry,
+        progress: Progress,
+        publication: Publication,
+        status: StatusPublisher,
+        still_leads: Callable[[], bool],
+        reader: IterationTimeReader,
+    ) -> None:
+        self.lost = LostResults(job.profile_steps)
+        self._folder = folder
+        self._job = job
+        self._runner = runner
+        self._ranks = ranks
+        self._progress = progress
+        self._publication = publication
+        self._status = status
+        self._still_leads = still_leads
+        self._reader = reader
+        self._complete_since = math.inf  # when the results of the newest schedule were all there
+        self._published_at = -math.inf
+        self.override = self._restore()
+
+    def _restore(self) -> YamlOverride:
+        """Goes on from what is committed."""
+        history = read_history(self._folder, self._runner.policy)
+        for problem in history.problems:
+            self._status.log(logging.WARNING, problem)
+        self._publication.restore(history)
+        source = history.source
+        accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
+        return YamlOverride(self._folder, self._job.job_info.dp_degree, accepted, history.plan_inputs)
+
+    def reconcile(self, now: float, names: set[str]) -> bool:
+        """Does what there is to do; returns whether a schedule was published.
+
+        Args:
+            now: Monotonic time in s.
+            names: What the job's folder holds now.
+        """
+        if self._runner.scheduler is None and not self._runner.failure:
+            self._runner.start(self._publication.made)
+        self.override.look(layout.YAML in names, now, self._resolve)
+        self._observe_results(now)
+        self._update_plan_inputs(now)
+        wanted = self._wanted()
+        published = wanted is not None and self._publish_if_new(wanted, now)
+        self._report_on_yaml()
+        if self._publication.number >= 0 and not published:  # the ranks can follow a schedule before it has these
+            self._folder.write_rank_files(self._publication.number, self._ranks.infos)
+        return published
+
+    def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
+        return document.resolve(self._job.job_info, self._ranks.infos, self._runner.orders())
+
+    # ---- what has happened
+
+    def _observe_results(self, now: float) -> None:
+        """Hands a complete set of results to the scheduler."""
+        runner, number = self._runner, self._publication.newest_made
+        if not runner.learns or number < 0 or runner.observed.number == number:
+            return
+        if self._publication.made[number].revision < 0 or runner.results.missing(number):
+            return
+        if runner.measures and not all(runner.orders().values()):
+            # Orders are written before results. If they are not seen, a listing is old.
+            self._complete_since = min(self._complete_since, now)
+            if now - self._complete_since < _ORDERS_WITHIN_S:
+                return
+        self._complete_since = math.inf
+        self.lost.forget()
+        runner.observe(number)
+
+    def _update_plan_inputs(self, now: float) -> None:
+        """Tells the scheduler what people ask for and how long iterations take."""
+        runner = self._runner
+        if not runner.learns:
+            return
+        plan_inputs = runner.plan_inputs
+        if runner.watches_iteration_times:
+            read = self._reader.read(now, self._ranks.by_rank, self._progress.iteration_s)
+            in_force = [one for one in read if one.number == self._publication.number]
+            source = self._publication.source
+            if in_force and source is not None and source.kind == "scheduler":
+                plan_inputs = runner.assess(in_force)
+        asked_for = {"target": self.override.target, "straggler": self.override.straggler}
+        runner.tell(plan_inputs.model_copy(update=asked_for))
+
+    # ---- what is wanted
+
+    def _wanted(self) -> Wanted | None:
+        """What should be in force; None to leave things as they are."""
+        runner = self._runner
+        if self.override.active:
+            source = bodies.Source(kind="yaml", sha256=self.override.accepted_sha256)
+            # None after a restart, until the file that is in force already has been read again.
+            return None if self.override.schedules is None else Wanted(source, self.override.schedules)
+        if runner.failure:
+            # The clocks that a failed scheduler has set go back to their default.
+            source = bodies.Source(kind="scheduler", policy=runner.policy)
+            return Wanted(source, []) if self._publication.number >= 0 else None
+        if runner.scheduler is None:
+            return None
+        request = runner.ask()
+        source = bodies.Source(
+            kind="scheduler",
+            policy=runner.policy,
+            revision=request.revision,
+            plan_inputs=runner.plan_inputs,
+            observed=runner.observed.number,
+            observed_with=runner.observed.plan_inputs,
+        )
+        return Wanted(source, request.schedules, request.purpose == "measure")
+
+    # ---- what is published
+
+    def _publish_if_new(self, wanted: Wanted, now: float) -> bool:
+        publication, progress = self._publication, self._progress
+        repeat = not publication.differs(wanted.source)
+        if repeat and not self._results_are_lost():
+            return False
+        infos = self._ranks.infos
+        check_schedules(wanted.schedules, self._job.job_info, infos, self._runner.orders())
+        if not self._still_leads():
+            return False
+        if progress.step < 0 and now - self._published_at < _PROGRESS_WITHIN_S and self._folder.ranks_with_order():
+            return False  # the ranks run, but at which step is not known yet, and they must switch at the same one
+        self._published_at = now
+        steps = 0
+        if wanted.measures:
+            steps = publication.steps_to_measure(self._job.profile_steps, progress.iteration_s)
+        start_step = progress.start_step(now)
+        if not publication.publish(wanted.source, wanted.schedules, infos, start_step=start_step, steps=steps):
+            number = publication.number + 1
+            log.warning("job %s: another coordinator wrote schedule %d; going on from it", self._folder.job_id, number)
+            self.override = self._restore()
+            return False
+        if repeat:
+            self.lost.repeated()
+        else:
+            self.lost.forget()
+        if wanted.source.kind == "yaml":
+            self.override.report_published(publication.number, start_step, in_force=False)
+        self._runner.dumps.save_schedule(wanted.schedules, publication.number)
+        return True
+
+    def _results_are_lost(self) -> bool:
+        runner, publication = self._runner, self._publication
+        waits = runner.learns and (runner.measures or runner.watches_iteration_times)
+        if not waits or publication.number not in publication.made or runner.observed.number == publication.number:
+            return False
+        return self.lost.must_repeat(publication, self._progress, runner.results)
+
+    def _report_on_yaml(self) -> None:
+        publication, override = self._publication, self.override
+        if publication.in_force_step is not None and override.active:
+            override.report_published(publication.number, publication.in_force_step, in_force=True)
+        elif publication.source is not None and publication.source.kind == "scheduler":
+            plan_inputs = self._runner.plan_inputs
+            if (plan_inputs.target, plan_inputs.straggler) == (override.target, override.straggler):
+                override.report_applied(publication.number, publication.start_step)

@@ -1,0 +1,184 @@
+"""The jobs that a leading daemon schedules: which are due, and the threads in which their coordinators look."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from pfo_fs.coordination.coordinator import Coordinator
+from pfo_fs.coordination.job_folders import Found, JobFolders
+from pfo_fs.coordination.workers import Workers
+from pfo_fs.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+AFTER_FAILURE_S = 5.0
+MOST_THREADS = 128
+"""So many jobs may be planned for, or wait for a slow directory, at the same time; others wait for them."""
+
+_FOLDERS = ""
+"""Stands for the look at `jobs/` itself where a job's id is expected: ids are never empty."""
+
+
+@dataclass
+class _Entry:
+    """One job: when its next look is due (monotonic s), and whether one is running."""
+
+    coordinator: Coordinator
+    due: float = -math.inf
+    looking: bool = False
+    changed: bool = False
+
+
+class ServedJobs:
+    """Serves jobs in the time of one leadership. No method waits for a look.
+
+    Args:
+        folders: The folders in `jobs/`.
+        max_idle_s: A job without a sign of life for so long is ended and archived.
+        interval_s: A job that this daemon schedules is looked at this often at least, where events do not tell of
+            changes; None where they do.
+        follow: Called with a job's id and whether file-system events of its folder are wanted.
+        wake: Called from another thread when a look has ended: `turn` has something to do.
+        monotonic: Returns monotonic time in s.
+    """
+
+    def __init__(
+        self,
+        folders: JobFolders,
+        *,
+        max_idle_s: float,
+        interval_s: Callable[[], float | None],
+        follow: Callable[[str, bool], None],
+        wake: Callable[[], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._folders = folders
+        self._max_idle_s = max_idle_s
+        self._interval_s = interval_s
+        self._follow = follow
+        self._wake = wake
+        self._monotonic = monotonic
+        self._entries: dict[str, _Entry] = {}
+        self._ended: SimpleQueue[tuple[str, float | Found]] = (
+            SimpleQueue()
+        )  # looks that have ended, and what came of it
+        self._workers = Workers(MOST_THREADS)
+        self._folders_worker = Workers(1)  # of its own: new jobs are claimed however many others are being planned for
+        self._folders_due = -math.inf
+        self._folders_looking = False
+        self._folders_changed = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a look is running."""
+        return self._workers.busy or self._folders_worker.busy
+
+    def changed(self, job_ids: Iterable[str]) -> None:
+        """Makes jobs due under whose folders something may have changed."""
+        for job_id in job_ids:
+            entry = self._entries.get(job_id)
+            if entry is None:
+                self._folders_changed = True
+                self._folders_due = -math.inf
+            else:
+                entry.due, entry.changed = -math.inf, True
+
+    def turn(self) -> float:
+        """Takes over what looks have found, and starts the looks that are due; returns s until the next one is due."""
+        now = self._monotonic()
+        while True:
+            try:
+                job_id, outcome = self._ended.get_nowait()
+            except Empty:
+                break
+            if isinstance(outcome, Found):
+                self._take_over(outcome, now)
+            elif job_id in self._entries:
+                self._look_ended(job_id, self._entries[job_id], outcome, now)
+        if not self._folders_looking and now >= self._folders_due:
+            self._folders_looking = True
+            list_now, self._folders_changed = self._folders_changed, False
+            self._folders_worker.start(lambda: self._look_at_folders(list_now))
+        soonest = math.inf if self._folders_looking else self._folders_due
+        for job_id, entry in self._entries.items():
+            if entry.looking:
+                continue
+            if now >= entry.due:
+                self._start_look(job_id, entry)
+            else:
+                soonest = min(soonest, entry.due)
+        return max(0.0, soonest - now)
+
+    def restart_timers(self) -> None:
+        """After an outage of the file system the silence of jobs proves nothing; it is timed anew."""
+        for entry in self._entries.values():
+            entry.coordinator.last_alive = self._monotonic()
+
+    def close(self) -> None:
+        """Ends the threads that are free; looks that are running go on, and find that they may not write any more."""
+        self._workers.close()
+        self._folders_worker.close()
+
+    # ---- in the threads
+
+    def _look_at_folders(self, list_now: bool) -> None:
+        outcome = Found(again_in_s=AFTER_FAILURE_S)
+        try:
+            outcome = self._folders.look(list_now=list_now)
+        except StoreError as error:
+            log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat fails too, and that is logged
+            outcome = Found()
+        finally:
+            self._ended.put((_FOLDERS, outcome))
+            self._wake()
+
+    def _look(self, job_id: str, coordinator: Coordinator) -> None:
+        delay_s = AFTER_FAILURE_S
+        try:
+            delay_s = coordinator.poll()
+            idle_s = self._monotonic() - coordinator.last_alive
+            if coordinator.state != "ended" and idle_s > self._max_idle_s:
+                coordinator.end("idle", f"no sign of life for {idle_s:.0f} s")
+                log.warning("job %s: no sign of life for %.0f s; ended and archived", job_id, idle_s)
+                self._folders.over(job_id, -math.inf)
+                delay_s = -1.0
+        except StoreError as error:
+            log.warning("job %s: %s", job_id, error.args[-1])
+        finally:
+            self._ended.put((job_id, delay_s))
+            self._wake()
+
+    # ---- in the loop
+
+    def _start_look(self, job_id: str, entry: _Entry) -> None:
+        entry.looking, entry.changed = True, False
+        self._workers.start(lambda: self._look(job_id, entry.coordinator))
+
+    def _take_over(self, found: Found, now: float) -> None:
+        self._folders_looking = False
+        self._folders_due = -math.inf if self._folders_changed else now + found.again_in_s
+        for coordinator in found.jobs:
+            self._entries.setdefault(coordinator.folder.job_id, _Entry(coordinator))
+        for job_id in found.gone:
+            if self._entries.pop(job_id, None) is not None:
+                log.warning("job %s: its folder has been removed", job_id)
+                self._follow(job_id, False)
+
+    def _look_ended(self, job_id: str, entry: _Entry, delay_s: float, now: float) -> None:
+        coordinator = entry.coordinator
+        entry.looking = False
+        if coordinator.state == "ended" or delay_s < 0:
+            del self._entries[job_id]
+            self._follow(job_id, False)
+            if delay_s >= 0:
+                self._folders.over(job_id, now + self._max_idle_s)
+            return
+        interval_s = self._interval_s()
+        if coordinator.is_mine and interval_s is not None:
+            delay_s = min(delay_s, interval_s)
+        entry.due = -math.inf if entry.changed else now + delay_s
+        self._follow(job_id, not coordinator.is_quiet)

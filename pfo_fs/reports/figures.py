@@ -1,0 +1,273 @@
+"""What all pictures share: colours, axes, and the ways to a file (PNG, PDF, SVG) and into the report page.
+
+matplotlib draws; functions import it, because commands without pictures start faster without it. In the page, colours
+of the palette become the page's CSS variables, so that pictures follow the light or dark theme, and every point can
+have a tooltip.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+COLOURS = {
+    "text": "#17202b",
+    "soft": "#5a6675",
+    "line": "#d9dee5",
+    "grid": "#e6eaef",
+    "lane": "#e3e7ed",
+    "card": "#ffffff",
+    "accent": "#0b63c5",
+    "good": "#0a7a43",
+    "bad": "#b3341c",
+    "warn": "#9a5b00",
+    "impossible": "#eef0f3",
+    "s0": "#b4470f",
+    "s3": "#8a3ab9",
+    "s4": "#8a6d00",
+}
+"""Colours by name, as `page.css` has them in its light theme."""
+SERIES = ("s0", "accent", "good", "s3", "s4", "soft")
+"""Colours of the instructions of a profile, in order."""
+
+# viridis without its darkest and lightest ends. It grows lighter all the way, so its order does not depend on hue.
+_RAMP = ("#443a83", "#3b528b", "#31688e", "#287c8e", "#21918c", "#2fb47c", "#5ec962", "#9bd93c", "#d8e219", "#fde725")
+SHADES = 24
+"""Number of colours of a scale."""
+LIGHT_INK, DARK_INK = "#fffffe", "#000001"
+"""Text on a shade. They differ from the palette's colours, so that they stay as they are in the dark theme."""
+
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_COORDINATES = ("d", "x", "y", "width", "height", "transform")
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
+_FONT = re.compile(r"font-family:[^;]*;? ?")
+_REFERENCE = re.compile(r"#([\w-]+)")
+_DPI = 130
+
+
+def shade(value: float, low: float, high: float) -> int:
+    """Returns which of the `SHADES` stands for a value between two bounds."""
+    share = (value - low) / (high - low) if high > low else 1.0
+    return min(SHADES - 1, max(0, int(share * SHADES)))
+
+
+@cache
+def colour(step: int) -> str:
+    """Returns the colour of a shade, as #rrggbb."""
+    at = step / (SHADES - 1) * (len(_RAMP) - 1)
+    first = min(int(at), len(_RAMP) - 2)
+    part = at - first
+    below, above = (tuple(int(_RAMP[n][i : i + 2], 16) for i in (1, 3, 5)) for n in (first, first + 1))
+    return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(below, above, strict=True))
+
+
+def ink(step: int) -> str:
+    """Returns black or white, whichever is easier to read on a shade."""
+    return DARK_INK if step >= SHADES * 0.45 else LIGHT_INK
+
+
+@contextmanager
+def drawing(salt: str = "pfo-fs") -> Iterator[None]:
+    """Sets matplotlib's options while a picture is made.
+
+    Args:
+        salt: Names in an SVG are hashed with it, so that the same picture is always the same file, and two pictures on
+            one page do not share names.
+    """
+    import matplotlib
+
+    options = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": salt,
+        "text.parse_math": False,  # names come from files; a "$" in one does not begin a formula
+        "font.size": 12,
+        "text.color": COLOURS["text"],
+        "axes.labelcolor": COLOURS["soft"],
+        "axes.edgecolor": COLOURS["line"],
+        "axes.facecolor": "none",
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": COLOURS["grid"],
+        "grid.linewidth": 1,
+        "xtick.color": COLOURS["soft"],
+        "ytick.color": COLOURS["soft"],
+        "xtick.labelsize": 11.5,
+        "ytick.labelsize": 11.5,
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+        "path.simplify": False,
+    }
+    with matplotlib.rc_context(options):
+        yield
+
+
+def new_figure(width_in: float, height_in: float, *, automatic_layout: bool = True) -> Any:
+    """Returns an empty figure; inside of `drawing`."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_in, height_in), layout="constrained" if automatic_layout else None)
+
+
+def page_figure(width: float, height: float) -> Any:
+    """Returns an empty figure for the page, in pixels, without background."""
+    figure = new_figure(width / 72, height / 72, automatic_layout=False)
+    figure.patch.set_visible(False)
+    return figure
+
+
+def page_axes(figure: Any, left: float, top: float, right: float, bottom: float) -> Any:
+    """Returns axes between four edges in pixels, counted from the left and the top, with grid lines and no frame."""
+    width, height = (size * 72 for size in figure.get_size_inches())
+    axes = figure.add_axes(
+        (left / width, 1 - bottom / height, (right - left) / width, (bottom - top) / height),
+    )
+    axes.spines[:].set_visible(False)
+    axes.patch.set_visible(False)
+    return axes
+
+
+def fit(axes: Any, x: Sequence[float], y: Sequence[float], room: float = 0.06, room_y: float = 0.1) -> None:
+    """Sets the limits of axes to all values with some room on both sides."""
+    for values, share, set_limits in ((x, room, axes.set_xlim), (y, room_y, axes.set_ylim)):
+        low, high = min(values), max(values)
+        pad = (high - low) * share or abs(high) * 0.05 or 1.0
+        set_limits(low - pad, high + pad)
+
+
+def set_ticks(axis: Any, about: int, unit: float = 1.0) -> None:
+    """Puts about so many round values on an axis, in multiples of a unit, with as many decimals as they need."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    low, high = axis.get_view_interval()
+    places, ticks = round_values(low / unit, high / unit, about)
+    axis.set_major_locator(FixedLocator([tick * unit for tick in ticks]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.{places}f}"))
+
+
+def round_values(low: float, high: float, about: int) -> tuple[int, list[float]]:
+    """Returns about so many round values between two bounds, and the number of decimals that they need."""
+    span = high - low
+    if not 0 < span < math.inf:
+        return 0, [low]
+    raw = span / max(1, about)
+    power = 10.0 ** math.floor(math.log10(raw))
+    factor = next(factor for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+    step = factor * power
+    places = max(0, -math.floor(math.log10(step) + 1e-9)) + (factor == 2.5 and power <= 1)
+    first = math.ceil(low / step - 1e-9)
+    return places, [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def save(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a figure to a file, `.png`, `.svg` or `.pdf` by its name; inside of `drawing`."""
+    date = {".svg": "Date", ".pdf": "CreationDate"}.get(Path(path).suffix)
+    figure.savefig(path, dpi=_DPI, metadata={date: None} if date else None)
+
+
+def svg_of(
+    figure: Any,
+    name: str,
+    kind: str = "",
+    tooltips: Mapping[str, Sequence[str]] | None = None,
+    classes: Mapping[str, str] | None = None,
+) -> str:
+    """Returns a figure as an SVG element for the page; inside of `drawing`.
+
+    Args:
+        figure: The figure; its size in inches times 72 are the units of its view.
+        name: What the picture shows, for people who do not see it.
+        kind: Further classes of the element.
+        tooltips: For the gid of an artist, the text of each of its points.
+        classes: For the gid of an artist, its class in the page's style.
+    """
+    for artist in figure.findobj():
+        artist.set_clip_on(False)  # limits hold everything; without clipping the page refers to nothing by "url(...)"
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None}, transparent=True)
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    root = ElementTree.fromstring(file.getvalue())  # noqa: S314  matplotlib wrote it
+    for child in [child for child in root if child.tag.endswith("metadata")]:
+        root.remove(child)
+    for gid, texts in (tooltips or {}).items():
+        _add_tooltips(root, gid, texts)
+    for gid, class_ in (classes or {}).items():
+        _by_id(root, gid).set("class", class_)
+    _shorten(root)
+    for attribute in ("width", "height"):
+        del root.attrib[attribute]
+    root.attrib |= {"class": f"chart {kind}".strip(), "role": "img", "aria-label": name}
+    title = ElementTree.Element(f"{{{_SVG}}}title")
+    title.text = name
+    root.insert(0, title)
+    return _themed(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _by_id(root: ElementTree.Element, gid: str) -> ElementTree.Element:
+    return next(element for element in root.iter() if element.get("id") == gid)
+
+
+def _add_tooltips(root: ElementTree.Element, gid: str, texts: Sequence[str]) -> None:
+    """Adds texts to the points or boxes of an artist, in drawing order; a style that all share goes to the group."""
+    group = _by_id(root, gid)
+    defined = {id(path) for defs in group.iter(f"{{{_SVG}}}defs") for path in defs.iter()}
+    drawn = [e for e in group.iter() if e.tag in (f"{{{_SVG}}}use", f"{{{_SVG}}}path") and id(e) not in defined]
+    if len({element.get("style") for element in drawn}) == 1:
+        group.set("style", drawn[0].attrib["style"])
+        for element in drawn:
+            del element.attrib["style"]
+    for element, text in zip(drawn, texts, strict=True):
+        ElementTree.SubElement(element, f"{{{_SVG}}}title").text = text
+
+
+def _shorten(root: ElementTree.Element) -> None:
+    """Removes what the page does not need: names that nothing refers to, empty groups, fonts, digits, white space."""
+    referred = {
+        name
+        for element in root.iter()
+        for key, value in element.attrib.items()
+        if key != "id" and "#" in value
+        for name in _REFERENCE.findall(value)
+    }
+    for element in root.iter():
+        if element.get("id") not in referred:
+            element.attrib.pop("id", None)
+        if element.get("transform", "").startswith("rotate(-0 "):
+            del element.attrib["transform"]
+        if "style" in element.attrib:
+            element.set("style", _FONT.sub("", element.attrib["style"]))
+        for key in _COORDINATES:
+            if key in element.attrib:
+                short = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.1f}", element.attrib[key])
+                element.set(key, " ".join(short.split()))
+        element.tail = None
+        if element.text and not element.text.strip():
+            element.text = None
+    _flatten(root)
+
+
+def _flatten(element: ElementTree.Element) -> None:
+    """Puts the children of groups without attributes in their place, and drops the style that is in `page.css`."""
+    children: list[ElementTree.Element] = []
+    for child in element:
+        _flatten(child)
+        if child.tag == f"{{{_SVG}}}g" and not child.attrib:
+            children += child
+        elif child.tag != f"{{{_SVG}}}style" and (len(child) or child.tag != f"{{{_SVG}}}defs"):
+            children.append(child)
+    element[:] = children
+
+
+def _themed(svg: str) -> str:
+    """Replaces the palette's colours by the variables of the page's style."""
+    for name, value in COLOURS.items():
+        svg = svg.replace(f": {value}", f": var(--{name})")
+    return svg

@@ -1,0 +1,172 @@
+"""The page's section about the pipeline over time: which iterations it shows, and the data of its script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pfo_fs.errors import PfoError
+from pfo_fs.planner import Pipeline
+from pfo_fs.reports.collect import JobData, Window, results_of
+from pfo_fs.reports.figures import round_values
+from pfo_fs.reports.findings import Findings
+from pfo_fs.reports.pipeline_picture import ROW_PX, height_of, pipeline_svg
+from pfo_fs.reports.sections import legend, picture_markup, seconds_text
+from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
+
+_READABLE = 40
+"""So many instructions of a rank side by side can be read."""
+
+
+def pipeline(found: Findings) -> dict[str, Any]:
+    """Returns an iteration of the first pipeline, measured beside predicted."""
+    data = found.data
+    try:
+        dag = dag_of(data)
+    except PfoError as error:
+        return _missing(f"No picture: {error.args[-1]}.")
+    if dag is None:
+        return _missing("No picture: the order of instructions of a whole pipeline is not known yet.")
+    pictures: list[tuple[str, str, Laid]] = []
+    remarks: list[str] = []
+    window = _window_to_draw(data)
+    if window is not None:
+        _add_measured(data, window, dag, pictures, remarks)
+    if found.forecast is None:
+        remarks.append(f"There is no prediction: {found.missing.get('model', '')}.")
+    elif (shown := window or data.in_force) is not None:
+        _add_predicted(found, shown, dag, pictures, remarks)
+    if not pictures:
+        return _missing("No picture: no results of a whole pipeline are there yet.")
+    if window is not None and window is not data.in_force and data.in_force is not None:
+        remarks.append(f"Schedule {data.in_force.number} is in force, but has no results yet.")
+    degree = data.job.job_info.dp_degree
+    lead = [
+        f"Pipeline 0{f' of {degree}' if degree > 1 else ''}.",
+        "Low boxes are forwards, high ones backwards; gaps are waiting.",
+        *remarks,
+    ]
+    ranks = [f"{data.place.split()[-1]} {info.pp_rank}" for info in data.pipeline_ranks(0)]
+    return {"lead": " ".join(lead), "missing": "", "ranks": ranks, **_chart(pictures)}
+
+
+def _missing(text: str) -> dict[str, Any]:
+    return {"lead": "", "missing": text, "pictures": []}
+
+
+def _window_to_draw(data: JobData) -> Window | None:
+    """The schedule in force if it has results, else the newest that has."""
+    if data.in_force is not None and data.in_force.measured is not None:
+        return data.in_force
+    return next((window for window in reversed(data.windows) if window.measured is not None), None)
+
+
+def _add_measured(
+    data: JobData, window: Window, dag: Pipeline, pictures: list[tuple[str, str, Laid]], remarks: list[str]
+) -> None:
+    """Adds the iteration whose length is the median of those measured under a schedule."""
+    ranks = data.pipeline_ranks(0)
+    results = results_of(data, window.number, ranks)
+    if len(results) < len(ranks):
+        return
+    laid = measured_iterations(data, window, [results[info.rank].result for info in ranks], dag)
+    if not laid:
+        return
+    number, picture = sorted(laid, key=lambda one: one[1].length_s)[len(laid) // 2]
+    first = results[ranks[0].rank]
+    span_s = (first.result.iter_span or first.result.iter_time)[number]
+    remarks.append(
+        "Only durations are measured; they are laid along the dependencies, everything as early as possible. "
+        f"That makes {seconds_text(picture.length_s)} of an iteration that took {seconds_text(span_s)} "
+        f"({picture.length_s / span_s - 1:+.2%})."
+    )
+    remark = f"schedule {window.number}, {seconds_text(picture.length_s)}"
+    pictures.append((f"measured, step {first.first_step + number}", remark, picture))
+
+
+def _add_predicted(
+    found: Findings, window: Window, dag: Pipeline, pictures: list[tuple[str, str, Laid]], remarks: list[str]
+) -> None:
+    forecast = found.forecast
+    assert forecast is not None
+    try:
+        plan = forecast.plan_of(found.data, window)
+        watts = [m.energy_j / m.time_s * forecast.problem.gpus_per_rank for m in plan.measurements]
+        laid = Laid(dag, plan.timing.starts_s, plan.times_s, plan.frequencies_mhz, watts)
+    except (PfoError, KeyError):
+        remarks.append("There is no prediction beside it: the schedule has clocks that were not measured.")
+        return
+    if abs(forecast.scale - 1) > 5e-4:
+        remarks.append(f"The prediction is drawn as the model has it, {forecast.scale - 1:+.2%} off at full clocks.")
+    pictures.append(("predicted", f"schedule {window.number}, {seconds_text(laid.length_s)}", laid))
+
+
+def _chart(pictures: Sequence[tuple[str, str, Laid]]) -> dict[str, Any]:
+    """The pictures, one below the other on one time axis, with all that the script needs."""
+    length_s = max(laid.length_s for _, _, laid in pictures)
+    clocks = [mhz for _, _, laid in pictures for mhz in laid.clocks_mhz if mhz]
+    powers = [power_w for _, _, laid in pictures for power_w in laid.powers_w if power_w > 0]
+    scales = [
+        legend(values, unit) | {"kind": kind}
+        for kind, values, unit in (("clock", clocks, "MHz"), ("power", powers, "W"))
+        if values
+    ]
+    bounds = {scale["kind"]: (scale["low"], scale["high"]) for scale in scales}
+    names = sorted({i.name for _, _, laid in pictures for i in laid.pipeline.instructions})
+    places, ticks = round_values(0.0, length_s, 8)
+    return {
+        "pictures": [
+            {
+                "name": name,
+                "remark": remark,
+                "svg": picture_markup(pipeline_svg(f"Pipeline over time, {name}", laid, length_s, bounds)),
+            }
+            for name, remark, laid in pictures
+        ],
+        "scales": scales,
+        "by": next(iter(bounds), "clock"),
+        "windows": _windows(pictures[0][2], length_s),
+        "ticks": [(f"{100 * tick / length_s:.2f}", f"{tick:,.{places}f}") for tick in ticks],
+        "data": {
+            "length": length_s,
+            "names": names,
+            "row": ROW_PX,
+            "heights": [height_of(name) for name in names],
+            "dense": max(len(row) for _, _, laid in pictures for row in laid.rows()),
+            "pictures": [_boxes(laid, names) for _, _, laid in pictures],
+        },
+    }
+
+
+def _windows(laid: Laid, length_s: float) -> list[tuple[str, float, float]]:
+    """The whole iteration, and stretches in which a micro-batch can be followed."""
+    longest = max(len(row) for row in laid.rows())
+    if longest <= _READABLE:
+        return [("whole iteration", 0.0, length_s)]
+    part = length_s * 0.9 * _READABLE / longest
+    return [
+        ("whole iteration", 0.0, length_s),
+        ("begin", 0.0, part),
+        ("middle", (length_s - part) / 2, (length_s + part) / 2),
+        ("end", length_s - part, length_s),
+    ]
+
+
+def _boxes(laid: Laid, names: Sequence[str]) -> list[list[list[float]]]:
+    """For each rank, [begin (s), duration (s), name, stage, micro-batch, MHz, W] of each instruction."""
+    instructions = laid.pipeline.instructions
+    return [
+        [
+            [
+                round(laid.starts_s[node], 5),
+                round(laid.times_s[node], 5),
+                names.index(instructions[node].name),
+                instructions[node].stage,
+                instructions[node].microbatch,
+                laid.clocks_mhz[node],
+                round(laid.powers_w[node], 1),
+            ]
+            for node in nodes
+        ]
+        for nodes in laid.rows()
+    ]

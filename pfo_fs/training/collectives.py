@@ -1,0 +1,92 @@
+"""What the ranks of a job tell each other while the optimizer is set up, by `torch.distributed`."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pfo_fs import errors
+from pfo_fs.errors import ConfigError, CoordinationError, PfoError
+from pfo_fs.training.parallel_dims import torch_distributed
+
+T = TypeVar("T")
+
+Problem = tuple[bool, str, str]
+"""What went wrong on a rank: whether it ends the job's start in any case, the name of the error's class, its text."""
+
+
+class Collectives:
+    """Collective calls of all ranks; with one rank, nothing is sent.
+
+    Args:
+        rank: Global rank of this process.
+        world_size: Number of ranks.
+        dist: `torch.distributed`, where there are several ranks.
+    """
+
+    def __init__(self, rank: int, world_size: int, dist: Any) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._dist = dist
+
+    @classmethod
+    def of_job(cls, rank: int, world_size: int) -> Collectives:
+        """The collectives of a job of this size.
+
+        Raises:
+            ConfigError: There are several ranks, and the program has not set up `torch.distributed`.
+        """
+        dist = torch_distributed() if world_size > 1 else None
+        if world_size > 1 and dist is None:
+            raise ConfigError("call torch.distributed.init_process_group before making a PFOFileOptimizer")
+        return cls(rank, world_size, dist)
+
+    @classmethod
+    def of_program(cls) -> Collectives:
+        """The collectives of all ranks that `torch.distributed` knows, where the job's size is not known."""
+        dist = torch_distributed()
+        return cls(0, 1, None) if dist is None else cls(dist.get_rank(), dist.get_world_size(), dist)
+
+    def from_rank_0(self, value: T) -> T:
+        """Returns rank 0's value."""
+        if self.world_size == 1:
+            return value
+        box = [value]
+        self._dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def gather_to_rank_0(self, value: T) -> list[T]:
+        """Returns the values of all ranks, by rank, on rank 0, and an empty list elsewhere."""
+        if self.world_size == 1:
+            return [value]
+        gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
+        self._dist.gather_object(value, gathered, dst=0)
+        return gathered or []
+
+    def all_gather(self, value: T) -> list[T]:
+        """Returns the values of all ranks, by rank."""
+        if self.world_size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.world_size
+        self._dist.all_gather_object(gathered, value)
+        return gathered
+
+
+def problem_of(error: BaseException, *, fatal: bool) -> Problem:
+    """Returns what other ranks are told of an error. `fatal`: no rank can go on, also without `strict`."""
+    name = type(error).__name__
+    if isinstance(error, PfoError):
+        return fatal, name, str(error)
+    return fatal, CoordinationError.__name__, f"{name}: {error}"
+
+
+def raise_first(problems: list[Problem | None], *, strict: bool) -> None:
+    """Raises the same error on all ranks: the first one, by rank, that is fatal, or any with `strict`.
+
+    Raises:
+        PfoError: What went wrong, and on which rank.
+    """
+    for rank, problem in enumerate(problems):
+        if problem is not None and (problem[0] or strict):
+            _, name, text = problem
+            kind = getattr(errors, name, CoordinationError)
+            raise kind(text if len(problems) == 1 else f"rank {rank}: {text}")

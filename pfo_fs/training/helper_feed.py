@@ -1,0 +1,97 @@
+"""Schedules from the host's helper: each rank hears of them in its own time and switches at the schedule's start step.
+
+The start step is far enough ahead for all ranks to hear of it. A rank that hears too late follows at once. A rank that
+sees from the numbers that it has missed a schedule goes to default clocks until the next one starts, because other
+ranks may be following the missed one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from pfo_fs.ipc.messages import DirectoryBack, DirectoryLost, LeaseRenewed, NewSchedule, ToTraining
+from pfo_fs.training.schedule_feed import (
+    DIRECTORY_LOST,
+    DIRECTORY_LOST_TEXT,
+    LEASE_OVER,
+    LEASE_OVER_TEXT,
+    SCHEDULE_MISSED,
+    ScheduleUpdate,
+    pending_for,
+)
+from pfo_fs.training.schedule_switcher import Resume, Suspend
+
+_MOST_PENDING = 64
+
+
+class HelperFeed:
+    """See the module's docstring.
+
+    Args:
+        rank: Global rank of this process.
+        at_once: Schedules are followed from the step at which they are heard; for a job of one rank that its own helper
+            schedules.
+        monotonic: The clock, in seconds.
+    """
+
+    def __init__(self, rank: int, *, at_once: bool = False, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._rank = rank
+        self._at_once = at_once
+        self._monotonic = monotonic
+        self._lease_until_s = math.inf
+        self._started = -1  # the newest schedule that was heard and has started
+        self._pending: dict[int, int] = {}  # number and start step of newer ones
+        self._missed = False
+
+    def step_begin(
+        self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]
+    ) -> Sequence[ScheduleUpdate]:
+        """See `ScheduleFeed`."""
+        updates: list[ScheduleUpdate] = []
+        for message in messages:
+            self._take(message, step, updates)
+        if self._lease_until_s != math.inf and self._monotonic() >= self._lease_until_s:
+            self._lease_until_s = math.inf
+            updates.append(Suspend(LEASE_OVER, LEASE_OVER_TEXT))
+        if self._pending:
+            self._look_for_gaps(step, updates)
+        return updates
+
+    def close(self) -> None:
+        """Does nothing: the link to the helper is not the feed's."""
+
+    def _take(self, message: ToTraining, step: int, updates: list[ScheduleUpdate]) -> None:
+        if isinstance(message, NewSchedule):
+            if message.number < 0:
+                return  # only the broadcast uses it
+            start_step = step if self._at_once else message.start_step
+            updates.append(pending_for(self._rank, message, start_step))
+            if message.number > self._started:
+                self._pending[message.number] = start_step
+                if len(self._pending) > _MOST_PENDING:
+                    del self._pending[min(self._pending)]
+        elif isinstance(message, LeaseRenewed):
+            self._lease_until_s = self._monotonic() + message.lease_s if message.lease_s else math.inf
+            updates.append(Resume(LEASE_OVER))
+        elif isinstance(message, DirectoryLost):
+            updates.append(Suspend(DIRECTORY_LOST, DIRECTORY_LOST_TEXT))
+        elif isinstance(message, DirectoryBack):
+            updates.append(Resume(DIRECTORY_LOST))
+
+    def _look_for_gaps(self, step: int, updates: list[ScheduleUpdate]) -> None:
+        """Default clocks while other ranks may follow a schedule that this rank has not heard of."""
+        due = [number for number, start_step in self._pending.items() if start_step <= step]
+        if due:
+            self._started = max(due)
+            self._pending = {number: start for number, start in self._pending.items() if number > self._started}
+        # Numbers are given without gaps, so as many schedules are pending as there are numbers after the started one.
+        known = not self._pending or max(self._pending) - self._started == len(self._pending)
+        missed = self._started >= 0 and not known
+        if missed and not self._missed:
+            text = f"rank {self._rank} has missed a schedule after number {self._started}"
+            updates.append(Suspend(SCHEDULE_MISSED, f"{text}; default clocks until the next one starts"))
+        elif self._missed and not missed:
+            updates.append(Resume(SCHEDULE_MISSED))
+        self._missed = missed

@@ -1,0 +1,144 @@
+"""The training process's link to the host's helper: what the helper must know survives the helper.
+
+A helper may die at any time, also before it has written what it was told. So the link keeps each message that a new
+helper needs (registration, ranks, order of instructions, schedule applied) and sends them all, in their order, to the
+helper that takes the place of a dead one. Nothing here waits, and nothing raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from pfo_fs.ipc import messages
+from pfo_fs.ipc.messages import Message, NewSchedule, ToTraining
+from pfo_fs.training.warn_once import WarnOnce
+
+log = logging.getLogger("pfo_fs")
+
+_REVIVE_EVERY_S = 2.0
+"""Between two tries to replace a helper that died."""
+_READ_FOR_S = 0.02
+"""When messages have been read for so long in one step, the rest waits for the next step."""
+
+
+class Client(Protocol):
+    """What the link needs of a `HelperClient`."""
+
+    lost: bool
+
+    def poll(self) -> ToTraining | None:
+        """Returns the next message without waiting; None if there is none."""
+
+    def send(self, message: Message) -> object:
+        """Sends without waiting; drops the message if the helper does not read."""
+
+    def revive(self, joining: list[Message]) -> bool:
+        """Tries once to reach a new helper, and sends it `joining`."""
+
+    def wait_for(self, kind: type[NewSchedule], timeout_s: float) -> NewSchedule | messages.Refused | None:
+        """Waits for a message of this class, or a refusal."""
+
+    def close(self) -> None:
+        """Ends the connection."""
+
+
+class HelperLink:
+    """What training uses of its helper, whether there is one or not.
+
+    Args:
+        warn: Takes warnings.
+        monotonic: The clock, in seconds.
+    """
+
+    def __init__(self, warn: WarnOnce, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.client: Client | None = None
+        self._warn = warn
+        self._monotonic = monotonic
+        self._kept: dict[type[Message], Message] = {}
+        self._unread: list[ToTraining] = []
+        self._revive_at_s = 0.0
+
+    def send(self, message: Message) -> None:
+        """Sends a message that may be lost with the helper."""
+        if self.client is not None:
+            self.client.send(message)
+
+    def send_kept(self, message: Message) -> None:
+        """Sends a message that each new helper must be told as well; the newest of its class counts."""
+        self.keep(message)
+        self.send(message)
+
+    def keep(self, message: Message) -> None:
+        """Keeps a message for new helpers without sending it now."""
+        self._kept[type(message)] = message
+
+    def send_again(self, kind: type[Message]) -> None:
+        """Repeats a message that was kept, if there is one: the helper asks for it by what it sends."""
+        message = self._kept.get(kind)
+        if message is not None:
+            self.send(message)
+
+    def wait_for_schedule(self, timeout_s: float) -> NewSchedule | None:
+        """Waits for a schedule while the optimizer is set up; the next `poll` does not return it."""
+        try:
+            answer = self.client.wait_for(NewSchedule, timeout_s) if self.client is not None else None
+        except (OSError, ValueError) as error:
+            self._warn(f"the helper process for the shared directory sent something wrong: {error}", "helper sent")
+            return None
+        if isinstance(answer, messages.Refused):
+            self._warn(answer.message)
+            return None
+        return answer
+
+    def put_back(self, message: ToTraining) -> None:
+        """The next `poll` returns this message first."""
+        self._unread.append(message)
+
+    def poll(self) -> list[ToTraining]:
+        """Returns the messages that have come for the schedule feed; starts a new helper if this one has died."""
+        found, self._unread = self._unread, []
+        client = self.client
+        if client is None:
+            return found
+        message = client.poll()
+        if message is not None:
+            until_s = self._monotonic() + _READ_FOR_S
+            while message is not None:
+                if isinstance(message, messages.LogLine):
+                    log.log(message.level, "%s", message.message)
+                elif isinstance(message, messages.Refused):
+                    self._warn(message.message)
+                else:
+                    found.append(message)
+                message = client.poll() if self._monotonic() < until_s else None
+        if client.lost:
+            self._revive(client)
+        return found
+
+    def close(self) -> None:
+        """Ends the connection."""
+        client, self.client = self.client, None
+        if client is not None:
+            client.close()
+
+    def forget(self) -> None:
+        """In a forked child: the connection belongs to the parent, and nothing is sent or closed."""
+        self.client = None
+        self._unread = []
+
+    def _revive(self, client: Client) -> None:
+        now_s = self._monotonic()
+        if now_s < self._revive_at_s:
+            return
+        self._revive_at_s = now_s + _REVIVE_EVERY_S
+        self._warn("the helper process for the shared directory has died; another one is started", "helper died")
+        try:
+            revived = client.revive(list(self._kept.values()))
+        except OSError as error:  # the process cannot be started: too many processes, say
+            self._warn(f"no new helper process can be started: {error}", "helper start")
+            return
+        if revived:
+            self._warn.forget("helper died")

@@ -1,0 +1,49 @@
+"""What the user asked `PFOFileOptimizer` for, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.settings import PFOSettings, load_settings
+
+Coordination = Literal["auto", "daemon", "local"]
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What the user asked `PFOFileOptimizer` for; see its arguments."""
+
+    shared_dir: str
+    settings: PFOSettings
+    own_scheduler: bool
+    coordination: Coordination
+    job_metadata: str | None
+    model_key: str | None
+    device: int | None
+    wait_for_schedule_s: float
+    strict: bool
+
+    @property
+    def given_settings(self) -> dict[str, Any]:
+        """The settings that are not defaults, for another process."""
+        return self.settings.model_dump(mode="json", exclude_unset=True)
+
+
+def checked_settings(
+    coordination: str, scheduler: str | None, scheduler_args: dict[str, Any] | None, profile_steps: int | None
+) -> PFOSettings:
+    """Returns the settings of a job.
+
+    Raises:
+        ConfigError: An argument cannot be right.
+    """
+    if coordination not in ("auto", "daemon", "local"):
+        raise ConfigError(f"coordination is {coordination!r}; it can be 'auto', 'daemon' or 'local'")
+    settings = load_settings(scheduler=scheduler, scheduler_args=scheduler_args, profile_steps=profile_steps)
+    if scheduler is not None or coordination == "local":
+        from pfo_fs.scheduler import check_scheduler_args, load_scheduler
+
+        check_scheduler_args(load_scheduler(settings.scheduler), settings.scheduler_args)
+    return settings

@@ -1,0 +1,320 @@
+"""How a rank joins its job: clock process, job folder, registration, and the feed that its schedules come from.
+
+All ranks go through the same collective calls in the same order, whatever goes wrong on one of them: a problem is noted
+where it happens and told to all ranks at the next call, and then all of them raise the same error, or none does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal, TypedDict
+
+from pydantic import ValidationError
+
+import pfo_fs
+from pfo_fs.device import ClockProcess, find_gpu_spec
+from pfo_fs.errors import ConfigError, CoordinationError, PfoError
+from pfo_fs.helper.client import HelperClient
+from pfo_fs.ipc import messages, transport
+from pfo_fs.models import JobInfo, RankInfo
+from pfo_fs.training.broadcast_feed import BroadcastFeed
+from pfo_fs.training.collectives import Collectives, Problem, problem_of, raise_first
+from pfo_fs.training.helper_feed import HelperFeed
+from pfo_fs.training.helper_link import HelperLink
+from pfo_fs.training.job_request import JobRequest
+from pfo_fs.training.parallel_dims import ParallelDims
+from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
+from pfo_fs.training.schedule_feed import NoFeed, ScheduleFeed
+from pfo_fs.training.warn_once import WarnOnce
+
+log = logging.getLogger("pfo_fs")
+
+_REQUEST_TIMEOUT_S = 20.0
+
+
+class _Opening(TypedDict):
+    """What rank 0 tells all ranks before anything can fail."""
+
+    token: str
+    strict: bool
+
+
+class _Job(TypedDict):
+    """What rank 0 has made; `why` says why there is no job if `coordination` is off."""
+
+    job_id: str
+    attempt: str
+    coordination: Literal["daemon", "local", "off"]
+    why: str
+
+
+@dataclass(frozen=True)
+class JoinedJob:
+    """What a rank has of its job."""
+
+    job_id: str | None
+    coordination: Literal["daemon", "local", "off"]
+    clocks: ClockProcess
+    feed: ScheduleFeed
+
+
+def refuse(collectives: Collectives, error: Exception) -> None:
+    """Takes part in joining with nothing but an error, because the other ranks would wait for this one for ever.
+
+    Raises:
+        PfoError: On all ranks, the first error by rank.
+    """
+    collectives.from_rank_0(_Opening(token="", strict=True))
+    reports = collectives.all_gather((problem_of(error, fatal=True), None))
+    raise_first([problem for problem, _ in reports], strict=True)
+
+
+class JobJoiner:
+    """Joins one rank to its job; making one and calling `join` is a collective call.
+
+    Args:
+        dims: Where this process stands.
+        request: What the user asked for.
+        collectives: How ranks talk while the job is set up.
+        link: The link to the helper, still without a client.
+        warn: Takes warnings.
+    """
+
+    def __init__(
+        self, dims: ParallelDims, request: JobRequest, collectives: Collectives, link: HelperLink, warn: WarnOnce
+    ) -> None:
+        self._dims = dims
+        self._request = request
+        self._collectives = collectives
+        self._link = link
+        self._warn = warn
+        self._problem: Problem | None = None
+        self._strict = request.strict
+        self._clocks: ClockProcess | None = None
+
+    def join(self) -> JoinedJob:
+        """Joins the job.
+
+        Raises:
+            PfoError: On all ranks the same: a mistake in what the user gave, or, with `strict`, anything that failed.
+        """
+        try:
+            return self._join()
+        except BaseException as error:
+            if self._clocks is not None:
+                self._clocks.leave()
+            self._link.send(messages.Goodbye(reason="crashed", message=f"{type(error).__name__}: {error}"[:300]))
+            self._link.close()
+            raise
+
+    def _join(self) -> JoinedJob:
+        opening = self._collectives.from_rank_0(_Opening(token=secrets.token_hex(16), strict=self._request.strict))
+        self._strict = opening["strict"]  # rank 0's counts here, so that all ranks raise or none does
+        job: _Job | None = None
+        try:
+            self._clocks = self._start_clocks(opening)
+            if self._dims.rank == 0:
+                job = self._create_job(opening)
+        except Exception as error:
+            if self._collectives.world_size == 1:
+                raise
+            self._problem = problem_of(error, fatal=True)
+        reports = self._collectives.all_gather((self._problem, job))
+        raise_first([problem for problem, _ in reports], strict=self._strict)
+        job = reports[0][1]
+        clocks = self._clocks
+        assert job is not None
+        assert clocks is not None
+        if job["coordination"] == "off":
+            text = f"no job could be made in {self._request.shared_dir}: {job['why']}; training goes on without"
+            if self._strict:
+                raise CoordinationError(text)
+            self._warn(text)
+            return JoinedJob(None, "off", clocks, NoFeed())
+        self._problem = None
+        info = self._register(job, opening, clocks)
+        feed = self._make_feed(job, info)
+        if clocks.message:
+            self._note(clocks.message)
+        if self._strict:
+            raise_first(self._collectives.all_gather(self._problem), strict=True)
+        if self._dims.rank == 0:
+            log.info("job %s in %s, scheduled by %s", job["job_id"], self._request.shared_dir, job["coordination"])
+        return JoinedJob(job["job_id"], job["coordination"], clocks, feed)
+
+    def _note(self, text: str, error: Exception | None = None) -> None:
+        """Something failed without which training can go on: one warning, or with `strict` an error on all ranks."""
+        if self._problem is None:
+            self._problem = problem_of(error or CoordinationError(text), fatal=False)
+        if not self._strict:
+            self._warn(f"rank {self._dims.rank}: {text}")
+
+    # ---- up to the job's folder
+
+    def _start_clocks(self, opening: _Opening) -> ClockProcess:
+        try:
+            spec = find_gpu_spec(self._request.device)
+        except PfoError as error:
+            self._note(str(error), error)
+            spec = "none"
+        return ClockProcess(
+            spec,
+            rank=self._dims.rank,
+            report_to=_address(opening),
+            token=opening["token"],
+            profile_steps=self._request.settings.profile_steps,
+        )
+
+    def _create_job(self, opening: _Opening) -> _Job:
+        """Rank 0: makes the job's folder and settles who schedules it.
+
+        Raises:
+            ConfigError: The job cannot be described.
+        """
+        request = self._request
+        job = _Job(job_id="", attempt=secrets.token_hex(8), coordination="off", why="")
+        body = self._job_body()
+        try:
+            client = self._connect(opening, at_once=True)
+            created = client.request(
+                messages.CreateJob(job=body, attempt=job["attempt"]), messages.JobCreated, _REQUEST_TIMEOUT_S
+            )
+            job["job_id"] = created.job_id
+            choice = messages.ChooseCoordination(mode=request.coordination)
+            chosen = client.request(choice, messages.CoordinationChosen, _REQUEST_TIMEOUT_S)
+            job["coordination"] = chosen.coordination
+        except (PfoError, OSError) as error:
+            job["why"] = str(error)
+        return job
+
+    def _job_body(self) -> dict[str, Any]:
+        dims, request = self._dims, self._request
+        try:
+            info = JobInfo(
+                pp_degree=dims.pp_degree,
+                dp_degree=dims.dp_degree,
+                tp_degree=dims.tp_degree,
+                world_size=dims.world_size,
+                job_metadata=request.job_metadata,
+            )
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, wrong["loc"])) or "the job"
+            raise ConfigError(f"{where} cannot be right: {wrong['msg']}") from None
+        given = request.given_settings if request.own_scheduler else {}
+        return {
+            "job_info": info.model_dump(),
+            "coordination": request.coordination,
+            "scheduler": given.get("scheduler", ""),
+            "scheduler_args": given.get("scheduler_args", {}),
+            "model_key": (request.model_key or "")[:200],
+            "profile_steps": request.settings.profile_steps,
+            "host": socket.gethostname(),
+            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "versions": {"pfo_fs": pfo_fs.__version__, "python": sys.version.split()[0], **_torch_version()},
+        }
+
+    def _connect(self, opening: _Opening, *, at_once: bool) -> HelperClient:
+        client = HelperClient(
+            _address(opening),
+            self._request.shared_dir,
+            opening["token"],
+            self._dims.rank,
+            self._request.given_settings,
+            start_at_once=at_once,
+        )
+        self._link.client = client
+        return client
+
+    # ---- this rank
+
+    def _register(self, job: _Job, opening: _Opening, clocks: ClockProcess) -> RankInfo:
+        dims = self._dims
+        info = RankInfo(
+            rank=dims.rank,
+            dp_rank=dims.dp_rank,
+            pp_rank=dims.pp_rank,
+            tp_rank=dims.tp_rank,
+            available_frequencies=clocks.available_clocks_mhz[:4096],
+        )
+        body = {
+            "rank_info": info.model_dump(),
+            "nonce": secrets.token_hex(8),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "gpu_name": clocks.gpu_name,
+            "gpu_uuid": clocks.gpu_uuid,
+            "message": clocks.message,
+        }
+        assert job["coordination"] != "off"
+        join = messages.JoinJob(
+            job_id=job["job_id"], attempt=job["attempt"], coordination=job["coordination"], rank_body=body
+        )
+        self._link.keep(join)
+        try:
+            client = self._link.client
+            if not isinstance(client, HelperClient):
+                client = self._connect(opening, at_once=dims.local_rank in (0, None))
+            client.request(join, messages.Joined, _REQUEST_TIMEOUT_S)
+        except (PfoError, OSError) as error:
+            self._note(f"could not join job {job['job_id']}: {error}", error)
+        return info
+
+    def _make_feed(self, job: _Job, info: RankInfo) -> ScheduleFeed:
+        """The source of schedules, with the first schedule if it comes in time."""
+        rank, wait_s = self._dims.rank, self._request.wait_for_schedule_s
+        if job["coordination"] == "daemon":
+            self._await_first_schedule(wait_s)
+            return HelperFeed(rank)
+        infos = self._collectives.gather_to_rank_0(info.model_dump())
+        broadcaster = self._make_broadcaster()
+        if rank == 0:
+            self._link.send_kept(messages.AllRanks(rank_infos=infos))
+        if self._collectives.world_size == 1:
+            self._await_first_schedule(wait_s)
+            return HelperFeed(rank, at_once=True)
+        feed = BroadcastFeed(rank, broadcaster, self._warn)
+        if broadcaster is not None:
+            schedule = self._link.wait_for_schedule(wait_s) if rank == 0 else None
+            try:
+                feed.start_with(broadcaster.first(transport.encode(schedule) if schedule else None))
+            except (RuntimeError, ValueError) as error:
+                self._note(f"torch.distributed cannot carry the first schedule: {error}")
+        return feed
+
+    def _await_first_schedule(self, wait_s: float) -> None:
+        schedule = self._link.wait_for_schedule(wait_s)
+        if schedule is not None:
+            self._link.put_back(schedule)
+
+    def _make_broadcaster(self) -> ScheduleBroadcaster | None:
+        """All ranks have one, or none has: with one missing, the others would wait for it."""
+        if self._collectives.world_size == 1:
+            return None
+        broadcaster, problem = None, ""
+        try:
+            broadcaster = ScheduleBroadcaster(self._dims.rank)
+        except (RuntimeError, ValueError) as error:
+            problem = f"rank {self._dims.rank}: {error}"
+        problems = [text for text in self._collectives.all_gather(problem) if text]
+        if problems:
+            self._note(f"torch.distributed cannot carry schedules, so clocks stay at their default: {problems[0]}")
+            return None
+        return broadcaster
+
+
+def _address(opening: _Opening) -> str:
+    """The abstract address of the helper, the same on all hosts."""
+    return f"pfo-fs-{opening['token'][:12]}"
+
+
+def _torch_version() -> dict[str, str]:
+    """The version of torch, if training has it: kernels change with it, and profiles with them."""
+    torch = sys.modules.get("torch")
+    return {"torch": str(torch.__version__)} if torch is not None else {}

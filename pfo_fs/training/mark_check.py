@@ -1,0 +1,96 @@
+"""Looks for callbacks that training calls wrongly or not at all, and says once what to do about it.
+
+Wrong marks raise no error by themselves: without them a job trains at default clocks for ever, and there would be no
+word of why. Only the first steps are looked at, so that later ones cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from pfo_fs.device.page import BEGIN, END
+
+_STEPS = 3
+"""So many steps in a row must be wrong."""
+_INSTRUCTIONS = 100
+"""So many instructions outside any step, before the first step, mean that steps are not marked."""
+
+
+class MarkCheck:
+    """Judges the marks of the first steps.
+
+    Args:
+        report: Told what is wrong, once.
+
+    Attributes:
+        done: Whether a step was marked well, or a problem was reported; then the check has no further use.
+        unknown_end: A name that `on_instruction_end` got in this step and that never began.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.done = False
+        self.unknown_end: str | None = None
+        self._report = report
+        self._wrong_steps = 0
+        self._open_steps = 0
+        self._outside = 0
+        self._steps_begun = 0
+        self._wrong_name: str | None = None
+
+    def instruction_outside(self) -> None:
+        """An instruction began outside a step; before the first step, that is a mistake."""
+        self._outside += 1
+        if not self._steps_begun and self._outside >= _INSTRUCTIONS:
+            self._say(
+                "instructions are marked but steps are not: call on_step_begin() before the first instruction of each "
+                "iteration and on_step_end() after the last one"
+            )
+
+    def step_begins(self, *, left_open: bool) -> None:
+        """A step begins; `left_open`: while the one before has not ended."""
+        self._steps_begun += 1
+        self._open_steps += left_open
+        if self._open_steps >= _STEPS:
+            self._say(
+                f"on_step_begin was called {_STEPS} times without on_step_end in between: call on_step_end() after the "
+                "last instruction of each iteration"
+            )
+
+    def step_ended(self, codes: Iterable[int], name_of: Callable[[int], str]) -> None:
+        """Judges a complete step by the codes of its marks."""
+        self._open_steps = 0
+        began: Counter[int] = Counter()
+        ended: Counter[int] = Counter()
+        for code in codes:
+            if code & 0xFF == BEGIN:
+                began[code >> 8] += 1
+            elif code & 0xFF == END:
+                ended[code >> 8] += 1
+        unknown_end, self.unknown_end = self.unknown_end, None
+        if began and began == ended and unknown_end is None:
+            self.done = True
+            return
+        self._wrong_name = unknown_end or self._wrong_name
+        self._wrong_steps += 1
+        if self._wrong_steps >= _STEPS:
+            self._say(self._what_is_wrong(began, ended, name_of))
+
+    def _what_is_wrong(self, began: Counter[int], ended: Counter[int], name_of: Callable[[int], str]) -> str:
+        other = f"; it was called with {self._wrong_name!r}, which never began" if self._wrong_name else ""
+        if not began and not ended and not other:
+            return (
+                f"no instruction was marked in {_STEPS} steps: call on_instruction_begin(name) before and "
+                "on_instruction_end(name) after each forward and backward of a micro-batch, within the step"
+            )
+        counts = [(name_of(place), began[place], ended[place]) for place in sorted(began.keys() | ended.keys())]
+        shown = ", ".join(f"{name!r} began {n} times and ended {m} times" for name, n, m in counts if n != m)
+        return (
+            f"the marks of instructions do not match ({shown or 'on_instruction_end is called for another name'}): "
+            f"call on_instruction_end with the name that on_instruction_begin was called with, once for each{other}"
+        )
+
+    def _say(self, text: str) -> None:
+        if not self.done:
+            self.done = True
+            self._report(f"{text}. Until then clocks are not lowered as they could be, because nothing can be measured")

@@ -1,0 +1,60 @@
+"""Where schedules come from. The optimizer asks its feed once per step and gives what is due to the switcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from pfo_fs.ipc.messages import NewSchedule, RankPlan, ToTraining
+from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, Suspend
+
+ScheduleUpdate: TypeAlias = "PendingSchedule[RankPlan] | Suspend | Resume"
+"""What a feed asks the switcher to do."""
+
+# Reasons for default clocks.
+DIRECTORY_LOST = "directory lost"
+LEASE_OVER = "lease over"
+SCHEDULE_MISSED = "schedule missed"
+BROADCAST_LOST = "broadcast lost"
+
+DIRECTORY_LOST_TEXT = "the shared directory has not answered for a long time; default clocks until it does"
+LEASE_OVER_TEXT = (
+    "the process that follows the straggler has not reported in time; default clocks until it reports again"
+)
+
+
+class ScheduleFeed(Protocol):
+    """The source of this rank's schedules."""
+
+    def step_begin(
+        self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]
+    ) -> Sequence[ScheduleUpdate]:
+        """Returns what is new at this step, in order. Never raises and never waits without a bound.
+
+        Args:
+            step: The step that begins.
+            iter_time_s: How long the last step took; None before there was one.
+            messages: What the helper of this host has sent since the last step.
+        """
+
+    def close(self) -> None:
+        """Ends the feed, at the end of training."""
+
+
+class NoFeed:
+    """No schedules: coordination is off."""
+
+    def step_begin(
+        self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]
+    ) -> Sequence[ScheduleUpdate]:
+        """Returns nothing."""
+        return ()
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def pending_for(rank: int, schedule: NewSchedule, start_step: int) -> PendingSchedule[RankPlan]:
+    """Returns the part of a schedule that concerns `rank`; a rank without a part keeps default clocks."""
+    mine = schedule.plan_of(rank) or RankPlan([])
+    return PendingSchedule(schedule.number, start_step, schedule.steps, mine)

@@ -1,0 +1,192 @@
+"""The parts of the default policy that are not measuring: goals, noise, corrections, what people are told."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler_jobs import make_job, one_f_one_b, order_of
+
+from pfo_fs.autotune.corrections import Corrections
+from pfo_fs.autotune.iteration_watch import IterationWatch
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_measurements import JobMeasurements
+from pfo_fs.autotune.noise import IterationNoise
+from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal, goal_of, target_of
+from pfo_fs.autotune.status_text import goal_text, measured_text
+from pfo_fs.autotune.window_results import FullSpeed, full_speed_of, measured_results, relative_noise
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, Straggler, Target
+from pfo_fs.scheduler.base import IterationTime
+
+NO_SLOWDOWN = Target(slowdown=1.0)
+
+
+def layout(pp: int = 2, dp: int = 1) -> JobLayout:
+    job, infos = make_job(pp, dp)
+    orders = {info.rank: order_of(one_f_one_b(info.pp_rank, pp, 3)) for info in infos}
+    return JobLayout(job, infos, lambda: orders)
+
+
+def result(rank: int, iter_s: float = 2.0, span_s: float = 1.5, joules: float = 100.0) -> ProfilingResult:
+    return ProfilingResult(rank=rank, iter_time=[iter_s] * 2, iter_energy=[joules] * 2, iter_span=[span_s] * 2)
+
+
+# ---- goals
+
+
+def test_an_announced_straggler_and_a_found_one_are_one_pipeline_with_the_larger_slowdown() -> None:
+    inputs = PlanInputs(straggler=Straggler(slowdown=1.3, pipeline=1), slow_pipelines={1: 1.1, 2: 1.2})
+    goal = goal_of(inputs, NO_SLOWDOWN)
+    assert goal.slowdowns == {1: 1.3, 2: 1.2}
+    assert goal.slowest == 1.3
+
+
+def test_a_straggler_without_a_pipeline_is_outside_of_the_job() -> None:
+    assert goal_of(PlanInputs(straggler=Straggler(slowdown=1.3)), NO_SLOWDOWN).slowdowns == {OUTSIDE_THE_JOB: 1.3}
+
+
+def test_the_target_of_a_person_wins_over_the_one_that_the_scheduler_was_started_with() -> None:
+    assert goal_of(PlanInputs(target=Target(power=900)), NO_SLOWDOWN).target == Target(power=900)
+    assert goal_of(PlanInputs(), NO_SLOWDOWN).target == NO_SLOWDOWN
+
+
+def test_an_announced_straggler_that_is_not_slower_leaves_its_pipeline_healthy() -> None:
+    inputs = PlanInputs(straggler=Straggler(slowdown=1.0, pipeline=1), slow_pipelines={2: 1.2})
+    assert goal_of(inputs, NO_SLOWDOWN).slow_pipelines == {2}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [((1.1, 5.0, None), "exactly one"), ((0.5, None, None), "slowdown: .* not 0.5"), ((None, None, -1.0), "power: ")],
+)
+def test_a_target_that_cannot_be_is_refused(given: tuple[float | None, ...], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        target_of(*given)
+
+
+# ---- noise
+
+
+def test_a_window_that_scatters_far_more_than_usual_tells_nothing() -> None:
+    noise = IterationNoise()
+    assert not any(noise.judge(0.004) for _ in range(3))
+    assert noise.judge(0.2)
+    assert not noise.judge(0.004)
+
+
+def test_a_job_that_always_scatters_is_not_noisy() -> None:
+    noise = IterationNoise()
+    for _ in range(3):
+        noise.add(0.06)
+    assert not noise.judge(0.08)
+
+
+def test_noise_is_that_of_the_pipeline_that_scatters_most() -> None:
+    assert relative_noise({0: [1.0, 1.0], 1: [1.0, 1.2]}) == pytest.approx(0.1286, abs=1e-4)
+    assert relative_noise({}) == 0.0
+
+
+# ---- corrections
+
+
+def test_the_second_correction_of_the_time_margin_is_a_secant_step() -> None:
+    corrections = Corrections()
+    assert corrections.next_time_margin(0.0, 0.02) == 0.02
+    assert corrections.next_time_margin(0.02, 0.01) == 0.04  # 0.02 of margin have won 0.01 of time
+
+
+def test_counting_anew_keeps_what_corrections_have_led_to() -> None:
+    corrections = Corrections(count=5, power_scale=0.9, full_speed_only=True)
+    corrections.count_anew()
+    assert (corrections.count, corrections.power_scale, corrections.full_speed_only) == (0, 0.9, True)
+
+
+# ---- windows
+
+
+def test_full_speed_is_that_of_the_healthy_one_of_two_pipelines() -> None:
+    job = layout(pp=1, dp=2)
+    full_speed = full_speed_of([result(0, 2.5, 2.0), result(1, 2.0, 1.5)], job)
+    assert full_speed == FullSpeed(span_s=1.5, energy_j=200.0, tail_s=0.5)
+
+
+def test_without_the_first_stage_of_any_pipeline_there_is_no_full_speed() -> None:
+    assert full_speed_of([result(1)], layout(pp=2)) is None
+
+
+def test_gpus_without_a_result_are_taken_for_average_ones() -> None:
+    full_speed = full_speed_of([result(0, joules=100), result(1, joules=300)], layout(pp=2, dp=2))
+    assert full_speed is not None
+    assert full_speed.energy_j == 800
+
+
+@pytest.mark.parametrize("odd", [{"iter_time": []}, {"iter_time": [0.0, 1.0]}, {"iter_span": [0.0, 1.0]}])
+def test_results_without_iterations_or_with_endless_speed_tell_nothing(odd: dict[str, list[float]]) -> None:
+    assert measured_results([result(0), result(1).model_copy(update=odd)]) == [result(0)]
+
+
+def test_a_schedule_of_another_length_than_the_order_is_not_what_ran() -> None:
+    short = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
+    assert layout().run_by(0, short) == [("forward", 0, 1200)]
+
+
+def test_a_slow_pipeline_is_not_measured() -> None:
+    measurements = JobMeasurements(layout(pp=1, dp=2))
+    measurements.slow_pipelines = frozenset({0})
+    assert [measurements.is_taken(rank) for rank in (0, 1)] == [False, True]
+    assert measurements.healthy_pipeline({0, 1}) == [1]
+
+
+# ---- iterations between windows
+
+
+def watched(spans: list[list[float]], noise: IterationNoise | None = None) -> list[PlanInputs]:
+    """What follows from iterations of two pipelines that should take 10 s, step by step."""
+    watch = IterationWatch(2, noise or IterationNoise())
+    inputs, found = PlanInputs(), []
+    for step, both in enumerate(spans):
+        times = [IterationTime(pipeline, step, 1, span_s) for pipeline, span_s in enumerate(both)]
+        inputs = watch.assess(times, inputs, goal_of(inputs, NO_SLOWDOWN), 10.0, 10.0, 10.0)
+        found.append(inputs)
+    return found
+
+
+def test_one_slow_pipeline_of_two_is_a_straggler() -> None:
+    assert watched([[10, 12], [10, 12]])[-1].slow_pipelines == {1: 1.2}
+
+
+def test_two_slow_pipelines_of_two_put_the_plan_in_question() -> None:
+    assert watched([[12, 12]] * 2)[-1] == PlanInputs(remeasure_epoch=1)
+
+
+def test_a_noisy_window_is_measured_again_whatever_iterations_take() -> None:
+    noise = IterationNoise()
+    noise.noisy_window = True
+    assert watched([[10, 10]], noise)[-1] == PlanInputs(remeasure_epoch=1)
+    assert not noise.noisy_window
+
+
+@pytest.mark.parametrize("span_s", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
+def test_iteration_times_that_cannot_be_are_not_looked_at(span_s: float) -> None:
+    assert watched([[10, span_s]] * 9)[-1] == PlanInputs()
+
+
+# ---- what people are told
+
+
+def test_a_target_that_is_impossible_and_stragglers_are_named() -> None:
+    goal = PlanGoal(Target(power=100), {OUTSIDE_THE_JOB: 1.1, 3: 1.25})
+    assert goal_text(goal, "250 W is the least", {3: "rank 12: thermal slowdown"}) == (
+        "target: at most 100 W, which is impossible: 250 W is the least; "
+        "pace of a straggler, 1.25 times as slow: announced, pipeline 3 (rank 12: thermal slowdown)"
+    )
+
+
+def test_what_a_plan_saves_is_compared_with_full_speed_at_the_power_of_now() -> None:
+    full_speed = FullSpeed(span_s=10.0, energy_j=1000.0, tail_s=1.0)
+    goal = PlanGoal(NO_SLOWDOWN, {})
+    assert measured_text(goal, full_speed, 10.1, 945.0, 1.05) == (
+        "measured: 10.0% less energy at +1.00% time than at the highest clocks"
+    )
+    assert measured_text(goal, full_speed, 10.0, 1100.0, 1.0).startswith("measured: 10.0% more energy")
+    assert measured_text(PlanGoal(Target(power=90), {}), full_speed, 9.0, 850.0, 1.0).endswith(", 85 W")
+    assert measured_text(goal, FullSpeed(10.0, 0.0, 1.0), 10.0, 0.0, 1.0) == ""

@@ -1,0 +1,201 @@
+"""Finding new jobs among whatever else lies in `jobs/`."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from pathlib import Path
+
+import pytest
+from clock import Clock
+from jobs import make_job
+
+from pfo_fs.coordination import Coordinator
+from pfo_fs.coordination.job_folders import LOOK_TAKES_S, JobFolders
+from pfo_fs.errors import StoreError
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+
+DAY_S = 24 * 3600.0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    SharedDirectory(Files(tmp_path / "pfo", create=True)).make_folders()
+    return tmp_path / "pfo"
+
+
+def folders_in(root: Path, clock: Clock, archive_after_s: float = 7 * DAY_S) -> JobFolders:
+    shared = SharedDirectory(Files(root))
+
+    def make(job_id: str) -> Coordinator:
+        return Coordinator(shared.job(job_id), PFOSettings(), kind="daemon", generation=1, monotonic=clock)
+
+    return JobFolders(shared, make, archive_after_s, clock)
+
+
+def look(folders: JobFolders, clock: Clock, seconds: float) -> list[str]:
+    """Looks as often as is asked for; returns the jobs that were found."""
+    found, end = [], clock.now + seconds
+    while clock.now < end:
+        outcome = folders.look()
+        found += [coordinator.folder.job_id for coordinator in outcome.jobs]
+        clock.now += outcome.again_in_s
+    return found
+
+
+def test_fifty_jobs_that_start_at_once_are_all_claimed_before_any_is_served(root: Path, clock: Clock) -> None:
+    jobs = [make_job(root, 1) for _ in range(50)]
+    assert len(folders_in(root, clock).look().jobs) == 50
+    for job in jobs:
+        claim = job.read_coordinator()
+        assert claim is not None
+        assert claim.kind == "daemon"
+
+
+def test_a_look_among_ten_thousand_empty_folders_takes_a_bounded_time(
+    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10_000):
+        (root / "jobs" / f"empty{number}").mkdir()
+    names, seen = JobFolder.names, []
+
+    def slow(self: JobFolder) -> set[str]:
+        clock.now += 0.01
+        seen.append(self.job_id)
+        return names(self)
+
+    monkeypatch.setattr(JobFolder, "names", slow)
+    folders = folders_in(root, clock)
+    before = clock.now
+    folders.look()
+    assert clock.now - before <= 2 * LOOK_TAKES_S
+    assert 1 <= len(seen) <= 20
+
+
+def test_a_job_that_comes_after_thousands_of_empty_folders_is_found_before_they_are_looked_at_again(
+    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = JobFolder.names
+
+    def slow(self: JobFolder) -> set[str]:
+        clock.now += 0.01
+        return names(self)
+
+    monkeypatch.setattr(JobFolder, "names", slow)
+    for number in range(1000):
+        (root / "jobs" / f"empty{number}").mkdir()
+    folders = folders_in(root, clock)
+    look(folders, clock, 30)
+    job = make_job(root, 1)
+    outcome = folders.look(list_now=True)
+    assert [coordinator.folder.job_id for coordinator in outcome.jobs] == [job.job_id]
+
+
+def test_an_empty_folder_is_looked_at_ever_more_rarely(
+    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, seen = JobFolder.names, []
+
+    def counted(self: JobFolder) -> set[str]:
+        seen.append(clock.now)
+        return names(self)
+
+    monkeypatch.setattr(JobFolder, "names", counted)
+    (root / "jobs" / "empty").mkdir()
+    look(folders_in(root, clock), clock, 3 * 3600)
+    assert len(seen) < 40
+    pauses = [later - sooner for sooner, later in itertools.pairwise(seen)]
+    assert pauses[0] < 0.1
+    assert pauses[-1] > 500
+
+
+def test_a_folder_that_gets_its_job_a_moment_later_is_claimed_soon(root: Path, clock: Clock) -> None:
+    job = make_job(root, 1)
+    path = root / job.path / "job.json"
+    content = path.read_bytes()
+    path.unlink()
+    folders = folders_in(root, clock)
+    assert look(folders, clock, 2) == []
+    path.write_bytes(content)
+    assert look(folders, clock, 3) == [job.job_id]
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x00" * 100])
+def test_a_damaged_job_is_logged_once_and_does_not_keep_others_from_being_found(
+    root: Path, clock: Clock, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    bad, good = make_job(root, 1), make_job(root, 1)
+    (root / bad.path / "job.json").write_bytes(content)
+    assert look(folders_in(root, clock), clock, 3600) == [good.job_id]
+    assert len(caplog.records) == 1
+
+
+def test_a_plain_file_or_a_link_in_place_of_a_job_is_left_alone(root: Path, clock: Clock) -> None:
+    (root / "jobs" / "file").write_text("hello")
+    (root / "jobs" / "link").symlink_to(root)
+    good = make_job(root, 1)
+    assert look(folders_in(root, clock), clock, 60) == [good.job_id]
+    assert (root / "jobs" / "file").read_text() == "hello"
+
+
+def test_an_error_that_is_not_foreseen_costs_only_the_job_that_makes_it(
+    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = make_job(root, 1), make_job(root, 1)
+    claim = Coordinator.claim
+
+    def fails(self: Coordinator, names: set[str]) -> bool:
+        if self.folder.job_id == bad.job_id:
+            raise ZeroDivisionError
+        return claim(self, names)
+
+    monkeypatch.setattr(Coordinator, "claim", fails)
+    assert look(folders_in(root, clock), clock, 60) == [good.job_id]
+
+
+def test_a_job_that_is_over_is_archived_after_its_time_and_not_served(root: Path, clock: Clock) -> None:
+    job = make_job(root, 1)
+    job.write_end(bodies.EndBody(reason="finished"))
+    folders = folders_in(root, clock, archive_after_s=100)
+    assert look(folders, clock, 90) == []
+    assert (root / job.path).exists()
+    look(folders, clock, 30)
+    assert not (root / job.path).exists()
+    assert (root / "archive" / job.job_id).exists()
+
+
+def test_a_folder_that_never_held_a_job_is_archived_like_one_that_is_over(root: Path, clock: Clock) -> None:
+    (root / "jobs" / "empty").mkdir()
+    look(folders_in(root, clock, archive_after_s=3600), clock, 3 * 3600)
+    assert not (root / "jobs" / "empty").exists()
+
+
+def test_a_job_that_cannot_be_archived_is_tried_again_rarely(
+    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = []
+
+    def fails(_: object, job_id: str) -> None:
+        tries.append(job_id)
+        raise StoreError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(SharedDirectory, "archive", fails)
+    make_job(root, 1).write_end(bodies.EndBody(reason="finished"))
+    look(folders_in(root, clock, archive_after_s=1), clock, 3600)
+    assert 2 <= len(tries) <= 8
+    assert len(caplog.records) == 1
+
+
+def test_a_job_whose_folder_is_gone_from_two_listings_is_told(root: Path, clock: Clock) -> None:
+    job = make_job(root, 1)
+    folders = folders_in(root, clock)
+    look(folders, clock, 2)
+    (root / job.path).rename(root / "elsewhere")
+    gone = []
+    for _ in range(60):
+        gone += folders.look().gone
+        clock.now += 1
+    assert gone == [job.job_id]
+    (root / "elsewhere").rename(root / job.path)
+    assert look(folders, clock, 2) == [job.job_id]

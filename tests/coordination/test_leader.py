@@ -1,0 +1,129 @@
+"""Daemons that lead, resign and wake up, in a real directory and on a virtual clock."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from clock import Clock
+
+from pfo_fs.coordination.leader import Leader
+from pfo_fs.errors import StoreError, StoreUnavailable
+from pfo_fs.store import Files, SharedDirectory, bodies
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedDirectory:
+    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
+    shared.make_folders()
+    return shared
+
+
+def daemon(shared: SharedDirectory, clock: Clock) -> Leader:
+    return Leader(SharedDirectory(shared.files), 3.0, "Manual", 1.0, clock)
+
+
+def look(leader: Leader, clock: Clock, seconds: float) -> None:
+    end = clock.now + seconds
+    while clock.now < end:
+        leader.look()
+        clock.now += 0.5
+
+
+def claim(shared: SharedDirectory, generation: int) -> None:
+    body = bodies.LeaderBody(generation=generation, nonce="other", host="there", pid=1)
+    assert shared.claim_generation(body)
+
+
+def test_a_leadership_that_has_ended_does_not_hold_again_when_the_same_daemon_leads_again(
+    shared: SharedDirectory, clock: Clock
+) -> None:
+    leader = daemon(shared, clock)
+    look(leader, clock, 1)
+    first = leader.leadership
+    assert first is not None
+    assert first.holds()
+    claim(shared, 2)
+    look(leader, clock, 2)
+    assert leader.leadership is None
+    look(leader, clock, 20)  # the other one is silent
+    second = leader.leadership
+    assert second is not None
+    assert second.generation == 3
+    assert second.holds()
+    assert not first.holds()
+
+
+def test_a_leadership_does_not_hold_once_another_daemon_has_claimed_though_the_leader_has_not_noticed(
+    shared: SharedDirectory, clock: Clock
+) -> None:
+    leader = daemon(shared, clock)
+    look(leader, clock, 1)
+    claim(shared, 2)
+    assert leader.leadership is not None
+    assert not leader.leadership.holds()
+
+
+def test_a_claim_whose_heartbeat_cannot_be_written_leads_all_the_same_and_tells_it_later(
+    shared: SharedDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = daemon(shared, clock)
+    with monkeypatch.context() as outage:
+
+        def fails(*_: object) -> None:
+            raise StoreUnavailable(errno.EIO, "no answer")
+
+        outage.setattr(SharedDirectory, "write_daemon", fails)
+        leader.look()
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                leader.look()
+    assert leader.leadership is not None
+    leader.look()
+    heartbeat = shared.read_daemon()
+    assert heartbeat is not None
+    assert heartbeat.generation == leader.leadership.generation == 1
+
+
+def test_a_leader_that_resigns_is_replaced_at_once(shared: SharedDirectory, clock: Clock) -> None:
+    first, second = daemon(shared, clock), daemon(shared, clock)
+    look(first, clock, 1)
+    second.look()
+    assert second.leadership is None
+    first.resign()
+    second.look()
+    assert second.leadership is not None
+    assert second.leadership.generation == 2
+
+
+def test_a_deposed_leader_does_not_say_goodbye_for_the_one_that_leads_now(
+    shared: SharedDirectory, clock: Clock
+) -> None:
+    first = daemon(shared, clock)
+    look(first, clock, 1)
+    claim(shared, 2)
+    first.resign()
+    heartbeat = shared.read_daemon()
+    assert heartbeat is not None
+    assert not heartbeat.stopped
+
+
+def test_of_two_daemons_that_find_a_silent_leader_one_leads(shared: SharedDirectory, clock: Clock) -> None:
+    look(daemon(shared, clock), clock, 1)
+    others = [daemon(shared, clock) for _ in range(2)]
+    for _ in range(60):
+        for other in others:
+            other.look()
+        clock.now += 0.5
+    assert sum(other.leadership is not None for other in others) == 1
+    assert shared.last_generation() == 2
+
+
+def test_a_daemon_with_another_scheduler_than_the_leader_warns_once(
+    shared: SharedDirectory, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    look(daemon(shared, clock), clock, 1)
+    other = Leader(SharedDirectory(shared.files), 600.0, "PointSolution", 1.0, clock)
+    look(other, clock, 10)
+    assert caplog.text.count("start both with the same scheduler") == 1

@@ -1,0 +1,56 @@
+"""A cause is logged once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from clock import Clock
+from coordinator_jobs import coordinate, poll
+
+from pfo_fs.coordination.log_once import GONE_AFTER_S, LogOnce
+from pfo_fs.store import JobFolder
+
+
+@pytest.fixture
+def once(clock: Clock) -> LogOnce:
+    return LogOnce(logging.getLogger("once"), clock)
+
+
+def test_a_cause_that_stays_is_logged_once(once: LogOnce, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(1000):
+        once.log(logging.WARNING, "full disk")
+        clock.now += GONE_AFTER_S / 2
+    assert caplog.text.count("full disk") == 1
+
+
+def test_a_cause_that_was_gone_for_long_is_logged_again(
+    once: LogOnce, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        once.log(logging.WARNING, "full disk")
+        clock.now += 1 + GONE_AFTER_S
+    assert caplog.text.count("full disk") == 2
+
+
+def test_two_causes_in_turn_are_logged_once_each(once: LogOnce, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(100):
+        for text in ("full disk", "no answer"):
+            once.log(logging.WARNING, text)
+            clock.now += 60
+    assert len(caplog.records) == 2
+
+
+def test_more_and_more_causes_take_no_more_and_more_memory(once: LogOnce) -> None:
+    for number in range(5000):
+        once.log(logging.WARNING, f"job {number} is damaged")
+    assert len(once._reported) <= 200
+
+
+def test_a_damaged_job_is_logged_once_however_long_it_stays(
+    folder: JobFolder, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder.files.root / folder.path / "ranks" / "1.json").write_text("damaged")
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 1800)
+    assert caplog.text.count("ranks/1.json") == 1

@@ -1,0 +1,79 @@
+"""A folder or a file that is away for a moment is not a file that was removed."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from clock import Clock
+from coordinator_jobs import clock_mhz, coordinate, poll, say_yaml
+
+from pfo_fs.errors import StoreUnavailable
+from pfo_fs.store import JobFolder
+
+
+def test_a_job_folder_that_is_away_for_a_while_does_not_count_as_a_removed_yaml(
+    folder: JobFolder, clock: Clock
+) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 4)
+    assert clock_mhz(folder) == 1200
+    path = folder.files.root / folder.path
+    os.rename(path, path.with_name("away"))
+    poll(coordinator, clock, 60)
+    os.rename(path.with_name("away"), path)
+    poll(coordinator, clock, 2)
+    assert clock_mhz(folder) == 1200
+    assert folder.schedule_numbers() == [0, 1]
+    assert coordinator.state == "running"
+
+
+def test_a_listing_that_fails_does_not_count_as_one_without_the_yaml(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> set[str]:
+        raise StoreUnavailable(errno.EIO, "no answer")
+
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 4)
+    with monkeypatch.context() as outage:
+        outage.setattr(JobFolder, "names", fails)
+        poll(coordinator, clock, 60)
+    poll(coordinator, clock, 2)
+    assert folder.schedule_numbers() == [0, 1]
+
+
+def test_a_yaml_that_an_editor_replaces_again_and_again_is_not_removed(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listed, but not there when it is read: between the two a new file is put in its place."""
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    say_yaml(folder, "all: 1200\n")
+    poll(coordinator, clock, 4)
+    with monkeypatch.context() as editor:
+        editor.setattr(JobFolder, "read_yaml", lambda _: None)
+        poll(coordinator, clock, 10)
+    assert folder.schedule_numbers() == [0, 1]
+
+
+def test_a_yaml_that_was_refused_unread_and_then_removed_is_not_a_problem_any_more(
+    folder: JobFolder, clock: Clock
+) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    (folder.files.root / folder.path / "schedule.yaml").mkdir()
+    poll(coordinator, clock, 4)
+    current = folder.read_current()
+    assert current is not None
+    assert current.yaml_problem
+    (folder.files.root / folder.path / "schedule.yaml").rmdir()
+    poll(coordinator, clock, 6)
+    current = folder.read_current()
+    assert current is not None
+    assert not current.yaml_problem

@@ -1,0 +1,49 @@
+"""A helper client for tests: what the helper sends is put into it, and what it was sent can be read."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pfo_fs.ipc import messages
+from pfo_fs.ipc.messages import Message, NewSchedule, ToTraining
+
+
+class FakeClient:
+    """What training uses of a `HelperClient`."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.may_revive = True
+        self.inbox: deque[ToTraining] = deque()
+        self.sent: list[Message] = []
+        self.told_on_revival: list[list[Message]] = []
+        self.closed = False
+
+    def poll(self) -> ToTraining | None:
+        return self.inbox.popleft() if self.inbox and not self.lost else None
+
+    def send(self, message: Message) -> None:
+        if not self.lost:
+            self.sent.append(message)
+
+    def die(self) -> None:
+        """The helper dies; what it has sent and was not read is gone, and so is what it knew."""
+        self.lost = True
+        self.inbox.clear()
+
+    def revive(self, joining: list[Message]) -> bool:
+        if self.may_revive:
+            self.lost = False
+            self.told_on_revival.append(joining)
+            self.sent += joining
+        return self.may_revive
+
+    def wait_for(self, kind: type[NewSchedule], timeout_s: float) -> NewSchedule | messages.Refused | None:
+        for message in self.inbox:
+            if isinstance(message, kind):
+                self.inbox.remove(message)
+                return message
+        return None
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,72 @@
+"""The one reader and writer of profile CSVs: exact on the way there and back, and never more than a PlanError."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pfo_fs.errors import PlanError
+from pfo_fs.planner import profile_csv
+from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, read_table, table_text
+
+HEADER = ",".join(COLUMNS) + "\n"
+cells = st.one_of(
+    st.sampled_from(["", "0", "forward", "1410", "0.1", "1e999", "nan", "-1", '"', "1_0", "\x00", "9" * 400, "0x10"]),
+    st.text(max_size=8),
+)
+
+
+@given(
+    st.one_of(st.text(), st.lists(st.lists(cells, max_size=7).map(",".join)).map(lambda rows: HEADER + "\n".join(rows)))
+)
+@example(HEADER + "0,forward,1410,0.1,20\n0,forward,1410,0.1,20,1\n")
+@example(HEADER + '0,"forward,1410,0.1,20\n')
+@example("," * 100_000)
+def test_whatever_a_file_holds_it_is_a_table_or_a_plan_error(text: str) -> None:
+    try:
+        table = parse_table(text, "p.csv")
+    except PlanError as error:
+        assert str(error).startswith("p.csv")
+    else:
+        assert set(COLUMNS) <= set(table.columns)
+        assert (table["time"] > 0).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(50, 2000), *[st.floats(1e-9, 1e5)] * 2))
+)
+def test_what_is_written_is_read_exactly(rows: list[tuple[int, str, int, float, float]]) -> None:
+    table = parse_table(table_text(rows, COLUMNS), "p.csv")
+    assert [tuple(row) for row in table.itertuples(index=False)] == rows
+
+
+def test_rows_keep_the_line_numbers_of_the_file() -> None:
+    table = parse_table(HEADER + "\n0,forward,1410,0.1,20\n\n0,backward,1410,0.1,20\n", "p.csv")
+    assert table.index.tolist() == [3, 5]
+
+
+def test_cells_of_optional_columns_that_hold_no_usable_number_are_missing() -> None:
+    header = ",".join((*COLUMNS, *MEASURED_COLUMNS))
+    table = parse_table(f"{header}\n0,forward,1410,0.1,20,inf,-1,many,1e300\n", "p.csv")
+    assert table[list(MEASURED_COLUMNS)].isna().to_numpy().all()
+
+
+def test_a_rank_that_is_not_a_whole_number_is_named() -> None:
+    with pytest.raises(PlanError, match=r"row 2, column rank: '0.5' is not a rank"):
+        parse_table("rank," + HEADER + "0.5,0,forward,1410,0.1,20\n", "p.csv")
+
+
+def test_a_column_that_is_there_twice_is_named() -> None:
+    with pytest.raises(PlanError, match="column time is there twice"):
+        parse_table("stage,instruction,frequency,time,energy,time\n", "p.csv")
+
+
+def test_a_file_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_csv, "MAX_PROFILE_BYTES", 100)
+    path = tmp_path / "p.csv"
+    path.write_text(HEADER + "0,forward,1410,0.1,20\n" * 10)
+    with pytest.raises(PlanError, match="larger than 100 bytes"):
+        read_table(path)

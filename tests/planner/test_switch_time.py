@@ -1,0 +1,119 @@
+"""Plans where a clock change costs time: never late, and never behind the simple means, whatever the profile."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfo_fs.errors import Impossible
+from pfo_fs.planner import (
+    Measurement,
+    Plan,
+    Planner,
+    Problem,
+    Profile,
+    all_maximum,
+    make_pipeline,
+    one_frequency,
+    one_per_stage,
+)
+
+
+def noisy_profile(
+    seed: int, stages: int = 4, clocks: int = 20, plateau: int = 8, noise: float = 0.01, penalty: float = 0.015
+) -> Profile:
+    """A profile as of a power-limited board: the highest clocks differ by noise only, and the top one is slower."""
+    rng = random.Random(seed)
+    table = {}
+    for stage in range(stages):
+        work = rng.uniform(0.9, 1.1)
+        for name, seconds in (("forward", 0.02), ("backward", 0.045)):
+            rows = []
+            for number in range(clocks):
+                lowered = max(0, number - plateau) / clocks
+                time_s = seconds * work * (0.3 + 0.7 / (1 - 0.6 * lowered)) * (1 + rng.gauss(0, noise))
+                time_s *= 1 + penalty * (number == 0)
+                power_w = (90 + 210 * (1 - 0.6 * lowered) ** 2.5) * (1 + rng.gauss(0, noise))
+                rows.append(Measurement(1410 - 15 * number, time_s, time_s * power_w))
+            table[stage, name] = rows
+    return Profile(table, f"noisy {seed}")
+
+
+def problem_of(seed: int, switch_time_s: float, schedule: str = "1f1b", ranks: int = 4) -> Problem:
+    stages = 2 * ranks if schedule in ("interleaved", "zb-v") else ranks
+    pipeline = make_pipeline(schedule, stages, 2 * ranks, num_ranks=ranks)
+    names = sorted({instruction.name for instruction in pipeline.instructions})
+    return Problem(pipeline, noisy_profile(seed, stages).derived(names), 75.0, switch_time_s=switch_time_s)
+
+
+def simple_plans(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> list[Plan]:
+    plans = [all_maximum(problem).replace(straggler_s=straggler_s)]
+    for simple in (one_frequency, one_per_stage):
+        try:
+            plans.append(simple(problem, deadline_s, straggler_s))
+        except Impossible:
+            continue
+    return [plan for plan in plans if plan.iteration_time_s <= deadline_s]
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+@pytest.mark.parametrize("switch_time_s", [0.001, 0.005])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_plan_is_slower_than_the_highest_clocks_where_no_slowdown_was_asked(
+    seed: int, switch_time_s: float, thorough: bool
+) -> None:
+    problem = problem_of(seed, switch_time_s)
+    maximum = all_maximum(problem)
+    plan = Planner(problem, thorough=thorough).at(deadline=maximum.iteration_time_s)
+    assert plan.iteration_time_s <= maximum.iteration_time_s
+    assert plan.energy_j < maximum.energy_j
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from([0.0003, 0.001, 0.005, 0.03]),
+    st.sampled_from(["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"]),
+    st.sampled_from([1.0, 1.01, 1.1, 1.5]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_plan_is_within_its_deadline_and_never_behind_one_clock_per_stage(
+    seed: int, switch_time_s: float, schedule: str, slowdown: float, straggler: bool, thorough: bool
+) -> None:
+    problem = problem_of(seed, switch_time_s, schedule, ranks=2)
+    deadline_s = slowdown * all_maximum(problem).iteration_time_s
+    planner = Planner(problem, thorough=thorough)
+    plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
+    assert plan.iteration_time_s <= deadline_s
+    simple = simple_plans(problem, deadline_s, deadline_s if straggler else None)
+    assert plan.energy_j <= min(other.energy_j for other in simple) * (1 + 1e-9)
+    assert plan.lower_bound_j is not None
+    assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
+
+
+def test_the_fastest_plan_is_no_slower_than_any_simple_one() -> None:
+    problem = problem_of(5, 0.005)
+    assert Planner(problem).fastest_s <= all_maximum(problem).iteration_time_s
+
+
+def test_a_frontier_with_switch_time_is_within_each_deadline_and_never_behind_one_clock_per_stage() -> None:
+    problem = problem_of(7, 0.001)
+    fastest_s = Planner(problem).fastest_s
+    deadlines_s = [fastest_s * share for share in (1.0, 1.02, 1.1, 1.3)]
+    for plan, deadline_s in zip(Planner(problem).at_each(deadlines_s), deadlines_s, strict=True):
+        assert plan.iteration_time_s <= deadline_s
+        assert all(plan.energy_j <= other.energy_j * (1 + 1e-9) for other in simple_plans(problem, deadline_s))
+
+
+def test_a_rank_whose_instructions_share_no_clock_is_planned_all_the_same() -> None:
+    table = {
+        (0, "forward"): [Measurement(1400, 0.1, 30.0), Measurement(1300, 0.11, 25.0)],
+        (0, "backward"): [Measurement(1410, 0.2, 60.0), Measurement(1310, 0.22, 50.0)],
+    }
+    problem = Problem(make_pipeline("1f1b", 1, 3), Profile(table), 50.0, switch_time_s=0.01)
+    maximum = all_maximum(problem)
+    assert Planner(problem).at(deadline=maximum.iteration_time_s).iteration_time_s <= maximum.iteration_time_s

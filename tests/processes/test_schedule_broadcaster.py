@@ -1,0 +1,53 @@
+"""The exchange of schedules between real processes, by gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+HERE = Path(__file__).parent
+RANKS = 3
+
+
+def play(**given: Any) -> list[dict[str, Any]]:
+    """Runs the program on all ranks; returns what they said."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
+            *(str(HERE / "broadcast_program.py"), json.dumps(given)),
+        ],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_packets_arrive_on_all_ranks_at_the_same_step_and_the_newest_offer_wins() -> None:
+    lines = play(steps=40, offers={"1": "x", "2": "y", "20": "z" * 100_000})
+    assert [line["first"] for line in lines if "first" in line] == ["first"] * RANKS
+    arrived = [(line["step"], line["packet"][:3]) for line in lines if "packet" in line]
+    assert len(arrived) % RANKS == 0
+    assert {packet for _, packet in arrived} >= {"y", "zzz"}
+    assert len(set(arrived)) == len(arrived) // RANKS, "each packet at one step"
+    assert not [line for line in lines if "lost" in line]
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_an_exchange_that_fails_on_one_rank_is_noticed_by_all_others_within_a_few_steps(rank: int) -> None:
+    lines = play(steps=40, offers={"1": "x"}, fails=[rank, 20])
+    lost = {line["rank"]: line["step"] for line in lines if "lost" in line}
+    assert sorted(lost) == list(range(RANKS))
+    assert lost[rank] == 20
+    assert max(lost.values()) <= 30
+    assert len([line for line in lines if "done" in line]) == RANKS, "and training ends as always"

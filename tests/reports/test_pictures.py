@@ -1,0 +1,101 @@
+"""Pictures: in the page they follow its theme and name what is pointed at; as files they are the same every time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from planner_problems import random_profile
+
+from pfo_fs.planner import Plan, Planner, Problem, all_maximum, make_pipeline
+from pfo_fs.reports.figures import COLOURS, drawing, page_axes, page_figure, round_values, svg_of
+from pfo_fs.reports.forecast import Curve
+from pfo_fs.reports.frontier_picture import Dot, draw_frontier, frontier_svg
+from pfo_fs.reports.pipeline_picture import draw_pipeline, pipeline_svg
+from pfo_fs.reports.timeline import Laid
+
+SVG = "{http://www.w3.org/2000/svg}"
+CURVE = Curve([(1.0, 900.0), (1.1, 800.0), (1.2, 780.0)], [(1.0, 880.0), (1.2, 760.0)], False)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    pipeline = make_pipeline("1f1b", 2, 4)
+    profile = random_profile(random.Random(1), pipeline, 5)
+    return Planner(Problem(pipeline, profile, 80.0)).at(slowdown=1.1)
+
+
+def titles(svg: str) -> list[str]:
+    return [element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}title")]
+
+
+def test_points_of_the_frontier_have_tooltips_in_their_order() -> None:
+    svg = frontier_svg(CURVE, [Dot(1.05, 850.0, "now", "in force, measured", "in force")], 1080, "wide")
+    assert titles(svg)[1:4] == ["planned: 1 s, 900 J", "planned: 1.1 s, 800 J", "planned: 1.2 s, 780 J"]
+    assert "in force, measured: 1.05 s, 850 J" in titles(svg)
+
+
+def test_other_dots_outside_of_the_frontier_are_left_out() -> None:
+    svg = frontier_svg(CURVE, [Dot(9.0, 9000.0, "other", "far away")], 1080, "wide")
+    assert not any("far away" in title for title in titles(svg))
+
+
+def test_a_picture_of_the_page_is_the_same_every_time() -> None:
+    assert frontier_svg(CURVE, [], 360, "narrow") == frontier_svg(CURVE, [], 360, "narrow")
+
+
+def test_a_picture_of_the_page_has_no_colours_of_its_own_but_those_of_scales() -> None:
+    svg = frontier_svg(CURVE, [Dot(1.05, 850.0, "maximum", "highest clocks", "highest clocks")], 1080, "wide")
+    assert "var(--accent)" in svg
+    assert not [value for value in COLOURS.values() if value in svg]
+
+
+def test_names_from_files_are_text_in_a_picture() -> None:
+    name = "<script>$a$</script>"
+    with drawing():
+        figure = page_figure(100, 50)
+        axes = page_axes(figure, 0, 0, 100, 50)
+        axes.set_title(name)
+        axes.plot([1], [2], "o", gid="points")
+        svg = svg_of(figure, name, tooltips={"points": [name]})
+    assert "<script" not in svg
+    assert titles(svg) == [name, name]
+
+
+def test_every_instruction_is_a_box_in_each_scale(plan: Plan) -> None:
+    powers = [m.energy_j / m.time_s for m in plan.measurements]
+    laid = Laid(plan.problem.pipeline, plan.timing.starts_s, plan.times_s, plan.frequencies_mhz, powers)
+    svg = pipeline_svg("a pipeline", laid, plan.iteration_time_s, {"clock": (500, 1400), "power": (80, 400)})
+    for kind in ("clock", "power"):
+        layers = [g for g in ElementTree.fromstring(svg).iter(f"{SVG}g") if g.get("class") == f"layer {kind}"]
+        boxes = sum(path.attrib["d"].count("M") for layer in layers for path in layer)
+        assert boxes == len(plan.problem.pipeline.instructions)
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_files_of_plans_are_written_and_the_same_every_time(plan: Plan, tmp_path: Path, suffix: str) -> None:
+    for name in ("a", "b"):
+        draw_pipeline(plan, tmp_path / f"pipeline-{name}.{suffix}")
+        draw_frontier([plan], tmp_path / f"frontier-{name}.{suffix}", [[all_maximum(plan.problem)]], "$title$")
+    for kind in ("pipeline", "frontier"):
+        first, second = (tmp_path / f"{kind}-{name}.{suffix}" for name in ("a", "b"))
+        assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "about", "expected"),
+    [
+        (0.0, 1.0, 5, (1, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])),
+        (740.0, 1430.0, 3, (0, [750, 1000, 1250])),
+        (0.0, 0.009, 4, (4, [0.0, 0.0025, 0.005, 0.0075])),
+        (5.0, 5.0, 4, (0, [5.0])),
+    ],
+)
+def test_ticks_are_round_values_with_as_many_decimals_as_they_need(
+    low: float, high: float, about: int, expected: tuple[int, list[float]]
+) -> None:
+    places, ticks = round_values(low, high, about)
+    assert places == expected[0]
+    assert ticks == pytest.approx(expected[1])

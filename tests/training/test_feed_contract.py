@@ -1,0 +1,382 @@
+"""What both schedule feeds promise, whatever happens between the ranks and the process that schedules.
+
+Messages are late, lost, doubled or out of order, helpers die and come back, leases end, and the exchange between ranks
+fails on one of them. The promises are written once, in `FeedContract`; each feed has a machine that makes its faults.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from fake_helper import FakeClient
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pfo_fs.ipc import transport
+from pfo_fs.ipc.messages import (
+    DirectoryBack,
+    DirectoryLost,
+    JoinJob,
+    LeaseRenewed,
+    NewSchedule,
+    RankPlan,
+    ScheduleApplied,
+    ToTraining,
+)
+from pfo_fs.training.broadcast_feed import BroadcastFeed
+from pfo_fs.training.helper_feed import HelperFeed
+from pfo_fs.training.helper_link import HelperLink
+from pfo_fs.training.schedule_feed import ScheduleFeed
+from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher, Suspend
+from pfo_fs.training.warn_once import WarnOnce
+
+RANKS = 3
+FLIGHT_STEPS = 3
+JOIN = JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body={})
+
+
+def new_schedule(number: int, start_step: int = 0, steps: int = 0) -> NewSchedule:
+    """A schedule whose clock says its number."""
+    plan = RankPlan([("forward", 100 + number)])
+    return NewSchedule(
+        number=number, start_step=start_step, steps=steps, plans=[plan], ranks=dict.fromkeys(range(RANKS), 0)
+    )
+
+
+class Rank:
+    """A rank with a feed, as the optimizer connects them."""
+
+    def __init__(self, world: FeedContract, number: int) -> None:
+        self.client = FakeClient()
+        self.warn = WarnOnce()
+        self.link = HelperLink(self.warn, world.now)
+        self.link.client = self.client
+        self.link.send_kept(JOIN)
+        self.feed: ScheduleFeed = world.make_feed(number, self.warn)
+        self.switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set, lambda text, reason: None)
+        self.runs: int | None = None
+        self.heard: set[int] = set()
+
+    def _set(self, plan: RankPlan | None) -> None:
+        self.runs = plan.frequencies[0][1] - 100 if plan is not None and plan.frequencies else None
+
+    def run_step(self, step: int) -> None:
+        for update in self.feed.step_begin(step, 0.1, self.link.poll()):
+            if isinstance(update, PendingSchedule):
+                self.heard.add(update.number)
+            self.switcher.take(update)
+        applied = self.switcher.step_begin(step)
+        if applied is not None:
+            self.link.send_kept(ScheduleApplied(number=applied.number, step=step, late=False))
+
+
+class FeedContract(RuleBasedStateMachine):
+    """The promises, and the faults that both feeds have in common."""
+
+    @initialize()
+    def begin(self) -> None:
+        logging.getLogger("pfo_fs").setLevel(logging.CRITICAL)
+        self.now_s = 1000.0
+        self.step = -1
+        self.published: list[NewSchedule] = []
+        self.ranks = [Rank(self, number) for number in range(RANKS)]
+        self.mail: list[list[ToTraining]] = [[] for _ in range(RANKS)]
+        self.lease_until_s: float | None = None
+
+    def teardown(self) -> None:
+        logging.getLogger("pfo_fs").setLevel(logging.NOTSET)
+
+    def now(self) -> float:
+        return self.now_s
+
+    def make_feed(self, rank: int, warn: WarnOnce) -> ScheduleFeed:
+        raise NotImplementedError
+
+    def readers(self) -> list[int]:
+        """The ranks whose helper sends them schedules."""
+        raise NotImplementedError
+
+    def has_heard_what_is_due(self, rank: int) -> bool:
+        """Whether this rank can know what it should run."""
+        raise NotImplementedError
+
+    # ---- what happens
+
+    @rule(start_in=st.integers(1, 6), steps=st.sampled_from([0, 0, 0, 5]))
+    def publish(self, start_in: int, steps: int) -> None:
+        schedule = new_schedule(len(self.published), max(self.step, 0) + start_in, steps)
+        self.published.append(schedule)
+        for rank in self.readers():
+            self.mail[rank].append(schedule)
+
+    @rule(lease_s=st.sampled_from([0.0, 0.5, 5.0]))
+    def renew_lease(self, lease_s: float) -> None:
+        for rank in self.readers():
+            self.mail[rank].append(LeaseRenewed(lease_s=lease_s))
+
+    @rule(rank=st.integers(0, RANKS - 1), which=st.integers(0, 3), twice=st.booleans())
+    def deliver(self, rank: int, which: int, twice: bool) -> None:
+        if which < len(self.mail[rank]):
+            message = self.mail[rank].pop(which)
+            if not self.ranks[rank].client.lost:
+                self.ranks[rank].client.inbox.extend([message] * (1 + twice))
+
+    @rule()
+    def deliver_all(self) -> None:
+        for rank, mail in enumerate(self.mail):
+            if not self.ranks[rank].client.lost:
+                self.ranks[rank].client.inbox.extend(mail)
+            mail.clear()
+
+    @rule(rank=st.integers(0, RANKS - 1), which=st.integers(0, 3))
+    def drop(self, rank: int, which: int) -> None:
+        if which < len(self.mail[rank]):
+            self.mail[rank].pop(which)
+
+    @rule(rank=st.integers(0, RANKS - 1))
+    def helper_dies(self, rank: int) -> None:
+        self.ranks[rank].client.die()
+
+    @rule(rank=st.integers(0, RANKS - 1), lost=st.booleans())
+    def directory_hangs_or_answers(self, rank: int, lost: bool) -> None:
+        self.mail[rank].append(DirectoryLost() if lost else DirectoryBack())
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 10.0]), order=st.permutations(range(RANKS)))
+    def run_step(self, seconds: float, order: list[int]) -> None:
+        self.now_s += seconds
+        self.step += 1
+        for number in order:
+            rank = self.ranks[number]
+            revivals = len(rank.client.told_on_revival)
+            rank.run_step(self.step)
+            if len(rank.client.told_on_revival) > revivals:
+                assert JOIN in rank.client.told_on_revival[-1]
+                if self.published and number in self.readers():
+                    rank.client.inbox.append(self.published[-1])  # what a new helper reads first
+
+    @rule()
+    def heal(self) -> None:
+        """Everything is told to all, and time passes: all ranks run the newest schedule, or are at default clocks."""
+        for _ in range(3):
+            self.run_step(10.0, list(range(RANKS)))  # helpers come back
+        for number in self.readers():
+            inbox = self.ranks[number].client.inbox
+            inbox.extend([*self.published, LeaseRenewed(lease_s=0.0)])
+        for rank in self.ranks:
+            rank.client.inbox.append(DirectoryBack())
+        for mail in self.mail:
+            mail.clear()
+        for _ in range(12):
+            self.run_step(0.1, list(range(RANKS)))
+        if self.published:
+            newest = self.published[-1]
+            assert {rank.runs for rank in self.ranks} <= {newest.number, None}
+            if not newest.steps and not self.exchange_has_failed():
+                assert {rank.runs for rank in self.ranks} == {newest.number}
+
+    def exchange_has_failed(self) -> bool:
+        return False
+
+    # ---- what both feeds promise
+
+    @invariant()
+    def ranks_are_on_the_same_schedule_or_at_default_clocks(self) -> None:
+        informed = [rank for number, rank in enumerate(self.ranks) if self.has_heard_what_is_due(number)]
+        assert len({rank.runs for rank in informed} - {None}) <= 1
+
+    @invariant()
+    def a_schedule_that_was_measured_long_enough_is_not_followed_any_more(self) -> None:
+        for rank in self.ranks:
+            if rank.runs is not None and self.published[rank.runs].steps:
+                assert self.step < self.first_step(rank.runs) + self.published[rank.runs].steps
+
+    def first_step(self, number: int) -> int:
+        return self.published[number].start_step
+
+
+class HelperFeedMachine(FeedContract):
+    """Each rank hears from the helper of its host."""
+
+    def make_feed(self, rank: int, warn: WarnOnce) -> ScheduleFeed:
+        return HelperFeed(rank, monotonic=self.now)
+
+    def readers(self) -> list[int]:
+        return list(range(RANKS))
+
+    def has_heard_what_is_due(self, rank: int) -> bool:
+        due = [schedule.number for schedule in self.published if schedule.start_step <= self.step]
+        return not due or max(due) in self.ranks[rank].heard
+
+    @invariant()
+    def a_rank_that_knows_of_a_schedule_it_missed_is_at_default_clocks_until_the_next(self) -> None:
+        for rank in self.ranks:
+            started = [number for number in rank.heard if self.published[number].start_step <= self.step]
+            if started:
+                to_come = set(range(max(started) + 1, max(rank.heard) + 1))
+                assert rank.runs is None or to_come <= rank.heard
+
+
+class Medium:
+    """The exchange between the ranks: packets arrive on all ranks at the same step."""
+
+    def __init__(self) -> None:
+        self.outbox: bytes | None = None
+        self.arrives: dict[int, bytes] = {}
+        self.failed: set[int] = set()
+        self.first_step_of: dict[int, int] = {}
+
+
+class FakeBroadcaster:
+    """One rank's side of the medium."""
+
+    def __init__(self, rank: int, medium: Medium) -> None:
+        self.lost = False
+        self._rank = rank
+        self._medium = medium
+        self._look_at = 0
+
+    def offer(self, packet: bytes) -> None:
+        self._medium.outbox = packet
+
+    def step_begin(self, step: int, iter_time_s: float | None) -> bytes | None:
+        medium = self._medium
+        if self._rank in medium.failed or (medium.failed and step % FLIGHT_STEPS == 0):
+            self.lost = True
+        if self.lost:
+            return None
+        if self._rank == 0 and medium.outbox is not None:
+            medium.arrives.setdefault(step + FLIGHT_STEPS, medium.outbox)
+            medium.outbox = None
+        return medium.arrives.get(step)
+
+    def close(self) -> None:
+        self.lost = True
+
+
+class BroadcastFeedMachine(FeedContract):
+    """Rank 0 hears from its helper, and the exchange carries what it hears."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.medium = Medium()
+        self.applied_at: dict[int, int] = {}
+        super().begin()
+
+    def make_feed(self, rank: int, warn: WarnOnce) -> ScheduleFeed:
+        return BroadcastFeed(rank, FakeBroadcaster(rank, self.medium), warn, self.now)
+
+    def readers(self) -> list[int]:
+        return [0]
+
+    def has_heard_what_is_due(self, rank: int) -> bool:
+        return True
+
+    def exchange_has_failed(self) -> bool:
+        return bool(self.medium.failed)
+
+    def first_step(self, number: int) -> int:
+        packets = [(step, transport.decode(packet, NewSchedule)) for step, packet in self.medium.arrives.items()]
+        return min(step for step, schedule in packets if schedule.number == number)
+
+    @precondition(lambda self: self.step > 5)
+    @rule(rank=st.integers(0, RANKS - 1))
+    def exchange_fails_on_one_rank(self, rank: int) -> None:
+        self.medium.failed.add(rank)
+
+    @invariant()
+    def after_a_failure_of_the_exchange_all_ranks_end_at_default_clocks(self) -> None:
+        for number in self.medium.failed:
+            if self.ranks[number].feed._broadcaster.lost:  # type: ignore[attr-defined]
+                assert self.ranks[number].runs is None
+        if all(rank.feed._broadcaster.lost for rank in self.ranks):  # type: ignore[attr-defined]
+            assert {rank.runs for rank in self.ranks} == {None}
+
+
+CONTRACT = settings(max_examples=70, stateful_step_count=40, deadline=None)
+TestHelperFeed = HelperFeedMachine.TestCase
+TestHelperFeed.settings = CONTRACT
+TestBroadcastFeed = BroadcastFeedMachine.TestCase
+TestBroadcastFeed.settings = CONTRACT
+
+
+# ---- single promises, over both feeds
+
+
+def broadcast_feed(rank: int = 0) -> BroadcastFeed:
+    return BroadcastFeed(rank, FakeBroadcaster(rank, Medium()), WarnOnce())
+
+
+@pytest.mark.parametrize("make", [lambda: HelperFeed(0), broadcast_feed], ids=["helper", "broadcast"])
+def test_a_feed_that_hears_nothing_asks_for_nothing(make: Any) -> None:
+    feed = make()
+    assert [update for step in range(20) for update in feed.step_begin(step, 0.1, ())] == []
+    feed.close()
+
+
+def test_a_lease_that_ends_takes_all_ranks_off_the_pace_of_a_straggler_at_one_step_and_back() -> None:
+    medium, now_s = Medium(), [100.0]
+    feeds = [BroadcastFeed(rank, FakeBroadcaster(rank, medium), WarnOnce(), lambda: now_s[0]) for rank in (0, 1)]
+    runs: list[list[int | None]] = [[], []]
+    now: list[int | None] = [None, None]
+    switchers: list[ScheduleSwitcher[RankPlan]] = []
+    for rank in (0, 1):
+
+        def put(plan: RankPlan | None, rank: int = rank) -> None:
+            now[rank] = plan.frequencies[0][1] if plan else None
+
+        switchers.append(ScheduleSwitcher(put, lambda text, reason: None))
+    told: dict[int, list[ToTraining]] = {
+        0: [new_schedule(0), LeaseRenewed(lease_s=10.0)],
+        12: [LeaseRenewed(lease_s=60.0)],
+    }
+    for step in range(20):
+        now_s[0] += 2.0
+        for rank in (0, 1):
+            for update in feeds[rank].step_begin(step, 2.0, told.get(step, ()) if rank == 0 else ()):
+                switchers[rank].take(update)
+            switchers[rank].step_begin(step)
+            runs[rank].append(now[rank])
+    assert runs[0] == runs[1]
+    assert runs[0] == [None] * 3 + [100] * 5 + [None] * 7 + [100] * 5
+
+
+def test_a_broadcast_packet_that_is_not_a_schedule_is_one_warning_on_each_rank(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    medium = Medium()
+    feed = BroadcastFeed(1, FakeBroadcaster(1, medium), WarnOnce())
+    for step, packet in enumerate([b"rubbish", transport.encode(new_schedule(2**60)), transport.encode({"type": 1})]):
+        medium.arrives[step] = packet
+        assert feed.step_begin(step, 0.1, ()) == []
+    assert caplog.text.count("a broadcast schedule is dropped") == 1
+
+
+def test_only_rank_0_offers_what_the_helper_of_its_host_sends_to_all_ranks_there() -> None:
+    medium = Medium()
+    feed = BroadcastFeed(1, FakeBroadcaster(1, medium), WarnOnce())
+    feed.step_begin(0, 0.1, [new_schedule(0), LeaseRenewed(lease_s=1e-9)])
+    feed.step_begin(1, 0.1, ())
+    assert medium.outbox is None
+
+
+def test_a_job_of_one_rank_follows_its_own_helpers_schedules_from_the_step_at_which_they_are_heard() -> None:
+    feed = HelperFeed(0, at_once=True)
+    (update,) = feed.step_begin(7, 0.1, [new_schedule(3, steps=5)])
+    assert isinstance(update, PendingSchedule)
+    assert (update.number, update.start_step, update.steps) == (3, 7, 5)
+
+
+def test_a_rank_leaves_the_pace_of_a_straggler_when_its_own_lease_ends() -> None:
+    now_s = [100.0]
+    feed = HelperFeed(0, monotonic=lambda: now_s[0])
+    feed.step_begin(0, 0.1, [new_schedule(0), LeaseRenewed(lease_s=10.0)])
+    now_s[0] += 11.0
+    (update,) = feed.step_begin(1, 0.1, ())
+    assert isinstance(update, Suspend)
+    assert feed.step_begin(2, 0.1, ()) == []
+    assert feed.step_begin(3, 0.1, [LeaseRenewed(lease_s=0.0)]) == [Resume(update.reason)]
+    now_s[0] += 1e9
+    assert feed.step_begin(4, 0.1, ()) == []

@@ -1,0 +1,133 @@
+"""What a helper must know survives the helper."""
+
+from __future__ import annotations
+
+import pytest
+from fake_helper import FakeClient
+
+from pfo_fs.ipc.messages import (
+    AllRanks,
+    JoinJob,
+    LeaseRenewed,
+    LogLine,
+    NewSchedule,
+    OrderSeen,
+    ProblemSeen,
+    Refused,
+    ScheduleApplied,
+)
+from pfo_fs.training.helper_link import HelperLink
+from pfo_fs.training.warn_once import WarnOnce
+
+JOIN = JoinJob(job_id="job", attempt="a", coordination="local", rank_body={})
+RANKS = AllRanks(rank_infos=[])
+ORDER = OrderSeen(instructions=[("forward", None)])
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def now_s() -> list[float]:
+    return [100.0]
+
+
+@pytest.fixture
+def link(client: FakeClient, now_s: list[float]) -> HelperLink:
+    link = HelperLink(WarnOnce(), lambda: now_s[0])
+    link.client = client
+    return link
+
+
+def test_a_new_helper_is_told_what_the_dead_one_knew_in_the_same_order(link: HelperLink, client: FakeClient) -> None:
+    link.send_kept(JOIN)
+    link.send_kept(RANKS)
+    link.send_kept(ScheduleApplied(number=0, step=0, late=False))
+    link.send_kept(ORDER)
+    link.send(ProblemSeen(message="not for a new one"))
+    link.send_kept(ScheduleApplied(number=1, step=9, late=False))
+    client.die()
+    link.poll()
+    assert client.told_on_revival == [[JOIN, RANKS, ScheduleApplied(number=1, step=9, late=False), ORDER]]
+
+
+@pytest.mark.parametrize("dies", ["before the first step", "during the first step", "after it"])
+def test_the_order_of_instructions_reaches_the_helper_whenever_it_dies(
+    link: HelperLink, client: FakeClient, dies: str
+) -> None:
+    link.send_kept(JOIN)
+    client.may_revive = False
+    if dies == "before the first step":
+        client.die()
+    link.poll()
+    if dies == "during the first step":
+        client.die()
+    link.send_kept(ORDER)
+    if dies == "after it":
+        client.die()
+    link.poll()
+    client.may_revive = True
+    link._revive_at_s = 0.0
+    link.poll()
+    assert client.told_on_revival == [[JOIN, ORDER]]
+
+
+def test_a_helper_is_replaced_no_more_often_than_every_two_seconds_and_one_warning_says_so(
+    link: HelperLink, client: FakeClient, now_s: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    client.may_revive = False
+    client.die()
+    tries = []
+    client.revive = lambda joining: tries.append(now_s[0]) is not None  # type: ignore[method-assign]
+    for _ in range(100):
+        link.poll()
+        now_s[0] += 0.1
+    assert len(tries) == 5
+    assert caplog.text.count("has died; another one is started") == 1
+
+
+def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: HelperLink, client: FakeClient) -> None:
+    def refuse(joining: object) -> bool:
+        raise BlockingIOError("too many processes")
+
+    client.revive = refuse  # type: ignore[method-assign]
+    client.die()
+    assert link.poll() == []
+
+
+def test_messages_that_come_without_end_do_not_hold_up_a_step(
+    link: HelperLink, client: FakeClient, now_s: list[float]
+) -> None:
+    def poll() -> LeaseRenewed:
+        now_s[0] += 0.005
+        return LeaseRenewed(lease_s=1.0)
+
+    client.poll = poll  # type: ignore[method-assign]
+    assert 1 <= len(link.poll()) < 10
+
+
+def test_log_lines_and_refusals_are_logged_and_are_not_for_the_feed(
+    link: HelperLink, client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.inbox.extend([LogLine(level=30, message="from the helper"), Refused(message="no"), NewSchedule(number=1)])
+    assert link.poll() == [NewSchedule(number=1)]
+    assert "from the helper" in caplog.text
+    assert "no" in caplog.text
+
+
+def test_the_first_schedule_is_put_back_for_the_first_step(link: HelperLink, client: FakeClient) -> None:
+    client.inbox.extend([LeaseRenewed(lease_s=1.0), NewSchedule(number=1)])
+    schedule = link.wait_for_schedule(1.0)
+    assert schedule is not None
+    link.put_back(schedule)
+    assert link.poll() == [NewSchedule(number=1), LeaseRenewed(lease_s=1.0)]
+
+
+def test_a_link_without_a_helper_does_nothing() -> None:
+    link = HelperLink(WarnOnce())
+    link.send_kept(ORDER)
+    assert link.poll() == []
+    assert link.wait_for_schedule(1.0) is None
+    link.close()

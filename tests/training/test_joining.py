@@ -1,0 +1,200 @@
+"""All ranks of a job hear of what went wrong on any of them, and none waits for one that has given up."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs import PFOFileOptimizer
+from pfo_fs.errors import ConfigError, CoordinationError, DeviceError, PfoError
+from pfo_fs.training import joining
+from pfo_fs.training.collectives import Collectives
+from pfo_fs.training.helper_link import HelperLink
+from pfo_fs.training.job_request import JobRequest, checked_settings
+from pfo_fs.training.joining import JobJoiner, JoinedJob, refuse
+from pfo_fs.training.parallel_dims import find_parallel_dims
+from pfo_fs.training.warn_once import WarnOnce
+
+RANKS = 3
+WAIT_S = 30.0
+
+
+class Exchange:
+    """What `torch.distributed` does for the ranks, which are threads here."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(RANKS)
+        self.values: dict[int, Any] = {}
+
+
+class ThreadCollectives(Collectives):
+    """The collectives of one thread; a rank that waits for ever is an error after `WAIT_S`."""
+
+    def __init__(self, rank: int, exchange: Exchange) -> None:
+        super().__init__(rank, RANKS, None)
+        self._exchange = exchange
+
+    def _all(self, value: Any) -> list[Any]:
+        self._exchange.values[self.rank] = value
+        self._exchange.barrier.wait(WAIT_S)
+        values = [self._exchange.values[rank] for rank in range(RANKS)]
+        self._exchange.barrier.wait(WAIT_S)
+        return values
+
+    def from_rank_0(self, value: Any) -> Any:
+        return self._all(value)[0]
+
+    def gather_to_rank_0(self, value: Any) -> list[Any]:
+        values = self._all(value)
+        return values if self.rank == 0 else []
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return self._all(value)
+
+
+def join_all(tmp_path: Path, refusing_rank: int | None = None, **changed: Any) -> list[JoinedJob | BaseException]:
+    """Joins all ranks of a job; `changed` may give a value for one rank as `{rank: value}`."""
+    exchange = Exchange()
+    results: list[Any] = [None] * RANKS
+
+    def join(rank: int) -> None:
+        collectives = ThreadCollectives(rank, exchange)
+        given = {
+            "shared_dir": str(tmp_path / "pfo"),
+            "settings": checked_settings("daemon", None, None, None),
+            "own_scheduler": False,
+            "coordination": "daemon",
+            "job_metadata": None,
+            "model_key": None,
+            "device": rank,
+            "wait_for_schedule_s": 0.0,
+            "strict": False,
+        }
+        for name, value in changed.items():
+            given[name] = value.get(rank, given[name]) if isinstance(value, dict) else value
+        try:
+            if rank == refusing_rank:
+                refuse(collectives, ConfigError("pp_degree is not known"))
+            dims = find_parallel_dims(rank=rank, world_size=RANKS, local_rank=rank, pp_degree=RANKS)
+            warn = WarnOnce()
+            joiner = JobJoiner(dims, JobRequest(**given), collectives, HelperLink(warn), warn)
+            results[rank] = joiner.join()
+            joiner._link.close()
+            results[rank].clocks.close()
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=join, args=(rank,), name=f"rank {rank}") for rank in range(RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * WAIT_S)
+    return results
+
+
+@pytest.fixture(autouse=True)
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated")
+    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
+
+
+def fail_on(monkeypatch: pytest.MonkeyPatch, rank: int, error: Exception) -> None:
+    """Makes finding the GPU fail on one rank."""
+
+    def find(device: int | None) -> str:
+        if device == rank:
+            raise error
+        return "simulated:joining"
+
+    monkeypatch.setattr(joining, "find_gpu_spec", find)
+
+
+def test_all_ranks_join_one_job(tmp_path: Path) -> None:
+    jobs = join_all(tmp_path)
+    assert all(isinstance(job, JoinedJob) for job in jobs), jobs
+    assert len({job.job_id for job in jobs if isinstance(job, JoinedJob)}) == 1
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_with_strict_a_gpu_that_cannot_be_found_on_one_rank_is_the_same_error_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    fail_on(monkeypatch, rank, DeviceError("there is no such GPU"))
+    errors = join_all(tmp_path, strict=True)
+    assert {type(error) for error in errors} == {DeviceError}
+    assert {str(error) for error in errors} == {f"rank {rank}: there is no such GPU"}
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_without_strict_a_gpu_that_cannot_be_found_is_one_warning_and_all_ranks_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rank: int
+) -> None:
+    fail_on(monkeypatch, rank, DeviceError("there is no such GPU"))
+    jobs = join_all(tmp_path)
+    assert all(isinstance(job, JoinedJob) for job in jobs), jobs
+    assert caplog.text.count(f"rank {rank}: there is no such GPU") == 1
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_an_error_that_was_not_foreseen_is_raised_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, strict: bool
+) -> None:
+    fail_on(monkeypatch, rank, MemoryError("too much"))
+    errors = join_all(tmp_path, strict=strict)
+    assert {str(error) for error in errors} == {f"rank {rank}: MemoryError: too much"}
+    assert {type(error) for error in errors} == {CoordinationError}
+
+
+def test_metadata_that_is_too_long_is_the_same_error_on_all_ranks(tmp_path: Path) -> None:
+    errors = join_all(tmp_path, job_metadata="x" * 4097)
+    assert {type(error) for error in errors} == {ConfigError}
+    assert len({str(error) for error in errors}) == 1
+    assert "job_metadata" in str(errors[0])
+    assert "4096" in str(errors[0])
+
+
+@pytest.mark.parametrize("strict", [{0: True}, {1: True}, True])
+def test_a_directory_that_cannot_be_used_is_an_error_on_all_ranks_if_rank_0_is_strict(
+    tmp_path: Path, strict: Any
+) -> None:
+    (tmp_path / "file").touch()
+    results = join_all(tmp_path, shared_dir=str(tmp_path / "file" / "pfo"), strict=strict)
+    if strict == {1: True}:
+        assert [result.coordination for result in results if isinstance(result, JoinedJob)] == ["off"] * RANKS
+    else:
+        assert {type(error) for error in results} == {CoordinationError}
+        assert len({str(error) for error in results}) == 1
+
+
+def test_with_strict_a_rank_that_cannot_register_is_the_same_error_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    other = {2: str(tmp_path / "file" / "pfo")}
+    # All ranks are on one host here, so rank 2 must not find the helper of the others.
+    original = joining._address
+
+    def address(opening: Any) -> str:
+        name = threading.current_thread().name
+        return original(opening) + ("-other" if name == "rank 2" else "")
+
+    monkeypatch.setattr(joining, "_address", address)
+    errors = join_all(tmp_path, shared_dir=other, strict=True)
+    assert {type(error) for error in errors} <= {CoordinationError} | set(PfoError.__subclasses__())
+    assert len({str(error) for error in errors}) == 1
+    assert str(errors[0]).startswith("rank 2: ")
+
+
+def test_a_rank_whose_arguments_are_wrong_does_not_leave_the_others_waiting(tmp_path: Path) -> None:
+    errors = join_all(tmp_path, refusing_rank=1)
+    assert {type(error) for error in errors} == {ConfigError}
+    assert {str(error) for error in errors} == {"rank 1: pp_degree is not known"}
+
+
+def test_a_single_process_gets_the_error_itself(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="coordination is 'wrong'"):
+        PFOFileOptimizer(tmp_path, rank=0, world_size=1, pp_degree=1, coordination="wrong")  # type: ignore[arg-type]

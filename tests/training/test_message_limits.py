@@ -1,0 +1,71 @@
+"""What a helper sends is checked where it arrives: nothing out of range reaches the training thread."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from pfo_fs.helper.client import HelperClient
+from pfo_fs.ipc import transport
+from pfo_fs.ipc.messages import NewSchedule
+
+GOOD: dict[str, Any] = {
+    "type": "NewSchedule",
+    "number": 1,
+    "start_step": 5,
+    "steps": 0,
+    "plans": [{"frequencies": [["forward", 900]]}],
+    "ranks": {0: 0},
+}
+
+
+def wrong_schedules() -> list[dict[str, Any]]:
+    wrong: list[dict[str, Any]] = [
+        {**GOOD, field: value} for field in ("number", "start_step", "steps") for value in (2**63, 2**64 - 1, -2, 1.5)
+    ]
+    plans: list[dict[str, Any]] = [
+        {"frequencies": [["forward", 2**63]]},
+        {"frequencies": [["forward", -1]]},
+        {"frequencies": [["", 900]]},
+        {"frequencies": [["x" * 65, 900]]},
+        {"frequencies": [["forward", 900]] * 65_536},
+        {"frequencies": [["forward", 900]], "stages": [0, 1]},
+    ]
+    return wrong + [{**GOOD, "plans": [plan]} for plan in plans]
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Any:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(transport, "connect", lambda address: ours)
+    made = HelperClient("address", "/dir", "token", 0, {}, start_at_once=False)
+    made.helper_side = theirs  # type: ignore[attr-defined]
+    yield made
+    made.close()
+    theirs.close()
+
+
+def test_a_schedule_within_the_limits_arrives(client: Any) -> None:
+    client.helper_side.send(transport.encode(GOOD))
+    message = client.poll()
+    assert isinstance(message, NewSchedule)
+    assert message.plan_of(0) is not None
+
+
+def test_messages_beyond_the_limits_are_dropped_with_one_warning(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for wrong in wrong_schedules():
+        client.helper_side.send(transport.encode(wrong))
+        assert client.poll() is None, wrong
+        assert not client.lost
+    for lease_s in (float("nan"), float("inf"), -1.0):
+        client.helper_side.send(transport.encode({"type": "LeaseRenewed", "lease_s": lease_s}))
+        assert client.poll() is None
+    assert caplog.text.count("a message of the helper process is dropped") == 1
+
+
+def test_a_message_beyond_the_limits_is_not_raised_where_the_first_schedule_is_awaited(client: Any) -> None:
+    client.helper_side.send(transport.encode({**GOOD, "number": 2**63}))
+    client.helper_side.send(transport.encode(GOOD))
+    assert client.wait_for(NewSchedule, 5.0).number == 1
