@@ -116,6 +116,8 @@ class HelperLoop:
         if self._coordinator is not None:
             self._coordinator.stop()
         self._tasks.put(None)
+        server.close()
+        self._selector.close()
 
     def _is_over(self) -> bool:
         if self._stop_by_s is None:
