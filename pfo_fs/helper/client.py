@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import messages, transport
@@ -19,17 +19,20 @@ from pfo_fs.ipc.spawn import start_process
 
 log = logging.getLogger("pfo_fs")
 
-# PyDLL keeps the interpreter lock: giving it up for a call of half a microsecond can cost the training thread 5 ms
-# when other Python threads are busy.
 Reply = TypeVar("Reply", bound=Message)
 
+# PyDLL keeps the interpreter lock: giving it up for a call of half a microsecond can cost the training thread 5 ms
+# when other Python threads are busy.
 _recv = ctypes.PyDLL(None, use_errno=True).recv
 _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _recv.restype = ctypes.c_ssize_t
 
 
 class HelperClient:
-    """A connection to this host's helper process, which is started if nobody listens yet.
+    """A connection to a helper process, which is started if no process listens at its address yet.
+
+    The process that starts a helper opens the address itself and hands it over: it can send at once, and the helper
+    reads that when it is ready. Used by training for the host's helper, and by the power-limit optimizer for its own.
 
     Args:
         address: The abstract socket address, the same for all ranks of a job on one host.
@@ -37,8 +40,9 @@ class HelperClient:
         token: What tells our helper from a stranger.
         rank: Global rank of this process.
         settings: For the helper, as environment-independent values.
-        start_at_once: Whether to start a helper without first waiting for a sibling to do so.
-        deadline_s: How long it may take until the helper listens.
+        start_at_once: Whether to start a helper without first waiting for another rank of this host to do so.
+        deadline_s: How long it may take until a helper of another rank listens.
+        service: What the helper does, see `process.py`.
 
     Raises:
         CoordinationError: No helper could be reached in time.
@@ -54,12 +58,13 @@ class HelperClient:
         *,
         start_at_once: bool,
         deadline_s: float = 20.0,
+        service: Literal["pipeline", "power_limit"] = "pipeline",
     ) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.lost = False
         self._warned = False
         self._address = address
-        self._starting = (address, shared_dir, token, settings)
+        self._starting = {"service": service, "shared_dir": shared_dir, "token": token, "settings": settings}
         self._hello = messages.Hello(rank=rank, role="training", token=token)
         self._may_start = start_at_once
         self._inbox: list[ToTraining] = []
@@ -68,9 +73,9 @@ class HelperClient:
         while not self._connect():
             waited_s = time.monotonic() - begin
             if self.process is None and (start_at_once or waited_s > 5.0):
-                self.process = _start(*self._starting)
-            elif self.process is not None and self.process.poll() not in (None, 0):
-                raise CoordinationError(f"the helper process for {shared_dir} could not start")
+                self.process = _start(self._address, self._starting)
+                if self.process is not None:
+                    continue
             if waited_s > deadline_s:
                 raise CoordinationError(
                     f"no helper process for {shared_dir} answers after {deadline_s:.0f} s; is the file system up?"
@@ -92,27 +97,29 @@ class HelperClient:
     def revive(self, joining: list[Message]) -> bool:
         """Tries once, without waiting, to reach a new helper in place of one that died, and tells it `joining`.
 
-        Whoever started the first one starts the new one; the others find it listening at a later try.
+        The rank that may start a helper at once starts the new one; the others find it listening at a later try.
         """
         if self._connect():
             for message in joining:
                 self.send(message)
             return True
         if self._may_start and (self.process is None or self.process.poll() is not None):
-            self.process = _start(*self._starting)
+            self.process = _start(self._address, self._starting)
         return False
 
     def request(self, message: Message, reply: type[Reply], timeout_s: float) -> Reply:
         """Sends and waits for a reply of class `reply`; only while the optimizer is set up.
 
         Raises:
-            AlreadyClaimed: The helper says that somebody else has what was asked for.
-            CoordinationError: The helper reports an error, or does not answer in time.
+            AlreadyClaimed: The helper says that another process has what was asked for.
+            CoordinationError: The helper reports an error, has died, or does not answer in time.
         """
         self.send(message)
         deadline = time.monotonic() + timeout_s
         while True:
             answer = self.wait_for(reply, deadline - time.monotonic())
+            if answer is None and self.lost:
+                raise CoordinationError(f"the helper process ended before it answered {type(message).__name__}")
             if answer is None:
                 raise CoordinationError(
                     f"no answer to {type(message).__name__} within {timeout_s:.0f} s; does the shared directory hang?"
@@ -172,15 +179,18 @@ class HelperClient:
                 log.warning("a message of the helper process is dropped: %s", error)
             return None
 
-    def send(self, message: Message) -> None:
-        """Sends without waiting; dropped if the helper does not read."""
-        if not self.lost:
-            try:
-                self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            except BlockingIOError:
-                pass
-            except OSError:
-                self.lost = True
+    def send(self, message: Message) -> bool:
+        """Sends without waiting; returns whether the message is on its way: not if the helper does not read."""
+        if self.lost:
+            return False
+        try:
+            self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self.lost = error.errno != errno.EMSGSIZE
+            return False
+        return True
 
     def close(self) -> None:
         """Ends the connection; the helper finishes what it has to write by itself."""
@@ -189,8 +199,20 @@ class HelperClient:
             self._socket.close()
 
 
-def _start(address: str, shared_dir: str, token: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-    given = {"address": address, "shared_dir": shared_dir, "token": token, "settings": settings}
-    given["path"] = sys.path  # where a scheduler of the user's own may be found
-    process = start_process("pfo_fs.helper.process", given, keep_stderr=False)  # it reports by messages
+def _start(address: str, given: dict[str, Any]) -> subprocess.Popen[bytes] | None:
+    """Starts a helper that listens at the address; None if another process of this host was faster.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    try:
+        server = transport.listen(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    with server:
+        arguments = {**given, "server_fd": server.fileno(), "path": sys.path}  # where a user's own scheduler may be
+        # Its log records come as messages; a helper that a hung mount holds must not keep a launcher's pipes open.
+        process = start_process("pfo_fs.helper.process", arguments, pass_fds=(server.fileno(),), keep_stderr=False)
     return process

@@ -1,12 +1,13 @@
-"""What happens to the host's helper (events), and what its state wants done about it (actions)."""
+"""What happens to a helper (events), and what its state wants done about it (actions)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pfo_fs.errors import PfoError
 from pfo_fs.helper.operations import Operation, Result
+from pfo_fs.helper.power_limit_operations import PowerLimitOperation, PowerLimitResult
 from pfo_fs.ipc.messages import Message, NewSchedule, ToHelper
 from pfo_fs.models import RankInfo
 
@@ -32,8 +33,8 @@ class ClientGone:
 class OperationDone:
     """The worker has carried an operation out, or it failed."""
 
-    operation: Operation
-    result: Result = None
+    operation: Operation | PowerLimitOperation
+    result: Result | PowerLimitResult = None
     error: PfoError | None = None
 
 
@@ -86,9 +87,12 @@ class HangUp:
 
 @dataclass(frozen=True)
 class Run:
-    """Have the worker carry an operation out, after those that it was given before."""
+    """Have the worker carry an operation out, after those that it was given before.
 
-    operation: Operation
+    The state and the operations object of a helper belong together and agree on what an operation is.
+    """
+
+    operation: Any
 
 
 @dataclass(frozen=True)

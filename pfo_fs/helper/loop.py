@@ -1,5 +1,7 @@
 """Runs a helper's state: sockets and timers in the main thread, files and scheduling in two threads of their own.
 
+The same loop serves the host's helper and the helper of a power-limit optimizer.
+
 A file system that hangs holds the worker, never the sockets and timers: training is still served, and goes to default
 clocks when the directory has not answered for long. A thread that hangs is left behind when the process ends.
 """
@@ -16,12 +18,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from pfo_fs.errors import PfoError, StoreError
 from pfo_fs.helper import events as e
-from pfo_fs.helper.operations import DirectoryOperations, Operation
-from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 
@@ -29,6 +29,30 @@ log = logging.getLogger("pfo_fs.helper")
 
 _LAST_WRITES_WITHIN_S = 600.0
 """How long the helper outlives its clients for what it still has to write."""
+
+
+class State(Protocol):
+    """Decides what happens; pure, see `state.py` and `power_limit_state.py`."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no operation is needed any more."""
+
+    def first_actions(self) -> list[e.Action]:
+        """What to do before anything has happened."""
+
+    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
+        """Takes an event; returns what to do, in this order."""
+
+    def next_wake_s(self) -> float:
+        """When `handle(TimePassed())` is due even if nothing happens."""
+
+
+class Operations(Protocol):
+    """Carries out what `events.Run` holds, in the worker's thread."""
+
+    def execute(self, operation: Any) -> Any:
+        """Carries one operation out; may block, and may raise a `PfoError`."""
 
 
 class LocalCoordinator(Protocol):
@@ -44,25 +68,25 @@ class HelperLoop:
 
     Args:
         state: Decides.
-        operations: The shared directory.
-        coordinator: For jobs without a daemon; it posts its events with `post`.
-        reset_clocks: Puts the clocks of a GPU back, without waiting.
+        operations: The files.
+        coordinator: For jobs without a daemon; it posts its events with `post`. None: the state never asks for one.
+        reset_clocks: Puts the clocks of a GPU back, without waiting. None: the state never asks for that.
     """
 
     def __init__(
         self,
-        state: HelperState,
-        operations: DirectoryOperations,
-        coordinator: Callable[[Callable[[e.Event], None]], LocalCoordinator],
-        reset_clocks: Callable[[str], None],
+        state: State,
+        operations: Operations,
+        coordinator: Callable[[Callable[[e.Event], None]], LocalCoordinator] | None = None,
+        reset_clocks: Callable[[str], None] | None = None,
     ) -> None:
         self._state = state
         self._operations = operations
         self._reset_clocks = reset_clocks
         self._events: SimpleQueue[e.Event] = SimpleQueue()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._coordinator = coordinator(self.post)
-        self._tasks: SimpleQueue[Operation | None] = SimpleQueue()
+        self._coordinator = coordinator(self.post) if coordinator is not None else None
+        self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._connections: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._stop_by_s: float | None = None
@@ -89,10 +113,11 @@ class HelperLoop:
                 else:
                     self._receive(key.data)
             self._handle(e.TimePassed())
-        self._coordinator.stop()
+        if self._coordinator is not None:
+            self._coordinator.stop()
         self._tasks.put(None)
-        self._selector.close()
         server.close()
+        self._selector.close()
 
     def _is_over(self) -> bool:
         if self._stop_by_s is None:
@@ -127,11 +152,11 @@ class HelperLoop:
                     self.send(client, message)
                 case e.Run(operation):
                     self._tasks.put(operation)
-                case e.StartCoordinator():
+                case e.StartCoordinator() if self._coordinator is not None:
                     self._coordinator.start(action)
-                case e.TellCoordinator(number, step):
+                case e.TellCoordinator(number, step) if self._coordinator is not None:
                     self._coordinator.applied(number, step)
-                case e.ResetClocks(gpu_spec):
+                case e.ResetClocks(gpu_spec) if self._reset_clocks is not None:
                     self._reset_clocks(gpu_spec)
                 case e.HangUp(client):
                     self._close(client)

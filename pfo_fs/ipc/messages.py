@@ -19,13 +19,15 @@ ScheduleNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
 StepNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 ClockMHz: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
 InstructionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+LimitW: TypeAlias = Annotated[int, Meta(gt=0, le=999_999)]
+PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type"):
     """Base of all messages; on the wire, `type` is the class's name."""
 
 
-# ---- from training to the helper
+# ---- from training to the host's helper
 
 
 class Hello(Message, frozen=True, kw_only=True):
@@ -101,7 +103,7 @@ class Goodbye(Message, frozen=True, kw_only=True):
     message: str = ""
 
 
-# ---- from the clock process to the helper
+# ---- from the clock process to the host's helper
 
 
 class ProgressReport(Message, frozen=True, kw_only=True):
@@ -133,7 +135,92 @@ class ClocksReleased(Message, frozen=True, kw_only=True):
     """The clock process has put the clocks back, and is about to leave."""
 
 
-# ---- from the helper to training
+# ---- from a power-limit optimizer to its helper
+
+
+class OpenPowerLimitFiles(Message, frozen=True, kw_only=True):
+    """The files of a power-limit optimizer; answered by `PowerLimitFilesOpened`. None where one is not wanted.
+
+    `key` names, below the shared directory, the folder of measurements of the same kind.
+    """
+
+    profile_path: str | None
+    shared_dir: str | None
+    key: str
+
+
+class ReadProfile(Message, frozen=True, kw_only=True):
+    """Asks for the part of the profile that begins at byte `offset`; answered by `ProfilePart`."""
+
+    offset: Annotated[int, Meta(ge=0)]
+
+
+class SaveProfile(Message, frozen=True, kw_only=True):
+    """Asks for the profile to be written; `replace`: also in place of a file that is there."""
+
+    path: str
+    content: bytes
+    replace: bool
+
+
+class LimitBegun(Message, frozen=True, kw_only=True):
+    """This job begins to measure a power limit, in W; other jobs are told."""
+
+    limit_w: LimitW
+
+
+class LimitMeasured(Message, frozen=True, kw_only=True):
+    """What was measured at a power limit, by this job (to be shared) or by another one (in `SharedNews`)."""
+
+    limit_w: LimitW
+    energy_j: PositiveFloat
+    time_s: PositiveFloat
+
+
+class LimitChosen(Message, frozen=True, kw_only=True):
+    """The power limit that a selector chose, in this job (to be shared) or in another one (in `SharedNews`)."""
+
+    selector: str
+    limit_w: LimitW
+
+
+# ---- from the helper of a power-limit optimizer to training
+
+
+class PowerLimitFilesOpened(Message, frozen=True, kw_only=True):
+    """What was found; sent after the first `SharedNews`.
+
+    `profile`: there is none, it was read and has `profile_bytes`, or it is unknown what is there. `shares`: whether
+    the shared directory can be used.
+    """
+
+    profile: Literal["none", "read", "unknown"]
+    profile_bytes: int = 0
+    shares: bool = False
+
+
+class ProfilePart(Message, frozen=True, kw_only=True):
+    """A part of the profile; empty behind its end."""
+
+    offset: int
+    content: bytes
+
+
+class SharedNews(Message, frozen=True, kw_only=True):
+    """What other jobs have measured, chosen, and begun to measure (limits in W)."""
+
+    measurements: list[LimitMeasured] = []
+    choices: list[LimitChosen] = []
+    begun_w: list[LimitW] = []
+
+
+class FilesProblem(Message, frozen=True, kw_only=True):
+    """The profile or the shared directory cannot be used as asked; `message` says why, for people."""
+
+    message: str
+
+
+# ---- from the host's helper to training
 
 
 class JobCreated(Message, frozen=True, kw_only=True):
@@ -230,6 +317,12 @@ ToHelper: TypeAlias = (
     | ProgressReport
     | MeasurementReport
     | ClocksReleased
+    | OpenPowerLimitFiles
+    | ReadProfile
+    | SaveProfile
+    | LimitBegun
+    | LimitMeasured
+    | LimitChosen
 )
 ToTraining: TypeAlias = (
     JobCreated
@@ -241,4 +334,8 @@ ToTraining: TypeAlias = (
     | DirectoryLost
     | DirectoryBack
     | LogLine
+    | PowerLimitFilesOpened
+    | ProfilePart
+    | SharedNews
+    | FilesProblem
 )

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.files import ProfileFiles
-from pfo_fs.power_limit.folder import MAX_SELECTOR_LENGTH
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
+from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH
 
 _ANSWER_S = 15.0
 """How long the shared directory may take to say whose choice counts."""
@@ -82,7 +82,7 @@ class Chooser:
         if found is None:
             decision = self._decide()
             if self._key and self._chosen_w is not None:  # others have measured everything; whose choice is it?
-                self.files.wait_for_result(self._key)
+                self.files.wait_for_choice(self._key)
                 decision = self._decide()
             return decision
         try:
@@ -136,7 +136,7 @@ class Chooser:
 
     def _decide(self) -> Decision:
         self._take_shared()
-        optimal_w = self.files.results.get(self._key)
+        optimal_w = self.files.choices.get(self._key)
         if optimal_w in self._limits_w:
             return Decision(self._known, optimal_w=optimal_w)
         if self._chosen_w is None:
@@ -152,7 +152,7 @@ class Chooser:
                 return Decision(self._known, problem=text + ", ".join(map(str, self._limits_w)))
             self._chosen_w = chosen_w
             if self._key:
-                self.files.publish_result(self._key, chosen_w)
+                self.files.publish_choice(self._key, chosen_w)
             self._answer_by_s = time.monotonic() + _ANSWER_S
         if self._key and self.files.shares and time.monotonic() < self._answer_by_s:
             # Another job may have chosen at the same time, and all are to end with the choice that came first. Nobody

@@ -1,44 +1,39 @@
-"""The training process's side of the profile file and the shared directory: nothing here waits, but for the start."""
+"""The training process's side of the profile file and the shared directory; it waits only when it is made."""
 
 from __future__ import annotations
 
 import logging
 import os
-import select
-import socket
-import subprocess
+import secrets
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
 
-from pydantic import ValidationError
-
-from pfo_fs.ipc import transport
-from pfo_fs.ipc.spawn import start_process
-from pfo_fs.power_limit.folder import Result
-from pfo_fs.power_limit.measurements import PowerLimitMeasurement, profile_text
+from pfo_fs.errors import CoordinationError, PlanError
+from pfo_fs.helper.client import HelperClient
+from pfo_fs.ipc import messages as m
+from pfo_fs.power_limit.measurements import PowerLimitMeasurement, parse_profile, profile_text
 
 log = logging.getLogger("pfo_fs")
 
 
 class ProfileFiles:
-    """A helper process that has the files in hand.
+    """A helper process that reads and writes the files, and what it has told.
+
+    After a problem, and if the helper does not answer in time, there is one warning, and training goes on as if there
+    were no files.
 
     Attributes:
         profile_path: The profile's path as it was given.
         profile: The profile as it was at the start; None if there was none.
-        profile_error: Why what is there is no profile; empty if it is one, or there is none.
-        measurements: What others have measured, by limit in W.
-        results: What others have chosen, in W, by selector.
-        begun_w: Limits, in W, that somebody has begun with.
+        profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
+        measurements: What other jobs have measured, by limit in W.
+        choices: What other jobs have chosen, in W, by selector.
+        begun_w: Limits, in W, that a job has begun to measure.
 
     Args:
         profile_path: The profile; None for none.
         shared_dir: The shared directory; None for none.
         key: What is measured, for the shared directory.
-        timeout_s: How long the start may take; after that, and after any problem, there is one warning, and training
-            goes on as if there were no files.
+        timeout_s: How long the start may take.
     """
 
     def __init__(
@@ -48,139 +43,98 @@ class ProfileFiles:
         key: str,
         timeout_s: float = 15.0,
     ) -> None:
+        self.profile_path = profile_path
         self.profile: list[PowerLimitMeasurement] | None = None
         self.profile_error = ""
-        self._arriving: list[PowerLimitMeasurement] = []
-        self._may_replace = False  # what is there is known to be a profile, or nothing
         self.measurements: dict[int, PowerLimitMeasurement] = {}
-        self.results: dict[str, int] = {}
+        self.choices: dict[str, int] = {}
         self.begun_w: set[int] = set()
-        self.profile_path = profile_path
-        self._given = {
-            "profile_path": None if profile_path is None else os.path.abspath(profile_path),
-            "shared_dir": None if shared_dir is None else os.path.abspath(shared_dir),
-            "key": key,
-        }
-        self._socket: socket.socket | None = None
-        self._leaving: list[socket.socket] = []
-        self._processes: list[subprocess.Popen[bytes]] = []  # those that may still write
-        self._started = False
+        self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
+        self._may_replace = False  # the file that is there is known to be a profile, or there is none
         self._shares = False
         self._warned = False
+        self._helper: HelperClient | None = None
+        self._leaving: list[HelperClient] = []  # helpers that may still write
         if profile_path is None and shared_dir is None:
             return
+        shared = None if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
         self._start()
-        if not self._wait(lambda: self._started, timeout_s) and self._socket is not None:
-            self._warn(f"no answer within {timeout_s:.0f} s; does the file system hang?")
-            self.leave()
+        if self._helper is not None:
+            files = m.OpenPowerLimitFiles(profile_path=self._path, shared_dir=shared, key=key)
+            try:
+                self._open(self._helper, files, timeout_s)
+            except CoordinationError as error:
+                self.look()  # what it has told before explains more
+                self._warn(f"the helper process does not answer, and is not asked again: {error}")
+                self.leave()
 
-    def wait_for_result(self, selector: str, timeout_s: float = 5.0) -> None:
-        """Waits, at the start only, until it is known whose choice counts."""
-        self._wait(lambda: selector in self.results, timeout_s)
-
-    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    def wait_for_choice(self, selector: str, timeout_s: float = 5.0) -> None:
+        """Waits, at the start only, until the choice that came first is known."""
         deadline_s = time.monotonic() + timeout_s
-        while not condition():
-            left_s = deadline_s - time.monotonic()
-            if self._socket is None or left_s <= 0:
-                return False
-            poller = select.poll()
-            poller.register(self._socket, select.POLLIN)
-            poller.poll(left_s * 1000)
-            self.look()
-        return True
+        while self._helper is not None and selector not in self.choices:
+            found = self._helper.wait_for(m.SharedNews, deadline_s - time.monotonic())
+            if not isinstance(found, m.SharedNews):
+                return
+            self._take(found)
 
     @property
     def shares(self) -> bool:
         """Whether there is a shared directory that can be used."""
-        return self._shares and self._socket is not None
+        return self._shares and self._helper is not None
 
     def look(self) -> None:
-        """Takes in what the helper has said meanwhile."""
-        while self._socket is not None:
-            try:
-                packet = transport.receive(self._socket, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            if not packet:
-                self._warn("its helper process has died")
-                self.leave()
-                return
-            try:
-                self._take(transport.decode(packet, dict))
-            except (ValueError, KeyError, TypeError) as error:
-                self._warn(f"a message that cannot be read: {error}")
-
-    def _take(self, message: dict[str, Any]) -> None:
-        if message["type"] == "problem":
-            self._warn(message["message"])
-            return
-        if message["type"] == "profile":
-            lot = [PowerLimitMeasurement.model_validate(found) for found in message["measurements"]]
-            self._arriving += lot
-            return
-        if message["type"] == "start" and not self._started:
-            self._started = True
-            self._shares = message["shares"]
-            self.profile = self._arriving if message["profile"] == "valid" else None
-            self.profile_error = message.get("error", "")
-            self._may_replace = message["profile"] in ("valid", "none")
-        for found in message["measurements"]:
-            with suppress(ValidationError):
-                measurement = PowerLimitMeasurement.model_validate(found)
-                self.measurements[measurement.power_limit] = measurement
-        self.begun_w.update(message["begun_w"])
-        for found in message["results"]:
-            with suppress(ValidationError):
-                result = Result.model_validate(found)
-                self.results[result.selector] = result.power_limit
+        """Takes in what the helper has told meanwhile."""
+        while self._helper is not None and (message := self._helper.poll()) is not None:
+            self._take(message)
+        if self._helper is not None and self._helper.lost:
+            self._warn("the helper process has died")
+            self.leave()
 
     def announce(self, limit_w: int) -> None:
-        """Has others told that this limit, in W, is being measured, if there is a shared directory."""
+        """Has other jobs told that this limit, in W, is being measured, if there is a shared directory."""
         if self.shares:
             self.begun_w.add(limit_w)
-            self._send({"type": "begin", "limit_w": limit_w})
+            self._send(m.LimitBegun(limit_w=limit_w))
 
     def publish(self, measurement: PowerLimitMeasurement) -> None:
         """Has a measurement shared, if there is a shared directory."""
         if self.shares:
-            self._send({"type": "measured", "measurement": measurement.model_dump()})
+            limit_w, energy_j, time_s = measurement.power_limit, measurement.energy, measurement.time
+            self._send(m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=time_s))
 
-    def publish_result(self, selector: str, power_limit_w: int) -> None:
+    def publish_choice(self, selector: str, limit_w: int) -> None:
         """Has a choice shared, if there is a shared directory."""
         if self.shares:
-            self._send({"type": "result", "result": {"selector": selector, "power_limit": power_limit_w}})
+            self._send(m.LimitChosen(selector=selector, limit_w=limit_w))
 
     def save(self, measurements: list[PowerLimitMeasurement]) -> None:
-        """Has the profile file written, if there is to be one."""
-        if self._given["profile_path"] is not None:
-            if self._socket is None:
+        """Has the profile file written, if there is to be one; starts a new helper if the last one has been let go."""
+        if self._path is not None:
+            if self._helper is None:
                 self._start()
-            self._send({"type": "save", "text": profile_text(measurements), "replace": self._may_replace})
+            content = profile_text(measurements).encode()
+            self._send(m.SaveProfile(path=self._path, content=content, replace=self._may_replace))
 
     def stop_sharing(self) -> None:
-        """From now on, what is measured here is nobody else's business."""
-        self._given["shared_dir"] = None
+        """From now on, this job's measurements are not for others, nor theirs for this job."""
         self._shares = False
         self.measurements.clear()
-        self.results.clear()
+        self.choices.clear()
 
     def leave(self) -> None:
         """Lets the helper go when it has done what it was told; does not wait for that."""
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_WR)
-            self._leaving.append(self._socket)
-            self._socket = None
+        if self._helper is not None:
+            self._helper.send(m.Goodbye(reason="finished"))
+            self._leaving.append(self._helper)
+            self._helper = None
 
     def hear(self) -> None:
-        """Takes in what went wrong while a helper finished; costs nothing once it has."""
+        """Takes in what went wrong while a helper that was let go finished; costs nothing once it has."""
         for leaving in list(self._leaving):
-            with suppress(BlockingIOError, ValueError, KeyError):
-                while packet := transport.receive(leaving, socket.MSG_DONTWAIT):
-                    message = transport.decode(packet, dict)
-                    if message["type"] == "problem":
-                        self._warn(message["message"])
+            while (message := leaving.poll()) is not None:
+                if isinstance(message, m.FilesProblem):
+                    self._warn(message.message)
+            if leaving.lost:
                 leaving.close()
                 self._leaving.remove(leaving)
 
@@ -188,39 +142,61 @@ class ProfileFiles:
         """Waits until everything is written, but no longer than `timeout_s`."""
         self.leave()
         deadline_s = time.monotonic() + timeout_s
-        while any(process.poll() is None for process in self._processes):
-            if time.monotonic() > deadline_s:
-                self._warn("its helper process has not finished writing")
-                break
+        while self._leaving and time.monotonic() < deadline_s:
             self.hear()
             time.sleep(0.01)
-        self.hear()
+        if self._leaving:
+            self._warn("the helper process has not finished writing")
 
-    def _send(self, message: dict[str, Any]) -> None:
-        if self._socket is not None:
+    # ---- the helper
+
+    def _start(self) -> None:
+        token = secrets.token_hex(16)
+        try:
+            self._helper = HelperClient(
+                f"pfo-fs-power-limit-{token[:12]}", "", token, 0, {}, start_at_once=True, service="power_limit"
+            )
+        except (OSError, CoordinationError) as error:
+            self._warn(f"the helper process could not be started: {error}")
+
+    def _open(self, helper: HelperClient, files: m.OpenPowerLimitFiles, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+
+        def left_s() -> float:
+            return max(0.0, deadline_s - time.monotonic())
+
+        opened = helper.request(files, m.PowerLimitFilesOpened, left_s())
+        self._shares = opened.shares
+        content = b""
+        while len(content) < opened.profile_bytes:
+            part = helper.request(m.ReadProfile(offset=len(content)), m.ProfilePart, left_s())
+            if part.offset != len(content) or not part.content:
+                raise CoordinationError(f"{files.profile_path} arrives incompletely")
+            content += part.content
+        if opened.profile == "read":
             try:
-                self._socket.send(transport.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            except OSError as error:
-                self._warn(f"its helper process takes no more: {error}")
+                self.profile = parse_profile(content, str(files.profile_path))
+            except PlanError as error:
+                self.profile_error = str(error)
+        self._may_replace = opened.profile != "unknown" and not self.profile_error
+        self.look()
+
+    def _take(self, message: m.ToTraining) -> None:
+        if isinstance(message, m.FilesProblem):
+            self._warn(message.message)
+        elif isinstance(message, m.SharedNews):
+            for found in message.measurements:
+                self.measurements[found.limit_w] = PowerLimitMeasurement(
+                    power_limit=found.limit_w, energy=found.energy_j, time=found.time_s
+                )
+            self.choices.update({found.selector: found.limit_w for found in message.choices})
+            self.begun_w.update(message.begun_w)
+
+    def _send(self, message: m.Message) -> None:
+        if self._helper is not None and not self._helper.send(message):
+            self._warn("the helper process takes no more messages")
 
     def _warn(self, text: str) -> None:
         if not self._warned:
             self._warned = True
             log.warning("power limit: profile and shared directory: %s; training goes on", text)
-
-    def _start(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        transport.not_for_children(self._socket)
-        transport.enlarge(self._socket)
-        try:
-            process = start_process(
-                "pfo_fs.power_limit.files_process",
-                {**self._given, "socket_fd": theirs.fileno()},
-                pass_fds=(theirs.fileno(),),
-            )
-            self._processes = [*(older for older in self._processes if older.poll() is None), process]
-        except OSError as error:
-            self._warn(f"its helper process could not be started: {error}")
-            self.leave()
-        finally:
-            theirs.close()

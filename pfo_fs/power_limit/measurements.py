@@ -1,4 +1,4 @@
-"""What was measured at each power limit, and the JSON file it is kept in, which is Zeus's:
+"""The profile: what was measured at each power limit, in a JSON file of Zeus's format:
 
 {"measurements": [{"power_limit": W, "energy": J, "time": s}, ...]}
 """
@@ -9,30 +9,15 @@ import json
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pfo_fs.errors import PlanError
+from pfo_fs.store.power_limit_folder import PowerLimitMeasurement
+
+__all__ = ["MAX_PROFILE_BYTES", "PowerLimitMeasurement", "parse_profile", "profile_text"]
 
 MAX_PROFILE_BYTES = 1 << 20
 _MAX_MEASUREMENTS = 10_000
-
-Positive = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
-
-
-class PowerLimitMeasurement(BaseModel):
-    """Energy and time of `profile_steps` steps at one power limit; all GPUs of the job together.
-
-    Attributes:
-        power_limit: The limit of each GPU, in W.
-        energy: In J, summed over the GPUs.
-        time: In s, of the slowest GPU.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    power_limit: Annotated[int, Field(gt=0, le=999_999)]
-    energy: Positive
-    time: Positive
 
 
 class _Profile(BaseModel):
@@ -47,28 +32,28 @@ def parse_profile(text: str | bytes, name: str) -> list[PowerLimitMeasurement]:
         name: What to call the file in errors.
 
     Raises:
-        PlanError: It is too large, no JSON, or no profile; the message says where.
+        PlanError: It is too large, not JSON, or not a profile; the message says where.
     """
     if len(text) > MAX_PROFILE_BYTES:
-        raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 20} MiB; that is no profile of power limits")
+        raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 20} MiB; a profile of power limits is smaller")
     try:
         measurements = _Profile.model_validate_json(text).measurements
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
         raise PlanError(
-            f"{name} is no profile of power limits: {where}: {first['msg']}; it should look like "
+            f"{name} is not a profile of power limits: {where}: {first['msg']}; it should look like "
             f'{{"measurements": [{{"power_limit": 300, "energy": 1234.5, "time": 6.7}}]}}'
         ) from None
 
     seen: set[int] = set()
     for measurement in measurements:
         if measurement.power_limit in seen:
-            raise PlanError(f"{name} has {measurement.power_limit} W twice; which of them counts?")
+            raise PlanError(f"{name} has {measurement.power_limit} W twice; delete the entry that is wrong")
         seen.add(measurement.power_limit)
     return measurements
 
 
 def profile_text(measurements: Iterable[PowerLimitMeasurement]) -> str:
-    """Returns the profile's JSON, letter by letter as Zeus writes it."""
+    """Returns the profile's JSON, byte for byte as Zeus writes it."""
     return json.dumps({"measurements": [measurement.model_dump() for measurement in measurements]}, indent=4)

@@ -16,7 +16,6 @@ from pfo_fs.errors import ConfigError, DeviceError, PlanError
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.files import ProfileFiles
-from pfo_fs.power_limit.folder import folder_key
 from pfo_fs.power_limit.gpus import close_all, give_all_back, settle_all
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
@@ -24,6 +23,7 @@ from pfo_fs.power_limit.ranks import RankGroup
 from pfo_fs.power_limit.search import CoarseToFine, FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, State, Warmup
+from pfo_fs.store.power_limit_folder import folder_key
 
 log = logging.getLogger("pfo_fs")
 

@@ -32,7 +32,7 @@ class Client(Protocol):
     def poll(self) -> ToTraining | None:
         """Returns the next message without waiting; None if there is none."""
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message) -> object:
         """Sends without waiting; drops the message if the helper does not read."""
 
     def revive(self, joining: list[Message]) -> bool:

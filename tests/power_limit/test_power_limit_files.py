@@ -21,10 +21,10 @@ from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, state_of
 
 from pfo_fs import power_limit as pl
 from pfo_fs.errors import PlanError, StoreError
+from pfo_fs.helper.power_limit_operations import write_file
 from pfo_fs.power_limit.files import ProfileFiles
-from pfo_fs.power_limit.files_process import write_file
-from pfo_fs.power_limit.folder import MeasurementFolder, Result
 from pfo_fs.store import Files
+from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitFolder
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -110,7 +110,7 @@ def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
     path.write_text("what was there")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space left"):
-        write_file(path, "new", replace=True)
+        write_file(path, b"new", replace=True)
     assert path.read_text() == "what was there"
     assert list(tmp_path.glob("*p.json*")) == [path]
 
@@ -167,7 +167,7 @@ def test_a_profile_that_cannot_be_read_is_one_warning_and_limits_are_measured(
         optimizer.on_step_begin()
     optimizer.close()
     assert state_of(optimizer) == ("Done", 250, None)
-    assert "no plain file" in caplog.text
+    assert "not a plain file" in caplog.text
     assert len(caplog.records) == 1
 
 
@@ -193,18 +193,21 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))
     files = ProfileFiles(tmp_path / "p.json", tmp_path / "shared", "key", timeout_s=0.2)
+    (helper,) = files._leaving
     assert files.profile is None
     files.close(0.1)
-    assert "does the file system hang" in caplog.text
+    assert "does the shared directory hang" in caplog.text
     assert len(caplog.records) == 1
-    for process in files._processes:
-        process.kill()
-        process.wait()
+    assert helper.process is not None
+    helper.process.kill()
+    helper.process.wait()
 
 
 def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
     files = ProfileFiles(None, tmp_path / "shared", "key")
-    os.kill(files._processes[0].pid, signal.SIGKILL)
+    assert files._helper is not None
+    assert files._helper.process is not None
+    os.kill(files._helper.process.pid, signal.SIGKILL)
     wait_for(lambda: (files.look(), caplog.records)[1])
     files.publish(pl.PowerLimitMeasurement(power_limit=1, energy=1, time=1))
     files.look()
@@ -213,7 +216,7 @@ def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, ca
 
 
 def test_without_files_there_is_no_helper() -> None:
-    assert ProfileFiles(None, None, "key")._processes == []
+    assert ProfileFiles(None, None, "key")._helper is None
 
 
 # ---- the shared directory
@@ -234,7 +237,7 @@ def measured(limit_w: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
 
 
 def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) -> None:
-    one, two = (MeasurementFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
+    one, two = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
     one.publish(measured(300, 1))
     two.publish(measured(300, 2))
     two.publish(measured(250, 3))
@@ -245,30 +248,30 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
 
 
 def test_whoever_publishes_a_result_is_told_the_one_that_came_first(tmp_path: Path) -> None:
-    one, two, three = (MeasurementFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(3))
-    first = Result(selector="Energy()", power_limit=250)
-    assert two.publish_result(first) == first
-    assert one.publish_result(Result(selector="Energy()", power_limit=300)) == first
-    assert three.news().results == [first]
+    one, two, three = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(3))
+    first = PowerLimitChoice(selector="Energy()", power_limit=250)
+    assert two.publish_choice(first) == first
+    assert one.publish_choice(PowerLimitChoice(selector="Energy()", power_limit=300)) == first
+    assert three.news().choices == [first]
 
 
 def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
-    one, two = (MeasurementFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
+    one, two = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
     folder = tmp_path / "shared" / "power-limit" / "key"
     (folder / "150.json").mkdir()
     os.mkfifo(folder / "170.json")
     one.publish(measured(100))
     one.publish(measured(300))
-    one.publish_result(Result(selector="Energy()", power_limit=300))
+    one.publish_choice(PowerLimitChoice(selector="Energy()", power_limit=300))
     for _ in range(2):
         found = two.news()
         assert {m.power_limit for m in found.measurements} in ({100, 300}, set())
-    assert two.news().results == []
-    assert MeasurementFolder(Files(tmp_path / "shared", create=True), "key").news().results[0].power_limit == 300
+    assert two.news().choices == []
+    assert PowerLimitFolder(Files(tmp_path / "shared", create=True), "key").news().choices[0].power_limit == 300
 
 
 def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
-    one, two = (MeasurementFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
+    one, two = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
     one.announce(300)
     two.announce(300)
     two.announce(250)
@@ -277,7 +280,7 @@ def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
 
 
 def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
-    folder = MeasurementFolder(Files(tmp_path / "shared", create=True), "key")
+    folder = PowerLimitFolder(Files(tmp_path / "shared", create=True), "key")
     folder.publish(measured(300))
     place = tmp_path / "shared" / "power-limit" / "key"
     (place / "250.json").write_text('{"power_limit": 250}')
@@ -291,7 +294,7 @@ def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["../x", "", "a/b"])
 def test_keys_that_are_no_folder_names_are_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(StoreError):
-        MeasurementFolder(Files(tmp_path / "shared", create=True), key)
+        PowerLimitFolder(Files(tmp_path / "shared", create=True), key)
 
 
 def test_a_later_job_takes_over_all_and_measures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

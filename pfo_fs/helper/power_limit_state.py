@@ -1,0 +1,229 @@
+"""The helper of a power-limit optimizer as a state machine: events in, actions out, no clock, no socket and no file.
+
+It reads the profile and opens the shared directory when training asks for that, then looks for what other jobs write,
+and writes what training tells it. `loop.py` runs it in the helper process. It gives the worker one operation at a time;
+a mount that hangs holds the worker, and what training sends meanwhile waits here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+
+from pfo_fs.errors import PfoError
+from pfo_fs.helper import events as e
+from pfo_fs.helper import power_limit_operations as op
+from pfo_fs.ipc import messages as m
+from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitMeasurement, PowerLimitNews
+
+PART_BYTES = 100_000
+"""Of a profile in one message; a packet takes that, however little it can be compressed."""
+MAX_WAITING = 1000
+"""Operations that wait for the worker; the helper drops further ones, and says so."""
+_PER_MESSAGE = 500
+_LOCAL_INTERVAL_S = 0.5
+_REMOTE_INTERVAL_S = 2.0
+_FIRST_CLIENT_WITHIN_S = 60.0
+
+
+class PowerLimitState:
+    """See the module's docstring.
+
+    Args:
+        token: What a client must say first.
+        now_s: Monotonic time.
+    """
+
+    def __init__(self, token: str, *, now_s: float) -> None:
+        self._token = token
+        self._now_s = self._started_s = now_s
+        self._clients: dict[int, bool] = {}  # whether it has said goodbye
+        self._had_clients = False
+        self._waiting: deque[op.PowerLimitOperation] = deque()
+        self._running: op.PowerLimitOperation | None = None
+        self._opened: m.PowerLimitFilesOpened | None = None  # what is known of it so far
+        self._profile = b""
+        self._interval_s: float | None = None  # between two looks at the shared directory; None: it is not used
+        self._look_at_s = 0.0
+        self._problem = ""
+        self._actions: list[e.Action] = []
+
+    # ---- for the loop
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is written that will be written."""
+        return self._running is None and not self._waiting
+
+    def first_actions(self) -> list[e.Action]:
+        """What to do before anything has happened: nothing."""
+        return []
+
+    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
+        """Takes an event; returns what to do, in this order.
+
+        Args:
+            event: What has happened.
+            now_s: Monotonic time, never less than before.
+        """
+        self._now_s = max(self._now_s, now_s)
+        match event:
+            case e.MessageArrived(client, message):
+                self._on_message(client, message)
+            case e.ClientGone(client):
+                self._clients.pop(client, None)
+            case e.OperationDone():
+                self._on_operation_done(event)
+            case e.Logged(level, text):
+                if level >= logging.WARNING:
+                    self._tell_problem(text)
+        self._do_what_is_due()
+        actions, self._actions = self._actions, []
+        return actions
+
+    def next_wake_s(self) -> float:
+        """When `handle(TimePassed())` is due even if nothing happens."""
+        latest_s = self._now_s + 5.0
+        return min(latest_s, self._look_at_s) if self._looks() and self.is_idle else latest_s
+
+    # ---- connections
+
+    def _on_message(self, client: int, message: m.ToHelper) -> None:
+        self._had_clients = True
+        if client not in self._clients:
+            if isinstance(message, m.Hello) and message.token == self._token:
+                self._clients[client] = False
+            else:
+                self._act(e.HangUp(client))
+            return
+        try:
+            self._on_known_message(client, message)
+        except (ValueError, ValidationError) as error:
+            self._tell_problem(f"the helper cannot use a message ({type(message).__name__}): {error}")
+
+    def _on_known_message(self, client: int, message: m.ToHelper) -> None:
+        match message:
+            case m.OpenPowerLimitFiles():
+                self._opened = m.PowerLimitFilesOpened(profile="none")
+                if message.profile_path is not None:
+                    self._run(op.ReadProfile(message.profile_path))
+                if message.shared_dir is not None:
+                    self._run(op.OpenFolder(message.shared_dir, message.key))
+                    self._run(op.LookForNews())
+            case m.ReadProfile(offset=offset):
+                self._act(e.Send(client, m.ProfilePart(offset=offset, content=self._profile[offset:][:PART_BYTES])))
+            case m.SaveProfile(path=path, content=content, replace=replace):
+                self._run(op.WriteProfile(path, content, replace))
+            case m.LimitBegun(limit_w=limit_w):
+                self._share(op.AnnounceLimit(limit_w))
+            case m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=time_s):
+                measurement = PowerLimitMeasurement(power_limit=limit_w, energy=energy_j, time=time_s)
+                self._share(op.PublishMeasurement(measurement))
+            case m.LimitChosen(selector=selector, limit_w=limit_w):
+                self._share(op.PublishChoice(PowerLimitChoice(selector=selector, power_limit=limit_w)))
+            case m.Goodbye():
+                self._clients[client] = True
+            case _:
+                raise ValueError("it is not expected here")
+
+    # ---- files
+
+    def _share(self, operation: op.PowerLimitOperation) -> None:
+        if self._interval_s is not None:
+            self._run(operation)
+
+    def _run(self, operation: op.PowerLimitOperation) -> None:
+        if len(self._waiting) < MAX_WAITING:
+            self._waiting.append(operation)
+        else:
+            self._tell_problem("the file system does not answer, and more waits than the helper keeps")
+
+    def _on_operation_done(self, event: e.OperationDone) -> None:
+        operation, result, error = event.operation, event.result, event.error
+        self._running = None
+        if error is not None:
+            self._on_failure(operation, error)
+            return
+        match operation, result:
+            case op.ReadProfile(), bytes(content):
+                self._profile = content
+                self._note_opened(profile="read", profile_bytes=len(content))
+            case op.OpenFolder(), bool(local):
+                self._interval_s = _LOCAL_INTERVAL_S if local else _REMOTE_INTERVAL_S
+                self._note_opened(shares=True)
+            case op.LookForNews(), PowerLimitNews() as news:
+                self._tell_news(news)
+            case op.PublishChoice(), PowerLimitChoice() as first:
+                self._tell_news(PowerLimitNews([], [first], []))
+        if isinstance(operation, op.LookForNews):
+            self._look_at_s = self._now_s + (self._interval_s or 0.0)
+        elif isinstance(operation, (op.AnnounceLimit, op.PublishMeasurement, op.PublishChoice)):
+            self._look_at_s = self._now_s  # training decides again soon: it should know what others have done
+
+    def _on_failure(self, operation: object, error: PfoError) -> None:
+        text = str(error.args[-1])
+        if isinstance(operation, op.ReadProfile):
+            self._note_opened(profile="unknown")
+        elif isinstance(operation, op.OpenFolder):
+            self._waiting = deque(other for other in self._waiting if not isinstance(other, op.LookForNews))
+        elif isinstance(operation, op.LookForNews):
+            self._look_at_s = self._now_s + (self._interval_s or 0.0)
+        if not isinstance(operation, (op.ReadProfile, op.WriteProfile)):
+            text = f"measurements are not shared: {text}"
+        self._tell_problem(text)
+
+    def _note_opened(self, **found: Any) -> None:
+        if self._opened is not None:
+            self._opened = msgspec.structs.replace(self._opened, **found)
+
+    # ---- what is due
+
+    def _looks(self) -> bool:
+        return self._interval_s is not None and not all(self._clients.values())
+
+    def _do_what_is_due(self) -> None:
+        if self.is_idle and self._opened is not None:
+            self._tell_all(self._opened)
+            self._opened = None
+        if self.is_idle and self._looks() and self._now_s >= self._look_at_s:
+            self._waiting.append(op.LookForNews())
+        if self._running is None and self._waiting:
+            self._running = self._waiting.popleft()
+            self._act(e.Run(self._running))
+        if self.is_idle:
+            for client in [client for client, leaves in self._clients.items() if leaves]:
+                del self._clients[client]
+                self._act(e.HangUp(client))  # training knows by this that everything is written
+        if not self._clients and (self._had_clients or self._now_s - self._started_s > _FIRST_CLIENT_WITHIN_S):
+            self._act(e.Stop())
+
+    # ---- telling
+
+    def _tell_news(self, news: PowerLimitNews) -> None:
+        measured = [
+            m.LimitMeasured(limit_w=found.power_limit, energy_j=found.energy, time_s=found.time)
+            for found in news.measurements
+        ]
+        chosen = [m.LimitChosen(selector=found.selector, limit_w=found.power_limit) for found in news.choices]
+        for at in range(0, max(len(measured), len(chosen), len(news.begun_w)), _PER_MESSAGE):
+            lot = slice(at, at + _PER_MESSAGE)
+            self._tell_all(
+                m.SharedNews(measurements=measured[lot], choices=chosen[lot], begun_w=list(news.begun_w[lot]))
+            )
+
+    def _tell_problem(self, text: str) -> None:
+        """Tells training; not again what it was told last."""
+        if text != self._problem:
+            self._problem = text
+            self._tell_all(m.FilesProblem(message=text))
+
+    def _tell_all(self, message: m.Message) -> None:
+        for client in self._clients:
+            self._act(e.Send(client, message))
+
+    def _act(self, action: e.Action) -> None:
+        self._actions.append(action)
