@@ -105,6 +105,7 @@ class ClockProcess:
         self._close_doorbell = weakref.finalize(self, os.close, self._doorbell)
         self._close_doorbell.atexit = False
         self._socket, theirs = socket.socketpair()
+        weakref.finalize(self, self._socket.close).atexit = False
         self._fd = self._socket.fileno()
         if min_dwell_ms is None:
             min_dwell_ms = _number("PFO_FS_MIN_DWELL_MS")

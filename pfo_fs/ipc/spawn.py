@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = "PFO_FS_PROCESS_ARGUMENTS"
 
+_started: list[subprocess.Popen[bytes]] = []
+"""The processes that this one started and that were running when it started the last one.
+
+They may outlive the object that started them. Kept here, they are reaped when the next one is started, and Python does
+not warn that a running process was dropped.
+"""
+
 
 def start_process(
     module: str, arguments: Mapping[str, Any], *, pass_fds: Sequence[int] = (), keep_stderr: bool = True
@@ -34,7 +41,7 @@ def start_process(
 
     package = str(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH", "")
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", module],
         env={
             **os.environ,
@@ -48,6 +55,8 @@ def start_process(
         pass_fds=tuple(pass_fds),
         start_new_session=True,
     )
+    _started[:] = [*(earlier for earlier in _started if earlier.poll() is None), process]
+    return process
 
 
 def given_arguments() -> dict[str, Any]:

@@ -85,7 +85,11 @@ def listen(address: str) -> socket.socket:
         OSError: EADDRINUSE: another process has it.
     """
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    server.bind("\0" + address)
+    try:
+        server.bind("\0" + address)
+    except OSError:
+        server.close()
+        raise
     server.listen(512)
     return server
 
