@@ -98,7 +98,7 @@ def connect(address: str) -> socket.socket:
     """Connects to a listener of the same user, at once or not at all.
 
     Raises:
-        OSError: Nobody listens, or somebody else's process does.
+        OSError: No process listens at the address, or one of another user does.
     """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
