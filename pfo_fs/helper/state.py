@@ -305,9 +305,9 @@ class HelperState:
         for told in self._watch.learn(found, local_mount=self._local_mount):
             self._tell_training(told)
         if self._board.name == 0:
-            news = self._watch.news_for_people(found.current)
-            if news:
-                log.warning("%s", news)
+            text = self._watch.text_for_people(found.current)
+            if text:
+                log.warning("%s", text)
         self._watch.looked(self._now_s, local_mount=self._local_mount)
 
     def _on_written(self, write: op.Write, error: PfoError | None) -> None:

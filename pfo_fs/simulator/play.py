@@ -63,7 +63,7 @@ class Play:
         mute_ranks: Ranks whose results never reach the directory.
         without_rights: Ranks whose clocks cannot be set.
         offers_clocks: Whether any rank's can.
-        daemon_runs: Whether somebody schedules.
+        daemon_runs: Whether a daemon schedules the job.
 
     Attributes:
         folder: The job's folder.
