@@ -261,7 +261,7 @@ class JobJoiner:
             client = self._link.client
             if not isinstance(client, HelperClient):
                 client = self._connect(opening, at_once=dims.local_rank in (0, None))
-            client.request(join, messages.Joined, _REQUEST_TIMEOUT_S)
+            self._link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
         except (PfoError, OSError) as error:
             self._note(f"could not join job {job['job_id']}: {error}", error)
         return info
