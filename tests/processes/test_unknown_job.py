@@ -1,4 +1,4 @@
-"""Real training on simulated GPUs that nobody has profiled."""
+"""Real training on simulated GPUs for which there is no profile yet."""
 
 from __future__ import annotations
 
