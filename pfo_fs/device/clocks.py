@@ -33,6 +33,9 @@ _recv.restype = ctypes.c_ssize_t
 _PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
 _ONE = (1).to_bytes(8, sys.byteorder)
 
+_dying: list[subprocess.Popen[bytes]] = []
+"""Clock processes that have closed their socket and were not seen to end yet."""
+
 _open_processes: weakref.WeakSet[ClockProcess] = weakref.WeakSet()
 
 
@@ -292,6 +295,9 @@ class ClockProcess:
             "the power limit goes back to what it was" if self._leave_clocks else "the clock goes back to its default"
         )
         log.warning("the clock process has died; %s and stays there", what)
+        _dying[:] = [process for process in _dying if process.poll() is None]
+        if self._process is not None and self._process.poll() is None:
+            _dying.append(self._process)
         if not self.spec.startswith("none"):
             given = {
                 "reset_only": True,

@@ -108,7 +108,7 @@ class JobJoiner:
             return self._join()
         except BaseException as error:
             if self._clocks is not None:
-                self._clocks.leave()
+                self._clocks.close()
             self._link.send(messages.Goodbye(reason="crashed", message=f"{type(error).__name__}: {error}"[:300]))
             self._link.close()
             raise
