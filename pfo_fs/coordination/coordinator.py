@@ -237,7 +237,7 @@ class Coordinator:
         self._publication.follow(self._progress)
 
     def _silence(self, now: float) -> str:
-        """Names a long silence of training: where everything of a job is killed at once, no process is left to end it."""
+        """Names a long silence of training: when all processes of a job are killed at once, none is left to end it."""
         silent_s = now - self.last_alive
         words = next((words for least_s, words in _SILENCES if silent_s >= least_s), "")
         return words and f"training has reported no step for {words}: was the job killed?"

@@ -34,7 +34,7 @@ FALLBACK_AFTER_S = 600.0
 _FIRST_CLIENT_WITHIN_S = 60.0
 _MAX_EARLY_RESULTS = 100
 _TERMINATES_WITHIN_S = 120.0
-"""A training process that is gone so soon after a SIGTERM of the whole job has not crashed: batch systems grant less."""
+"""A training process that is gone so soon after a SIGTERM of the whole job has not crashed."""
 
 
 @dataclass
