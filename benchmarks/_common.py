@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from pfo_fs.store import fs  # noqa: E402
+from pfo_fs.store import file_reader, fs  # noqa: E402
 
 # ---- processes
 
@@ -132,7 +132,7 @@ def counting_daemon() -> None:
         temp.replace(target)
 
     signal.signal(signal.SIGUSR1, tell)
-    fs.SystemCalls = CountingCalls  # type: ignore[misc]
+    file_reader.SystemCalls = CountingCalls  # type: ignore[misc]
     from pfo_fs.cli import daemon_main
 
     daemon_main()

@@ -6,7 +6,10 @@
     +- RecordError (ValueError)      a file in the shared directory is not a valid record
     +- StoreError (OSError)          the shared directory refuses: permissions, ownership, full, read-only
     |  +- StoreUnavailable           the file system does not answer as it should right now; trying again may help
- X    +- DeviceError (RuntimeError)    a GPU cannot be found or does not do as told
+    |  |  +- FolderAway              a job's folder is not seen now, which says nothing about the files in it
+    |  +- AlreadyClaimed             another process owns this name (a rank that is registered twice, say)
+    |  +- NotShared                  this host sees another directory than the host of rank 0, or none
+    +- DeviceError (RuntimeError)    a GPU cannot be found or does not do as told
     |  +- DevicePermissionError      it could, but this user may not; the message says what to grant
     +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
@@ -79,6 +82,10 @@ class StoreUnavailable(StoreError):
 
 class FolderAway(StoreUnavailable):
     """A job's folder is not seen now. This says nothing about the files in it: none of them counts as removed."""
+
+
+class NotShared(StoreError):
+    """This host sees another directory than the host of rank 0, or none: it is not mounted here, or elsewhere."""
 
 
 class AlreadyClaimed(StoreError):

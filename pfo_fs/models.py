@@ -276,7 +276,7 @@ class PlanInputs(_Model):
     """What a schedule was made for, besides the measurements: written down with it, so that a restart knows it.
 
     Attributes:
-        target: What a person wishes; None: what the scheduler was started with.
+        target: What a person asks for; None: what the scheduler was started with.
         straggler: What a person announces.
         slow_pipelines: Data-parallel rank of each pipeline that is slower than its plan says, and how many times.
         remeasure_epoch: How often the plan in force was put in question: a higher number asks for new measurements.

@@ -85,7 +85,7 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
         shared_dir = shared_dir or folder_ / "pfo"
         console.print(
             f"A small GPT over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B, gloo), one process a "
-            f"stage, each with a simulated A100 ({TIME_SCALE} times as fast). Nobody has profiled it.\n"
+            f"stage, each with a simulated A100 ({TIME_SCALE} times as fast). The model has not been profiled.\n"
             f"Shared directory: {shared_dir}",
             highlight=False,
         )

@@ -37,10 +37,10 @@ def target(
     if none + len(asked) != 1:
         fail("give exactly one of --slowdown, --deadline, --power and --none")
     try:
-        wish = None if none else Target.model_validate(asked)
+        request = None if none else Target.model_validate(asked)
     except ValidationError as error:
         fail(f"--{next(iter(asked))}: {error.errors()[0]['msg']}")
-    _write(find_job(job, shared_dir), "target", None if wish is None else asked)
+    _write(find_job(job, shared_dir), "target", None if request is None else asked)
 
 
 def straggler(
@@ -58,20 +58,20 @@ def straggler(
     if gone == (slowdown is not None):
         fail("give --slowdown, or --gone")
     folder = find_job(job, shared_dir)
-    wish = None
+    request = None
     if slowdown is not None:
         try:
-            wish = Straggler(slowdown=slowdown, pipeline=pipeline).model_dump(exclude_none=True)
+            request = Straggler(slowdown=slowdown, pipeline=pipeline).model_dump(exclude_none=True)
         except ValidationError as error:
             fail(f"--{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}")
         body = folder.read_job()
         if pipeline is not None and body is not None and pipeline >= body.job_info.dp_degree:
             fail(f"--pipeline {pipeline}: the job has the pipelines 0 to {body.job_info.dp_degree - 1}")
-    _write(folder, "straggler", wish)
+    _write(folder, "straggler", request)
 
 
-def _write(folder: JobFolder, key: str, wish: dict[str, Any] | None) -> None:
-    """Puts a wish into `schedule.yaml` beside the other one, or takes it out."""
+def _write(folder: JobFolder, key: str, request: dict[str, Any] | None) -> None:
+    """Puts a request into `schedule.yaml` beside the other one, or takes it out."""
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import parse_schedule_yaml
 
@@ -79,7 +79,7 @@ def _write(folder: JobFolder, key: str, wish: dict[str, Any] | None) -> None:
     if folder.read_end() is not None:
         fail(f"job {folder.job_id} is over")
     content = folder.read_yaml()
-    wishes: dict[str, Any] = {}
+    requests: dict[str, Any] = {}
     if content is not None:
         try:
             document = parse_schedule_yaml(content)
@@ -89,12 +89,12 @@ def _write(folder: JobFolder, key: str, wish: dict[str, Any] | None) -> None:
             fail(f"{path} holds clocks, which take the scheduler's place; remove it, or write the {key} into it")
         for name, known in (("target", document.target), ("straggler", document.straggler)):
             if known is not None:
-                wishes[name] = known.model_dump(exclude_none=True)
-    wishes.pop(key, None)
-    if wish is not None:
-        wishes[key] = wish
-    if wishes:
-        text = yaml.safe_dump(wishes, sort_keys=False, default_flow_style=None)
+                requests[name] = known.model_dump(exclude_none=True)
+    requests.pop(key, None)
+    if request is not None:
+        requests[key] = request
+    if requests:
+        text = yaml.safe_dump(requests, sort_keys=False, default_flow_style=None)
         folder.write_yaml((_HEAD + text).encode())
         say(f"set; {folder.yaml_status_location} says when it is applied")
     else:

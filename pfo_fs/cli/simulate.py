@@ -63,7 +63,7 @@ def simulate(
     if p2p_power is not None and profile is None:
         fail("--p2p-power goes with --profile; the models of GPUs have their own")
     if episodes and pipelines == 1:
-        fail("--straggler needs somebody who waits for it: --pipelines 2 or more")
+        fail("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
     cluster = Cluster(
         make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks),
         truth,

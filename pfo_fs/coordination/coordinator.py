@@ -248,7 +248,7 @@ class Coordinator:
             self.publish_status()
 
     def publish_status(self, *, force: bool = False) -> None:
-        """Writes `current.json` if there is news."""
+        """Writes `current.json` if it changes."""
         publication, lease = self._publication, self.lease
         request = self._runner.request if self._runner is not None else None
         body = bodies.CurrentBody(

@@ -52,6 +52,7 @@ class PolicyRunner:
         failure: Why it does not run, for people; empty if it does, or has not been started.
         longest_plan_s: How long it has kept this coordinator from doing anything else at most, in s.
         observed: The newest schedule whose results it has observed, and for what it planned then.
+        policy: The scheduler and its arguments, as the sources of schedules name them.
         results: What the ranks measured.
         dumps: Where Zeus's dumps go.
     """
@@ -70,6 +71,7 @@ class PolicyRunner:
         self.failure = ""
         self.longest_plan_s = 0.0
         self.observed = Observed()
+        self.policy = choose_policy(job, settings).policy
         self.results = Results(folder, ranks)
         self.dumps = Dumps(settings, folder.job_id)
         self._folder = folder
@@ -80,11 +82,6 @@ class PolicyRunner:
         self._monotonic = monotonic
         self._profile_cache = ProfileCache(folder)
         self._model: dict[str, float] = {}
-
-    @property
-    def policy(self) -> str:
-        """The scheduler and its arguments, as the sources of schedules name them."""
-        return choose_policy(self._job, self._settings).policy
 
     @property
     def may_be_slow(self) -> bool:

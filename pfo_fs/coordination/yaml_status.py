@@ -19,7 +19,7 @@ Problem: TypeAlias = tuple[int | None, str]
 
 
 class YamlStatus:
-    """Writes one job's `schedule.status.yaml` when there is news.
+    """Writes one job's `schedule.status.yaml` when it changes.
 
     Args:
         folder: The job.

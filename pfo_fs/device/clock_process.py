@@ -82,8 +82,8 @@ class ClockLoop:
         self._controls = not why_clocks_stay
         self._supported = sorted(gpu.supported_clocks_mhz())
         self._clock_for: dict[int, int] = {0: 0}
-        self._target = 0  # the wish that is in force
-        self._clock = 0  # what the GPU was told; another number if it does not offer the wish
+        self._target = 0  # the requested clock that is in force
+        self._clock = 0  # what the GPU was told; another number if it does not offer the requested one
         self._dwell_ns = round(min_dwell_ms * 1e6)
         self._not_before_ns = 0
         self._marks = MarkReader(shared.words)
@@ -96,7 +96,7 @@ class ClockLoop:
         self._next_look_ns = 0
         self._terminated = False
         self._poll = select.epoll()
-        self._poll.register(doorbell, select.EPOLLIN | select.EPOLLET)  # edge-triggered: nobody needs to read it
+        self._poll.register(doorbell, select.EPOLLIN | select.EPOLLET)  # edge-triggered: it need not be read
         self._poll.register(trainer, select.EPOLLIN | select.EPOLLRDHUP)
         self._signals = self._watch_signals()
         self._parent = -1
@@ -128,7 +128,7 @@ class ClockLoop:
             self._words[page.SLEEPING] = 0
             self._power_limits.restore()
             self._release()
-            self._controls = False  # what a killed trainer last wished for still stands in the page
+            self._controls = False  # what a killed trainer last asked for still stands in the page
 
     def finish(self) -> None:
         """Measures what training has left behind, and sends it; says that the clocks are back at their default."""

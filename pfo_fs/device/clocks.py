@@ -65,7 +65,7 @@ class ClockProcess:
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
         rank: Global rank, for the reports.
-        report_to: Abstract socket address of the host's helper, without the leading NUL; None to report to nobody.
+        report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
         token: What the helper knows its clients by.
         profile_steps: Complete steps that make one result.
         min_dwell_ms: Least time between two changes of the clock; `PFO_FS_MIN_DWELL_MS`, or 0, if None.
@@ -94,7 +94,7 @@ class ClockProcess:
         if os.getpid() == 1:
             log.warning(
                 "training is process 1 of its container: if it is killed, the kernel kills all others with it, and "
-                "nobody is left to set clocks and power limits back; start it with an init (docker run --init)"
+                "no process is left to set clocks and power limits back; start it with an init (docker run --init)"
             )
         self._info: ClockInfo | None = None
         self._lost = False
@@ -105,6 +105,7 @@ class ClockProcess:
         self._close_doorbell = weakref.finalize(self, os.close, self._doorbell)
         self._close_doorbell.atexit = False
         self._socket, theirs = socket.socketpair()
+        weakref.finalize(self, self._socket.close).atexit = False
         self._fd = self._socket.fileno()
         if min_dwell_ms is None:
             min_dwell_ms = _number("PFO_FS_MIN_DWELL_MS")
@@ -247,7 +248,7 @@ class ClockProcess:
         deadline_s = time.monotonic() + timeout_s
         try:
             if self._process is not None and self._process.wait(timeout_s) and not self._lost:
-                self._died()  # unseen, since somebody looked last
+                self._died()  # since the last look
                 self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             log.warning("the clock process has not left yet at the end of training; does the GPU's driver hang?")
@@ -285,7 +286,7 @@ class ClockProcess:
         return self._info
 
     def _died(self) -> None:
-        """Whoever killed it may have left a clock locked or a power limit set, so another process sets them back."""
+        """The killed process may have left a clock locked or a power limit set, so another process sets them back."""
         self._lost = True
         self.words[page.SLEEPING] = 0
         what = (

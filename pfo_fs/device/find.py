@@ -29,14 +29,14 @@ def find_gpu_spec(device: int | None = None) -> str:
     Raises:
         DeviceError: The device is a MIG slice, whose clocks are not its own; or `PFO_FS_GPU` is none of the above.
     """
-    wish = os.environ.get("PFO_FS_GPU", "")
-    kind, _, name = wish.partition(":")
-    if wish == "simulated":
+    asked = os.environ.get("PFO_FS_GPU", "")
+    kind, _, name = asked.partition(":")
+    if asked == "simulated":
         return f"simulated:{_simulated_name()}"
-    if wish == "none" or (kind == "simulated" and _NAME.fullmatch(name)) or (kind == "nvml" and name):
-        return wish
-    if wish:
-        raise DeviceError(f"PFO_FS_GPU={wish!r}: use simulated, simulated:<name>, nvml:<UUID> or none")
+    if asked == "none" or (kind == "simulated" and _NAME.fullmatch(name)) or (kind == "nvml" and name):
+        return asked
+    if asked:
+        raise DeviceError(f"PFO_FS_GPU={asked!r}: use simulated, simulated:<name>, nvml:<UUID> or none")
     torch = sys.modules.get("torch")
     if torch is not None:
         return _spec_from_torch(torch, device)

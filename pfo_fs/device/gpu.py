@@ -46,7 +46,7 @@ class Gpu(Protocol):
         """Returns the power limit in force, in watts."""
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Sets the power limit, in watts; it stays until somebody sets another.
+        """Sets the power limit, in watts; it stays until another one is set.
 
         Raises:
             DevicePermissionError: This user may not.

@@ -1,8 +1,8 @@
 """What a power limit was before we changed it, noted where the next job on this host finds it.
 
-A limit stays when nobody is left to set it back: a job that is killed whole, clock process included, leaves it to the
-next one, which must not take it for the site's own. The note counts only as long as the limit that it says was set last
-is still in force; otherwise somebody else has had a hand in it since.
+A limit stays when no process is left to set it back: a job that is killed whole, clock process included, leaves it to
+the next one, which must not take it for the site's own. The note counts only as long as the limit that it says was set
+last is still in force; otherwise another process has set it since.
 """
 
 from __future__ import annotations

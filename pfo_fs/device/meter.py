@@ -190,7 +190,7 @@ class StepMeter:
         names: Gives the name of an instruction from its place in the page's name table.
 
     Attributes:
-        iteration_times: (step, number, span in s) of the last complete steps; whoever reads them takes them out.
+        iteration_times: (step, number, span in s) of the last complete steps; the reader takes them out.
     """
 
     def __init__(self, profile_steps: int, names: Names) -> None:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _SETTLE_NS = 20_000_000
-"""For so long after the clock was set nobody knows which clock runs (milliseconds on NVIDIA GPUs)."""
+"""For so long after the clock was set it is unknown which clock runs (milliseconds on NVIDIA GPUs)."""
 _LEAST_S = 0.05
 """What ran for less than this in all is left out, with the ticks that it ran in."""
 _BREATH = 64

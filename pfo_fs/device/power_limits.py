@@ -43,7 +43,7 @@ class PowerLimits:
         self._text = b""
 
     def take(self, data: bytes, trainer: socket.socket) -> None:
-        """Answers the requests that are complete with `data`; an answer that nobody reads is dropped."""
+        """Answers the requests that are complete with `data`; an answer that training does not read is dropped."""
         self._text += data
         *lines, self._text = self._text.split(b"\n")
         self._text = self._text[:_MAX_REQUEST_BYTES]
@@ -116,6 +116,6 @@ class PowerLimits:
 
 
 def _send(answer: dict[str, Any], trainer: socket.socket) -> None:
-    """An answer that nobody reads is dropped."""
+    """An answer that training does not read is dropped."""
     with suppress(OSError):
         trainer.send(json.dumps(answer).encode() + b"\n", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)

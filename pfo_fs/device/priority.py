@@ -1,7 +1,7 @@
 """Being run as soon as one is woken, on a machine whose processors are busy.
 
-The clock process runs for some 30 us at a time, but late is useless: by default Linux lets whoever occupies the
-processor finish its slice first (measured, 2 cores, 2 other busy processes: 8 to 35 ms until a clock is set, 99th
+The clock process runs for some 30 us at a time, but late is useless: by default Linux lets the process that occupies
+the processor finish its slice first (measured, 2 cores, 2 other busy processes: 8 to 35 ms until a clock is set, 99th
 percentile). A short slice of its own, and a better nice value, for it and for its session's autogroup, bring that to
 0.1 to 1 ms. All of it as far as this user may, which is mostly where clocks can be set too; without, nothing is lost
 but promptness. Not real-time scheduling, which got 0.1 ms: a driver that hangs must not take a processor with it.

@@ -1,4 +1,7 @@
-"""What a clock process tells the host's helper: never waits, never fails, forgets the oldest when nobody listens."""
+"""What a clock process tells the host's helper: it never waits and never fails.
+
+The oldest messages are dropped when the helper does not listen.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class Reporter:
     """Sends results and progress of one rank.
 
     Args:
-        address: The helper's abstract socket address; None to tell nobody.
+        address: The helper's abstract socket address; None to send nothing.
         rank: Global rank.
         token: What the helper knows its clients by.
         gpu_spec: The GPU whose clocks this process controls; empty if it controls none. If this process dies without
@@ -67,7 +70,7 @@ class Reporter:
         throttled: str = "",
         now: bool = False,
     ) -> None:
-        """Says where this rank is, at most once a second and only if there is news.
+        """Says where this rank is, at most once a second and only if something has changed.
 
         Args:
             step: The last complete step.
@@ -77,11 +80,11 @@ class Reporter:
             throttled: What holds the GPU's clocks back, if anything.
             now: Do not wait for the second to pass.
         """
-        news = (-1 if step is None else step.step, message, throttled)
+        state = (-1 if step is None else step.step, message, throttled)
         now_s = time.monotonic()
-        if self._address is None or news == self._told or (now_s < self._progress_at_s and not now):
+        if self._address is None or state == self._told or (now_s < self._progress_at_s and not now):
             return
-        self._told, self._progress_at_s = news, now_s + _PROGRESS_EVERY_S
+        self._told, self._progress_at_s = state, now_s + _PROGRESS_EVERY_S
         report = messages.ProgressReport(
             step=-1 if step is None else step.step,
             number=-1 if step is None else step.number,

@@ -38,7 +38,7 @@ def simulation_dir() -> str:
     """Returns the folder of the simulated GPUs, made if need be: `PFO_FS_SIM_DIR`, or one of this user's in memory.
 
     Raises:
-        DeviceError: Somebody else owns it.
+        DeviceError: Another user owns it.
     """
     folder = os.environ.get("PFO_FS_SIM_DIR")
     if folder is None:
@@ -54,7 +54,7 @@ def simulation_dir() -> str:
 
 
 class _State:
-    """The mapped state of the simulated GPU `name`; whoever comes first makes it."""
+    """The mapped state of the simulated GPU `name`; the first process that asks makes it."""
 
     def __init__(self, name: str) -> None:
         if not _GPU_NAME.fullmatch(name):

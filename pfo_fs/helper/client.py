@@ -28,10 +28,6 @@ _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _recv.restype = ctypes.c_ssize_t
 
 
-_helpers: list[subprocess.Popen[bytes]] = []
-"""Helpers that this process started. They outlive it on purpose, so this process does not wait for them."""
-
-
 class HelperClient:
     """A connection to a helper process, which is started if no process listens at its address yet.
 
@@ -219,7 +215,4 @@ def _start(address: str, given: dict[str, Any]) -> subprocess.Popen[bytes] | Non
         arguments = {**given, "server_fd": server.fileno(), "path": sys.path}  # where a user's own scheduler may be
         # Its log records come as messages; a helper that a hung mount holds must not keep a launcher's pipes open.
         process = start_process("pfo_fs.helper.process", arguments, pass_fds=(server.fileno(),), keep_stderr=False)
-    for earlier in _helpers:
-        earlier.poll()
-    _helpers.append(process)
     return process

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _KEPT = 16
 _CHANGED = 0.01
-"""Relative: an iteration this much longer or shorter than the last one written is news."""
+"""Relative: an iteration this much longer or shorter than the last one written is written at once."""
 _QUIET = 15
 """While nothing changes, one record in so many times the shortest interval."""
 _CONFIRMATIONS = 3

@@ -6,13 +6,15 @@ with the file system.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pfo_fs.coordination import SitePolicy, read_site_policy
-from pfo_fs.errors import PfoError
+from pfo_fs.errors import NotShared, PfoError
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
@@ -25,18 +27,18 @@ class OpenDirectory:
 
 @dataclass(frozen=True)
 class CreateJob:
-    """Make the job's folder; result: its job id."""
+    """Make the directory if it is not there, and the job's folder in it; result: `CreatedJob`."""
 
     body: bodies.JobBody
     attempt: str
 
 
 @dataclass(frozen=True)
-class OpenJob:
-    """Use the folder of a job that rank 0 has made."""
+class CreatedJob:
+    """A new job, and the id of the directory that it lies in."""
 
     job_id: str
-    attempt: str
+    directory_id: str
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,12 @@ class ScheduleFound:
 
 @dataclass(frozen=True)
 class RegisterRank:
+    """Use the job's folder, which rank 0 has made, and write the rank's record in it."""
+
     body: bodies.RankBody
+    job_id: str
+    attempt: str
+    directory_id: str
 
 
 @dataclass(frozen=True)
@@ -112,10 +119,10 @@ class WriteEnd:
     body: bodies.EndBody
 
 
-Question: TypeAlias = OpenDirectory | CreateJob | OpenJob | AskWhoSchedules | ClaimForRank0 | LookForSchedule
+Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | LookForSchedule
 Write: TypeAlias = RegisterRank | WriteOrder | WriteResult | WriteIterationTimes | WriteProgress | WriteEnd
 Operation: TypeAlias = Question | Write
-Result: TypeAlias = "bool | str | WhoSchedules | ScheduleFound | None"
+Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | None"
 
 
 class DirectoryOperations:
@@ -136,13 +143,13 @@ class DirectoryOperations:
 
     @property
     def shared(self) -> SharedDirectory:
-        """The shared directory, opened at first use.
+        """The shared directory, which is not made here.
 
         Raises:
             StoreError: It cannot be used.
         """
         if self._shared is None:
-            self._shared = SharedDirectory(Files(self._root, create=True), self._writer)
+            self._shared = SharedDirectory(Files(self._root), self._writer)
         return self._shared
 
     @property
@@ -172,13 +179,9 @@ class DirectoryOperations:
         """
         match operation:
             case OpenDirectory():
-                return is_local(self.shared.files.root)
+                return is_local(self._root)
             case CreateJob(body, attempt):
                 return self._create(body, attempt)
-            case OpenJob(job_id, attempt):
-                if self._folder is None:
-                    self._folder = self.shared.job(job_id)
-                    self._folder.attempt = attempt
             case AskWhoSchedules(pause_s):
                 time.sleep(pause_s)
                 # By listing: an NFS client remembers for half a minute that a name was not there.
@@ -189,7 +192,8 @@ class DirectoryOperations:
                 return self.folder.claim_coordinator(mine).kind
             case LookForSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
-            case RegisterRank(body):
+            case RegisterRank(body, job_id, attempt, directory_id):
+                self._open(job_id, attempt, directory_id)
                 self.folder.register_rank(body)
             case WriteOrder(body):
                 self.folder.write_order(body)
@@ -203,11 +207,24 @@ class DirectoryOperations:
                 self.folder.write_end(body)
         return None
 
-    def _create(self, body: bodies.JobBody, attempt: str) -> str:
+    def _open(self, job_id: str, attempt: str, directory_id: str) -> None:
+        """Uses the folder of a job that rank 0 has made, maybe on another host."""
+        if self._folder is not None:
+            return
+        if not os.path.isdir(self._root):
+            raise NotShared(errno.ENOENT, f"{self._root} is not there on this host: is the file system mounted?")
+        if directory_id:
+            self.shared.check_same(directory_id)
+        folder = self.shared.job(job_id)
+        folder.attempt = attempt
+        self._folder = folder
+
+    def _create(self, body: bodies.JobBody, attempt: str) -> CreatedJob:
+        self._shared = SharedDirectory(Files(self._root, create=True), self._writer)
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination)
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
         self._folder = self.shared.create_job(body, attempt)
-        return self._folder.job_id
+        return CreatedJob(self._folder.job_id, self.shared.directory_id())
 
     def _scheduler_of_daemon(self, coordination: str) -> str:
         """The name of the policy that will schedule the job, as far as it is known: part of the job's id."""

@@ -89,7 +89,7 @@ class ScheduleWatch:
         # This helper does not look all the time.
         return [LeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(local_mount=local_mount))]
 
-    def news_for_people(self, current: bodies.CurrentBody | None) -> str:
+    def text_for_people(self, current: bodies.CurrentBody | None) -> str:
         """Returns what the coordinator says about the job, if that is new; for the log of rank 0."""
         if current is None or current.state == "ended":
             return ""

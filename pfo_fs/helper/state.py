@@ -223,13 +223,11 @@ class HelperState:
         body = bodies.RankBody.model_validate(message.rank_body)
         name = self._board.join(body.rank_info, message.helper_name)
         log.debug("rank %d joins; this host's progress record is %d", body.rank_info.rank, name)
-        if not self._job.is_open:
-            self._run(op.OpenJob(message.job_id, message.attempt))
-            self._job.is_open = True
+        self._job.is_open = True
         self._job.coordination = message.coordination
         self._watch.restart(self._now_s)
         self._job.answered.discard(body.rank_info.rank)
-        self._writes.add(op.RegisterRank(body))
+        self._writes.add(op.RegisterRank(body, message.job_id, message.attempt, message.directory_id))
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())
 
@@ -272,9 +270,9 @@ class HelperState:
         match operation, event.result:
             case op.OpenDirectory(), bool(is_local):
                 self._local_mount = is_local
-            case op.CreateJob(), str(job_id):
+            case op.CreateJob(), op.CreatedJob(job_id, directory_id):
                 self._job.is_open = True
-                self._tell_rank_0(m.JobCreated(job_id=job_id))
+                self._tell_rank_0(m.JobCreated(job_id=job_id, directory_id=directory_id))
             case op.AskWhoSchedules(), op.WhoSchedules() as found:
                 if self._job.choice is not None:
                     self._go_on_choosing(self._job.choice.learn(found, self._now_s))
@@ -307,9 +305,9 @@ class HelperState:
         for told in self._watch.learn(found, local_mount=self._local_mount):
             self._tell_training(told)
         if self._board.name == 0:
-            news = self._watch.news_for_people(found.current)
-            if news:
-                log.warning("%s", news)
+            text = self._watch.text_for_people(found.current)
+            if text:
+                log.warning("%s", text)
         self._watch.looked(self._now_s, local_mount=self._local_mount)
 
     def _on_written(self, write: op.Write, error: PfoError | None) -> None:

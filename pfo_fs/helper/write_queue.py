@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from pfo_fs.errors import AlreadyClaimed, PfoError, StoreError
+from pfo_fs.errors import AlreadyClaimed, NotShared, PfoError, StoreError
 from pfo_fs.helper.operations import Write
 
 MAX_WAITING = 1000
@@ -50,7 +50,8 @@ class WriteQueue:
     def done(self, error: PfoError | None, now_s: float, *, again: bool = True) -> bool:
         """The worker has come back; returns whether the record will be tried again.
 
-        A name that another process has taken, and a record that is not valid, will not become right by waiting.
+        Waiting does not help where another process has taken the name, the record is not valid, or the directory is
+        another one than that of rank 0.
 
         Args:
             error: What went wrong, if anything did.
@@ -61,7 +62,12 @@ class WriteQueue:
         if error is None:
             self._not_before_s = 0.0
             return False
-        if write is None or not again or not isinstance(error, StoreError) or isinstance(error, AlreadyClaimed):
+        if (
+            write is None
+            or not again
+            or not isinstance(error, StoreError)
+            or isinstance(error, (AlreadyClaimed, NotShared))
+        ):
             return False
         self._waiting.appendleft(write)
         self._not_before_s = now_s + _SECONDS_TO_NEXT_TRY

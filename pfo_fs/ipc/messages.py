@@ -58,6 +58,7 @@ class ChooseCoordination(Message, frozen=True, kw_only=True):
 class JoinJob(Message, frozen=True, kw_only=True):
     """A rank registers; answered by `Joined` or `Refused`. `rank_body` is a `RankBody`.
 
+    `directory_id` is what rank 0 was told with the job's id: a host that sees another directory is refused.
     `helper_name` is what `Joined` said before; a helper that takes the place of one that died goes on under that name.
     """
 
@@ -65,6 +66,7 @@ class JoinJob(Message, frozen=True, kw_only=True):
     attempt: str
     coordination: Literal["daemon", "local"]
     rank_body: dict[str, Any]
+    directory_id: str = ""
     helper_name: int | None = None
 
 
@@ -222,9 +224,10 @@ class FilesProblem(Message, frozen=True, kw_only=True):
 
 
 class JobCreated(Message, frozen=True, kw_only=True):
-    """The job's folder is there."""
+    """The job's folder is there; `directory_id` tells the other hosts which directory it lies in."""
 
     job_id: str
+    directory_id: str = ""
 
 
 class CoordinationChosen(Message, frozen=True, kw_only=True):

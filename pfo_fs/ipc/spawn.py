@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     import subprocess
 
 _ARGUMENTS = "PFO_FS_PROCESS_ARGUMENTS"
+
+_started: list[subprocess.Popen[bytes]] = []
+"""Processes that outlive this one on purpose: the interpreter warns of a running process that no variable holds."""
 
 
 def start_process(
@@ -34,7 +39,7 @@ def start_process(
 
     package = str(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH", "")
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", module],
         env={
             **os.environ,
@@ -48,6 +53,21 @@ def start_process(
         pass_fds=tuple(pass_fds),
         start_new_session=True,
     )
+    _started.append(process)
+    for earlier in list(_started):
+        if earlier.poll() is not None:
+            with suppress(ValueError):  # another thread removes it at the same time
+                _started.remove(earlier)
+    return process
+
+
+def _leave_behind() -> None:
+    for process in _started:
+        if process.poll() is None:
+            process.returncode = 0  # it goes on without this process, so there is nothing to warn of
+
+
+atexit.register(_leave_behind)
 
 
 def given_arguments() -> dict[str, Any]:

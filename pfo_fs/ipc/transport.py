@@ -85,7 +85,11 @@ def listen(address: str) -> socket.socket:
         OSError: EADDRINUSE: another process has it.
     """
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    server.bind("\0" + address)
+    try:
+        server.bind("\0" + address)
+    except OSError:
+        server.close()
+        raise
     server.listen(512)
     return server
 
@@ -94,7 +98,7 @@ def connect(address: str) -> socket.socket:
     """Connects to a listener of the same user, at once or not at all.
 
     Raises:
-        OSError: Nobody listens, or somebody else's process does.
+        OSError: No process listens at the address, or one of another user does.
     """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:

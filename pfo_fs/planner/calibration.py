@@ -198,7 +198,7 @@ def read_iterations(path: str | os.PathLike[str], pipeline: Pipeline) -> list[Me
 
 def _iteration(body: Any, pipeline: Pipeline, where: str) -> MeasuredIteration:
     if not isinstance(body, dict):
-        raise PlanError(f"{where}: is no object")
+        raise PlanError(f"{where}: is not an object")
     for key, rows in body.items():
         if key.endswith("_s") and isinstance(rows, list):
             shape = [len(row) if isinstance(row, list) else 0 for row in rows]

@@ -1,7 +1,8 @@
-"""The best plan there is, for pipelines of a few instructions: whole options only, by branch and bound.
+"""The plan with least energy for pipelines of a few instructions, found by branch and bound over whole options.
 
-Rounding a relaxation is within a fraction of a percent for long pipelines and loses most where a few instructions have
-nobody to trade time with; there, HiGHS's mixed-integer solver proves the optimum in a fraction of a second.
+Rounding a relaxation is within a fraction of a percent of the optimum for long pipelines. It loses most where an
+instruction has few others to trade time with. For such pipelines HiGHS's mixed-integer solver proves the optimum in a
+fraction of a second.
 """
 
 from __future__ import annotations

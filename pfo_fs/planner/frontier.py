@@ -139,7 +139,7 @@ def load_frontier(path: str | os.PathLike[str], problem: Problem) -> Frontier:
         problem: The problem that it is of; plans are evaluated with it, whatever the file says.
 
     Raises:
-        PlanError: The file cannot be read, is none, is of another problem, or has no plans.
+        PlanError: The file cannot be read, is not a frontier, is of another problem, or has no plans.
     """
     plans = _resume(problem, Path(path), must_exist=True)
     if not plans:
@@ -196,7 +196,7 @@ def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[floa
     """The plans that a frontier file holds, by deadline; a torn last line is what an interrupted run leaves."""
     try:
         if path.stat().st_size > MAX_FRONTIER_BYTES:
-            raise PlanError(f"{path}: is larger than {MAX_FRONTIER_BYTES:,} bytes, which is no frontier")
+            raise PlanError(f"{path}: is larger than {MAX_FRONTIER_BYTES:,} bytes, so it cannot be a frontier")
         lines = path.read_text().splitlines(keepends=True)
     except FileNotFoundError as error:
         if must_exist:
@@ -219,7 +219,7 @@ def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[floa
             if isinstance(error, PlanError) and number == 0:
                 raise
             raise PlanError(
-                f"{path}, line {number + 1}: is no record of a frontier: {error}", line=number + 1
+                f"{path}, line {number + 1}: is not a record of a frontier: {error}", line=number + 1
             ) from error
         plans[plan.deadline_s] = plan
     return plans
@@ -227,7 +227,7 @@ def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[floa
 
 def _check_header(body: Any, problem: Problem, path: Path) -> None:
     if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise PlanError(f"{path}, line 1: is no frontier file", line=1)
+        raise PlanError(f"{path}, line 1: is not a frontier file", line=1)
     if body.get("problem") != fingerprint(problem):
         raise PlanError(
             f"{path}: is the frontier of another problem (other profile, schedule, micro-batches, blocking power or "

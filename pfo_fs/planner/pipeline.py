@@ -185,7 +185,7 @@ def pipeline_from_orders(
         name: What kind of schedule it is.
 
     Raises:
-        PlanError: The orders cannot be executed: an instruction twice, or everybody waits for everybody.
+        PlanError: The orders cannot be executed: an instruction twice, or instructions wait for each other in a circle.
     """
     rows = tuple(tuple(Instruction(*step) for step in order) for order in orders)
     return Pipeline(rows, stage_dependencies(rows, delay_s), name)
@@ -200,7 +200,7 @@ _TORCH_NAMES = {
 }
 
 
-def pipeline_from_torch(schedule: Any, delay_s: float = 0.0) -> Pipeline:
+def pipeline_from_torch(schedule: Any) -> Pipeline:
     """Returns the pipeline that a `torch.distributed.pipelining` schedule object runs.
 
     Its own `pipeline_order` is used, which holds the actions of all ranks on every rank. Where a stage's micro-batches
@@ -208,7 +208,6 @@ def pipeline_from_torch(schedule: Any, delay_s: float = 0.0) -> Pipeline:
 
     Args:
         schedule: A schedule, such as `ScheduleZBVZeroBubble(stages, n_microbatches)`.
-        delay_s: Communication between ranks, in s.
 
     Raises:
         PlanError: It has no `pipeline_order`, or it holds nothing to compute.
@@ -220,7 +219,7 @@ def pipeline_from_torch(schedule: Any, delay_s: float = 0.0) -> Pipeline:
             "instructions of each rank to pipeline_from_orders"
         )
     orders = [_numbered([step for action in rows[rank] for step in _torch_steps(action)]) for rank in sorted(rows)]
-    return pipeline_from_orders(orders, delay_s, type(schedule).__name__)
+    return pipeline_from_orders(orders, name=type(schedule).__name__)
 
 
 def _torch_steps(action: Any) -> Iterable[Instruction]:

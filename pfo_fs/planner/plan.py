@@ -26,7 +26,7 @@ class Plan:
         solver: What found it.
         deadline_s: The longest iteration time that was allowed, in s.
         straggler_s: The iteration time in s that the pipeline has to wait for in any case, or None.
-        lower_bound_j: No plan within the deadline takes less energy, in J; None where nobody has computed it.
+        lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
         seconds: How long finding it took.
     """
 

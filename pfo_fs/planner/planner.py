@@ -1,4 +1,4 @@
-"""The planner: asked for a deadline, a slowdown, an energy or a power, it answers with a plan and its certificate."""
+"""The planner: for a deadline, a slowdown, an energy or a power it returns a plan with its certificate."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pfo_fs.planner.rounding import Rounder
 from pfo_fs.planner.switch_time import SwitchTimePlanner
 
 _CLOSE = 1e-9
-"""Relative: what is asked for and misses what is possible by no more than this is taken for it."""
+"""Relative: a deadline that is shorter than the fastest plan by no more than this is taken for the fastest plan's."""
 
 _MANY = 20
 _MIXED = 1e-4
 """From so many deadlines on, an answer between two others is taken if it is within this share of the optimum."""
-_CALM_SHARE, _CALM_ENERGY = 0.1, (1e-6, 1e-4)
-"""For fewer clock changes a plan may take a tenth more of what it may be above the best, in these shares of energy."""
+_CHANGE_SHARE, _CHANGE_ENERGY = 0.1, (1e-6, 1e-4)
+"""For fewer clock changes, a plan may take more energy: a tenth of its gap to the bound, within these shares of it."""
 
 
 class Planner:
@@ -38,7 +38,7 @@ class Planner:
 
     Args:
         problem: The problem.
-        thorough: Where clock changes cost time: search longer, for a few tenths of a percent.
+        thorough: Where clock changes cost time, search four times as long; this saves up to a few percent more.
     """
 
     def __init__(self, problem: Problem, *, thorough: bool = True) -> None:
@@ -103,7 +103,7 @@ class Planner:
             raise ConfigError(f"ask for exactly one of {', '.join(given)}, not for {len(asked)}")
         ((name, value),) = asked.items()
         if not 0 < value < float("inf"):
-            raise ConfigError(f"{name} is {value}, which is no {name}")
+            raise ConfigError(f"{name} is {value}; it must be a number above zero")
         if name == "energy":
             return self._within_energy(value)
         if name == "power":
@@ -121,7 +121,7 @@ class Planner:
         """Returns the plans for many deadlines (s), as `at(deadline=...)` does for one, several times faster.
 
         The search for real clocks is a little shorter than for a single plan: energies are higher by some hundredths
-        of a percent; the certificates hold as ever.
+        of a percent; the certificates hold for these plans too.
 
         Args:
             deadlines: The longest iteration times, in s.
@@ -225,7 +225,7 @@ class Planner:
                 options[:-1, column], lengths[column] = exact, target_s - overhead_s
         bounds: Any = np.array([answer.lower_bound_j for answer in relaxed])
         energies = columns.cost(options) + waiting_w * columns.makespan(options)
-        allowed = np.clip(_CALM_SHARE * (energies - bounds), *(share * np.abs(energies) for share in _CALM_ENERGY))
+        allowed = np.clip(_CHANGE_SHARE * (energies - bounds), *(share * np.abs(energies) for share in _CHANGE_ENERGY))
         options = fewer_changes(columns, options, lengths, waiting_w, allowed)
         late = columns.makespan(options) + overhead_s > np.array(targets_s)
         options[:-1, late] = np.array(problem.fastest)[:, None]
@@ -256,7 +256,7 @@ class Planner:
         return self._shortest(0.0, power_w, slowest)
 
     def _own_pace(self, deadline_s: float) -> Plan:
-        """The plan with least energy of instructions, which may take the whole deadline; it waits for nobody."""
+        """The plan with least energy of instructions, which may take the whole deadline, without a straggler."""
         plan = self._within(deadline_s, straggler=True)
         bound = self._solve(min(plan.iteration_time_s, self.slowest_s), self.problem.waiting_power_w).lower_bound_j
         bound += self.problem.waiting_power_w * self.problem.overhead_s

@@ -1,13 +1,15 @@
 """From durations anywhere between two options to real clocks, never beyond the deadline.
 
-1. *Diffuse*: walk the DAG in order. Each node takes, of the options that end no later than the relaxed schedule needs
-   it to, the one that is cheapest at the relaxation's price of time. What it ends early is carried on to those behind.
+1. *Greedy rounding*: walk the DAG in order. Each node takes, of the options that end no later than the relaxed
+   schedule needs it to, the one that is cheapest at the relaxation's price of time. The time by which it ends early is
+   passed on to the nodes behind it.
 2. *Anneal*: walk the DAG, forwards and backwards in turn, at a price of time that falls from the relaxation's to
    nothing. Each node takes what is cheapest at that price of all that fits between what is before and what is behind
    it, so that free time goes first to where it is worth most.
-3. *Sweep*: the same without a price, where a node may also trade time with one of its neighbours if both save by it.
+3. *Local search*: the same without a price, where a node may also trade time with one of its neighbours if that saves
+   energy.
 
-Several starts are diffused (both directions, several shares of the price) and the best result is kept. All of it is
+Several starts are rounded (both directions, several shares of the price) and the best result is kept. All of it is
 deterministic, and done for many deadlines and starts at once: a frontier of 100 plans takes a few times as long as one.
 """
 
@@ -34,7 +36,7 @@ _ENOUGH = 1e-6
 _REACH, _FEW_REACH = 3, 2
 """How many options up and down a trade looks; the second for many deadlines at once."""
 _EPSILON_S = 1e-12
-_NOBODY = 10**9
+_NO_NEIGHBOUR = 10**9
 _MARGINS = (1e-13, 1e-12, 1e-10, 1e-8)
 
 
@@ -61,7 +63,7 @@ class Rounder:
         thorough = many == 1 and len(targets) <= LARGE
         shares = PRICE_SHARES if many == 1 else MANY_SHARES
         starts = [
-            self._diffuse(view, targets, share * prices, deadlines)
+            self._greedy_round(view, targets, share * prices, deadlines)
             for share in shares
             for view in (columns.forwards, columns.backwards)
         ]
@@ -70,7 +72,7 @@ class Rounder:
         self._reach = _REACH if many == 1 else _FEW_REACH
         if thorough:
             self._anneal(options, limits, np.tile(prices, len(starts)))
-        self._settle(options, limits, _SWEEPS if thorough else _FEW_SWEEPS)
+        self._local_search(options, limits, _SWEEPS if thorough else _FEW_SWEEPS)
         self._repair(options, limits)
         costs = columns.cost(options).reshape(len(starts), many)
         return options[:, costs.argmin(axis=0) * many + np.arange(many)]
@@ -91,7 +93,7 @@ class Rounder:
             ends[nodes] = start + targets[nodes]
         return targets
 
-    def _diffuse(self, view: Sequence[Level], targets: Any, prices: Any, deadlines: Any) -> Any:
+    def _greedy_round(self, view: Sequence[Level], targets: Any, prices: Any, deadlines: Any) -> Any:
         """Returns options that end when the targets need it, given what those before them took."""
         import numpy as np
 
@@ -124,7 +126,7 @@ class Rounder:
             options[level.nodes] = best
             ends[level.nodes] = start + columns.times[kinds[:, None], best]
 
-    def _settle(self, options: Any, deadlines: Any, sweeps: int) -> None:
+    def _local_search(self, options: Any, deadlines: Any, sweeps: int) -> None:
         """Sweeps in both directions, trading with each kind of neighbour, until it does not help any more."""
         views = self._columns.forwards, self._columns.backwards
         width = max(level.after.shape[1] for view in views for level in view)
@@ -204,6 +206,6 @@ class Rounder:
             if not late.any():
                 return
             some = options[:, late]
-            self._sweep(columns.forwards, some, deadlines[late] * (1 - margin), neighbour=_NOBODY)
+            self._sweep(columns.forwards, some, deadlines[late] * (1 - margin), neighbour=_NO_NEIGHBOUR)
             options[:, late] = some
         options[:, columns.makespan(options) > deadlines] = 0

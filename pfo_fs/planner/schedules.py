@@ -1,4 +1,4 @@
-"""The orders of the known pipeline schedules, by the names under which people know them."""
+"""The orders of the known pipeline schedules, by their usual names."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def make_pipeline(
     if schedule not in SCHEDULES:
         raise ConfigError(f"there is no schedule {schedule!r}; choose {', '.join(SCHEDULES)}")
     if num_stages < 1 or num_microbatches < 1:
-        raise ConfigError(f"{num_stages} stages x {num_microbatches} micro-batches is no pipeline")
+        raise ConfigError(f"{num_stages} stages x {num_microbatches} micro-batches; a pipeline has one of each or more")
     expected = num_stages // 2 if schedule == "zb-v" else num_stages
     extra: Sequence[int] = ()
     if schedule == "interleaved":

@@ -1,4 +1,4 @@
-"""Files that a person asked for: whole or not at all, and never in place of something that is no file."""
+"""Writes the files that a user asked for: whole or not at all, and never in place of a pipe or a device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _STREAMS = re.compile(r"/dev/(?:(stdout|stderr)|fd/(\d{1,4}))")
 def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     """Opens a file to be written, which is at its place when the block ends without an exception.
 
-    What is there and is no plain file, such as a pipe, is written into, and so is what /dev/stdout stands for. A link
-    stays, and the file that it leads to is replaced, with its mode.
+    What is there and is not a plain file, such as a pipe, is written into, and so is what /dev/stdout stands for. A
+    link stays, and the file that it leads to is replaced, with its mode.
 
     Args:
         path: The file.

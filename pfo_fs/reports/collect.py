@@ -59,7 +59,7 @@ class Window:
         index: Its commit.
         end_step: The first step of the next schedule; None: it is the last one.
         schedules: Of each rank that has one; ranks without leave their clocks alone.
-        measured: None while nobody has handed in results.
+        measured: None while there are no results.
     """
 
     index: bodies.IndexBody

@@ -150,7 +150,7 @@ def forecast_of(data: JobData) -> Forecast:
     if data.model is None:
         raise PlanError("its scheduler has written no model (model.json), so there are no predictions")
     if not all(math.isfinite(value) for value in data.model.model_dump().values() if isinstance(value, float)):
-        raise PlanError("model.json holds a figure that is no number, so there are no predictions")
+        raise PlanError("model.json holds a figure that is not a finite number, so there are no predictions")
     if data.profile_csv is None:
         raise PlanError("there is no profile of its instructions, so there are no predictions")
     points = points_of(data.profile_csv, data.model.profile or "profile")
@@ -245,6 +245,6 @@ def quiet_predictions(data: JobData, forecast: Forecast) -> dict[int, Predicted]
     for window in data.windows:
         try:
             found[window.number] = forecast.predict(data, window)
-        except (PfoError, KeyError):  # by hand, at a clock that nobody measured
+        except (PfoError, KeyError):  # by hand, at a clock that was not measured
             continue
     return found

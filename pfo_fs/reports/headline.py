@@ -129,7 +129,7 @@ def is_highest(data: JobData, window: Window) -> bool:
 
 
 def above_frontier(window: Window, predicted: Predicted | None, curve: Curve | None) -> float | None:
-    """How much more energy an iteration takes than the least at its time, relative; None where nobody knows."""
+    """How much more energy an iteration takes than the least at its time, relative; None where it is not known."""
     plan_inputs = window.index.source.plan_inputs
     if curve is None or plan_inputs.slow_pipelines or plan_inputs.straggler is not None:
         return None  # beside a straggler less is possible than the frontier says, and it costs more
@@ -150,7 +150,7 @@ def purpose(data: JobData, window: Window, above: float | None, may_profile: boo
     Args:
         data: The job.
         window: The schedule.
-        above: How far above the frontier it is, relative; None where nobody knows.
+        above: How far above the frontier it is, relative; None where it is not known.
         may_profile: There is a frontier, and no schedule before was on it: what is not on it is there to measure.
     """
     source = window.index.source

@@ -71,7 +71,9 @@ def _limits(axes: Any, begin_s: float, end_s: float, ranks: int) -> None:
     axes.set_ylim(ranks - 0.5, -0.5)
 
 
-def _add_boxes(axes: Any, laid: Laid, values: Sequence[float], bounds: Bounds, name: str) -> list[str]:
+def _add_boxes(
+    axes: Any, laid: Laid, values: Sequence[float], bounds: Bounds, name: str, edge: str = "none"
+) -> list[str]:
     """Adds a box per instruction, all of one shade as one path: thousands of them stay small. Returns their gids."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -91,7 +93,7 @@ def _add_boxes(axes: Any, laid: Laid, values: Sequence[float], bounds: Bounds, n
         codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(polygons)
         face = colour(tone) if tone >= 0 else COLOURS["lane"]
         gids.append(f"{name}-{tone}" if tone >= 0 else f"{name}-alone")
-        axes.add_patch(PathPatch(Path(corners, codes), facecolor=face, edgecolor="none", linewidth=0, gid=gids[-1]))
+        axes.add_patch(PathPatch(Path(corners, codes), facecolor=face, edgecolor=edge, linewidth=0.3, gid=gids[-1]))
     return gids
 
 
@@ -116,7 +118,7 @@ def draw_pipeline(plan: Plan, path: str | os.PathLike[str]) -> None:
         for row, axes in enumerate(all_axes):
             axes.set_facecolor(COLOURS["lane"])
             axes.grid(visible=False)
-            _add_boxes(axes, laid, powers, bounds, f"row{row}")
+            _add_boxes(axes, laid, powers, bounds, f"row{row}", edge=COLOURS["text"])
             _limits(axes, row * row_s, (row + 1) * row_s, ranks)
             _add_critical_path(axes, plan, laid)
             if numbered:

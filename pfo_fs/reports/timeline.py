@@ -23,7 +23,7 @@ class Laid:
         starts_s: When each instruction begins, in s from the begin of the iteration.
         times_s: How long each takes.
         clocks_mhz: The clock that was set for each; 0: it was left alone.
-        powers_w: What the rank's GPUs draw meanwhile; 0 where nobody knows.
+        powers_w: What the rank's GPUs draw meanwhile; 0 where it is not known.
     """
 
     pipeline: Pipeline

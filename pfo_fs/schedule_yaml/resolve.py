@@ -44,7 +44,7 @@ class Resolver:
         rank_infos: Sequence[RankInfo],
         orders: InstructionOrders,
     ) -> None:
-        self._everybody = for_all
+        self._for_all = for_all
         self._for_stages = stages
         self._for_ranks = ranks
         self._job = job_info
@@ -120,7 +120,7 @@ class Resolver:
         if top is None and len(here) == 1:
             top = stage_entries.get(min(here))
         if top is None and not any(stage in stage_entries for stage in here):
-            top = self._everybody
+            top = self._for_all
             if top is None:
                 return _Outcome()
         if isinstance(top, SameClock) and top.mhz == 0:
@@ -172,7 +172,7 @@ class Resolver:
         for position, (name, stage) in enumerate(order):
             on = _stage(stage, info)
             within = place[on] = place.get(on, -1) + 1
-            layers = (rank_entry, None), (stage_entries.get(on), on), (self._everybody, None)
+            layers = (rank_entry, None), (stage_entries.get(on), on), (self._for_all, None)
             mhz, line = 0, 0
             for entry, part in layers:
                 if entry is None:

@@ -264,29 +264,3 @@ class FrequencyScheduler(ABC):
             self._yielded = ScheduleRequest(list(schedules))
         self._windows_wanted += wants_window
         return self._yielded
-
-    # ---- what the coordinator read before there were requests
-
-    @property
-    def plans(self) -> bool:
-        """Whether planning takes seconds."""
-        return self.planning_takes_seconds
-
-    @property
-    def measuring(self) -> bool:
-        """Whether the request in force is for measuring only."""
-        return self._yielded is not None and self._yielded.purpose == "measure"
-
-    @property
-    def status_text(self) -> str:
-        """The message of the request in force."""
-        return self._answer.message if self._answer is not None else ""
-
-    @property
-    def converged(self) -> bool:
-        """Whether the request in force has been measured and stays."""
-        return self._answer is not None and self._answer.converged
-
-    def findings(self) -> str:
-        """What `export_profile` returns."""
-        return self.export_profile()

@@ -95,8 +95,7 @@ class StageAdapter(FrequencyScheduler):
         if self._for_stages is not asked.schedules:
             self._for_stages = asked.schedules
             self._for_ranks = _for_all_ranks(asked.schedules, self._stage_of, type(self).__name__)
-        self._yielded = self._answer = replace(asked, schedules=self._for_ranks)
-        return self._answer
+        return replace(asked, schedules=self._for_ranks)
 
     def continue_from(self, revision: int) -> None:
         """After a replay: the request as it is now has this revision."""

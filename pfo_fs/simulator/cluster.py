@@ -212,9 +212,9 @@ class Cluster:
         for of_ranks in schedules:
             column: list[int] = []
             for rank, order in enumerate(self.pipeline.orders):
-                wished = of_ranks.get(rank)
-                mhz = [0] * len(order) if not wished else _in_force([wish for _, wish in wished])
-                column += [self._clock_number[wish] for wish in mhz]
+                requested = of_ranks.get(rank)
+                mhz = [0] * len(order) if not requested else _in_force([clock for _, clock in requested])
+                column += [self._clock_number[clock] for clock in mhz]
             columns.append(column)
         return np.array(columns).T
 
@@ -268,10 +268,10 @@ class Cluster:
         return Played(ends - times, ends, powers, spans, time_s, energy_j)
 
 
-def _in_force(wished: Sequence[int]) -> list[int]:
+def _in_force(requested: Sequence[int]) -> list[int]:
     """0 MHz leaves the clock as it is."""
     found, last = [], 0
-    for mhz in wished:
+    for mhz in requested:
         last = mhz or last
         found.append(last)
     return found

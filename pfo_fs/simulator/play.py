@@ -63,7 +63,7 @@ class Play:
         mute_ranks: Ranks whose results never reach the directory.
         without_rights: Ranks whose clocks cannot be set.
         offers_clocks: Whether any rank's can.
-        daemon_runs: Whether somebody schedules.
+        daemon_runs: Whether a daemon schedules the job.
 
     Attributes:
         folder: The job's folder.
@@ -169,7 +169,7 @@ class Play:
 
     def _status_text(self) -> str:
         scheduler = self.coordinator.scheduler
-        return self.coordinator.message or (scheduler.status_text if scheduler else "")
+        return self.coordinator.message or (scheduler.request().message if scheduler else "")
 
     # ---- schedules
 

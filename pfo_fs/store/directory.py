@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from filelock import BaseFileLock
 
-from pfo_fs.errors import AlreadyClaimed, RecordError, StoreError, StoreUnavailable
+from pfo_fs.errors import AlreadyClaimed, NotShared, RecordError, StoreError, StoreUnavailable
 from pfo_fs.models import JobInfo, is_safe_job_id
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
@@ -101,7 +101,7 @@ class SharedDirectory:
 
         Raises:
             StoreUnavailable: There is no `directory.json` here (yet): a listing may be old for some seconds.
-            StoreError: This is another directory.
+            NotShared: This is another directory.
         """
         found = self.directory_id()
         if found == directory_id:
@@ -109,7 +109,7 @@ class SharedDirectory:
         text = f"this host sees another directory at {self.files.root} than the host of rank 0: is it mounted?"
         if not found:
             raise StoreUnavailable(errno.ENOENT, f"{text} ({layout.DIRECTORY} is not there)")
-        raise StoreError(errno.ESTALE, f"{text} ({layout.DIRECTORY} has another id)")
+        raise NotShared(errno.ESTALE, f"{text} ({layout.DIRECTORY} has another id)")
 
     # ---- jobs
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal, TypedDict
 
+import msgspec
 from pydantic import ValidationError
 
 import pfo_fs
@@ -49,6 +50,7 @@ class _Job(TypedDict):
     """What rank 0 has made; `why` says why there is no job if `coordination` is off."""
 
     job_id: str
+    directory_id: str
     attempt: str
     coordination: Literal["daemon", "local", "off"]
     why: str
@@ -178,14 +180,14 @@ class JobJoiner:
             ConfigError: The job cannot be described.
         """
         request = self._request
-        job = _Job(job_id="", attempt=secrets.token_hex(8), coordination="off", why="")
+        job = _Job(job_id="", directory_id="", attempt=secrets.token_hex(8), coordination="off", why="")
         body = self._job_body()
         try:
             client = self._connect(opening, at_once=True)
             created = client.request(
                 messages.CreateJob(job=body, attempt=job["attempt"]), messages.JobCreated, _REQUEST_TIMEOUT_S
             )
-            job["job_id"] = created.job_id
+            job["job_id"], job["directory_id"] = created.job_id, created.directory_id
             choice = messages.ChooseCoordination(mode=request.coordination)
             chosen = client.request(choice, messages.CoordinationChosen, _REQUEST_TIMEOUT_S)
             job["coordination"] = chosen.coordination
@@ -254,14 +256,19 @@ class JobJoiner:
         }
         assert job["coordination"] != "off"
         join = messages.JoinJob(
-            job_id=job["job_id"], attempt=job["attempt"], coordination=job["coordination"], rank_body=body
+            job_id=job["job_id"],
+            directory_id=job["directory_id"],
+            attempt=job["attempt"],
+            coordination=job["coordination"],
+            rank_body=body,
         )
         self._link.keep(join)
         try:
             client = self._link.client
             if not isinstance(client, HelperClient):
                 client = self._connect(opening, at_once=dims.local_rank in (0, None))
-            client.request(join, messages.Joined, _REQUEST_TIMEOUT_S)
+            joined = client.request(join, messages.Joined, _REQUEST_TIMEOUT_S)
+            self._link.keep(msgspec.structs.replace(join, helper_name=joined.helper_name))
         except (PfoError, OSError) as error:
             self._note(f"could not join job {job['job_id']}: {error}", error)
         return info

@@ -347,8 +347,10 @@ def test_training_that_is_process_1_is_told_what_that_means(
     assert "docker run --init" in caplog.text
 
 
-def test_a_clock_process_that_cannot_start_is_a_message(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+def test_a_clock_process_that_cannot_start_is_a_message(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing" / "python"))
     clocks = start()
     assert "could not be started" in clocks.message
     assert not clocks.alive()
@@ -509,6 +511,7 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
         loop.serve()
         loop.finish()
     finally:
+        theirs.close()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, before)
     assert actions(sim_dir) == [("lock", 900), ("reset", 0)]

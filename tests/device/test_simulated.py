@@ -129,7 +129,8 @@ def test_the_default_folder_is_the_users_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "link").symlink_to("/tmp")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "link"))
     with pytest.raises(DeviceError, match="not a folder of this user"):
         simulation_dir()

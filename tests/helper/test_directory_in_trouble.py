@@ -14,7 +14,8 @@ from jobs import rank_infos
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import CoordinationError, RecordError
 from pfo_fs.ipc import messages, transport
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.models import JobInfo
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 Wait = Callable[..., Any]
 
@@ -143,3 +144,28 @@ def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(
     end = host.folder(job).read_end()
     assert end is not None
     assert end.reason == "crashed"
+
+
+@pytest.mark.parametrize("has_a_directory", [False, True])
+def test_a_host_that_sees_another_directory_than_rank_0_is_refused_and_makes_none(
+    tmp_path: Path, has_a_directory: bool
+) -> None:
+    rank_0, other = Host(tmp_path / "shared"), Host(tmp_path / "not mounted")
+    if has_a_directory:
+        SharedDirectory(Files(other.root, create=True)).make_folders()
+    client = rank_0.client(0)
+    info = JobInfo(pp_degree=2, dp_degree=1, tp_degree=1, world_size=2)
+    job = {"job_info": info.model_dump(), "coordination": "daemon"}
+    created = client.request(messages.CreateJob(job=job, attempt="a"), messages.JobCreated, 5)
+    join = messages.JoinJob(
+        job_id=created.job_id,
+        directory_id=created.directory_id,
+        attempt="a",
+        coordination="daemon",
+        rank_body={"rank_info": rank_infos(2)[1].model_dump(), "nonce": "n"},
+    )
+    with pytest.raises(CoordinationError, match="mounted"):
+        other.client(1).request(join, messages.Joined, 10)
+    assert other.root.exists() == has_a_directory
+    rank_0.close()
+    other.close()

@@ -118,7 +118,7 @@ def test_the_frontier_of_another_problem_is_refused(problem: Problem, tmp_path: 
         (None, "no such file"),
         ("", "no plans"),
         ("stage,instruction\n", "line 1"),
-        ('{"format": "other"}\n', "no frontier file"),
+        ('{"format": "other"}\n', "not a frontier file"),
         ("HEADER{}\n", "line 2"),
         ('HEADER{"deadline_s": 1, "clocks_mhz": [[1400, 99999999999]], "solver": "", "seconds": 0}\n', "line 2"),
         ('HEADER{"deadline_s": 1, "clocks_mhz": [[1400, 7], [1400, -1]], "solver": "", "seconds": 0}\n', "line 2"),

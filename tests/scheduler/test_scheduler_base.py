@@ -214,9 +214,3 @@ def test_a_result_with_a_time_that_cannot_be_does_not_reach_the_policy(
     scheduler.observe([result_of(0), result_of(1).model_copy(update={"iter_time": [seconds]})])  # not validated
     assert scheduler.heard == [[0]]
     assert "result of rank 1 is left out: it holds values that cannot be" in caplog.text
-
-
-@pytest.mark.parametrize("attribute", ["measuring", "status_text", "converged", "done"])
-def test_what_is_part_of_the_request_cannot_be_set_on_the_scheduler(attribute: str) -> None:
-    with pytest.raises(AttributeError):
-        setattr(make(Manual), attribute, True)
