@@ -24,15 +24,9 @@ ROOMS: dict[str, set[str]] = {
     "coordination": {"store", "scheduler", "schedule_yaml"},
     "helper": {"ipc", "store", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler"},
-<<<<<<< HEAD
     "power_limit": {"ipc", "device", "store", "helper"},
     "integrations": {"power_limit"},
     "simulator": {"ipc", "training", "helper", "device", "planner", "store", "coordination"},
-=======
-    "power_limit": {"ipc", "device", "store"},
-    "integrations": {"power_limit"},
-    "simulator": {"ipc", "device", "planner", "store", "coordination", "helper", "training"},
->>>>>>> gate
     "reports": {"store", "planner", "autotune"},
 }
 ROOMS["cli"] = set(ROOMS)

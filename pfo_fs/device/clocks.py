@@ -33,6 +33,9 @@ _recv.restype = ctypes.c_ssize_t
 _PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
 _ONE = (1).to_bytes(8, sys.byteorder)
 
+_dying: list[subprocess.Popen[bytes]] = []
+"""Clock processes that have closed their socket and were not seen to end yet."""
+
 _open_processes: weakref.WeakSet[ClockProcess] = weakref.WeakSet()
 
 
@@ -293,6 +296,9 @@ class ClockProcess:
             "the power limit goes back to what it was" if self._leave_clocks else "the clock goes back to its default"
         )
         log.warning("the clock process has died; %s and stays there", what)
+        _dying[:] = [process for process in _dying if process.poll() is None]
+        if self._process is not None and self._process.poll() is None:
+            _dying.append(self._process)
         if not self.spec.startswith("none"):
             given = {
                 "reset_only": True,
@@ -309,7 +315,7 @@ def _number(variable: str) -> float:
     try:
         return max(0.0, float(text))
     except ValueError:
-        log.warning("%s=%r is no number; 0 is used", variable, text)
+        log.warning("%s=%r is not a number; 0 is used", variable, text)
         return 0.0
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.messages import Message, NewSchedule, ToTraining
 from pfo_fs.training.warn_once import WarnOnce
@@ -75,6 +77,12 @@ class HelperLink:
         """Keeps a message for new helpers without sending it now."""
         self._kept[type(message)] = message
 
+    def note_joined(self, joined: messages.Joined) -> None:
+        """The helper has said under which name it keeps its records; the next helper goes on under that name."""
+        join = self._kept.get(messages.JoinJob)
+        if join is not None and joined.helper_name >= 0:
+            self.keep(msgspec.structs.replace(join, helper_name=joined.helper_name))
+
     def send_again(self, kind: type[Message]) -> None:
         """Repeats a message that was kept, if there is one: the helper asks for it by what it sends."""
         message = self._kept.get(kind)
@@ -111,6 +119,8 @@ class HelperLink:
                     log.log(message.level, "%s", message.message)
                 elif isinstance(message, messages.Refused):
                     self._warn(message.message)
+                elif isinstance(message, messages.Joined):
+                    self.note_joined(message)
                 else:
                     found.append(message)
                 message = client.poll() if self._monotonic() < until_s else None

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal, TypedDict
 
-import msgspec
 from pydantic import ValidationError
 
 import pfo_fs
@@ -110,7 +109,7 @@ class JobJoiner:
             return self._join()
         except BaseException as error:
             if self._clocks is not None:
-                self._clocks.leave()
+                self._clocks.close()
             self._link.send(messages.Goodbye(reason="crashed", message=f"{type(error).__name__}: {error}"[:300]))
             self._link.close()
             raise
@@ -267,8 +266,7 @@ class JobJoiner:
             client = self._link.client
             if not isinstance(client, HelperClient):
                 client = self._connect(opening, at_once=dims.local_rank in (0, None))
-            joined = client.request(join, messages.Joined, _REQUEST_TIMEOUT_S)
-            self._link.keep(msgspec.structs.replace(join, helper_name=joined.helper_name))
+            self._link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
         except (PfoError, OSError) as error:
             self._note(f"could not join job {job['job_id']}: {error}", error)
         return info

@@ -24,7 +24,7 @@ _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 @dataclass(frozen=True)
 class ParallelDims:
-    """One process of a job. `local_rank` counts processes on a host and is no GPU index; None: not known."""
+    """One process of a job. `local_rank` counts processes on a host and is not a GPU index; None: not known."""
 
     rank: int
     world_size: int

@@ -415,7 +415,7 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(
         gluster.server.send_signal(signal.SIGSTOP)
         at = max(line["step"] for line in job.having("step"))
         wait_for(lambda: len(job.of(step=at + 60)) == 2, 20, "sixty more steps")
-        assert job.finish(20) == 0, "and the end of training waits for nobody"
+        assert job.finish(20) == 0, "and the end of training does not wait for the file system"
         assert len(job.of(done=True)) == 2
     folder = gluster.mounts[1]
     gluster.server.send_signal(signal.SIGCONT)

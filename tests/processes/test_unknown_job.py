@@ -1,4 +1,4 @@
-"""Real training on simulated GPUs that nobody has profiled."""
+"""Real training on simulated GPUs for which there is no profile yet."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             "OMP_NUM_THREADS": "1",
             **environment,
         }
-        log = (tmp_path / "training.log").open("wb")
-        started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
+        with (tmp_path / "training.log").open("wb") as log:
+            started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
         return started[-1]
 
     yield start

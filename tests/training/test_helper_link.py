@@ -7,6 +7,7 @@ from fake_helper import FakeClient
 
 from pfo_fs.ipc.messages import (
     AllRanks,
+    Joined,
     JoinJob,
     LeaseRenewed,
     LogLine,
@@ -51,6 +52,17 @@ def test_a_new_helper_is_told_what_the_dead_one_knew_in_the_same_order(link: Hel
     client.die()
     link.poll()
     assert client.told_on_revival == [[JOIN, RANKS, ScheduleApplied(number=1, step=9, late=False), ORDER]]
+
+
+def test_a_new_helper_goes_on_under_the_name_of_the_dead_one(link: HelperLink, client: FakeClient) -> None:
+    link.send_kept(JOIN)
+    client.inbox.append(Joined(helper_name=3))
+    link.poll()
+    client.die()
+    link.poll()
+    ((join,),) = client.told_on_revival
+    assert isinstance(join, JoinJob)
+    assert join.helper_name == 3
 
 
 @pytest.mark.parametrize("dies", ["before the first step", "during the first step", "after it"])

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from pfo_fs import PFOFileOptimizer
-from pfo_fs.errors import ConfigError, CoordinationError, DeviceError, PfoError
+from pfo_fs.errors import AlreadyClaimed, ConfigError, CoordinationError, DeviceError
+from pfo_fs.helper.client import HelperClient
+from pfo_fs.ipc.messages import JoinJob
 from pfo_fs.training import joining
 from pfo_fs.training.collectives import Collectives
 from pfo_fs.training.helper_link import HelperLink
@@ -149,9 +151,22 @@ def test_an_error_that_was_not_foreseen_is_raised_on_all_ranks(
     assert {type(error) for error in errors} == {CoordinationError}
 
 
-def test_metadata_that_is_too_long_is_cut_and_all_ranks_join(tmp_path: Path) -> None:
-    results = join_all(tmp_path, job_metadata="x" * 5000)
-    assert all(isinstance(result, JoinedJob) for result in results)
+def test_a_job_that_cannot_be_described_is_the_same_error_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_to_describe(joiner: JobJoiner) -> dict[str, Any]:
+        raise ConfigError("job_metadata cannot be right: too long")
+
+    monkeypatch.setattr(JobJoiner, "_job_body", refuse_to_describe)
+    errors = join_all(tmp_path)
+    assert {type(error) for error in errors} == {ConfigError}
+    assert {str(error) for error in errors} == {"rank 0: job_metadata cannot be right: too long"}
+
+
+@pytest.mark.parametrize("length", [4097, 1_000_000])
+def test_long_metadata_has_the_same_outcome_on_all_ranks(tmp_path: Path, length: int) -> None:
+    outcomes = join_all(tmp_path, job_metadata="x" * length)
+    assert len({getattr(outcome, "coordination", str(outcome)) for outcome in outcomes}) == 1
 
 
 @pytest.mark.parametrize("strict", [{0: True}, {1: True}, True])
@@ -167,23 +182,24 @@ def test_a_directory_that_cannot_be_used_is_an_error_on_all_ranks_if_rank_0_is_s
         assert len({str(error) for error in results}) == 1
 
 
-def test_with_strict_a_rank_that_cannot_register_is_the_same_error_on_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_rank_that_cannot_register_is_an_error_on_all_ranks_only_with_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
 ) -> None:
-    (tmp_path / "file").touch()
-    other = {2: str(tmp_path / "file" / "pfo")}
-    # All ranks are on one host here, so rank 2 must not find the helper of the others.
-    original = joining._address
+    original = HelperClient.request
 
-    def address(opening: Any) -> str:
-        name = threading.current_thread().name
-        return original(opening) + ("-other" if name == "rank 2" else "")
+    def request(client: HelperClient, message: Any, reply: Any, timeout_s: float) -> Any:
+        if isinstance(message, JoinJob) and threading.current_thread().name == "rank 2":
+            raise AlreadyClaimed("another process is rank 2")
+        return original(client, message, reply, timeout_s)
 
-    monkeypatch.setattr(joining, "_address", address)
-    errors = join_all(tmp_path, shared_dir=other, strict=True)
-    assert {type(error) for error in errors} <= {CoordinationError} | set(PfoError.__subclasses__())
-    assert len({str(error) for error in errors}) == 1
-    assert str(errors[0]).startswith("rank 2: ")
+    monkeypatch.setattr(HelperClient, "request", request)
+    results = join_all(tmp_path, strict=strict)
+    if strict:
+        assert {type(error) for error in results} == {AlreadyClaimed}
+        assert len({str(error) for error in results}) == 1
+    else:
+        assert all(isinstance(result, JoinedJob) for result in results), results
 
 
 def test_a_rank_whose_arguments_are_wrong_does_not_leave_the_others_waiting(tmp_path: Path) -> None:
