@@ -121,7 +121,7 @@ def choose(machine: Machine, kind: str, selector: tuple[str, dict[str, float]], 
         ):
             optimizer = zeus.GlobalPowerLimitOptimizer(machine, getattr(zeus, name)(**arguments), **options)
             return machine.train(optimizer)
-    with patch("pfo_fs.power_limit.optimizer.gpus_of", lambda _: [machine]):
+    with patch("pfo_fs.power_limit.rank_gpus.gpus_of", lambda _: [machine]):
         found = ours.GlobalPowerLimitOptimizer(machine, getattr(ours, name)(**arguments), search=kind, **options)
     try:
         return machine.train(found)

@@ -76,7 +76,7 @@ def make_optimizer(
 ) -> tuple[GlobalPowerLimitOptimizer, FakeGpu]:
     """Ours on fakes."""
     gpu = gpu or FakeGpu()
-    monkeypatch.setattr("pfo_fs.power_limit.optimizer.gpus_of", lambda _: [gpu])
+    monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda _: [gpu])
     return GlobalPowerLimitOptimizer(monitor, **options), gpu
 
 

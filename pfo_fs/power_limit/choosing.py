@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.files import ProfileFiles
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement
+from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
 from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH
@@ -99,21 +100,21 @@ class Chooser:
         self._in_file = found
         return Decision(found, optimal_w=optimal_w)
 
-    def after(self, limit_w: int, windows: Sequence[dict[str, Any]]) -> Decision:
+    def after(self, limit_w: int, windows: Sequence[WindowReport]) -> Decision:
         """Decides when a limit has been measured.
 
         Args:
             limit_w: The limit, in W.
-            windows: By rank: `time_s`, `energy_j`, and `problem`, why there is no measurement.
+            windows: What each rank measured, by rank.
         """
         for rank, window in enumerate(windows):
-            if window["problem"]:
-                return Decision([], problem=f"rank {rank}: {window['problem']}")
+            if window.problem:
+                return Decision([], problem=f"rank {rank}: {window.problem}")
         try:
             measured = PowerLimitMeasurement(
                 power_limit=limit_w,
-                energy=sum(window["energy_j"] for window in windows) * self._scale,
-                time=max(window["time_s"] for window in windows) * self._scale,
+                energy=sum(window.energy_j for window in windows) * self._scale,
+                time=max(window.time_s for window in windows) * self._scale,
             )
         except ValidationError:
             return Decision([], problem=f"energy and time at {limit_w} W are not both positive: {windows}")

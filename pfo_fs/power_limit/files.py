@@ -146,7 +146,9 @@ class ProfileFiles:
             self.hear()
             time.sleep(0.01)
         if self._leaving:
-            self._warn("the helper process has not finished writing")
+            self._warn("the helper process has not finished writing, and goes on with it")
+        while self._leaving:
+            self._leaving.pop().close()
 
     # ---- the helper
 

@@ -558,7 +558,7 @@ def test_a_clock_process_that_dies_while_a_limit_warms_up_is_seen_at_the_next_st
     optimizer.on_step_begin()
     assert monitor.gpus[0].pid is not None
     os.kill(monitor.gpus[0].pid, signal.SIGKILL)
-    wait_for(lambda: (optimizer.on_step_begin(), optimizer._problem)[1])
-    assert "has died" in optimizer._problem
+    wait_for(lambda: (optimizer.on_step_begin(), optimizer._gpus.problem)[1])
+    assert "has died" in optimizer._gpus.problem
     optimizer.close()
     monitor.close()

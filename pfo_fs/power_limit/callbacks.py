@@ -1,0 +1,25 @@
+"""Callbacks of Zeus's optimizers that this one does not need; training loops written for Zeus call them."""
+
+from __future__ import annotations
+
+
+class UnusedCallbacks:
+    """Does nothing; `GlobalPowerLimitOptimizer` has the callbacks that do something."""
+
+    def on_epoch_begin(self) -> None:
+        """An epoch begins."""
+
+    def on_step_end(self) -> None:
+        """A step ends."""
+
+    def on_train_begin(self) -> None:
+        """Training begins."""
+
+    def on_evaluate(self, metric: float) -> None:
+        """The model was evaluated."""
+
+    def on_instruction_begin(self, name: str) -> None:
+        """An instruction begins."""
+
+    def on_instruction_end(self, name: str) -> None:
+        """An instruction ends."""
