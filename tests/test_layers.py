@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"ipc", "helper", "device", "scheduler"},
     "power_limit": {"ipc", "device", "store", "helper"},
     "integrations": {"power_limit"},
-    "simulator": {"ipc", "training", "helper", "device", "planner", "store", "coordination"},
+    "simulator": {"ipc", "device", "planner", "store", "coordination", "helper", "training"},
     "reports": {"store", "planner", "autotune"},
 }
 ROOMS["cli"] = set(ROOMS)
