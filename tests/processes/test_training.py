@@ -391,7 +391,7 @@ def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
     """No event crosses the mounts: all is found by polling. The person types on the daemon's side."""
     here, there = (mount / "pfo" for mount in gluster.mounts)
     processes.daemon(here)
-    shared = SharedDirectory(Files(here))
+    shared = SharedDirectory(Files(here, create=True))
     wait_for(shared.read_daemon, 20, "the daemon")
     job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(there), "work_s": 0.02})
     with told_on_failure(job):
