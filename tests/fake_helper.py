@@ -14,6 +14,7 @@ class FakeClient:
     def __init__(self) -> None:
         self.lost = False
         self.may_revive = True
+        self.reads = True
         self.inbox: deque[ToTraining] = deque()
         self.sent: list[Message] = []
         self.told_on_revival: list[list[Message]] = []
@@ -22,9 +23,11 @@ class FakeClient:
     def poll(self) -> ToTraining | None:
         return self.inbox.popleft() if self.inbox and not self.lost else None
 
-    def send(self, message: Message) -> None:
-        if not self.lost:
-            self.sent.append(message)
+    def send(self, message: Message) -> bool:
+        if self.lost or not self.reads:
+            return False
+        self.sent.append(message)
+        return True
 
     def die(self) -> None:
         """The helper dies; what it has sent and was not read is gone, and so is what it knew."""

@@ -48,13 +48,14 @@ FILES = [
 STILL = {
     f"pfo_fs/{name}.py"
     for name in (
-        "helper/client",
+        "helper/power_limit_operations",
+        "helper/power_limit_state",
+        "ipc/messages",
         "power_limit/choosing",
         "power_limit/files",
-        "power_limit/files_process",
-        "power_limit/folder",
         "power_limit/gpus",
         "power_limit/ranks",
+        "store/power_limit_folder",
     )
 }
 

@@ -28,6 +28,8 @@ from pfo_fs.store import JobFolder, bodies, layout
 
 log = logging.getLogger(__name__)
 
+_SILENCES = ((24 * 3600.0, "a day"), (3600.0, "an hour"), (600.0, "ten minutes"))
+"""Silences of training that are worth a message, in s, the longest first."""
 MISSING_AFTER_S = 30.0
 """Ranks that have not registered after so long are named."""
 
@@ -194,7 +196,7 @@ class Coordinator:
         if runner.failure and not reconciler.override.active:
             self._report("broken", runner.failure)
         else:
-            self._report("running", reconciler.lost.message)
+            self._report("running", reconciler.lost.message or self._silence(now))
         return 0.25 if reconciler.override.unsettled else 1.0
 
     def _begin(self) -> tuple[PolicyRunner, Reconciler]:
@@ -233,6 +235,12 @@ class Coordinator:
         if self._progress.look(now):
             self.last_alive = now
         self._publication.follow(self._progress)
+
+    def _silence(self, now: float) -> str:
+        """Names a long silence of training: when all processes of a job are killed at once, none is left to end it."""
+        silent_s = now - self.last_alive
+        words = next((words for least_s, words in _SILENCES if silent_s >= least_s), "")
+        return words and f"training has reported no step for {words}: was the job killed?"
 
     # ---- what is reported
 

@@ -61,11 +61,18 @@ class Logged:
 
 
 @dataclass(frozen=True)
+class Terminated:
+    """This process got SIGTERM: a batch system ends the job, by its time limit or on request."""
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """No more than the time that `handle` is given."""
 
 
-Event: TypeAlias = MessageArrived | ClientGone | OperationDone | PlanPublished | CoordinatorAlive | Logged | TimePassed
+Event: TypeAlias = (
+    MessageArrived | ClientGone | OperationDone | PlanPublished | CoordinatorAlive | Logged | Terminated | TimePassed
+)
 
 # ---- actions
 

@@ -55,6 +55,7 @@ class CoordinatorThread:
 
     def _run(self) -> None:
         coordinator: Coordinator | None = None
+        applied: e.TellCoordinator | None = None  # a new coordinator may not know this number until it has looked
         pause_s = _LONGEST_PAUSE_S
         while True:
             try:
@@ -65,11 +66,12 @@ class CoordinatorThread:
                 if told is None:
                     return
                 if isinstance(told, e.TellCoordinator):
-                    if coordinator is not None:
-                        coordinator.applied(told.number, told.step)
-                    continue
-                coordinator = self._new(told) or coordinator
+                    applied = told
+                else:
+                    coordinator = self._new(told) or coordinator
             if coordinator is not None:
+                if applied is not None:
+                    coordinator.applied(applied.number, applied.step)
                 pause_s = min(coordinator.poll(), _LONGEST_PAUSE_S)
                 self._post(e.CoordinatorAlive(coordinator.lease.lease_s))
 

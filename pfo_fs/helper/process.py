@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from pfo_fs.errors import plain_text
-from pfo_fs.helper.events import Logged
+from pfo_fs.helper.events import Logged, Terminated
 from pfo_fs.helper.loop import HelperLoop
 from pfo_fs.ipc.spawn import given_arguments, start_process
 
@@ -76,6 +76,8 @@ def main() -> None:
     loop = power_limit_loop(given) if given["service"] == "power_limit" else pipeline_loop(given)
     # No output of its own: a helper that a hung mount holds must not keep a launcher's pipes open.
     logging.basicConfig(level=logging.INFO, handlers=[_ToTraining(loop)], force=True)
+    if given["service"] != "power_limit":
+        signal.signal(signal.SIGTERM, lambda *_: loop.post(Terminated()))
     loop.serve(socket.socket(fileno=given["server_fd"]))
     os._exit(0)  # a thread that hangs in the file system is not waited for
 

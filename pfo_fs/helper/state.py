@@ -7,6 +7,7 @@ operations the shared directory needs; it never waits for either.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import deque
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ FALLBACK_AFTER_S = 600.0
 """After so long without an answer of the shared directory, ranks go back to default clocks until it answers."""
 _FIRST_CLIENT_WITHIN_S = 60.0
 _MAX_EARLY_RESULTS = 100
+_TERMINATES_WITHIN_S = 120.0
+"""A training process that is gone so soon after a SIGTERM of the whole job has not crashed."""
 
 
 @dataclass
@@ -51,6 +54,7 @@ class Job:
         coordination: Who schedules it; None until that is known.
         is_open: Whether its folder was created or opened.
         is_ended: Whether its end has been noted.
+        terminated_at_s: When the job was told to end (SIGTERM), in monotonic s.
         choice: The choice of who schedules it, while that is made.
         answered: Ranks whose registration was answered.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
@@ -60,6 +64,7 @@ class Job:
     coordination: Literal["daemon", "local"] | None = None
     is_open: bool = False
     is_ended: bool = False
+    terminated_at_s: float = -math.inf
     choice: CoordinationChoice | None = None
     answered: set[int] = field(default_factory=set)
     late: set[tuple[int, int]] = field(default_factory=set)
@@ -123,6 +128,8 @@ class HelperState:
                 self._on_operation_done(event)
             case e.PlanPublished(schedule):
                 self._tell_rank_0(schedule)
+            case e.Terminated():
+                self._job.terminated_at_s = self._now_s
             case e.Logged(level, text):
                 self._tell_lowest_rank(m.LogLine(level=level, message=text))
             case e.CoordinatorAlive(lease_s):
@@ -205,7 +212,9 @@ class HelperState:
         if client.role == "training":
             text = f"the training process of rank {client.rank} ended without closing the optimizer"
             self._board.note_problem(client.rank, text)
-            if client.rank == 0:
+            if client.rank == 0 and self._now_s - self._job.terminated_at_s <= _TERMINATES_WITHIN_S:
+                self._end("terminated", "the job was told to end (SIGTERM)")
+            elif client.rank == 0:
                 self._end("crashed", text)
         elif client.role == "clocks" and client.gpu_spec:
             text = f"the clock process of rank {client.rank} died; the helper puts the clocks of its GPU back"

@@ -33,7 +33,7 @@ class RankGpus:
     Nothing here raises: the first problem is kept, since all ranks go on in step until they have told each other.
 
     Args:
-        monitor: Measures time and energy, and says which GPUs are meant; None: an `EnergyMonitor` of the current GPU.
+        monitor: Measures time and energy, and names the GPUs; None for an `EnergyMonitor` of the current GPU.
 
     Attributes:
         monitor: The monitor.

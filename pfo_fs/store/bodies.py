@@ -275,7 +275,7 @@ class ProgressBody(_Body):
 class EndBody(_Body):
     """`end.json`: once: rank 0 at the end of training, or the daemon when the job is given up."""
 
-    reason: Literal["finished", "interrupted", "crashed", "idle"]
+    reason: Literal["finished", "interrupted", "terminated", "crashed", "idle"]
     message: Text = ""
 
 

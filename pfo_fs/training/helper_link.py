@@ -34,8 +34,8 @@ class Client(Protocol):
     def poll(self) -> ToTraining | None:
         """Returns the next message without waiting; None if there is none."""
 
-    def send(self, message: Message) -> object:
-        """Sends without waiting; drops the message if the helper does not read."""
+    def send(self, message: Message) -> bool:
+        """Sends without waiting; returns whether the message is on its way: not if the helper does not read."""
 
     def revive(self, joining: list[Message]) -> bool:
         """Tries once to reach a new helper, and sends it `joining`."""
@@ -60,6 +60,7 @@ class HelperLink:
         self._warn = warn
         self._monotonic = monotonic
         self._kept: dict[type[Message], Message] = {}
+        self._unsent: set[type[Message]] = set()  # kept messages for which the helper had no room
         self._unread: list[ToTraining] = []
         self._revive_at_s = 0.0
 
@@ -71,7 +72,8 @@ class HelperLink:
     def send_kept(self, message: Message) -> None:
         """Sends a message that each new helper must be told as well; the newest of its class counts."""
         self.keep(message)
-        self.send(message)
+        if self.client is not None and not self.client.send(message):
+            self._unsent.add(type(message))
 
     def keep(self, message: Message) -> None:
         """Keeps a message for new helpers without sending it now."""
@@ -126,6 +128,8 @@ class HelperLink:
                 message = client.poll() if self._monotonic() < until_s else None
         if client.lost:
             self._revive(client)
+        elif self._unsent:
+            self._unsent = {kind for kind in self._unsent if not client.send(self._kept[kind])}
         return found
 
     def close(self) -> None:
@@ -151,4 +155,5 @@ class HelperLink:
             self._warn(f"no new helper process can be started: {error}", "helper start")
             return
         if revived:
+            self._unsent.clear()
             self._warn.forget("helper died")

@@ -142,3 +142,20 @@ def test_news_that_cannot_be_written_is_logged_once(
     )
     poll(coordinator, clock, 30)
     assert caplog.text.count("it goes on") == 1
+
+
+def test_training_that_is_silent_for_long_is_named_so_that_a_killed_job_does_not_read_as_running(
+    folder: JobFolder, clock: Clock
+) -> None:
+    coordinator = coordinate(folder, clock)
+    poll(coordinator, clock, 2)
+    messages = []
+    for silent_s in (300, 400, 3600):
+        clock.now += silent_s
+        poll(coordinator, clock, 2)
+        current = folder.read_current()
+        assert current is not None
+        messages.append(current.message)
+    assert messages[0] == ""
+    assert "no step for ten minutes" in messages[1]
+    assert "no step for an hour" in messages[2]

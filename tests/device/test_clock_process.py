@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from running import modules_loaded_by
 
 from pfo_fs.device import ClockProcess, SimulatedKernels, page
 from pfo_fs.device.clock_process import ClockLoop
@@ -522,12 +522,7 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
 
 
 def test_the_clock_process_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, pfo_fs.device.clock_process, pfo_fs.device.simulated, pfo_fs.device.nvml;"
-        "print(*sorted(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    loaded = set(done.stdout.split())
+    loaded = modules_loaded_by("import pfo_fs.device.clock_process, pfo_fs.device.simulated, pfo_fs.device.nvml")
     assert "pfo_fs.device.clock_process" in loaded
     heavy = {"torch", "pandas", "numpy", "pydantic", "pydantic_settings", "pynvml", "yaml", "asyncio", "subprocess"}
     assert loaded & (heavy | {"logging", "dataclasses", "pfo_fs.models", "pfo_fs.settings"}) == set()

@@ -16,7 +16,7 @@ from jobs import one_f_one_b, rank_infos
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError, StoreError
 from pfo_fs.helper.client import HelperClient
-from pfo_fs.helper.events import Logged
+from pfo_fs.helper.events import Logged, Terminated
 from pfo_fs.helper.operations import new_schedule
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
@@ -294,3 +294,15 @@ def test_a_directory_that_is_silent_for_long_means_default_clocks_until_it_answe
 
         wait_for(lambda: told() == "DirectoryLost", what="default clocks")
     wait_for(lambda: told() == "DirectoryBack", what="the schedule, again")
+
+
+def test_a_job_whose_processes_got_sigterm_was_terminated_and_did_not_crash(host: Host) -> None:
+    client, (info,) = host.client(0), rank_infos(1)
+    job = host.create(client)
+    host.join(client, job, info)
+    host.loop.post(Terminated())
+    client.close()
+    host.thread.join(10)
+    end = host.folder(job).read_end()
+    assert end is not None
+    assert end.reason == "terminated"

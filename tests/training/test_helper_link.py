@@ -143,3 +143,14 @@ def test_a_link_without_a_helper_does_nothing() -> None:
     assert link.poll() == []
     assert link.wait_for_schedule(1.0) is None
     link.close()
+
+
+def test_a_kept_message_for_which_the_helper_had_no_room_is_sent_again(link: HelperLink, client: FakeClient) -> None:
+    client.reads = False
+    link.send_kept(ORDER)
+    link.poll()
+    assert client.sent == []
+    client.reads = True
+    link.poll()
+    link.poll()
+    assert client.sent == [ORDER]
