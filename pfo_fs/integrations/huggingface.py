@@ -28,15 +28,16 @@ class HFGlobalPowerLimitOptimizer:
 
         Trainer(..., callbacks=[HFGlobalPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05))])
 
-    Make the `TrainingArguments` first: they set up `torch.distributed`. Takes what `GlobalPowerLimitOptimizer` takes.
-    Limits go back when training ends, and when the process does; after an exception in a process that goes on (a
-    notebook), call `close`, or make it with `with`.
+    Make the `TrainingArguments` first: they set up `torch.distributed`. The arguments are those of
+    `GlobalPowerLimitOptimizer`.
+    Limits go back when training ends, and when the process ends. After an exception in a process that goes on (a
+    notebook), call `close`, or use it in a `with` statement.
 
     Attributes:
         optimizer: The optimizer itself.
 
     Raises:
-        ConfigError: transformers is not installed; or what `GlobalPowerLimitOptimizer` raises.
+        ConfigError: transformers is not installed. Also all that `GlobalPowerLimitOptimizer` raises.
     """
 
     def __new__(cls, *_args: Any, **_options: Any) -> HFGlobalPowerLimitOptimizer:
@@ -71,7 +72,7 @@ class HFGlobalPowerLimitOptimizer:
             reprofile_drift=reprofile_drift,
         )
 
-    # The Trainer passes arguments, state and control; none of them matters here.
+    # The Trainer passes arguments, state and control; the optimizer needs none of them.
 
     def on_epoch_begin(self, *_args: Any, **_kwargs: Any) -> None:
         """An epoch begins."""

@@ -1,4 +1,4 @@
-"""One power limit for all GPUs of a job without a pipeline: measured while it trains, chosen, and held.
+"""One power limit for all GPUs of a job without a pipeline: measured while the job trains, chosen, and set.
 
 Names load on first use.
 """

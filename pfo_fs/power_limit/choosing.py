@@ -1,4 +1,4 @@
-"""What the first rank decides for all: which limit is measured next, or which is the best."""
+"""What rank 0 decides for all ranks: which limit is measured next, or which limit is the best."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from pfo_fs.power_limit.selectors import OptimumSelector
 from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH
 
 _ANSWER_S = 15.0
-"""How long the shared directory may take to say whose choice counts."""
+"""How long the shared directory may take to say which job's choice came first."""
 
 
 class Decision(NamedTuple):
-    """What happens now, on all ranks. One of `next_w`, `optimal_w`, `problem` and `error` is set.
+    """What all ranks do next. One of `next_w`, `optimal_w`, `problem` and `error` is set.
 
     Attributes:
-        measurements: All that is known.
+        measurements: All measurements, of this job and of others.
         next_w: The limit to measure next, in W.
         optimal_w: The best limit, in W.
-        problem: Why limits are left alone from now on.
-        error: What the user has to mend before training.
+        problem: Why the optimizer leaves limits alone from now on.
+        error: What the user must correct before training.
     """
 
     measurements: list[PowerLimitMeasurement]
@@ -40,14 +40,14 @@ class Decision(NamedTuple):
 
 
 class Chooser:
-    """Keeps what is known, and decides.
+    """Keeps the measurements of this job and of others, and decides.
 
     Args:
         files: The profile and the shared directory.
-        selector: What is best.
-        search: What to measure.
+        selector: Says which limit is the best.
+        search: Says which limit to measure next.
         limits_w: The limits in question, in W, highest first.
-        profile_steps: Steps that a measurement stands for, however many were measured.
+        profile_steps: Steps that a measurement is scaled to, however many were measured.
         range_w: The lowest and the highest limit that the GPUs take, in W.
     """
 
@@ -69,20 +69,20 @@ class Chooser:
         self._known: list[PowerLimitMeasurement] = []
         self._in_file: list[PowerLimitMeasurement] = []
         self._chosen_w: int | None = None
-        # Whose choices are this one's, too: not those of another search, or of a selector that says nothing of itself.
+        # Jobs with the same key share their choice. A selector without a `repr` of its own cannot be told from others.
         self._key = "" if type(selector).__repr__ is object.__repr__ else repr(selector)[: MAX_SELECTOR_LENGTH - 20]
         if self._key and not isinstance(search, FullSweep):
             self._key += ", coarse-to-fine"
         self._answer_by_s = 0.0
 
     def first(self) -> Decision:
-        """Decides before the first step: from the profile, another job's choice, others' measurements, or nothing."""
+        """Decides before the first step: from the profile, another job's choice or other jobs' measurements."""
         if self.files.profile_error:
             return Decision([], error=self.files.profile_error)
         found = self.files.profile
         if found is None:
             decision = self._decide()
-            if self._key and self._chosen_w is not None:  # others have measured everything; whose choice is it?
+            if self._key and self._chosen_w is not None:  # other jobs have measured all limits; one may have chosen
                 self.files.wait_for_choice(self._key)
                 decision = self._decide()
             return decision
@@ -123,14 +123,14 @@ class Chooser:
         return self._decide()
 
     def conclude(self, decision: Decision) -> None:
-        """Writes the profile, unless it is what was read; the helper process may go then."""
+        """Has the profile written, unless it is the one that was read, and lets the helper process go."""
         if decision.measurements and decision.measurements != self._in_file:
             self._in_file = decision.measurements
             self.files.save(decision.measurements)
         self.files.leave()
 
-    def start_anew(self) -> None:
-        """Forgets all; what is measured from here on is of another load than that of other jobs."""
+    def forget_measurements(self) -> None:
+        """Forgets all measurements: the load has changed, so earlier ones, and those of other jobs, do not hold."""
         self._known = []
         self._chosen_w = None
         self.files.stop_sharing()
@@ -149,15 +149,15 @@ class Chooser:
             except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
                 return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
             if chosen_w not in self._limits_w:
-                text = f"{self._selector!r} chose {chosen_w} W, which is none of the limits in question: "
+                text = f"{self._selector!r} chose {chosen_w} W, which is not one of the limits in question: "
                 return Decision(self._known, problem=text + ", ".join(map(str, self._limits_w)))
             self._chosen_w = chosen_w
             if self._key:
                 self.files.publish_choice(self._key, chosen_w)
             self._answer_by_s = time.monotonic() + _ANSWER_S
         if self._key and self.files.shares and time.monotonic() < self._answer_by_s:
-            # Another job may have chosen at the same time, and all are to end with the choice that came first. Nobody
-            # waits for the directory's answer: training goes on at the limit chosen.
+            # Another job may have chosen at the same time, and all jobs end with the choice that came first. Training
+            # does not wait for the directory's answer: it goes on at the limit that this job has chosen.
             return Decision(self._known, next_w=self._chosen_w)
         return Decision(self._known, optimal_w=self._chosen_w)
 
@@ -165,7 +165,7 @@ class Chooser:
         limit_w = self._search.next_limit_w(self._limits_w, self._known, self._selector)
         if limit_w is None or not self.files.shares:
             return limit_w
-        if isinstance(self._search, FullSweep):  # jobs that measure at the same time should not all go down in step
+        if isinstance(self._search, FullSweep):  # jobs that measure at the same time should measure different limits
             measured = {measurement.power_limit for measurement in self._known}
             left_w = [limit_w for limit_w in self._limits_w if limit_w not in measured]
             limit_w = random.choice([limit_w for limit_w in left_w if limit_w not in self.files.begun_w] or left_w)
@@ -173,7 +173,7 @@ class Chooser:
         return limit_w
 
     def _take_shared(self) -> None:
-        """Adds what others have measured; where both have, theirs counts, for it is what everybody sees."""
+        """Adds what other jobs have measured; it replaces this job's measurements, so that all jobs use the same."""
         if self.files.shares:
             self.files.look()
             known = {measurement.power_limit: measurement for measurement in self._known} | self.files.measurements

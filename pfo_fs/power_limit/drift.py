@@ -1,4 +1,4 @@
-"""Whether steps take another time than when the power limit was chosen. Pure: times come from outside."""
+"""Whether the time of a step has changed since the power limit was chosen. The caller gives the times."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from statistics import median
 
 
 class DriftWatch:
-    """Compares medians of step times: of each window with that of the first one.
+    """Compares the median step time of each window with that of the first window.
 
-    A window's median is not moved by an evaluation or a checkpoint between two steps; two windows in a row that are off
-    are no accident.
+    An evaluation or a checkpoint between two steps hardly changes a median. Two windows in a row must differ.
 
     Args:
         threshold: By how much a median may differ, 0.1 for 10 %.

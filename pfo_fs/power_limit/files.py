@@ -116,7 +116,7 @@ class ProfileFiles:
             self._send(m.SaveProfile(path=self._path, content=content, replace=self._may_replace))
 
     def stop_sharing(self) -> None:
-        """From now on, this job's measurements are not for others, nor theirs for this job."""
+        """From now on, this job neither shares its measurements nor uses those of other jobs."""
         self._shares = False
         self.measurements.clear()
         self.choices.clear()

@@ -1,7 +1,7 @@
 """A GPU as training sees it: its power limit and its energy, both through its clock process.
 
 No driver call is made in the training process. Setting a limit does not wait; what is asked for once in many steps
-waits for the answer, until a time that all GPUs have in common, and no more once a driver hangs.
+waits for the answer, until one deadline for all GPUs; after a driver has hung once, nothing waits for that GPU again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Answer = dict[str, Any]
 
 
 class LimitedGpu:
-    """One GPU, driven by a clock process of its own, which sets the limit back when this process ends, however.
+    """One GPU, driven by a clock process of its own, which sets the limit back when this process ends, in whatever way.
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
@@ -34,8 +34,8 @@ class LimitedGpu:
         self._clocks = ClockProcess(spec, leave_clocks=True)
         self._limits: Answer | None = None
         self._number = 0  # of the newest request
-        self._unconfirmed: set[int] = set()  # requests that nobody waits for, but whose failure is a problem
-        self._given_up = False  # no more waiting for answers
+        self._unconfirmed: set[int] = set()  # requests whose answer is not waited for, but whose failure is a problem
+        self._given_up = False  # the driver has hung: answers are not waited for any more
 
     @property
     def name(self) -> str:
@@ -52,10 +52,10 @@ class LimitedGpu:
         _ = self._clocks.info
 
     def range_w(self) -> tuple[float, float]:
-        """Returns the lowest and the highest limit, in watts, and takes note of the one to set back in the end.
+        """Returns the lowest and the highest limit, in watts, and notes the limit to set back in the end.
 
         Raises:
-            DeviceError: This GPU's limit cannot be set, or not by this user; so says `problem`, too.
+            DeviceError: This GPU's limit cannot be set, or not by this user; `problem` says why.
         """
         if self._limits is None:
             self.wait_until_ready()
@@ -78,7 +78,7 @@ class LimitedGpu:
             self._unconfirmed.add(self._send({"ask": "give back"}))
 
     def settle(self, deadline_s: float) -> None:
-        """Waits until limits are in force, or known not to be; they mostly are long before this is called.
+        """Waits until the limits that were asked for are in force, or known not to be; usually they are already.
 
         Args:
             deadline_s: Until when at most, on the monotonic clock.
@@ -90,7 +90,7 @@ class LimitedGpu:
     def check(self) -> str:
         """Returns `problem`, after a look at what became of limits that were set, and of the clock process.
 
-        Does not wait; about a microsecond where there is no news.
+        Does not wait; takes about a microsecond if the clock process has said nothing new.
         """
         if self._clocks.check():
             while self._take(0.0) is not None:
@@ -124,7 +124,7 @@ class LimitedGpu:
         self._clocks.leave()
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Has the limit set back and the clock process end, and waits for that, but not for ever.
+        """Has the limit set back and the clock process end, and waits a few seconds for that.
 
         Args:
             deadline_s: Until when at most, on the monotonic clock.
@@ -139,7 +139,7 @@ class LimitedGpu:
     def _take(self, deadline_s: float) -> tuple[int | None, Answer] | None:
         """Takes the next thing that the clock process says; None if nothing comes in time.
 
-        Late answers, which nobody waits for any more, are told by their number.
+        The number tells a late answer, which is not waited for any more, from the one that is.
         """
         answer = self._clocks.receive_answer(max(0.0, deadline_s - time.monotonic()))
         if answer is None:
@@ -151,7 +151,7 @@ class LimitedGpu:
         return number, answer
 
     def _no_answer(self) -> None:
-        """From here on nobody waits for this GPU any more."""
+        """From here on, nothing waits for this GPU any more."""
         self._given_up = True
         self._unconfirmed.clear()
         alive = self._clocks.alive()
@@ -167,7 +167,7 @@ def read_energies_j(gpus: Sequence[LimitedGpu]) -> list[float]:
     """Returns the readings of the GPUs' energy counters, in joules, taken at the same time.
 
     Raises:
-        DeviceError: There is none of some GPU.
+        DeviceError: A GPU gives no reading.
     """
     waiting = [gpu.ask({"ask": "energy"}) for gpu in gpus]
     deadline_s = time.monotonic() + ANSWER_WITHIN_S
@@ -188,7 +188,7 @@ def close_all(gpus: Sequence[LimitedGpu]) -> None:
 
 
 def give_all_back(gpus: Sequence[LimitedGpu]) -> None:
-    """Has the limits set that were in force before, and waits for that, but not for ever."""
+    """Has the limits set that were in force before, and waits a few seconds for that."""
     for gpu in gpus:
         gpu.give_back()
     settle_all(gpus)

@@ -1,4 +1,4 @@
-"""Energy and time of stretches of training, per GPU. `EnergyMonitor` is used like `zeus.monitor.ZeusMonitor`."""
+"""Time and energy of windows of training, per GPU. `EnergyMonitor` is used like `zeus.monitor.ZeusMonitor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfo_fs.power_limit.gpus import LimitedGpu, close_all, read_energies_j
 
 
 class Window(Protocol):
-    """What a monitor says of a window: `time` in s, `gpu_energy` in J by the GPU's index."""
+    """What a monitor measured in a window: `time` in s, `gpu_energy` in J by the GPU's index."""
 
     @property
     def time(self) -> float: ...
@@ -23,7 +23,7 @@ class Window(Protocol):
 
 
 class Monitor(Protocol):
-    """What the optimizer asks of a monitor; a `ZeusMonitor` has it, too."""
+    """What the optimizer needs of a monitor; a `ZeusMonitor` has it too."""
 
     @property
     def gpu_indices(self) -> Sequence[int]:
@@ -33,7 +33,7 @@ class Monitor(Protocol):
         """Begins to measure."""
 
     def end_window(self, key: str, *, cancel: bool = False) -> Window:
-        """Returns what was measured; nothing that counts if `cancel`."""
+        """Returns what was measured; with `cancel`, the result has no meaning."""
 
 
 class Measurement(NamedTuple):
@@ -81,7 +81,7 @@ class EnergyMonitor:
 
         Args:
             key: Its name; several may be open at once.
-            sync_execution: Wait until the GPUs have done what was launched, so that it counts in front of the window.
+            sync_execution: Wait until the GPUs have done what was launched, so that it counts before the window.
 
         Raises:
             ConfigError: It is open already.
@@ -129,12 +129,12 @@ class EnergyMonitor:
         return SimulatedKernels(name, **options) if kind == "simulated" else None
 
     def close(self) -> None:
-        """Sets power limits back and lets go of the GPUs."""
+        """Sets power limits back and ends the clock processes of the GPUs."""
         close_all(self.gpus)
 
 
 def spec_of(index: int | None) -> str:
-    """Returns the spec of a CUDA device of this process; where it cannot be used, `none:` and why."""
+    """Returns the spec of a CUDA device of this process; `none:` and the reason where it cannot be used."""
     try:
         return find_gpu_spec(index)
     except DeviceError as error:
@@ -142,7 +142,7 @@ def spec_of(index: int | None) -> str:
 
 
 def gpus_of(monitor: Monitor) -> list[LimitedGpu]:
-    """Returns the GPUs that a monitor watches, to set limits on: ours has them, for another's they are opened."""
+    """Returns the GPUs that a monitor watches, to set limits on; opens them if the monitor has not."""
     if isinstance(monitor, EnergyMonitor):
         return monitor.gpus
     specs = dict.fromkeys(spec_of(index) for index in monitor.gpu_indices)

@@ -203,7 +203,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         self._gpus.pause()
 
     def close(self) -> None:
-        """Gives limits back and finishes writing; waits for that, but not for ever. Training may go on."""
+        """Gives limits back and finishes writing; waits a few seconds for that. Training may go on."""
         if self._closed:
             return
         self._closed = True
@@ -310,7 +310,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
                     "power limit: the time of a step has changed by %.0f %%; limits are measured again", 100 * off
                 )
             if self._chooser is not None:
-                self._chooser.start_anew()
+                self._chooser.forget_measurements()
             self.measurements = []
             self._gpus.set_limit(self.power_limits[0])
             self.state = Ready(self.power_limits[0], 1)

@@ -43,7 +43,7 @@ class RankGpus:
     def __init__(self, monitor: Monitor | None) -> None:
         self.monitor: Monitor = EnergyMonitor() if monitor is None else monitor
         self.problem = ""
-        # An `EnergyMonitor` of the user's own closes its GPUs itself.
+        # A user who gives an `EnergyMonitor` closes it, and with it its GPUs.
         self._closes_gpus = monitor is None or not isinstance(monitor, EnergyMonitor)
         self._gpus = gpus_of(self.monitor)
         self._limit_w: int | None = None  # the limit that was asked for last; None: the one from before
@@ -68,7 +68,7 @@ class RankGpus:
                 gpu.set_limit_w(limit_w)
 
     def give_back(self) -> None:
-        """Has the limits set that were in force before, and waits for that, but not for ever."""
+        """Has the limits set that were in force before, and waits a few seconds for that."""
         self._limit_w = None
         give_all_back(self._gpus)
 

@@ -1,7 +1,8 @@
 """The ranks of one `torch.distributed` job decide together: a few small messages when a limit has been measured.
 
-A gloo group of its own, so that no GPU is waited for, and two exchanges per measured limit. Ranks train in step, so
-nobody waits longer here than at the next gradient; should they ever not, the wait ends with an error.
+They use a gloo group of their own, so that no GPU is waited for, and two exchanges per measured limit. Ranks train in
+step, so a rank waits no longer here than it would for the next gradient. If they are not in step, the wait ends with
+an error.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 _WAIT_S = 600.0
-"""After this long a rank that should have answered is taken for gone: some write checkpoints for minutes."""
+"""A rank that has not answered for so long counts as gone. It is long because some ranks write checkpoints."""
 
 
 class RankGroup:
@@ -46,7 +47,7 @@ class RankGroup:
         return values
 
     def from_first(self, value: Any) -> Any:
-        """Returns what rank 0 gave; the others' values do not matter.
+        """Returns what rank 0 gave; the values that other ranks give are not used.
 
         Raises:
             RuntimeError: As `gather`.
@@ -58,7 +59,7 @@ class RankGroup:
         return box[0]
 
     def close(self) -> None:
-        """Lets the others know at once, should they still ask, that nobody answers here any more."""
+        """Ends the group, so that other ranks that still ask get an error at once."""
         if self.size > 1 and not self._closed:
             self._closed, self._broken = True, self._broken or "this rank has closed its optimizer"
             with suppress(Exception):  # the default group may have gone before

@@ -1,6 +1,6 @@
 """Which power limits are measured, and in which order.
 
-`FullSweep` is Zeus's: all of them, from the top down. `CoarseToFine` measures a few, predicts the others from them,
+`FullSweep` is Zeus's way: all limits, highest first. `CoarseToFine` measures a few, predicts the others from them,
 and measures where the optimum is predicted, until that and its neighbours are measured. Its windows are half as long,
 and it takes at most half of the sweep's steps.
 
@@ -23,14 +23,12 @@ from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.power_limit.selectors import OptimumSelector
 
 _RINGS = (1, 2, 4)
-"""How far from the optimum, in limits, measurements must confirm it: near ones for precision, far ones for noise."""
-
-
+"""Distances from the optimum, in limits, that must be measured: near ones for precision, far ones against noise."""
 _FEWEST = 5
 
 
 class Search(ABC):
-    """Says which limit to measure next. It keeps no state: what was measured, by whomever, says it all.
+    """Says which limit to measure next. It keeps no state: it decides from all measurements, of any job.
 
     Attributes:
         window_steps: Steps in which one limit is measured.
@@ -46,13 +44,13 @@ class Search(ABC):
 
         Args:
             limits_w: The limits in question, in W, highest first.
-            measurements: What is known of some of them.
-            selector: What is sought.
+            measurements: Of some of these limits.
+            selector: Says which limit is the best.
         """
 
 
 class FullSweep(Search):
-    """All limits, from the top down.
+    """All limits, from the highest down.
 
     Args:
         warmup_steps: Steps before a limit is measured.
@@ -71,12 +69,12 @@ class FullSweep(Search):
 
 
 class CoarseToFine(Search):
-    """The top, the middle, wherever the optimum is predicted, and in the end what surrounds the optimum.
+    """The highest, the middle, each limit at which the optimum is predicted, and in the end the neighbours of it.
 
     Of fewer than five limits, all are measured: there is too little between them to predict anything.
 
     A prediction never goes further down than half of what lies below the lowest limit measured: low limits are slow,
-    and seldom what is sought.
+    and seldom the best.
 
     Args:
         warmup_steps: Steps before a limit is measured.
@@ -90,7 +88,7 @@ class CoarseToFine(Search):
     def next_limit_w(
         self, limits_w: Sequence[int], measurements: Sequence[PowerLimitMeasurement], selector: OptimumSelector
     ) -> int | None:
-        """Returns the limit to measure next; None if the optimum is found, or half of the sweep's steps are used."""
+        """Returns the limit to measure next; None at the optimum, or when half of the full sweep's steps are used."""
         known = {m.power_limit: m for m in measurements if m.power_limit in limits_w}
         count = len(limits_w)
         if count < _FEWEST:
@@ -104,7 +102,7 @@ class CoarseToFine(Search):
         reach = limits_w[: lowest + 1 + (count - lowest) // 2]
         best_w = selector.select(predict(reach, list(known.values())))
         if best_w not in limits_w:
-            raise ValueError(f"{best_w} W is none of the limits in question")
+            raise ValueError(f"{best_w} W is not one of the limits in question")
         if best_w not in known:
             return best_w
         position = limits_w.index(best_w)

@@ -11,10 +11,10 @@ from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 
 
 class OptimumSelector(ABC):
-    """Chooses a power limit; make a subclass for a choice of one's own.
+    """Chooses a power limit; make a subclass for another way to choose.
 
-    All ranks that share results must choose alike, so a choice depends on nothing but the measurements; selectors
-    whose `repr` is the same count as the same.
+    A choice must depend on nothing but the measurements, since jobs that share a directory share choices too: two
+    selectors with the same `repr` count as the same selector.
     """
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Energy(OptimumSelector):
 class Time(OptimumSelector):
     """Least time; the first one of equals.
 
-    Where several limits take equally long, noise decides between them, and the choice need not be the highest.
+    Where several limits take the same time, noise decides between them, and the choice need not be the highest.
     """
 
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:

@@ -32,7 +32,12 @@ def run_ranks(folder: Path, size: int, scenarios: dict[str, dict[str, Any]]) -> 
             [*command, str(rank), *arguments],
             text=True,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PFO_FS_SIM_DIR": str(folder / "sim"), "PFO_FS_RUN_DIR": str(folder / "sim")},
+            env={
+                **os.environ,
+                "PFO_FS_SIM_DIR": str(folder / "sim"),
+                "PFO_FS_RUN_DIR": str(folder / "sim"),
+                "PYTHONPATH": f"{PROGRAM.parents[1]}{os.pathsep}{PROGRAM.parents[2]}",
+            },
         )
         for rank in range(size)
     ]
