@@ -7,7 +7,8 @@ import math
 import pytest
 
 from pfo_fs.device import page
-from pfo_fs.device.meter import EnergyCurve, Measured, StepMeter
+from pfo_fs.device.energy_curve import EnergyCurve
+from pfo_fs.device.meter import Measured, StepMeter
 from pfo_fs.device.page import SharedPage
 
 MS = 1_000_000

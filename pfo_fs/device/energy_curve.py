@@ -1,0 +1,96 @@
+"""Readings of a GPU's energy counter, which ticks every 20 to 100 ms, as a curve that can be asked at any time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+
+_MAX_READINGS = 4096
+_TICK_NS = 300_000_000
+"""A counter that has not ticked for so long is not waited for."""
+_EARLY_NS, _OFTEN_NS, _RARELY_NS = 3_000_000, 2_000_000, 20_000_000
+"""Readings are rare until shortly before the next tick is due, and frequent from then on until it has come."""
+_PERIODS = 9
+"""The period of the ticks is the median over so many points."""
+
+
+class EnergyCurve:
+    """Readings of a cumulative counter, with linear interpolation between them.
+
+    A counter that shows the same value in two readings is one that ticks: its value has changed at some time between
+    the last reading with the old value and the first with the new one, so the middle of the two is taken for the time
+    of the new value. A reading with an unchanged value is not added to the curve. Ticks come at a steady rate, so
+    `pause_ns` can return when to read next: close to the next tick, without reading often.
+
+    Holds at most 4,096 points: when it is full, every second point of the older half is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._times_ns: list[int] = []
+        self._energies_j: list[float] = []
+        self._read_ns = 0
+        self._stood_ns = 0
+        self._over = False
+
+    def add(self, t_ns: int, energy_j: float) -> None:
+        """Adds a reading (ns, J); one that is not later than the last one is ignored."""
+        if self._times_ns and t_ns <= self._read_ns:
+            return
+        self._read_ns = t_ns
+        if self._times_ns and energy_j == self._energies_j[-1]:
+            self._stood_ns = t_ns
+            return
+        if self._times_ns and self._stood_ns > self._times_ns[-1]:
+            t_ns = (self._stood_ns + t_ns) // 2
+        self._times_ns.append(t_ns)
+        self._energies_j.append(energy_j)
+        if len(self._times_ns) > _MAX_READINGS:
+            half = len(self._times_ns) // 2
+            del self._times_ns[1:half:2]
+            del self._energies_j[1:half:2]
+
+    def pause_ns(self) -> int:
+        """Returns how long after the last reading the next one is due."""
+        if not self._stood_ns or len(self._times_ns) < 3 or self._read_ns - self._stood_ns > _TICK_NS:
+            return _RARELY_NS  # no unchanged value was seen: every reading is a point
+        last = self._times_ns[-_PERIODS:]
+        gaps = sorted(later - earlier for earlier, later in pairwise(last))
+        due_ns = last[-1] + gaps[len(gaps) // 2] - _EARLY_NS
+        if self._read_ns < due_ns:
+            return max(_OFTEN_NS, min(due_ns - self._read_ns, 5 * _RARELY_NS))
+        return _OFTEN_NS if self._read_ns < due_ns + 4 * _EARLY_NS else _RARELY_NS
+
+    def at(self, t_ns: int) -> float:
+        """Returns the counter at `t_ns` in joules; outside of the points, the nearest line is extended."""
+        times, energies = self._times_ns, self._energies_j
+        if len(times) < 2:
+            return energies[0] if energies else 0.0
+        right = min(max(bisect_right(times, t_ns), 1), len(times) - 1)
+        t0, t1 = times[right - 1], times[right]
+        e0, e1 = energies[right - 1], energies[right]
+        return e0 + (e1 - e0) * (t_ns - t0) / (t1 - t0)
+
+    def within(self, begin_ns: int, end_ns: int) -> list[tuple[int, float]]:
+        """Returns the points (ns, J) from `begin_ns` to `end_ns`."""
+        first, last = bisect_right(self._times_ns, begin_ns - 1), bisect_right(self._times_ns, end_ns)
+        return list(zip(self._times_ns[first:last], self._energies_j[first:last], strict=True))
+
+    def forget_before(self, t_ns: int) -> None:
+        """Drops the points that are not needed for times from `t_ns` on."""
+        keep_from = bisect_right(self._times_ns, t_ns) - 1
+        if keep_from > 0:
+            del self._times_ns[:keep_from]
+            del self._energies_j[:keep_from]
+
+    def no_more(self) -> None:
+        """Notes that no further readings will come."""
+        self._over = True
+
+    def covers(self, t_ns: int) -> bool:
+        """Whether later readings will not change `at(t_ns)`: a point lies after it, or the counter has stopped."""
+        waits = self._times_ns and self._times_ns[-1] < t_ns and self._read_ns < t_ns + _TICK_NS
+        return self._over or not waits
+
+    def last_ns(self) -> int:
+        """Returns the time of the last reading, 0 if there is none."""
+        return self._read_ns

@@ -1,0 +1,136 @@
+"""The measuring half of the clock process: reads the energy counter and the marks, and reports what follows from them.
+
+Setting clocks comes first: a reading is made only when the last one is old enough, the arithmetic stops every few
+marks to apply a new clock, and an error ends the measuring but not the setting of clocks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+
+from pfo_fs.device import page
+from pfo_fs.device.clock_setter import ClockSetter
+from pfo_fs.device.gpu import Gpu
+from pfo_fs.device.meter import StepMeter
+from pfo_fs.device.page import MarkReader
+from pfo_fs.device.report import Reporter
+
+_LOOK_EVERY_NS = 100_000_000
+"""How often marks and energy are read while training writes no marks of instructions."""
+_ASK_EVERY_NS = 2_000_000_000
+"""How often the GPU is asked whether it is throttled."""
+_READING_SHARE = 20
+"""Readings that take t are at least 20 t apart: setting clocks must not queue behind a slow energy counter."""
+_SOON_NS = 5_000_000
+"""After a change of the clock, energy is read if the last reading is older than this."""
+_MANY_MARKS = 2048
+"""With more unread marks than this, the next look comes ten times as early."""
+
+
+class Measuring:
+    """Looks at the energy counter and at the marks whenever `next_look_ns` has come.
+
+    Args:
+        gpu: The GPU whose energy is read.
+        words: The page that is shared with training.
+        meter: Turns marks and readings into times and energies.
+        setter: Sets the clocks; asked to apply a new one between two pieces of arithmetic.
+        reporter: Takes results and progress.
+
+    Attributes:
+        next_look_ns: The monotonic time at which the next look is due.
+    """
+
+    def __init__(self, gpu: Gpu, words: memoryview, meter: StepMeter, setter: ClockSetter, reporter: Reporter) -> None:
+        self._gpu = gpu
+        self._words = words
+        self._meter = meter
+        self._setter = setter
+        self._reporter = reporter
+        self._marks = MarkReader(words)
+        self._works = True
+        self._why_no_energy = ""
+        self._reading_ns = 0
+        self._ask_at_ns = 0
+        self._why_throttled = ""
+        self.next_look_ns = 0
+
+    def clock_changed(self) -> None:
+        """Has energy read soon: power changes with the clock, so the energy curve has a corner here."""
+        if self._words[page.MEASURING] and time.monotonic_ns() - self._meter.curve.last_ns() > _SOON_NS:
+            self.next_look_ns = 0
+
+    def look(self, now_ns: int, *, everything: bool = False) -> None:
+        """Measures and reports; an error ends the measuring, and clocks are set all the same.
+
+        Args:
+            now_ns: The monotonic time.
+            everything: Read all marks and settle all steps: training has stopped writing.
+        """
+        try:
+            if self._works:
+                self._measure(now_ns, everything)
+        except Exception as error:  # noqa: BLE001  the clock process must go on to set clocks
+            self._works = False
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"pfo-fs: measuring has failed and ends; clocks are still set: {error!r}\n")
+        pause_ns = self._meter.curve.pause_ns() if self._words[page.MEASURING] else _LOOK_EVERY_NS
+        if self._marks.behind > _MANY_MARKS:
+            pause_ns //= 10
+        self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns)
+
+    def finish(self) -> None:
+        """Measures the marks that training left, sends the result, and reports that the clocks are reset."""
+        self.look(time.monotonic_ns(), everything=True)
+        if self._works:
+            self._reporter.progress(self._meter.last_step, 0, self._message(), now=True)
+            self._reporter.released()
+            self._reporter.finish(0.5)
+
+    def _message(self) -> str | None:
+        return self._setter.message or self._why_no_energy or None
+
+    def _measure(self, now_ns: int, everything: bool) -> None:
+        self._read_energy(now_ns)
+        self._read_marks(everything)
+        self._reporter.progress(
+            self._meter.last_step,
+            self._setter.clock_mhz,
+            self._message(),
+            iteration_times=self._meter.pace,
+            throttled=self._throttled(now_ns),
+        )
+        self._reporter.pump()
+
+    def _read_energy(self, now_ns: int) -> None:
+        """Adds a reading to the energy curve; after an error energy is not read again, and only time is measured."""
+        if self._why_no_energy:
+            return
+        try:
+            energy_j = self._gpu.energy_j()
+            self._reading_ns = time.monotonic_ns() - now_ns
+            self._meter.curve.add(now_ns + self._reading_ns // 2, energy_j)
+        except Exception as error:  # noqa: BLE001  without energy, time is still measured
+            self._meter.curve.no_more()
+            self._why_no_energy = f"no energy: {error}"
+
+    def _read_marks(self, everything: bool) -> None:
+        marks = self._marks.read(everything=everything)
+        if marks is None:
+            self._meter.lost()
+            return
+        for measured in self._meter.take(marks, everything=everything):
+            if measured is not None:
+                self._reporter.measured(measured)
+            self._setter.apply()  # a new clock does not wait until all arithmetic is done
+        self._words[page.MEASURED_NUMBER] = self._meter.done_number
+
+    def _throttled(self, now_ns: int) -> str:
+        """Returns what holds the clocks back, asked every two seconds."""
+        if now_ns >= self._ask_at_ns:
+            self._ask_at_ns = now_ns + _ASK_EVERY_NS
+            with suppress(Exception):  # an old driver may not know; slow steps show it too
+                self._why_throttled = self._gpu.throttled()
+        return self._why_throttled
