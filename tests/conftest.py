@@ -17,8 +17,11 @@ from clock import Clock
 from hypothesis import settings
 from running import Gluster, Processes
 
+# Settings of the shell that starts the tests must not change what they find.
+for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
+    del os.environ[variable]
 # The default scheduler profiles a job and plans for it; most tests are about something else.
-os.environ.setdefault("PFO_FS_SCHEDULER", "Manual")
+os.environ["PFO_FS_SCHEDULER"] = "Manual"
 
 settings.register_profile("pfo-fs", deadline=None)  # these machines are noisy
 settings.load_profile("pfo-fs")
@@ -37,6 +40,15 @@ def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "t
             return value
         time.sleep(0.01)
     raise AssertionError(f"{what} did not come true within {timeout_s} s")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folders_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Simulated GPUs, and notes about GPUs, of tests that name no folder: not those of other runs on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"):
+            patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
+        yield
 
 
 @pytest.fixture

@@ -506,7 +506,11 @@ def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypat
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
     monitor = ReplayZeusMonitor(log_file=tmp_path / "log.csv", ignore_sync_execution=True, match_window_name=False)
     monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
-    with GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=300) as optimizer:
+    assert monitor.log_file is not None
+    with (
+        monitor.log_file,
+        GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=300) as optimizer,
+    ):
         for step in range(12):
             if step == 3:
                 optimizer.on_epoch_end()  # in the middle of a window
