@@ -16,6 +16,7 @@ from pfo_fs.coordination.publication import Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
+from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
@@ -110,12 +111,19 @@ class Reconciler:
         self.override.look(layout.YAML in names, now, self._resolve)
         self._observe_results(now)
         self._update_plan_inputs(now)
+        self._write_rank_files()  # before a newer schedule: the coordinator that published this one may have died
         wanted = self._wanted()
         published = wanted is not None and self._publish_if_new(wanted, now)
         self._report_on_yaml()
-        if self._publication.number >= 0 and not published:  # the ranks can follow a schedule before it has these
-            self._folder.write_rank_files(self._publication.number, self._ranks.infos)
         return published
+
+    def _write_rank_files(self) -> None:
+        """Gives more ranks the file with their schedule, which is for people: the ranks read the plan files."""
+        if self._publication.number >= 0:
+            try:
+                self._folder.write_rank_files(self._publication.number, self._ranks.infos)
+            except StoreError as error:
+                self._status.log(logging.WARNING, f"files of single ranks cannot be written: {error.args[-1]}")
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         return document.resolve(self._job.job_info, self._ranks.infos, self._runner.orders())
