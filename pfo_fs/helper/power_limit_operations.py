@@ -21,7 +21,7 @@ from pfo_fs.store.power_limit_folder import (
     PowerLimitChoice,
     PowerLimitFolder,
     PowerLimitMeasurement,
-    PowerLimitNews,
+    PowerLimitUpdates,
 )
 
 MAX_PROFILE_BYTES = 1 << 20
@@ -52,8 +52,8 @@ class OpenFolder:
 
 
 @dataclass(frozen=True)
-class LookForNews:
-    """Read what other jobs have written since the last look; result: `PowerLimitNews`."""
+class LookForUpdates:
+    """Read what other jobs have written since the last look; result: `PowerLimitUpdates`."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class PublishChoice:
 
 
 PowerLimitOperation: TypeAlias = (
-    ReadProfile | WriteProfile | OpenFolder | LookForNews | AnnounceLimit | PublishMeasurement | PublishChoice
+    ReadProfile | WriteProfile | OpenFolder | LookForUpdates | AnnounceLimit | PublishMeasurement | PublishChoice
 )
-PowerLimitResult: TypeAlias = "bytes | bool | PowerLimitNews | PowerLimitChoice | None"
+PowerLimitResult: TypeAlias = "bytes | bool | PowerLimitUpdates | PowerLimitChoice | None"
 
 
 class PowerLimitOperations:
@@ -111,8 +111,8 @@ class PowerLimitOperations:
             case OpenFolder(shared_dir, key):
                 self._folder = PowerLimitFolder(Files(shared_dir, create=True), key)
                 return is_local(shared_dir)
-            case LookForNews():
-                return self._open_folder.news()
+            case LookForUpdates():
+                return self._open_folder.updates()
             case AnnounceLimit(limit_w):
                 self._open_folder.announce(limit_w)
             case PublishMeasurement(measurement):

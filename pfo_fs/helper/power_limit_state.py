@@ -18,7 +18,7 @@ from pfo_fs.errors import PfoError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import power_limit_operations as op
 from pfo_fs.ipc import messages as m
-from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitMeasurement, PowerLimitNews
+from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitMeasurement, PowerLimitUpdates
 
 PART_BYTES = 100_000
 """Of a profile in one message; a packet takes that, however little it can be compressed."""
@@ -113,7 +113,7 @@ class PowerLimitState:
                     self._run(op.ReadProfile(message.profile_path))
                 if message.shared_dir is not None:
                     self._run(op.OpenFolder(message.shared_dir, message.key))
-                    self._run(op.LookForNews())
+                    self._run(op.LookForUpdates())
             case m.ReadProfile(offset=offset):
                 self._act(e.Send(client, m.ProfilePart(offset=offset, content=self._profile[offset:][:PART_BYTES])))
             case m.SaveProfile(path=path, content=content, replace=replace):
@@ -155,11 +155,11 @@ class PowerLimitState:
             case op.OpenFolder(), bool(local):
                 self._interval_s = _LOCAL_INTERVAL_S if local else _REMOTE_INTERVAL_S
                 self._note_opened(shares=True)
-            case op.LookForNews(), PowerLimitNews() as news:
-                self._tell_news(news)
+            case op.LookForUpdates(), PowerLimitUpdates() as updates:
+                self._tell_updates(updates)
             case op.PublishChoice(), PowerLimitChoice() as first:
-                self._tell_news(PowerLimitNews([], [first], []))
-        if isinstance(operation, op.LookForNews):
+                self._tell_updates(PowerLimitUpdates([], [first], []))
+        if isinstance(operation, op.LookForUpdates):
             self._look_at_s = self._now_s + (self._interval_s or 0.0)
         elif isinstance(operation, (op.AnnounceLimit, op.PublishMeasurement, op.PublishChoice)):
             self._look_at_s = self._now_s  # training decides again soon: it should know what others have done
@@ -169,8 +169,8 @@ class PowerLimitState:
         if isinstance(operation, op.ReadProfile):
             self._note_opened(profile="unknown")
         elif isinstance(operation, op.OpenFolder):
-            self._waiting = deque(other for other in self._waiting if not isinstance(other, op.LookForNews))
-        elif isinstance(operation, op.LookForNews):
+            self._waiting = deque(other for other in self._waiting if not isinstance(other, op.LookForUpdates))
+        elif isinstance(operation, op.LookForUpdates):
             self._look_at_s = self._now_s + (self._interval_s or 0.0)
         if not isinstance(operation, (op.ReadProfile, op.WriteProfile)):
             text = f"measurements are not shared: {text}"
@@ -190,7 +190,7 @@ class PowerLimitState:
             self._tell_all(self._opened)
             self._opened = None
         if self.is_idle and self._looks() and self._now_s >= self._look_at_s:
-            self._waiting.append(op.LookForNews())
+            self._waiting.append(op.LookForUpdates())
         if self._running is None and self._waiting:
             self._running = self._waiting.popleft()
             self._act(e.Run(self._running))
@@ -203,16 +203,16 @@ class PowerLimitState:
 
     # ---- telling
 
-    def _tell_news(self, news: PowerLimitNews) -> None:
+    def _tell_updates(self, updates: PowerLimitUpdates) -> None:
         measured = [
             m.LimitMeasured(limit_w=found.power_limit, energy_j=found.energy, time_s=found.time)
-            for found in news.measurements
+            for found in updates.measurements
         ]
-        chosen = [m.LimitChosen(selector=found.selector, limit_w=found.power_limit) for found in news.choices]
-        for at in range(0, max(len(measured), len(chosen), len(news.begun_w)), _PER_MESSAGE):
+        chosen = [m.LimitChosen(selector=found.selector, limit_w=found.power_limit) for found in updates.choices]
+        for at in range(0, max(len(measured), len(chosen), len(updates.begun_w)), _PER_MESSAGE):
             lot = slice(at, at + _PER_MESSAGE)
             self._tell_all(
-                m.SharedNews(measurements=measured[lot], choices=chosen[lot], begun_w=list(news.begun_w[lot]))
+                m.SharedUpdates(measurements=measured[lot], choices=chosen[lot], begun_w=list(updates.begun_w[lot]))
             )
 
     def _tell_problem(self, text: str) -> None:

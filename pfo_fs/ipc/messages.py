@@ -170,7 +170,7 @@ class LimitBegun(Message, frozen=True, kw_only=True):
 
 
 class LimitMeasured(Message, frozen=True, kw_only=True):
-    """What was measured at a power limit, by this job (to be shared) or by another one (in `SharedNews`)."""
+    """What was measured at a power limit, by this job (to be shared) or by another one (in `SharedUpdates`)."""
 
     limit_w: LimitW
     energy_j: PositiveFloat
@@ -178,7 +178,7 @@ class LimitMeasured(Message, frozen=True, kw_only=True):
 
 
 class LimitChosen(Message, frozen=True, kw_only=True):
-    """The power limit that a selector chose, in this job (to be shared) or in another one (in `SharedNews`)."""
+    """The power limit that a selector chose, in this job (to be shared) or in another one (in `SharedUpdates`)."""
 
     selector: str
     limit_w: LimitW
@@ -188,7 +188,7 @@ class LimitChosen(Message, frozen=True, kw_only=True):
 
 
 class PowerLimitFilesOpened(Message, frozen=True, kw_only=True):
-    """What was found; sent after the first `SharedNews`.
+    """What was found; sent after the first `SharedUpdates`.
 
     `profile`: there is none, it was read and has `profile_bytes`, or it is unknown what is there. `shares`: whether
     the shared directory can be used.
@@ -206,7 +206,7 @@ class ProfilePart(Message, frozen=True, kw_only=True):
     content: bytes
 
 
-class SharedNews(Message, frozen=True, kw_only=True):
+class SharedUpdates(Message, frozen=True, kw_only=True):
     """What other jobs have measured, chosen, and begun to measure (limits in W)."""
 
     measurements: list[LimitMeasured] = []
@@ -336,6 +336,6 @@ ToTraining: TypeAlias = (
     | LogLine
     | PowerLimitFilesOpened
     | ProfilePart
-    | SharedNews
+    | SharedUpdates
     | FilesProblem
 )

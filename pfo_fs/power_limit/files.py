@@ -72,8 +72,8 @@ class ProfileFiles:
         """Waits, at the start only, until the choice that came first is known."""
         deadline_s = time.monotonic() + timeout_s
         while self._helper is not None and selector not in self.choices:
-            found = self._helper.wait_for(m.SharedNews, deadline_s - time.monotonic())
-            if not isinstance(found, m.SharedNews):
+            found = self._helper.wait_for(m.SharedUpdates, deadline_s - time.monotonic())
+            if not isinstance(found, m.SharedUpdates):
                 return
             self._take(found)
 
@@ -186,7 +186,7 @@ class ProfileFiles:
     def _take(self, message: m.ToTraining) -> None:
         if isinstance(message, m.FilesProblem):
             self._warn(message.message)
-        elif isinstance(message, m.SharedNews):
+        elif isinstance(message, m.SharedUpdates):
             for found in message.measurements:
                 self.measurements[found.limit_w] = PowerLimitMeasurement(
                     power_limit=found.limit_w, energy=found.energy_j, time=found.time_s

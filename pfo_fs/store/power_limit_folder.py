@@ -64,7 +64,7 @@ class PowerLimitChoice(BaseModel):
     power_limit: LimitW
 
 
-class PowerLimitNews(NamedTuple):
+class PowerLimitUpdates(NamedTuple):
     """What was not there at the last look: measurements, choices, and limits, in W, that a job has begun with."""
 
     measurements: list[PowerLimitMeasurement]
@@ -106,7 +106,7 @@ class PowerLimitFolder:
         files.make_folder(layout.POWER_LIMIT)
         files.make_folder(layout.power_limit(key))
 
-    def news(self) -> PowerLimitNews:
+    def updates(self) -> PowerLimitUpdates:
         """Returns what has come since the last call.
 
         Files that are not records of this kind are passed over; files that cannot be read now are tried again with the
@@ -132,7 +132,7 @@ class PowerLimitFolder:
                 self._known.add(name)
                 if begun := _BEGUN.fullmatch(name):
                     begun_w.append(int(begun[1]))
-        return PowerLimitNews(measurements, choices, begun_w)
+        return PowerLimitUpdates(measurements, choices, begun_w)
 
     def _read(self, name: str, kind: str, model: type[Body]) -> Body | None:
         try:

@@ -15,7 +15,7 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper import power_limit_operations as op
 from pfo_fs.helper.power_limit_state import MAX_WAITING, PART_BYTES, PowerLimitState
 from pfo_fs.ipc import messages as m
-from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitMeasurement, PowerLimitNews
+from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitMeasurement, PowerLimitUpdates
 
 LIMITS_W = (100, 200, 300)
 ERRORS: list[PfoError | None] = [
@@ -25,7 +25,7 @@ ERRORS: list[PfoError | None] = [
     StoreUnavailable(errno.EIO, "no answer"),
     StoreError(28, "it is full"),
 ]
-Shared = op.AnnounceLimit | op.PublishMeasurement | op.PublishChoice | op.LookForNews
+Shared = op.AnnounceLimit | op.PublishMeasurement | op.PublishChoice | op.LookForUpdates
 
 
 class PowerLimitMachine(RuleBasedStateMachine):
@@ -41,7 +41,7 @@ class PowerLimitMachine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.next_client = 0
         self.profile: bytes | None = None
-        self.news: list[m.LimitMeasured] = []  # what other jobs have written and this helper has not read
+        self.updates: list[m.LimitMeasured] = []  # what other jobs have written and this helper has not read
         self.choice: PowerLimitChoice | None = None
         self.begin()
 
@@ -59,7 +59,7 @@ class PowerLimitMachine(RuleBasedStateMachine):
         self.questions = 0
         self.is_open = self.said_goodbye = self.hung_up = self.stopped = False
         self.read: bytes | PfoError | None = None
-        self.read_news: list[m.LimitMeasured] = []
+        self.read_updates: list[m.LimitMeasured] = []
         self.do(self.state.first_actions())
 
     # ---- what the loop does
@@ -166,12 +166,12 @@ class PowerLimitMachine(RuleBasedStateMachine):
     @rule()
     def the_helper_is_killed(self) -> None:
         """What it knew is gone; a new one reads the files again."""
-        self.news = self.read_news + self.news
+        self.updates = self.read_updates + self.updates
         self.begin()
 
     @rule(limit_w=st.sampled_from(LIMITS_W), energy_j=st.floats(1, 2))
     def another_job_measures(self, limit_w: int, energy_j: float) -> None:
-        self.news.append(m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=1.0))
+        self.updates.append(m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=1.0))
 
     @precondition(lambda self: self.running)
     @rule(error=st.sampled_from(ERRORS))
@@ -192,13 +192,13 @@ class PowerLimitMachine(RuleBasedStateMachine):
             case op.PublishChoice(choice):
                 self.choice = self.choice or choice
                 return self.choice
-            case op.LookForNews():
+            case op.LookForUpdates():
                 measured = [
                     PowerLimitMeasurement(power_limit=found.limit_w, energy=found.energy_j, time=found.time_s)
-                    for found in self.news
+                    for found in self.updates
                 ]
-                self.read_news, self.news = self.read_news + self.news, []
-                return PowerLimitNews(measured, [], [])
+                self.read_updates, self.updates = self.read_updates + self.updates, []
+                return PowerLimitUpdates(measured, [], [])
         return None
 
     @rule(seconds=st.sampled_from([0.01, 0.6, 5.0, 700.0]))
@@ -227,14 +227,16 @@ class PowerLimitMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_was_read_has_reached_training_once(self) -> None:
-        told = [found for message in self.sent if isinstance(message, m.SharedNews) for found in message.measurements]
+        told = [
+            found for message in self.sent if isinstance(message, m.SharedUpdates) for found in message.measurements
+        ]
         if self.client is not None:
-            assert told == self.read_news
+            assert told == self.read_updates
 
     @invariant()
     def jobs_hear_of_no_choice_but_the_first(self) -> None:
         for message in self.sent:
-            if isinstance(message, m.SharedNews) and message.choices:
+            if isinstance(message, m.SharedUpdates) and message.choices:
                 assert self.choice is not None
                 assert {choice.limit_w for choice in message.choices} == {self.choice.power_limit}
 

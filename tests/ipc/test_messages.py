@@ -36,7 +36,7 @@ TO_TRAINING = st.one_of(
     ),
     st.builds(m.ProfilePart, offset=st.integers(0, 2**40), content=st.binary()),
     st.builds(
-        m.SharedNews,
+        m.SharedUpdates,
         measurements=st.lists(MEASURED, max_size=5),
         choices=st.lists(CHOSEN, max_size=5),
         begun_w=st.lists(LIMITS_W, max_size=5),

@@ -39,8 +39,9 @@ def test_a_process_may_be_dropped_while_it_runs(
 def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
-    program(tmp_path, monkeypatch, "exit 0")
+    program(tmp_path, monkeypatch, f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     pid = spawn.start_process("any", {}).pid
+    (tmp_path / "go").touch()
     state = Path(f"/proc/{pid}/stat")
     wait_for(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "Z", what="its end")
     last = spawn.start_process("any", {})

@@ -242,9 +242,9 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
     two.publish(measured(300, 2))
     two.publish(measured(250, 3))
     for folder in (one, two):
-        found, _, _ = folder.news()
+        found, _, _ = folder.updates()
         assert {m.power_limit: m.energy for m in found} == {300: 1, 250: 3}
-        assert folder.news() == ([], [], [])
+        assert folder.updates() == ([], [], [])
 
 
 def test_whoever_publishes_a_result_is_told_the_one_that_came_first(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_whoever_publishes_a_result_is_told_the_one_that_came_first(tmp_path: Pa
     first = PowerLimitChoice(selector="Energy()", power_limit=250)
     assert two.publish_choice(first) == first
     assert one.publish_choice(PowerLimitChoice(selector="Energy()", power_limit=300)) == first
-    assert three.news().choices == [first]
+    assert three.updates().choices == [first]
 
 
 def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
@@ -264,10 +264,10 @@ def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
     one.publish(measured(300))
     one.publish_choice(PowerLimitChoice(selector="Energy()", power_limit=300))
     for _ in range(2):
-        found = two.news()
+        found = two.updates()
         assert {m.power_limit for m in found.measurements} in ({100, 300}, set())
-    assert two.news().choices == []
-    assert PowerLimitFolder(Files(tmp_path / "shared", create=True), "key").news().choices[0].power_limit == 300
+    assert two.updates().choices == []
+    assert PowerLimitFolder(Files(tmp_path / "shared", create=True), "key").updates().choices[0].power_limit == 300
 
 
 def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
@@ -275,8 +275,8 @@ def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
     one.announce(300)
     two.announce(300)
     two.announce(250)
-    assert sorted(one.news().begun_w) == [250, 300]
-    assert one.news().begun_w == []
+    assert sorted(one.updates().begun_w) == [250, 300]
+    assert one.updates().begun_w == []
 
 
 def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
     (place / "200.json").write_bytes((place / "300.json").read_bytes())  # says 300
     (place / "150.json").write_bytes(b"x" * 64)
     (place / "notes.txt").write_text("for people")
-    found = folder.news().measurements
+    found = folder.updates().measurements
     assert [m.power_limit for m in found] == [300]
 
 
