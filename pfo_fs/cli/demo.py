@@ -21,7 +21,7 @@ from typing import IO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from pfo_fs.errors import ConfigError, CoordinationError
@@ -72,7 +72,7 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
     Args:
         slowdown: What is planned for: the longest iteration, over the highest clocks.
         minutes: After so many minutes without a measured plan, the demo ends with an error.
-        shared_dir: Kept after the demo; None: a temporary one.
+        shared_dir: The shared directory, which is kept after the demo; None: a temporary one.
         as_json: Print the result as JSON instead of tables.
 
     Raises:
@@ -85,6 +85,7 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
     console = Console(stderr=as_json)
     with ExitStack() as stack:
         folder_ = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-demo-")))
+        keep = shared_dir is not None
         shared_dir = shared_dir or folder_ / "pfo"
         console.print(
             f"A small GPT over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B, gloo), one process a "
@@ -100,8 +101,7 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
         try:
             with Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description:<34}"),
-                BarColumn(bar_width=16),
+                TextColumn("{task.description:<35}"),
                 TimeElapsedColumn(),
                 TextColumn("{task.fields[status_text]}"),
                 console=console,
@@ -117,6 +117,8 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
             console.print("stopped; the simulated GPUs are back at default clocks")
             return 130
         _report(console, folder, training, as_json=as_json)
+        if keep and not as_json:
+            console.print(f"The job as a page: pfo-fs report latest -d {shared_dir}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -157,7 +159,7 @@ def _report(console: Console, folder: JobFolder, training: Training, *, as_json:
     console.print(table)
     console.print(
         f"loss {training.first_loss:.3f} -> {training.loss:.3f} over {training.iteration + 1} iterations. "
-        "The GPUs are simulated (coefficients fitted to a published A100 profile); all else is real: the training, "
+        "The GPUs are simulated (coefficients fitted to a published A100 profile). The rest is real: the training, "
         "the profiling in it, the daemon, the shared directory, the planner, the switch of all ranks at one step.",
         highlight=False,
     )
@@ -234,7 +236,9 @@ def _new_job(shared: SharedDirectory, known: set[str], training: Training, progr
                 return folder
         _check_alive(training)
         time.sleep(0.1)
-    raise CoordinationError(f"the training has not registered within {_START_WITHIN_S:.0f} s")
+    raise CoordinationError(
+        f"the {STAGES} training processes have not started within {_START_WITHIN_S:.0f} s; is this machine busy?"
+    )
 
 
 def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: float) -> None:
@@ -250,7 +254,7 @@ def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: 
             shown = status_text
             if not progress.console.is_terminal:
                 progress.console.print(escape(status_text), highlight=False)
-            task = progress.add_task(escape(status_text)[:34], total=None, status_text="")
+            task = progress.add_task(escape(status_text[:35]), total=None, status_text="")
         if task is not None:
             progress.update(task, status_text=_status_text(training))
         if current is not None and current.converged and task is not None:
@@ -258,7 +262,9 @@ def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: 
             return
         _check_alive(training)
         time.sleep(0.2)
-    raise CoordinationError(f"no plan was in force and measured within {minutes:g} minutes")
+    raise CoordinationError(
+        f"no plan was in force and measured within {minutes:g} minutes; give --minutes for more on a slow machine"
+    )
 
 
 def _outcome(folder: JobFolder, number: int) -> Outcome:
