@@ -51,10 +51,7 @@ STILL = {
         "helper/power_limit_operations",
         "helper/power_limit_state",
         "ipc/messages",
-        "power_limit/choosing",
         "power_limit/files",
-        "power_limit/gpus",
-        "power_limit/ranks",
         "store/power_limit_folder",
     )
 }
