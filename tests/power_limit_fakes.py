@@ -16,7 +16,7 @@ from pfo_fs.power_limit import GlobalPowerLimitOptimizer, PowerLimitMeasurement
 
 
 class FakeGpu:
-    """As much of `LimitedGpu` as the optimizer uses; keeps what it was told."""
+    """As much of `LimitedGpu` as the optimizer uses; keeps the requests that it got."""
 
     def __init__(self, lowest_w: float = 100, highest_w: float = 300, name: str = "Fake GPU-0") -> None:
         self.name, self.lowest_w, self.highest_w = name, lowest_w, highest_w
@@ -50,7 +50,7 @@ class FakeGpu:
 
 
 class FakeMonitor:
-    """Says of the n-th complete window what the n-th of `numbers` says: (time in s, energy in J)."""
+    """Reports for the n-th complete window the n-th of `numbers`: (time in s, energy in J)."""
 
     def __init__(self, numbers: Sequence[tuple[float, float]] | Callable[[], tuple[float, float]]) -> None:
         self.gpu_indices = [0]
@@ -136,7 +136,7 @@ def limits_set(sim_dir: Path, name: str = "a") -> list[float]:
 
 
 def steps(optimizer: GlobalPowerLimitOptimizer, count: int, work: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Runs steps, and says after each which one it was."""
+    """Runs steps, and yields the number of each."""
     for step in range(count):
         optimizer.on_step_begin()
         work()

@@ -43,7 +43,7 @@ def test_a_job_id_is_a_plain_folder_name_whatever_the_metadata_holds(metadata: s
 
 
 @pytest.mark.parametrize("job_id", ["../x", "a/b", ".hidden", "", "a\0b", "x" * 256, "a b"])
-def test_ids_that_lead_elsewhere_are_no_job_ids(job_id: str) -> None:
+def test_ids_that_lead_elsewhere_are_not_job_ids(job_id: str) -> None:
     assert not is_safe_job_id(job_id)
     if job_id:
         with pytest.raises(ValidationError):
@@ -82,8 +82,8 @@ def test_a_dump_of_zeus_is_read(tmp_path: Path) -> None:
     assert load_sched(tmp_path, 0)[0].frequencies == [("forward", 1410), ("backward", 1200)]
 
 
-def test_a_missing_dump_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="no such file"):
+def test_a_missing_dump_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="is not there"):
         load_prof(tmp_path, 0)
 
 

@@ -1,4 +1,4 @@
-"""The commands `pfo-fs` and `pfo-fs-daemon`. Exit codes: 0 fine, 1 something is wrong, 2 wrong usage."""
+"""The commands `pfo-fs` and `pfo-fs-daemon`. Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pfo_fs.errors import PfoError
 _STOP_WITHIN_S = 10
 
 app = typer.Typer(
-    help="Pipeline frequency optimization through a shared directory.",
+    help="Save energy in pipeline-parallel training: plan, schedule and watch GPU clocks through a shared directory.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -79,16 +79,20 @@ def daemon(
         ),
     ] = None,
     scheduler_args: Annotated[
-        str | None, typer.Option(help='Its arguments, a JSON object: {"solution_path": "plan.py"}.')
+        str | None, typer.Option(help='Arguments of the scheduler, a JSON object: {"slowdown": 1.05}.')
     ] = None,
-    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two looks at a job.")] = None,
-    watch: Annotated[str | None, typer.Option(help="auto, poll or events.")] = None,
-    max_job_idle_time: Annotated[float | None, typer.Option(help="Seconds until an idle job is archived.")] = None,
-    lease_timeout: Annotated[float | None, typer.Option(help="Seconds until a silent leader is replaced.")] = None,
-    dump_dir: Annotated[Path | None, typer.Option(help="Also write Zeus's dump format here.")] = None,
+    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two reads of a job.")] = None,
+    watch: Annotated[str | None, typer.Option(help="How changes are noticed: auto, poll or events.")] = None,
+    max_job_idle_time: Annotated[
+        float | None, typer.Option(help="Seconds without a sign of life after which a job is ended and archived.")
+    ] = None,
+    lease_timeout: Annotated[
+        float | None, typer.Option(help="Seconds without a heartbeat after which a standby daemon takes over.")
+    ] = None,
+    dump_dir: Annotated[Path | None, typer.Option(help="Folder for copies in Zeus's dump format.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Schedule all jobs of a shared directory; with another daemon already there, stand by for it."""
+    """Schedule all jobs of a shared directory; if another daemon does so already, stand by to take over."""
     from pfo_fs.coordination.daemon import Daemon
     from pfo_fs.settings import load_settings
     from pfo_fs.store import Files
@@ -110,7 +114,7 @@ def daemon(
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
-        signal.alarm(_STOP_WITHIN_S)  # ends the process if the shared directory does not let it go
+        signal.alarm(_STOP_WITHIN_S)  # ends the process if a call to the shared directory hangs
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
@@ -126,14 +130,14 @@ def status(
     shared_dir: SharedDir,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
     json_: JsonFlag = False,
-    ended: Annotated[int, typer.Option(help="How many jobs that are over to show.")] = 5,
+    ended: Annotated[int, typer.Option(help="How many ended jobs to show.")] = 5,
 ) -> None:
-    """Show jobs, ranks, schedule in force, last step, last error and daemon."""
+    """Show the daemon and all jobs: state, ranks, schedule in force, last step, last error."""
     from pfo_fs.reports.status import collect_status, render
 
     shared = open_directory(shared_dir)
     if not shared.is_in_use:
-        fail(f"{shared_dir} is not a shared directory of pfo-fs: no job and no daemon has been there")
+        fail(f"{shared_dir} is not a shared directory of pfo-fs: it has no jobs and no daemon. Is the path right?")
     if json_:
         print(json.dumps(collect_status(shared, ended=ended), indent=2))  # noqa: T201
     elif watch:
@@ -151,12 +155,16 @@ def status(
 
 @app.command()
 def demo(
-    slowdown: Annotated[float, typer.Option(help="Longest iteration, over the highest clocks.", min=1.0)] = 1.0,
-    minutes: Annotated[float, typer.Option(help="Give up after so long.", min=1.0)] = 10.0,
-    shared_dir: Annotated[Path | None, typer.Option(help="Keep the shared directory here.")] = None,
+    slowdown: Annotated[
+        float, typer.Option(help="How many times as long an iteration may take as at the highest clocks.", min=1.0)
+    ] = 1.0,
+    minutes: Annotated[float, typer.Option(help="Minutes after which the demo gives up.", min=1.0)] = 10.0,
+    shared_dir: Annotated[
+        Path | None, typer.Option(help="Shared directory to use and keep; default: a temporary one.")
+    ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Train a small GPT over 8 stages on simulated GPUs; pfo-fs profiles, plans and deploys by itself."""
+    """See it work without a GPU: train a small GPT over 8 stages on simulated GPUs (about four minutes)."""
     from pfo_fs.cli.demo import run_demo
 
     sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))

@@ -17,11 +17,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from pfo_fs.errors import ConfigError, CoordinationError
@@ -30,6 +30,8 @@ from pfo_fs.store import Files, JobFolder, SharedDirectory
 STAGES, MICROBATCHES = 8, 12
 TIME_SCALE = 1.5
 """The simulated GPUs run this many times faster than the A100s that they follow, so that the demo is short."""
+EXAMPLE_FOLDERS = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2] / "examples")
+"""Where the examples are: inside the package if it was installed from a wheel, beside it in a checkout."""
 _PROFILE_STEPS, _MAX_WINDOWS = 3, 10
 _START_WITHIN_S = 120.0
 _LINE = re.compile(r"iteration +(\d+) +loss ([\d.]+) +([\d.]+) s +schedule (-?\d+)")
@@ -69,19 +71,21 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
 
     Args:
         slowdown: What is planned for: the longest iteration, over the highest clocks.
-        minutes: Give up after so long.
-        shared_dir: Kept after the demo; None: a temporary one.
+        minutes: After so many minutes without a measured plan, the demo ends with an error.
+        shared_dir: The shared directory, which is kept after the demo; None: a temporary one.
         as_json: Print the result as JSON instead of tables.
 
     Raises:
         ConfigError: torch is not installed.
-        CoordinationError: The training ended before its time; the message has its last words.
+        CoordinationError: The training ended too early, with its last output in the message; or no plan was in force
+            and measured in time.
     """
     if find_spec("torch") is None:
         raise ConfigError("the demo trains with PyTorch, which is not installed: pip install torch")
     console = Console(stderr=as_json)
     with ExitStack() as stack:
         folder_ = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-demo-")))
+        keep = shared_dir is not None
         shared_dir = shared_dir or folder_ / "pfo"
         console.print(
             f"A small GPT over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B, gloo), one process a "
@@ -97,8 +101,7 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
         try:
             with Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description:<34}"),
-                BarColumn(bar_width=16),
+                TextColumn("{task.description:<35}"),
                 TimeElapsedColumn(),
                 TextColumn("{task.fields[status_text]}"),
                 console=console,
@@ -111,9 +114,11 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
                     raise _ended_early(training)
                 progress.update(task, completed=1)
         except KeyboardInterrupt:
-            console.print("stopped; the clocks are back at the top")
+            console.print("stopped; the simulated GPUs are back at default clocks")
             return 130
         _report(console, folder, training, as_json=as_json)
+        if keep and not as_json:
+            console.print(f"The job as a page: pfo-fs report latest -d {shared_dir}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -154,16 +159,24 @@ def _report(console: Console, folder: JobFolder, training: Training, *, as_json:
     console.print(table)
     console.print(
         f"loss {training.first_loss:.3f} -> {training.loss:.3f} over {training.iteration + 1} iterations. "
-        "The GPUs are simulated (coefficients fitted to a published A100 profile); all else is real: the training, "
+        "The GPUs are simulated (coefficients fitted to a published A100 profile). The rest is real: the training, "
         "the profiling in it, the daemon, the shared directory, the planner, the switch of all ranks at one step.",
         highlight=False,
     )
 
 
-def _example(name: str) -> Path:
-    """An example, which lies in the wheel or beside the package in a checkout."""
-    here = Path(__file__).parent
-    return next(path for path in (here / "examples" / name, here.parent / "examples" / name) if path.exists())
+def example_path(name: str) -> Path:
+    """Returns the path of an example.
+
+    Raises:
+        ConfigError: The installation does not have it.
+    """
+    for folder in EXAMPLE_FOLDERS:
+        if (folder / name).exists():
+            return folder / name
+    raise ConfigError(
+        f"the demo needs {name}, which is in none of {', '.join(map(str, EXAMPLE_FOLDERS))}; install pfo-fs again"
+    )
 
 
 @contextmanager
@@ -181,7 +194,7 @@ def _daemon(shared_dir: Path, slowdown: float) -> Iterator[None]:
 @contextmanager
 def _training(shared_dir: Path, stop_file: Path) -> Iterator[Training]:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={STAGES}", "--standalone"]
-    command += [str(_example("train_pipeline.py")), "--shared-dir", str(shared_dir), "--iterations", "100000"]
+    command += [str(example_path("train_pipeline.py")), "--shared-dir", str(shared_dir), "--iterations", "100000"]
     command += ["--stop-file", str(stop_file), "--profile-steps", str(_PROFILE_STEPS)]
     environment = {
         **os.environ,
@@ -223,7 +236,9 @@ def _new_job(shared: SharedDirectory, known: set[str], training: Training, progr
                 return folder
         _check_alive(training)
         time.sleep(0.1)
-    raise CoordinationError(f"the training has not registered within {_START_WITHIN_S:.0f} s")
+    raise CoordinationError(
+        f"the {STAGES} training processes have not started within {_START_WITHIN_S:.0f} s; is this machine busy?"
+    )
 
 
 def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: float) -> None:
@@ -239,7 +254,7 @@ def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: 
             shown = status_text
             if not progress.console.is_terminal:
                 progress.console.print(escape(status_text), highlight=False)
-            task = progress.add_task(escape(status_text)[:34], total=None, status_text="")
+            task = progress.add_task(escape(status_text[:35]), total=None, status_text="")
         if task is not None:
             progress.update(task, status_text=_status_text(training))
         if current is not None and current.converged and task is not None:
@@ -247,7 +262,9 @@ def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: 
             return
         _check_alive(training)
         time.sleep(0.2)
-    raise CoordinationError(f"no plan was in force and measured within {minutes:g} minutes")
+    raise CoordinationError(
+        f"no plan was in force and measured within {minutes:g} minutes; give --minutes for more on a slow machine"
+    )
 
 
 def _outcome(folder: JobFolder, number: int) -> Outcome:
@@ -270,10 +287,10 @@ def _status_text(training: Training) -> str:
 
 def _check_alive(training: Training) -> None:
     if training.process.poll() is not None:
-        time.sleep(0.2)  # its last words may still be on the way
+        time.sleep(0.2)  # the thread that reads its output may still be behind
         raise _ended_early(training)
 
 
 def _ended_early(training: Training) -> CoordinationError:
-    words: Any = "\n".join(training.tail[-25:])
-    return CoordinationError(f"the training ended early, with exit code {training.process.returncode}:\n{words}")
+    output = "\n".join(training.tail[-25:])
+    return CoordinationError(f"the training ended early, with exit code {training.process.returncode}:\n{output}")

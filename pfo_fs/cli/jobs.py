@@ -1,4 +1,4 @@
-"""How commands find the job that a person means."""
+"""How commands find the job that the user names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfo_fs.cli.terminal import fail, open_directory
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
 
-Job = Annotated[str, typer.Argument(help="Job id, the path of its folder, or 'latest'.")]
+Job = Annotated[str, typer.Argument(help="Job id or a part of it, the path of the job's folder, or 'latest'.")]
 SharedDirOption = Annotated[
     Path | None,
     typer.Option("--shared-dir", "-d", help="The shared directory, unless JOB is a path.", envvar="PFO_FS_SHARED_DIR"),
@@ -20,12 +20,12 @@ SharedDirOption = Annotated[
 
 
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> JobFolder:
-    """The folder of a job that is given by id (with a shared directory), by path, or as `latest`.
+    """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
 
     Args:
-        job: What the person gave.
+        job: What the user gave.
         shared_dir: The shared directory; None where `job` is a path.
-        archived: Jobs in the archive count as well; of two that match, one that is not archived is meant.
+        archived: Whether jobs in the archive are found too; one that is not archived comes first.
     """
     path = Path(job)
     folders = ("jobs", "archive") if archived else ("jobs",)
@@ -33,7 +33,7 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> Jo
         path = path.resolve()
         return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
     if shared_dir is None:
-        fail(f"{job!r}: give the path of the job's folder, or --shared-dir (or PFO_FS_SHARED_DIR)")
+        fail(f"job {job!r}: say in which directory, by --shared-dir (or PFO_FS_SHARED_DIR), or give the job's folder")
     shared = open_directory(shared_dir)
     live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
     if job == "latest":
@@ -47,6 +47,8 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> Jo
         (job_id, True) for job_id in over if job in job_id
     ]
     if len(matches) != 1:
-        could = f"; it could be {', '.join(job_id for job_id, _ in matches[:5])}" if matches else ""
-        fail(f"{job!r} is not a job in {shared_dir}" + could)
+        if matches:
+            names = ", ".join(job_id for job_id, _ in matches[:5])
+            fail(f"{job!r} is in the names of {len(matches)} jobs in {shared_dir}; give more of it: {names}")
+        fail(f"{job!r} is not a job in {shared_dir}; `pfo-fs status {shared_dir}` lists the jobs")
     return shared.job(matches[0][0], archived=matches[0][1])

@@ -1,4 +1,4 @@
-"""`pfo-fs plan`: clocks from a profile."""
+"""`pfo-fs plan`: plans the clock of each instruction from a profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.markup import escape
 from pfo_fs.cli.terminal import JsonFlag, err, fail, out
 
 _MAX_ROWS = 24
-"""A longer frontier is shown in part; its table is in the files."""
+"""Rows of a frontier that are printed at most; `frontier.csv` has all."""
 
 
 def plan(
@@ -22,42 +22,56 @@ def plan(
     schedule: Annotated[
         str, typer.Option(help="1f1b, gpipe, interleaved, zb-h1, zb-v or early-recomputation.")
     ] = "1f1b",
-    num_ranks: Annotated[int | None, typer.Option(help="Ranks of the pipeline, for interleaved.")] = None,
-    p2p_power: Annotated[float | None, typer.Option(help="Watts of a GPU that waits for its neighbours.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="A100 or A40: take the published watts instead.")] = None,
-    slowdown: Annotated[float | None, typer.Option(help="Longest iteration, over the fastest: 1.03.")] = None,
+    num_ranks: Annotated[
+        int | None, typer.Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
+    ] = None,
+    p2p_power: Annotated[float | None, typer.Option(help="Power in W of a GPU that waits for its neighbours.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="A100 or A40: take the published --p2p-power of that GPU.")] = None,
+    slowdown: Annotated[
+        float | None, typer.Option(help="How many times as long an iteration may take as in the fastest plan: 1.03.")
+    ] = None,
     deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
     straggler: Annotated[
-        float | None, typer.Option(help="Iteration time in s of another pipeline, to be waited for.")
+        float | None, typer.Option(help="Iteration time in s of another pipeline that this one has to wait for.")
     ] = None,
-    energy: Annotated[float | None, typer.Option(help="Most energy of an iteration in J, all GPUs.")] = None,
-    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs.")] = None,
+    energy: Annotated[
+        float | None, typer.Option(help="Highest energy of an iteration in J, all GPUs together.")
+    ] = None,
+    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
     frontier: Annotated[
-        int | None, typer.Option(help="So many plans, from least energy (number 0) to the fastest.")
+        int | None, typer.Option(help="Make this many plans, from the least energy (number 0) to the fastest.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for plans, tables, pictures.")] = None,
-    format_: Annotated[str, typer.Option("--format", help="Plan files: yaml, or lowtime for a Zeus server.")] = "yaml",
-    solver: Annotated[str, typer.Option(help="lp, lowtime, or both to compare them.")] = "lp",
-    unit_time: Annotated[float, typer.Option(help="lowtime's step in s.")] = 0.001,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for plan files, tables and pictures.")
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", help="Format of plan files: yaml, or lowtime for a Zeus server.")
+    ] = "yaml",
+    solver: Annotated[str, typer.Option(help="lp, lowtime, or both for a comparison.")] = "lp",
+    unit_time: Annotated[float, typer.Option(help="Unit of time of lowtime, in s.")] = 0.001,
     gpus_per_rank: Annotated[
-        int, typer.Option(help="GPUs of a rank (tensor parallel); the profile is of one, results of all.")
+        int, typer.Option(help="GPUs of a rank (tensor parallel). The profile is of one GPU; results are for all.")
     ] = 1,
-    switch_time: Annotated[float, typer.Option(help="Seconds that a clock change costs a rank.")] = 0.0,
-    delay: Annotated[float, typer.Option(help="Seconds of communication between two ranks.")] = 0.0,
-    overhead: Annotated[float, typer.Option(help="Seconds of an iteration beyond its pipeline.")] = 0.0,
+    switch_time: Annotated[float, typer.Option(help="Seconds that a rank loses with each clock change.")] = 0.0,
+    delay: Annotated[float, typer.Option(help="Seconds that a message takes from one rank to the next.")] = 0.0,
+    overhead: Annotated[float, typer.Option(help="Seconds of an iteration outside the pipeline.")] = 0.0,
     calibrate: Annotated[
-        Path | None, typer.Option(help="JSON of measured iterations, to find delay and overhead.")
+        Path | None, typer.Option(help="JSON file of measured iterations, to which delay and overhead are fitted.")
     ] = None,
-    derive: Annotated[bool, typer.Option(help="Estimate unprofiled instructions from forward and backward.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes for --frontier; default: all cores.", min=1)] = None,
+    derive: Annotated[
+        bool, typer.Option(help="Estimate instructions that the profile lacks from forward and backward.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes for --frontier; default: one per core.", min=1)] = None,
     pictures: Annotated[bool, typer.Option(help="Draw frontier.png and pipeline.png too.")] = True,
     json_: JsonFlag = False,
 ) -> None:
-    """Plan clocks from a profile: least energy for a deadline, slowdown, straggler or power, with a certificate.
+    """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
 
-    Without any of them: least energy with no slowdown at all against the highest clock. --slowdown counts from the
-    fastest plan, which noise in a profile can make faster than that. Other rows of the table get the
-    same time. A frontier that was interrupted goes on where it was.
+    Give one of --slowdown, --deadline, --straggler, --energy, --power and --frontier. Without any of them, the plan has
+    the least energy that needs no more time than all instructions at the highest clock.
+
+    The table compares the plan with simpler ones that get the same time, and its gap tells how far it can be from the
+    best. An interrupted --frontier continues when the same command is run again.
     """
     from pfo_fs.cli import planning
     from pfo_fs.planner import all_maximum
@@ -68,7 +82,7 @@ def plan(
     asked = {name: value for name, value in given.items() if value is not None}
     if len(asked) + (frontier is not None) > 1:
         names = [*asked, *(["frontier"] if frontier is not None else [])]
-        fail(f"ask for one thing at a time, not for {' and '.join('--' + name for name in names)}")
+        fail(f"give only one of {', '.join('--' + name for name in names)}")
     problem, calibration = planning.make_problem(
         planning.Request(
             profile,
@@ -99,10 +113,10 @@ def plan(
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            fail(f"{output}: cannot be used for output: {error.strerror}")
+            fail(f"{output}: the folder for --output cannot be made: {error.strerror}")
     if frontier is not None:
         if solver != "lp":
-            fail("--frontier is computed by the lp solver; for lowtime's own, ask it for one plan at a time")
+            fail("--frontier works with --solver lp only; leave --solver out, or ask lowtime for one plan at a time")
         if output is not None:
             planning.check_folder(output, frontier, format_)
         plans = _frontier(planning, problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
@@ -126,7 +140,7 @@ def plan(
         if isinstance(found, str):
             out.print(escape(f"{name}: {found}"), highlight=False, soft_wrap=True)
     if power is not None and rows[-1][1].average_power_w < 0.97 * power:
-        err.print(f"the fastest plan draws less than {power:g} W already (all GPUs of the pipeline together)")
+        err.print(f"even the fastest plan draws less than {power:g} W (all GPUs of the pipeline together)")
     if written:
         others = f" and {len(written) - 1} more files" if len(written) > 1 else ""
         out.print(f"written: {written[0]}{others}", soft_wrap=True)
@@ -134,11 +148,11 @@ def plan(
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        fail(f"{option} is one of {', '.join(choices)}, not {value!r}")
+        fail(f"{option} must be one of {', '.join(choices)}, not {value!r}")
 
 
 def _frontier(planning: Any, problem: Any, points: int, output: Path | None, workers: int, quiet: bool) -> list[Any]:
-    """Computes a frontier with a progress bar; plans by falling deadline."""
+    """Computes a frontier with a progress bar; returns plans from the longest deadline to the shortest."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -153,7 +167,9 @@ def _frontier(planning: Any, problem: Any, points: int, output: Path | None, wor
                 progress.advance(task)
         except KeyboardInterrupt:
             coming.close()
-            kept = f"; {len(plans)} of {count} plans are kept, the same command goes on from there" if output else ""
+            kept = (
+                f"; {len(plans)} of {count} plans are kept, and the same command continues from there" if output else ""
+            )
             err.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
             raise
     return sorted(plans, key=lambda found: -found.deadline_s)

@@ -43,12 +43,12 @@ FRONTIER_COLUMNS = (
 )
 
 _SIMPLE_POINTS = 20
-"""Points of the simpler means' curves in the picture of a frontier."""
+"""Points of the curves of simpler plans in the picture of a frontier."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for; the fields are the options of `pfo-fs plan`."""
+    """What is asked for; the fields are the options of `pfo-fs plan`."""
 
     profile: Path
     num_microbatches: int
@@ -65,11 +65,11 @@ class Request:
 
 
 def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
-    """Returns the problem, and how well it is calibrated where that was asked.
+    """Returns the problem, and its calibration if --calibrate was given.
 
     Raises:
-        ConfigError: Neither or both of p2p_power and gpu are given, or a number cannot be right.
-        PlanError: The profile or the measured iterations cannot be right.
+        ConfigError: Neither or both of p2p_power and gpu are given, or a number is not valid.
+        PlanError: The profile or the file of measured iterations is not valid.
     """
     for option in ("p2p_power", "switch_time", "delay", "overhead"):
         if (getattr(request, option) or 0.0) < 0:
@@ -78,8 +78,8 @@ def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
         raise ConfigError("give --p2p-power or --gpu, not both")
     if request.p2p_power is None and request.gpu is None:
         raise ConfigError(
-            "say what a GPU draws while it waits for its neighbours: --p2p-power WATTS, or --gpu A100 or A40 for the "
-            "published figures"
+            "the power of a GPU that waits for its neighbours is missing: give --p2p-power WATTS (`pfo-fs profile-p2p` "
+            "measures it), or --gpu A100 or --gpu A40 for the published figures"
         )
     power_w = request.p2p_power if request.p2p_power is not None else blocking_power_w(request.gpu or "")
     profile = read_profile(request.profile)
@@ -98,7 +98,7 @@ def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
     if request.calibrate is None:
         return problem, None
     if request.delay or request.overhead:
-        raise ConfigError("--calibrate finds delay and overhead by itself; leave --delay and --overhead out")
+        raise ConfigError("--calibrate finds delay and overhead; leave --delay and --overhead out")
     calibration = calibrate(pipeline, read_iterations(request.calibrate, pipeline))
     return calibration.problem(problem), calibration
 
@@ -109,8 +109,8 @@ def _derived(profile: Profile, names: Sequence[str], request: Request) -> Profil
     lacking = [(s, n) for s in range(profile.num_stages) for n in names if n not in profile.instructions(s)]
     if lacking and {"forward", "backward"} <= set(profile.instructions(lacking[0][0])):
         raise ConfigError(
-            f"{profile.source}: {request.schedule} runs {lacking[0][1]}, which is not profiled; add its rows, or give "
-            "--derive to estimate it from forward and backward"
+            f"{profile.source}: {request.schedule} runs {lacking[0][1]}, which is not in the profile; add its rows, or "
+            "give --derive to estimate it from forward and backward"
         )
     return profile
 
@@ -118,23 +118,23 @@ def _derived(profile: Profile, names: Sequence[str], request: Request) -> Profil
 def find_plans(
     problem: Problem, asked: dict[str, float], solver: str, unit_time_s: float = 0.001
 ) -> list[tuple[str, Plan | str]]:
-    """Returns plans for one request: the simple means first, each with its name, or with why there is none.
+    """Returns name and plan of each row of the table, simpler plans first, or the reason why a plan cannot be made.
 
-    Without a request, plans may take as long as everything at the highest clock. The simple means get the planned
-    plan's deadline, whatever was asked.
+    Without a request, plans may take as long as all instructions at the highest clock. The simpler plans get the
+    deadline of the planned one, whatever was asked.
 
     Args:
         problem: The problem.
         asked: One argument of `Planner.at`, or none for no slowdown.
         solver: `lp`, `lowtime` or `both`.
-        unit_time_s: lowtime's step.
+        unit_time_s: Unit of time of lowtime, in s.
 
     Raises:
         Impossible: The planner itself cannot fulfil the request.
-        ConfigError: lowtime alone is asked for what it cannot be asked.
+        ConfigError: Only lowtime is to be used, but it cannot plan for this request.
     """
     if solver == "lowtime" and asked.keys() & {"energy", "power"}:
-        raise ConfigError("lowtime plans for deadlines only; leave --solver lowtime out for --energy and --power")
+        raise ConfigError("lowtime plans for deadlines only; leave --solver out with --energy and --power")
     planner = Planner(problem)
     plan = planner.at(**(asked or {"deadline": max(planner.fastest_s, all_maximum(problem).iteration_time_s)}))
     deadline_s = plan.deadline_s
@@ -162,7 +162,7 @@ def find_plans(
 
 
 def frontier_points(problem: Problem, points: int, directory: Path | None, workers: int) -> tuple[int, Iterator[Plan]]:
-    """Returns how many plans will come, and the plans as they are found; with a directory, they are kept there."""
+    """Returns the number of plans, and an iterator that computes them; with a directory, they are kept there."""
     planner = Planner(problem)
     deadlines = even_deadlines(planner, points)
     file = directory / FRONTIER_FILE if directory is not None else None
@@ -189,7 +189,7 @@ def write_plan(plan: Plan, directory: Path, format_: str, stem: str, comment: st
 
 
 def write_frontier_csv(plans: Sequence[Plan], path: Path) -> None:
-    """Writes one row per plan, from the longest deadline to the shortest, as the numbers of their files go."""
+    """Writes one row per plan, from the longest deadline to the shortest: in the order of their files' numbers."""
     with output_file(path) as file:
         writer = csv.writer(file)
         writer.writerow(FRONTIER_COLUMNS)
@@ -225,10 +225,10 @@ def write_frontier(plans: Sequence[Plan], directory: Path, format_: str, picture
 
 
 def check_folder(directory: Path, points: int, format_: str) -> None:
-    """Refuses a folder with more plans of that kind than a frontier of `points` will replace: they would be mistaken.
+    """Refuses a folder with plans that a frontier of `points` plans would not replace: they would look like part of it.
 
     Raises:
-        ConfigError: See above.
+        ConfigError: There are such plans.
     """
     stem, suffix = ("freqs_pipeline", ".py") if format_ == "lowtime" else ("plan", ".yaml")
     names = {f"{stem}_{index:05d}{suffix}" for index in range(points)}
@@ -268,7 +268,7 @@ def _title(problem: Problem) -> str:
 
 
 def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
-    """Returns plans as a table for people, with what each saves against the first."""
+    """Returns plans as a table for people; savings are against the first plan."""
     plans = [plan for _, plan in rows if isinstance(plan, Plan)]
     table = Table(title=_title(plans[0].problem) if plans else None, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("", "time s", "slower", "energy J", "saved", "power W", "gap", "changes"):
@@ -287,7 +287,7 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             "" if plan.gap is None else f"{plan.gap:.3%}",
             f"{len(plan.changes)}",
         )
-    lines = ["gap: no plan in that time can be below by more; changes: of clocks"]
+    lines = ["gap: no plan of that time can save more than this; changes: clock changes in one iteration"]
     if plans and plans[-1].straggler_s is not None:
         lines.append(f"energy and power over the {plans[-1].straggler_s:.6g} s of the straggler, waiting included")
     table.caption = "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`pfo-fs power-limit`: the best power limit of a finished profile."""
+"""`pfo-fs power-limit`: chooses the best power limit from a finished profile."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ def power_limit(
     profile: Annotated[Path, typer.Argument(help='JSON as pfo-fs and Zeus write it: {"measurements": [...]}.')],
     selector: Annotated[str, typer.Option(help="max-slowdown, energy, time or zeus-cost.")] = "zeus-cost",
     factor: Annotated[
-        float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than the largest limit takes.")
+        float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than at the highest limit.")
     ] = None,
     eta_knob: Annotated[
-        float | None, typer.Option(help="For zeus-cost: 1 is for energy alone, 0 for time alone; default 0.5.")
+        float | None, typer.Option(help="For zeus-cost: 1 counts energy only, 0 time only; default 0.5.")
     ] = None,
-    world_size: Annotated[int | None, typer.Option(help="For zeus-cost: GPUs that were measured; default 1.")] = None,
+    world_size: Annotated[
+        int | None, typer.Option(help="For zeus-cost: number of GPUs that were measured; default 1.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Picture of time and energy: .png, .svg or .pdf.")
+        Path | None, typer.Option("--output", "-o", help="Picture of time and energy to write: .png, .svg or .pdf.")
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Choose a power limit from a profile that GlobalPowerLimitOptimizer, or Zeus's, has measured."""
+    """Choose the best power limit from a profile that GlobalPowerLimitOptimizer (of pfo-fs or Zeus) has written."""
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
     from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES
 
@@ -54,7 +56,7 @@ def power_limit(
         out.print(f"{chooser!r}: [bold]{chosen_w} W[/]", highlight=False, soft_wrap=True)
     if output is not None:
         if find_spec("matplotlib") is None:
-            fail("no picture: it needs matplotlib (pip install matplotlib)")
+            fail("--output needs matplotlib, which is not installed: pip install matplotlib")
         from pfo_fs.power_limit.picture import draw_profile
 
         longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
@@ -64,7 +66,7 @@ def power_limit(
 
 
 def _selector(name: str, factor: float | None, eta_knob: float | None, world_size: int | None) -> OptimumSelector:
-    """The selector that the options name; options of another selector are an error."""
+    """Returns the selector that the options name; an option of another selector is an error."""
     from pfo_fs.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
 
     takes: dict[str, set[str]] = {
@@ -74,7 +76,7 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
         "zeus-cost": {"--eta-knob", "--world-size"},
     }
     if name not in takes:
-        fail(f"--selector is one of {', '.join(takes)}, not {name!r}")
+        fail(f"--selector must be one of {', '.join(takes)}, not {name!r}")
     given = {"--factor": factor, "--eta-knob": eta_knob, "--world-size": world_size}
     for option, value in given.items():
         if value is not None and option not in takes[name]:
@@ -82,7 +84,7 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
             fail(f"{option} belongs to --selector {owner}, not to {name}")
     if name == "max-slowdown":
         if factor is None:
-            fail("--selector max-slowdown needs a --factor: 1.05 allows 5 % more time")
+            fail("--selector max-slowdown needs --factor, such as 1.05 for 5 % more time")
         return MaxSlowdownConstraint(factor)
     if name == "zeus-cost":
         return ZeusCost(0.5 if eta_knob is None else eta_knob, 1 if world_size is None else world_size)

@@ -1,4 +1,4 @@
-"""`pfo-fs report` and `pfo-fs trace`: what a job did, to look at."""
+"""`pfo-fs report` and `pfo-fs trace`: a page and a trace of what a job did."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ from pfo_fs.reports.atomic_output import output_file
 def report(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
     points: Annotated[
         int | None,
-        typer.Option(help="Points of the frontier, clock changes planned in (takes a while).", min=2, max=1000),
+        typer.Option(
+            help="Plan a frontier of this many points that counts the time of clock changes (slow).", min=2, max=1000
+        ),
     ] = None,
 ) -> None:
-    """Write one page of HTML about a job, live or over: savings, frontier, pipeline, clocks, stragglers, profile."""
+    """Write a page of HTML about a job, running or ended: savings, frontier, pipeline, clocks, stragglers, profile."""
     from pfo_fs.reports import collect_job, render_page
 
     folder = find_job(job, shared_dir, archived=True)
-    with err.status("reading the job and planning its frontier"):
+    with err.status("reading the job and planning its frontier ..."):
         page = render_page(collect_job(folder), points)
     try:
         with output_file(output) as file:
             file.write(page)
     except OSError as error:
-        fail(f"{output}: cannot be written: {error.strerror}")
+        fail(f"{output}: the page cannot be written: {error.strerror}")
     out.print(escape(f"written: {output} (job {folder.job_id})"), highlight=False, soft_wrap=True)
 
 
 def trace(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The trace.")] = Path("trace.json"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("trace.json"),
     number: Annotated[
-        int | None, typer.Option(help="The schedule whose measured iterations it has; default: the newest.", min=0)
+        int | None, typer.Option(help="Schedule whose measured iterations are written; default: the newest.", min=0)
     ] = None,
     pipeline: Annotated[
-        int | None, typer.Option(help="Only this pipeline (data-parallel rank), where all are too many.", min=0)
+        int | None, typer.Option(help="Write only this pipeline (data-parallel rank); default: all.", min=0)
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Write a job's measured iterations as a trace for ui.perfetto.dev: instructions, clocks and power of each rank."""
+    """Write measured iterations of a job as a trace for ui.perfetto.dev: instructions, clocks, power of each rank."""
     from pfo_fs.reports import collect_job, window_to_trace, write_trace
 
     data = collect_job(find_job(job, shared_dir, archived=True))

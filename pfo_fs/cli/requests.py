@@ -1,6 +1,6 @@
-"""`pfo-fs target` and `pfo-fs straggler`: what a person wants from a running job's scheduler, or knows in advance.
+"""`pfo-fs target` and `pfo-fs straggler`: change the target of a running job, or announce a straggler.
 
-Both are keys of the job's `schedule.yaml`, which people may as well edit; these commands only spare them the file.
+Both write a key of the job's `schedule.yaml`, which can also be edited by hand.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ _HEAD = "# Written by `pfo-fs target` and `pfo-fs straggler`; edit it, or remove
 
 def target(
     job: Job,
-    slowdown: Annotated[float | None, typer.Option(help="Longest iteration, over full clocks: 1.0, 1.05.")] = None,
+    slowdown: Annotated[
+        float | None, typer.Option(help="How many times as long an iteration may take as at the highest clocks: 1.05.")
+    ] = None,
     deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs of the job.")] = None,
-    none: Annotated[bool, typer.Option("--none", help="Back to what the scheduler was started with.")] = False,
+    none: Annotated[
+        bool, typer.Option("--none", help="Remove the target: that of the scheduler's arguments counts again.")
+    ] = False,
     shared_dir: SharedDirOption = None,
 ) -> None:
-    """Change what a running job is planned for; all ranks switch at one step."""
+    """Change the target of a running job; all ranks switch to the new plan at the same step."""
     from pydantic import ValidationError
 
     from pfo_fs.models import Target
@@ -45,18 +49,24 @@ def target(
 
 def straggler(
     job: Job,
-    slowdown: Annotated[float | None, typer.Option(help="How many times as long its iterations take: 1.2.")] = None,
-    pipeline: Annotated[int | None, typer.Option(help="Its data-parallel rank; default: none of this job.")] = None,
-    gone: Annotated[bool, typer.Option("--gone", help="It is over.")] = False,
+    slowdown: Annotated[
+        float | None, typer.Option(help="How many times as long its iterations will take: 1.2.")
+    ] = None,
+    pipeline: Annotated[
+        int | None, typer.Option(help="Data-parallel rank of the straggler; default: it is not part of this job.")
+    ] = None,
+    gone: Annotated[
+        bool, typer.Option("--gone", help="The straggler is as fast as before: remove the announcement.")
+    ] = False,
     shared_dir: SharedDirOption = None,
 ) -> None:
-    """Announce a straggler: the other pipelines slow down to its pace, which saves energy and costs no time."""
+    """Announce a straggler: other pipelines, which have to wait for it anyway, get slower plans that save energy."""
     from pydantic import ValidationError
 
     from pfo_fs.models import Straggler
 
     if gone == (slowdown is not None):
-        fail("give --slowdown, or --gone")
+        fail("give either --slowdown or --gone")
     folder = find_job(job, shared_dir)
     request = None
     if slowdown is not None:
@@ -66,7 +76,7 @@ def straggler(
             fail(f"--{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}")
         body = folder.read_job()
         if pipeline is not None and body is not None and pipeline >= body.job_info.dp_degree:
-            fail(f"--pipeline {pipeline}: the job has the pipelines 0 to {body.job_info.dp_degree - 1}")
+            fail(f"--pipeline {pipeline}: the job has pipelines 0 to {body.job_info.dp_degree - 1}")
     _write(folder, "straggler", request)
 
 
@@ -77,7 +87,7 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None) -> None:
 
     path = folder.yaml_location
     if folder.read_end() is not None:
-        fail(f"job {folder.job_id} is over")
+        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     content = folder.read_yaml()
     requests: dict[str, Any] = {}
     if content is not None:
@@ -86,7 +96,7 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None) -> None:
         except PlanError as error:
             fail(f"{path} is not valid ({error}); correct or remove it first")
         if document.has_clocks:
-            fail(f"{path} holds clocks, which take the scheduler's place; remove it, or write the {key} into it")
+            fail(f"{path} sets clocks, so the scheduler does not plan this job; remove the file first")
         for name, known in (("target", document.target), ("straggler", document.straggler)):
             if known is not None:
                 requests[name] = known.model_dump(exclude_none=True)
@@ -96,7 +106,7 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None) -> None:
     if requests:
         text = yaml.safe_dump(requests, sort_keys=False, default_flow_style=None)
         folder.write_yaml((_HEAD + text).encode())
-        say(f"set; {folder.yaml_status_location} says when it is applied")
+        say(f"written; {folder.yaml_status_location} shows when it is applied")
     else:
         folder.remove_yaml()
-        say("removed; the scheduler goes back to its own within seconds")
+        say("removed; within seconds the scheduler plans without it")

@@ -1,4 +1,4 @@
-"""`pfo-fs schedule show|check|set`: the schedule of a running job."""
+"""`pfo-fs schedule show|check|set`: shows, checks and sets the schedule of a running job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pfo_fs.cli.terminal import JsonFlag, err, fail, say
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
 
-schedule_app = typer.Typer(help="Look at, check and set the schedule of a running job.", no_args_is_help=True)
+schedule_app = typer.Typer(help="Show, check and set the schedule of a running job.", no_args_is_help=True)
 
 
 @schedule_app.command("show")
 def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag = False) -> None:
-    """Print the schedule in force, as YAML that can be edited and set."""
+    """Print the schedule in force, as YAML that can be edited and then set."""
     from pfo_fs.schedule_yaml import format_schedule_yaml
 
     folder = find_job(job, shared_dir)
@@ -47,11 +47,13 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
 @schedule_app.command("check")
 def schedule_check(
     job: Job,
-    file: Annotated[Path | None, typer.Argument(help="The YAML, - for standard input; default: the job's own.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="YAML file, - for standard input; default: the job's schedule.yaml.")
+    ] = None,
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Check a schedule against a job, as its coordinator would; exit code 1 if it would be refused."""
+    """Check whether a job would accept a schedule; exit code 1 if not."""
     folder = find_job(job, shared_dir)
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
@@ -69,11 +71,11 @@ def schedule_check(
 @schedule_app.command("set")
 def schedule_set(
     job: Job,
-    file: Annotated[Path, typer.Argument(help="The YAML to put in force; - for standard input.")],
+    file: Annotated[Path, typer.Argument(help="YAML file to put in force; - for standard input.")],
     shared_dir: SharedDirOption = None,
-    force: Annotated[bool, typer.Option(help="Even if it would be refused.")] = False,
+    force: Annotated[bool, typer.Option(help="Write it even if the job would refuse it.")] = False,
 ) -> None:
-    """Check a schedule and put it in the job's folder, where it comes into force within seconds."""
+    """Check a schedule and write it into the job's folder; it is in force within seconds."""
     folder = find_job(job, shared_dir)
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
@@ -82,7 +84,7 @@ def schedule_set(
     if problems and not force:
         sys.exit(1)
     folder.write_yaml(content)
-    say(f"set; {folder.yaml_status_location} says when it is in force")
+    say(f"written; {folder.yaml_status_location} shows when it is in force")
 
 
 def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:

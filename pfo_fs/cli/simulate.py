@@ -1,4 +1,4 @@
-"""`pfo-fs simulate`: the closed loop on a cluster in virtual time."""
+"""`pfo-fs simulate`: runs the closed loop on a simulated cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -25,31 +25,40 @@ _STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d
 
 def simulate(
     num_microbatches: Annotated[int, typer.Option(help="Micro-batches of one iteration.", min=1)],
-    profile: Annotated[Path | None, typer.Option(help="A profile CSV to take for the truth.")] = None,
-    gpu: Annotated[str, typer.Option(help="A100 or A40: a model fitted to published profiles.")] = "A100",
-    stages: Annotated[int, typer.Option(help="Stages of a pipeline, without --profile.", min=1)] = 8,
+    profile: Annotated[Path | None, typer.Option(help="Profile CSV: simulate GPUs that behave like it.")] = None,
+    gpu: Annotated[str, typer.Option(help="A100 or A40: simulate GPUs fitted to published profiles.")] = "A100",
+    stages: Annotated[int, typer.Option(help="Stages of a pipeline; with --profile, those of the profile.", min=1)] = 8,
     schedule: Annotated[
         str, typer.Option(help="1f1b, gpipe, interleaved, zb-h1, zb-v or early-recomputation.")
     ] = "1f1b",
-    num_ranks: Annotated[int | None, typer.Option(help="Ranks of the pipeline, for interleaved.")] = None,
-    pipelines: Annotated[int, typer.Option(help="Data-parallel degree.", min=1)] = 1,
-    iterations: Annotated[int, typer.Option(help="How many to play.", min=1)] = 150,
+    num_ranks: Annotated[
+        int | None, typer.Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
+    ] = None,
+    pipelines: Annotated[int, typer.Option(help="Number of pipelines (data-parallel degree).", min=1)] = 1,
+    iterations: Annotated[int, typer.Option(help="Number of iterations to simulate.", min=1)] = 150,
     straggler: Annotated[
         list[str] | None,
-        typer.Option(help="1.2@500:900: so many times as slow, from and to which iteration; /3 for pipeline 3."),
+        typer.Option(
+            help="1.2@500:900 makes a pipeline take 1.2 times as long in iterations 500 to 900; add /3 for pipeline 3."
+        ),
     ] = None,
-    slowdown: Annotated[float | None, typer.Option(help="Longest iteration, over full clocks.")] = None,
-    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs.")] = None,
-    p2p_power: Annotated[float | None, typer.Option(help="With --profile: watts of a GPU that waits.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the noise.", min=0)] = 0,
-    quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="No jitter and no warming up.")] = False,
-    profile_steps: Annotated[int, typer.Option(help="Iterations of a measuring window.", min=1)] = 5,
-    shared_dir: Annotated[Path | None, typer.Option(help="Play it here and keep it: for report and trace.")] = None,
+    slowdown: Annotated[
+        float | None, typer.Option(help="How many times as long an iteration may take as at the highest clocks.")
+    ] = None,
+    power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
+    p2p_power: Annotated[float | None, typer.Option(help="With --profile: power in W of a GPU that waits.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.", min=0)] = 0,
+    quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="Simulate no jitter and no warming up.")] = False,
+    profile_steps: Annotated[int, typer.Option(help="Iterations measured for each schedule.", min=1)] = 5,
+    shared_dir: Annotated[
+        Path | None, typer.Option(help="Keep the job in this directory, for `pfo-fs report` and `trace`.")
+    ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Play a whole job in virtual time: real scheduler, planner and store, simulated GPUs.
+    """Simulate a whole job in virtual time, to see what profiling costs and what a plan saves.
 
-    The scheduler knows nothing at first: it profiles, plans, deploys, checks, and follows stragglers.
+    Scheduler, planner and shared directory are the real ones; the GPUs are simulated. The scheduler has no profile at
+    first: it profiles, plans, checks the plan, and follows stragglers.
     """
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
@@ -61,7 +70,7 @@ def simulate(
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
     if p2p_power is not None and profile is None:
-        fail("--p2p-power goes with --profile; the models of GPUs have their own")
+        fail("--p2p-power needs --profile; the simulated A100 and A40 have their own")
     if episodes and pipelines == 1:
         fail("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
     cluster = Cluster(
@@ -86,7 +95,7 @@ def simulate(
     out.print(_table(summary))
     out.print(escape(summary.status_text), highlight=False)
     if shared_dir is not None:
-        out.print(f"the job lies in {play.folder.location}", soft_wrap=True, highlight=False)
+        out.print(f"the job is kept in {play.folder.location}", soft_wrap=True, highlight=False)
 
 
 def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None) -> tuple[Truth, int]:
@@ -105,16 +114,19 @@ def _episode(text: str, pipelines: int) -> Any:
 
     match = _STRAGGLER.fullmatch(text)
     if match is None:
-        fail(f"--straggler {text!r}: expected such as 1.2@500:900, or 1.2@500:900/3 for pipeline 3")
+        fail(f"--straggler {text!r}: write 1.2@500:900, or 1.2@500:900/3 for pipeline 3")
     slowdown, first, last = float(match["slowdown"]), int(match["first"]), int(match["last"])
     pipeline = int(match["pipeline"] or pipelines - 1)
     if not (slowdown >= 1 and first < last and pipeline < pipelines):
-        fail(f"--straggler {text}: a slowdown of 1 or more, an end after the begin, and a pipeline below {pipelines}")
+        fail(
+            f"--straggler {text}: the slowdown must be 1 or more, the last iteration after the first, and the pipeline "
+            f"below {pipelines}"
+        )
     return Episode(slowdown, first, last, pipeline)
 
 
 def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
-    """Plays, with a line for each schedule that comes into force."""
+    """Simulates the job, and prints a line for each new schedule or status."""
     played: list[Iteration] = []
     bars = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*bars, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
@@ -138,7 +150,9 @@ def _table(summary: Summary) -> Table:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     table.add_row("highest clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
     if summary.deployed_at is None:
-        table.caption = f"no plan yet after {summary.iterations} iterations; small jobs need up to 130 (--iterations)"
+        table.caption = (
+            f"no plan yet after {summary.iterations} iterations; small jobs need up to 130: give more --iterations"
+        )
         table.caption_justify = "left"
         return table
     table.add_row(

@@ -1,7 +1,7 @@
 """What all commands share: the consoles, common options, and errors that end a command with exit code 1.
 
-Text that others have written (messages, names, file contents) reaches a terminal or a log only through `say`, `fail`
-and `PlainFormatter`, which show it and let it do nothing else.
+Text that other users have written (messages, names, file contents) reaches a terminal or a log only through `say`,
+`fail` and `PlainFormatter`, which show its markup and control characters as text.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _MOST_CHARS = 20_000
 out = Console()
 err = Console(stderr=True)
 
-SharedDir = Annotated[Path, typer.Argument(help="The shared directory.", envvar="PFO_FS_SHARED_DIR")]
+SharedDir = Annotated[Path, typer.Argument(help="Path of the shared directory.", envvar="PFO_FS_SHARED_DIR")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def say(*parts: str | tuple[str, str], to: Console = out) -> None:
-    """Prints one line; markup and control characters in it are shown, not obeyed.
+    """Prints one line; markup and control characters in it are printed as text and have no effect.
 
     Args:
         parts: Texts, or pairs of a text and its style.
@@ -64,7 +64,11 @@ class PlainFormatter(logging.Formatter):
 
 
 def open_directory(shared_dir: Path) -> SharedDirectory:
-    """The shared directory that a person named, which must be there."""
+    """Returns the shared directory at a path that the user gave.
+
+    Raises:
+        StoreError: It is not there or cannot be used.
+    """
     from pfo_fs.store import Files, SharedDirectory
 
     return SharedDirectory(Files(shared_dir, create=False))

@@ -58,7 +58,7 @@ class ChooseCoordination(Message, frozen=True, kw_only=True):
 class JoinJob(Message, frozen=True, kw_only=True):
     """A rank registers; answered by `Joined` or `Refused`. `rank_body` is a `RankBody`.
 
-    `directory_id` is what rank 0 was told with the job's id: a host that sees another directory is refused.
+    `directory_id` came to rank 0 with the job's id: a host that sees another directory is refused.
     `helper_name` is what `Joined` said before; a helper that takes the place of one that died goes on under that name.
     """
 
@@ -97,7 +97,7 @@ class ProblemSeen(Message, frozen=True, kw_only=True):
 
 
 class Goodbye(Message, frozen=True, kw_only=True):
-    """Training ends; the helper records the end of the job when rank 0 says so."""
+    """Training ends; the helper records the end of the job when this message comes from rank 0."""
 
     reason: str
     message: str = ""
@@ -109,7 +109,7 @@ class Goodbye(Message, frozen=True, kw_only=True):
 class ProgressReport(Message, frozen=True, kw_only=True):
     """Where a rank is. Times in s, energy in J, clock in MHz (None: the driver's default).
 
-    `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` says what holds
+    `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` is what holds
     the GPU's clocks back, if anything does.
     """
 
@@ -164,7 +164,7 @@ class SaveProfile(Message, frozen=True, kw_only=True):
 
 
 class LimitBegun(Message, frozen=True, kw_only=True):
-    """This job begins to measure a power limit, in W; other jobs are told."""
+    """This job begins to measure a power limit, in W; the helper announces that to other jobs."""
 
     limit_w: LimitW
 
@@ -215,7 +215,7 @@ class SharedUpdates(Message, frozen=True, kw_only=True):
 
 
 class FilesProblem(Message, frozen=True, kw_only=True):
-    """The profile or the shared directory cannot be used as asked; `message` says why, for people."""
+    """The profile or the shared directory cannot be used as requested; `message` tells why, for people."""
 
     message: str
 
@@ -267,7 +267,7 @@ class NewSchedule(Message, frozen=True, kw_only=True):
     """A schedule: equal plans once, and for each rank the place of its plan. A rank without one keeps default clocks.
 
     The helper sends it to the ranks of its host; where no daemon schedules, rank 0 broadcasts it to all ranks.
-    `start_step` is the first step that follows it; `steps` is for how many steps it holds at most, 0 for ever.
+    `start_step` is the first step that follows it; `steps` is for how many steps it holds at most, 0: without an end.
     `number` is -1 for default clocks that are not a schedule of the job.
     """
 
@@ -284,7 +284,7 @@ class NewSchedule(Message, frozen=True, kw_only=True):
 
 
 class LeaseRenewed(Message, frozen=True, kw_only=True):
-    """The process that schedules lives: the schedule in force holds for `lease_s` more seconds; 0: for ever."""
+    """The process that schedules lives: the schedule in force holds for `lease_s` more seconds; 0: without an end."""
 
     lease_s: Annotated[float, Meta(ge=0, le=1e9)]
 

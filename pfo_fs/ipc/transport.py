@@ -58,13 +58,13 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 def receive(connection: socket.socket, flags: int = 0) -> bytes:
-    """Returns the next packet, and none, `b""`, if the other end is gone and all that it sent is read.
+    """Returns the next packet, or `b""` if the other end is closed and all that it sent has been read.
 
-    A peer that closes without having read everything counts as a reset. The kernel tells that first, once; what the
+    A peer that closes without having read everything counts as a reset. The kernel reports that first, once; what the
     peer sent before is still there behind it.
 
     Raises:
-        BlockingIOError: There is nothing yet, and `flags` says not to wait.
+        BlockingIOError: There is no packet yet, and `flags` is not to wait.
         TimeoutError: There is nothing within the socket's timeout.
     """
     while True:

@@ -16,7 +16,7 @@ log = logging.getLogger("pfo_fs")
 
 
 class ProfileFiles:
-    """A helper process that reads and writes the files, and what it has told.
+    """Reads and writes the files through a helper process, and keeps what that process has reported.
 
     After a problem, and if the helper does not answer in time, there is one warning, and training goes on as if there
     were no files.
@@ -64,7 +64,7 @@ class ProfileFiles:
             try:
                 self._open(self._helper, files, timeout_s)
             except CoordinationError as error:
-                self.look()  # what it has told before explains more
+                self.look()  # a message that it sent before explains more
                 self._warn(f"the helper process does not answer, and is not asked again: {error}")
                 self.leave()
 
@@ -83,7 +83,7 @@ class ProfileFiles:
         return self._shares and self._helper is not None
 
     def look(self) -> None:
-        """Takes in what the helper has told meanwhile."""
+        """Takes in the messages that the helper has sent meanwhile."""
         while self._helper is not None and (message := self._helper.poll()) is not None:
             self._take(message)
         if self._helper is not None and self._helper.lost:
@@ -91,7 +91,7 @@ class ProfileFiles:
             self.leave()
 
     def announce(self, limit_w: int) -> None:
-        """Has other jobs told that this limit, in W, is being measured, if there is a shared directory."""
+        """Announces to other jobs that this limit, in W, is being measured, if there is a shared directory."""
         if self.shares:
             self.begun_w.add(limit_w)
             self._send(m.LimitBegun(limit_w=limit_w))
@@ -122,7 +122,7 @@ class ProfileFiles:
         self.choices.clear()
 
     def leave(self) -> None:
-        """Lets the helper go when it has done what it was told; does not wait for that."""
+        """Releases the helper: it ends when it has written all that was sent to it. Does not wait for that."""
         if self._helper is not None:
             self._helper.send(m.Goodbye(reason="finished"))
             self._leaving.append(self._helper)

@@ -194,16 +194,16 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
                 self._go_on_from(state)
 
     def on_train_end(self) -> None:
-        """Gives limits back until the next step begins."""
+        """Restores limits until the next step begins."""
         self.pause()
 
     def pause(self) -> None:
-        """Gives limits back until the next step begins: at the end of training in a process that goes on."""
+        """Restores limits until the next step begins: at the end of training in a process that goes on."""
         self.on_epoch_end()
         self._gpus.pause()
 
     def close(self) -> None:
-        """Gives limits back and finishes writing; waits a few seconds for that. Training may go on."""
+        """Restores limits and finishes writing; waits a few seconds for that. Training may go on."""
         if self._closed:
             return
         self._closed = True

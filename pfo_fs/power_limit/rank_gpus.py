@@ -30,7 +30,7 @@ class WindowReport(NamedTuple):
 class RankGpus:
     """The GPUs of a rank, and the monitor that measures them.
 
-    Nothing here raises: the first problem is kept, since all ranks go on in step until they have told each other.
+    No method raises: the first problem is kept, since all ranks continue in step until their next exchange.
 
     Args:
         monitor: Measures time and energy, and names the GPUs; None for an `EnergyMonitor` of the current GPU.

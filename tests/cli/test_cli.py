@@ -78,7 +78,7 @@ def test_a_good_schedule_is_set_and_a_wrong_one_is_not(running: JobFolder, tmp_p
 def test_a_job_that_is_not_there_is_an_error_in_one_line(running: JobFolder, tmp_path: Path) -> None:
     shown = pfo_fs("schedule", "show", "nonsense", "-d", tmp_path)
     assert shown.returncode == 1
-    assert "is not a job" in shown.stderr
+    assert "is not a job in" in shown.stderr
     assert "Traceback" not in shown.stderr
 
 
@@ -121,7 +121,7 @@ def test_wrong_usage_is_exit_code_2() -> None:
     assert pfo_fs("schedule", "show").returncode == 2
 
 
-def test_scheduler_arguments_that_are_no_json_are_said_so(tmp_path: Path) -> None:
+def test_scheduler_arguments_that_are_not_json_are_an_error(tmp_path: Path) -> None:
     done = pfo_fs("daemon", tmp_path, "--scheduler-args", "{")
     assert done.returncode == 1
     assert "is not JSON" in done.stderr

@@ -114,10 +114,10 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
     ("more", "message"),
     [
         (["--deadline", "0.001"], "the fastest takes"),
-        (["--deadline", "9", "--power", "100"], "one thing at a time, not for --deadline and --power"),
+        (["--deadline", "9", "--power", "100"], "give only one of --deadline, --power"),
         (["--schedule", "2f2b"], "there is no schedule '2f2b'"),
         (["--schedule", "zb-h1"], "give --derive"),
-        (["--format", "xml"], "--format is one of yaml, lowtime"),
+        (["--format", "xml"], "--format must be one of yaml, lowtime"),
         (["--gpu", "A100"], "give --p2p-power or --gpu, not both"),
         (["--frontier", "1"], "2 to 100,000 points"),
         (["--solver", "lowtime", "--power", "500"], "lowtime plans for deadlines only"),

@@ -1,4 +1,4 @@
-"""`pfo-fs target` and `pfo-fs straggler`, and what of them `status` shows."""
+"""`pfo-fs target` and `pfo-fs straggler`, and what `pfo-fs status` shows of them."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ def pfo_fs(folder: JobFolder, command: str, *arguments: str) -> subprocess.Compl
     )  # fmt: skip
 
 
-def wishes(folder: JobFolder) -> object:
+def requests_in_yaml(folder: JobFolder) -> object:
     return yaml.safe_load((folder.files.root / folder.path / "schedule.yaml").read_text())
 
 
-def test_both_wishes_stand_in_the_yaml_side_by_side(folder: JobFolder) -> None:
+def test_a_target_and_a_straggler_can_be_set_at_the_same_time(folder: JobFolder) -> None:
     assert pfo_fs(folder, "target", "--power", "18000").returncode == 0
     assert pfo_fs(folder, "straggler", "--slowdown", "1.2", "--pipeline", "3").returncode == 0
-    assert wishes(folder) == {"target": {"power": 18000.0}, "straggler": {"slowdown": 1.2, "pipeline": 3}}
+    assert requests_in_yaml(folder) == {"target": {"power": 18000.0}, "straggler": {"slowdown": 1.2, "pipeline": 3}}
     assert pfo_fs(folder, "target", "--slowdown", "1.05").returncode == 0
-    assert wishes(folder) == {"straggler": {"slowdown": 1.2, "pipeline": 3}, "target": {"slowdown": 1.05}}
+    assert requests_in_yaml(folder) == {"straggler": {"slowdown": 1.2, "pipeline": 3}, "target": {"slowdown": 1.05}}
 
 
-def test_taking_the_last_wish_back_removes_the_file(folder: JobFolder) -> None:
+def test_removing_the_last_request_removes_the_yaml(folder: JobFolder) -> None:
     pfo_fs(folder, "target", "--power", "18000")
     pfo_fs(folder, "straggler", "--slowdown", "1.2")
     assert pfo_fs(folder, "target", "--none").returncode == 0
-    assert wishes(folder) == {"straggler": {"slowdown": 1.2}}
+    assert requests_in_yaml(folder) == {"straggler": {"slowdown": 1.2}}
     assert pfo_fs(folder, "straggler", "--gone").returncode == 0
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "words"),
+    ("command", "arguments", "message"),
     [
         ("target", [], "exactly one"),
         ("target", ["--power", "5", "--slowdown", "1.1"], "exactly one"),
         ("target", ["--slowdown", "0.5"], "greater than or equal to 1"),
         ("target", ["--power", "nan"], "--power"),
-        ("straggler", [], "--slowdown, or --gone"),
+        ("straggler", [], "either --slowdown or --gone"),
         ("straggler", ["--slowdown", "1.2", "--pipeline", "4"], "pipelines 0 to 3"),
     ],
 )
-def test_a_wish_that_cannot_be_is_refused_and_nothing_is_written(
-    folder: JobFolder, command: str, arguments: list[str], words: str
+def test_a_request_that_is_not_valid_is_refused_and_nothing_is_written(
+    folder: JobFolder, command: str, arguments: list[str], message: str
 ) -> None:
     done = pfo_fs(folder, command, *arguments)
     assert done.returncode == 1
-    assert words in done.stderr
+    assert message in done.stderr
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
 
 
@@ -74,18 +74,18 @@ def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
     path.write_text("all: 1200  # typed by hand\n")
     done = pfo_fs(folder, "target", "--power", "18000")
     assert done.returncode == 1
-    assert "holds clocks" in done.stderr
+    assert "sets clocks" in done.stderr
     assert path.read_text() == "all: 1200  # typed by hand\n"
 
 
-def test_a_job_that_is_over_takes_no_wishes(folder: JobFolder) -> None:
+def test_a_job_that_has_ended_takes_no_requests(folder: JobFolder) -> None:
     folder.write_end(bodies.EndBody(reason="finished"))
     done = pfo_fs(folder, "target", "--slowdown", "1.1")
     assert done.returncode == 1
-    assert "is over" in done.stderr
+    assert "has ended" in done.stderr
 
 
-def test_status_tells_what_the_scheduler_is_doing(folder: JobFolder) -> None:
+def test_status_shows_what_the_scheduler_is_doing(folder: JobFolder) -> None:
     folder.write_current(
         bodies.CurrentBody(generation=1, number=3, state="running", status_text="profiling: 12 clocks to go")
     )
@@ -96,7 +96,7 @@ def test_status_tells_what_the_scheduler_is_doing(folder: JobFolder) -> None:
     assert "profiling: 12 clocks to go" in shown
 
 
-def test_a_simulated_job_is_told_in_json(tmp_path: Path) -> None:
+def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "pfo_fs", "simulate", "--num-microbatches", "16", "--stages", "2",
@@ -105,14 +105,14 @@ def test_a_simulated_job_is_told_in_json(tmp_path: Path) -> None:
         ],
         capture_output=True, text=True, timeout=100, check=True,
     )  # fmt: skip
-    told = json.loads(done.stdout)
-    assert len(told["iterations"]) == 40
-    assert told["summary"]["episodes"][0]["slowdown"] == 1.3
-    assert (tmp_path / "pfo" / "jobs" / told["job_id"] / "job.json").exists(), "kept for report and trace"
+    printed = json.loads(done.stdout)
+    assert len(printed["iterations"]) == 40
+    assert printed["summary"]["episodes"][0]["slowdown"] == 1.3
+    assert (tmp_path / "pfo" / "jobs" / printed["job_id"] / "job.json").exists(), "kept for report and trace"
 
 
 @pytest.mark.parametrize("straggler", ["1.2", "1.2@9:3", "0.5@1:3", "1.2@1:3/7"])
-def test_a_straggler_that_cannot_be_is_refused(straggler: str) -> None:
+def test_a_simulated_straggler_that_is_not_valid_is_refused(straggler: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pfo_fs", "simulate", "--num-microbatches", "4", "--straggler", straggler],
         capture_output=True, text=True, timeout=60,

@@ -1,4 +1,4 @@
-"""A job of two pipelines under a scheduler that heeds people and the iteration_times, and what tests do with it."""
+"""A job of two pipelines under a scheduler that reacts to targets and iteration times, and what tests do with it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pfo_fs.store import JobFolder, SharedDirectory, bodies
 ORDER: list[tuple[str, int | None]] = [("forward", None), ("backward", None)]
 
 
-class Heeding(FrequencyScheduler):
+class ReactingScheduler(FrequencyScheduler):
     """Runs at 1410 MHz, less 15 for each result, less 150 with a target, less 300 for a slow pipeline."""
 
     watches_iteration_times = True
     purpose: Literal["run", "measure"] = "run"
-    told: list[object] = []  # noqa: RUF012  what the last one made was told, for the tests
+    calls: list[object] = []  # noqa: RUF012  what the newest instance was called with, for the tests
 
     def _run(self) -> ScheduleGenerator:
-        Heeding.told = []
+        ReactingScheduler.calls = []
         self._results = 0
         self._kept: dict[object, list[FrequencySchedule]] = {}
         while True:
             results = yield ScheduleRequest([], self.purpose)
             self._results += min(1, round(results[0].iter_time[0]))  # results of 0 s change nothing
-            Heeding.told.append([result.iter_time[0] for result in results])
+            ReactingScheduler.calls.append([result.iter_time[0] for result in results])
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
         plan_inputs = self.plan_inputs
@@ -47,11 +47,11 @@ class Heeding(FrequencyScheduler):
         return replace(yielded, schedules=self._kept[mhz])
 
     def react(self, plan_inputs: PlanInputs) -> None:
-        Heeding.told.append(plan_inputs)
+        ReactingScheduler.calls.append(plan_inputs)
         super().react(plan_inputs)
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        Heeding.told.append(list(iteration_times))
+        ReactingScheduler.calls.append(list(iteration_times))
         slow = {one.pipeline: one.span_s for one in iteration_times if one.span_s > 1}
         return self.plan_inputs.model_copy(update={"slow_pipelines": slow})
 
@@ -61,7 +61,7 @@ class Heeding(FrequencyScheduler):
 
 def coordinate(folder: JobFolder, clock: Clock) -> Coordinator:
     fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
-    settings = PFOSettings(scheduler=f"{Heeding.__module__}:Heeding")
+    settings = PFOSettings(scheduler=f"{ReactingScheduler.__module__}:ReactingScheduler")
     return Coordinator(fresh, settings, kind="daemon", generation=1, monotonic=clock)
 
 

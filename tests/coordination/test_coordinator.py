@@ -206,7 +206,7 @@ def test_two_ranks_at_one_place_are_named(tmp_path: Path, clock: Clock) -> None:
     assert "ranks 0 and 1 both registered as" in coordinator.message
 
 
-def test_a_plan_for_another_number_of_stages_is_said_with_both_numbers(tmp_path: Path, clock: Clock) -> None:
+def test_a_plan_for_another_number_of_stages_is_an_error_with_both_numbers(tmp_path: Path, clock: Clock) -> None:
     plan = tmp_path / "plan.py"
     plan.write_text(plan_text(8, 3, 1200))
     folder = make_job(tmp_path / "pfo", 4)
@@ -238,7 +238,7 @@ def test_a_job_of_its_own_rank_0_is_left_to_it(tmp_path: Path, clock: Clock) -> 
     assert folder.read_current() is None
 
 
-def test_leftovers_of_another_attempt_are_not_believed(tmp_path: Path, clock: Clock) -> None:
+def test_records_of_another_attempt_are_left_out(tmp_path: Path, clock: Clock) -> None:
     old = make_job(tmp_path, 1, attempt="old")
     register(old, rank_infos(1))
     folder = make_job(tmp_path, 1, attempt="new")
@@ -350,10 +350,12 @@ def test_a_job_folder_that_is_away_for_a_while_does_not_remove_the_yaml(
     poll(coordinator, clock, 20)
     folder.location.with_name("away").rename(folder.location)
     poll(coordinator, clock, 3)
-    assert folder.schedule_numbers() == [0, 1], "absence of the folder says nothing about the file"
+    assert folder.schedule_numbers() == [0, 1], "a folder that is away does not mean that the file was removed"
 
 
-def test_removing_the_yaml_gives_the_wheel_back(running: tuple[JobFolder, Coordinator], clock: Clock) -> None:
+def test_after_the_yaml_is_removed_the_scheduler_decides_again(
+    running: tuple[JobFolder, Coordinator], clock: Clock
+) -> None:
     folder, coordinator = running
     put_yaml(folder, "all: 1200\n")
     poll(coordinator, clock, 3)
@@ -430,7 +432,7 @@ def test_a_deposed_coordinator_writes_nothing(tmp_path: Path, clock: Clock) -> N
     assert folder.schedule_numbers() == []
 
 
-def test_what_an_older_coordinator_wrote_over_is_said_again(tmp_path: Path, clock: Clock) -> None:
+def test_what_an_older_coordinator_wrote_over_is_written_again(tmp_path: Path, clock: Clock) -> None:
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))
     coordinator = coordinate(folder, clock)

@@ -1,4 +1,4 @@
-"""Files that a job's own `job.json` names: which a daemon reads as its operator, and what it says of them."""
+"""Files that a job's own `job.json` names: which a daemon reads as its operator, and what its messages show of them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_plan_in_the_shared_directory_is_run(tmp_path: Path, clock: Clock, abs
 
 
 @pytest.mark.parametrize("name", ["notes.yaml", "notes.py"])
-def test_what_another_jobs_file_says_is_not_shown(tmp_path: Path, clock: Clock, name: str) -> None:
+def test_the_content_of_another_jobs_file_is_not_shown(tmp_path: Path, clock: Clock, name: str) -> None:
     other = make_job(tmp_path / "pfo", 1)
     (other.files.root / other.path / name).write_text(f"{SECRET}: [1\n")
     folder = job_with(tmp_path, f"{other.path}/{name}")
@@ -120,12 +120,12 @@ def test_a_path_that_is_not_a_path_is_refused(tmp_path: Path, clock: Clock, valu
     assert "must be the path of a file" in coordinator.message
 
 
-def test_a_plan_that_is_missing_is_said_with_the_places(tmp_path: Path, clock: Clock) -> None:
+def test_a_missing_plan_is_an_error_that_names_where_it_was_searched(tmp_path: Path, clock: Clock) -> None:
     coordinator = serve(job_with(tmp_path, "plan.py"), clock)
     assert "'plan.py' is not in the job's folder or in" in coordinator.message
 
 
-def test_the_daemons_own_operator_and_a_job_that_schedules_itself_read_what_they_like(
+def test_the_operator_of_a_daemon_and_a_job_that_schedules_itself_may_name_any_file(
     tmp_path: Path, clock: Clock
 ) -> None:
     plan = tmp_path / "plan.py"

@@ -187,7 +187,7 @@ def test_a_job_that_cannot_be_archived_is_tried_again_rarely(
     assert len(caplog.records) == 1
 
 
-def test_a_job_whose_folder_is_gone_from_two_listings_is_told(root: Path, clock: Clock) -> None:
+def test_a_job_whose_folder_is_missing_from_two_listings_is_reported(root: Path, clock: Clock) -> None:
     job = make_job(root, 1)
     folders = folders_in(root, clock)
     look(folders, clock, 2)

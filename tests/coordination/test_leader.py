@@ -65,7 +65,7 @@ def test_a_leadership_does_not_hold_once_another_daemon_has_claimed_though_the_l
     assert not leader.leadership.holds()
 
 
-def test_a_claim_whose_heartbeat_cannot_be_written_leads_all_the_same_and_tells_it_later(
+def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later(
     shared: SharedDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = daemon(shared, clock)

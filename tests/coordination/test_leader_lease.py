@@ -47,7 +47,7 @@ def test_a_leader_that_resigned_is_replaced_at_once() -> None:
     assert LeaderLease(LEASE_S, 0.0).next_step(0.0, 1, leader(1, 5, stopped=True), has_lock=False) == "claim"
 
 
-def test_a_goodbye_of_an_older_leader_says_nothing_about_the_newest() -> None:
+def test_the_resignation_of_an_older_leader_does_not_count_for_the_newest() -> None:
     assert LeaderLease(LEASE_S, 0.0).next_step(0.0, 2, leader(1, 5, stopped=True), has_lock=False) == "wait"
 
 

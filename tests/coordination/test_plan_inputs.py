@@ -1,4 +1,4 @@
-"""Schedulers that heed people and the pace of pipelines: what they are told, and what is written down for a restart."""
+"""Schedulers that react to targets and to iteration times: the calls they get, and what is recorded for a restart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
-from coordinator_jobs import Heeding, clock_mhz, coordinate, poll, say_yaml, straggle
+from coordinator_jobs import ReactingScheduler, clock_mhz, coordinate, poll, say_yaml, straggle
 from jobs import make_job, rank_infos, write_results, write_step
 
 from pfo_fs.coordination.iteration_times import IterationTimeReader
@@ -15,7 +15,7 @@ from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.store import JobFolder, bodies
 
 
-def test_a_target_in_the_yaml_reaches_the_scheduler_which_keeps_the_wheel(folder: JobFolder, clock: Clock) -> None:
+def test_a_target_in_the_yaml_reaches_the_scheduler_which_goes_on_deciding(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     assert clock_mhz(folder) == 1410
@@ -32,7 +32,7 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_which_keeps_the_wheel(folder
     assert "schedule_number: 1" in status
 
 
-def test_removing_the_yaml_takes_the_target_back(folder: JobFolder, clock: Clock) -> None:
+def test_removing_the_yaml_removes_the_target(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     say_yaml(folder, "target: {slowdown: 1.1}\n")
@@ -42,7 +42,7 @@ def test_removing_the_yaml_takes_the_target_back(folder: JobFolder, clock: Clock
     assert clock_mhz(folder) == 1410
 
 
-def test_a_target_that_was_removed_while_no_daemon_ran_is_taken_back_too(folder: JobFolder, clock: Clock) -> None:
+def test_a_target_that_was_removed_while_no_daemon_ran_is_removed_too(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     say_yaml(folder, "target: {slowdown: 1.1}\n")
@@ -54,7 +54,7 @@ def test_a_target_that_was_removed_while_no_daemon_ran_is_taken_back_too(folder:
     assert clock_mhz(folder) == 1410
 
 
-def test_a_restart_keeps_the_situation_and_publishes_nothing_new(folder: JobFolder, clock: Clock) -> None:
+def test_a_restart_keeps_the_plan_inputs_and_publishes_nothing_new(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2))
@@ -68,9 +68,7 @@ def test_a_restart_keeps_the_situation_and_publishes_nothing_new(folder: JobFold
     assert clock_mhz(folder) == 1410 - 15 - 150
 
 
-def test_a_restart_tells_the_scheduler_what_the_first_one_was_told_in_the_same_order(
-    folder: JobFolder, clock: Clock
-) -> None:
+def test_a_restart_repeats_all_calls_of_the_scheduler_in_the_same_order(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
@@ -79,13 +77,13 @@ def test_a_restart_tells_the_scheduler_what_the_first_one_was_told_in_the_same_o
     poll(coordinator, clock, 4)  # schedule 2, before schedule 1 was measured
     write_results(folder, 2, rank_infos(1, 2), time_s=2.0)
     poll(coordinator, clock, 2)
-    first = list(Heeding.told)
+    first = list(ReactingScheduler.calls)
     poll(coordinate(folder, clock), clock, 2)
-    assert Heeding.told == first
+    assert ReactingScheduler.calls == first
     assert first == [[1.0, 1.0], PlanInputs(target=Target(slowdown=1.1)), [2.0, 2.0]]
 
 
-def test_a_situation_that_changed_no_clocks_is_told_again_where_results_were_seen_in_it(
+def test_plan_inputs_that_changed_no_clocks_are_replayed_if_results_were_measured_under_them(
     folder: JobFolder, clock: Clock
 ) -> None:
     coordinator = coordinate(folder, clock)
@@ -94,13 +92,13 @@ def test_a_situation_that_changed_no_clocks_is_told_again_where_results_were_see
     poll(coordinator, clock, 4)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 2)
-    first = list(Heeding.told)
+    first = list(ReactingScheduler.calls)
     assert first == [PlanInputs(straggler=Straggler(slowdown=1.2)), [1.0, 1.0]]
     poll(coordinate(folder, clock), clock, 2)
-    assert Heeding.told == first
+    assert ReactingScheduler.calls == first
 
 
-def test_the_pace_of_pipelines_changes_the_situation_at_once(folder: JobFolder, clock: Clock) -> None:
+def test_iteration_times_of_pipelines_change_the_plan_inputs_at_once(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     for rank in (0, 1):
@@ -113,9 +111,7 @@ def test_the_pace_of_pipelines_changes_the_situation_at_once(folder: JobFolder, 
     assert index.source.plan_inputs.slow_pipelines == {1: 1.5}
 
 
-def test_the_pace_of_a_straggler_is_held_by_words_and_other_schedules_need_none(
-    folder: JobFolder, clock: Clock
-) -> None:
+def test_a_plan_for_a_straggler_needs_heartbeats_and_other_schedules_need_none(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     said = [folder.read_current()]
@@ -127,20 +123,20 @@ def test_the_pace_of_a_straggler_is_held_by_words_and_other_schedules_need_none(
             poll(coordinator, clock, seconds)
             said.append(folder.read_current())
     assert [round(current.lease_s) for current in said if current] == [0, 60, 60, 0, 0]
-    words = [current.heartbeat for current in said if current]
-    assert words[1] != words[2]
-    assert words[0] == words[3] == words[4] == 0
-    assert folder.schedule_numbers() == [0, 1, 2], "a word is no new schedule"
+    heartbeats = [current.heartbeat for current in said if current]
+    assert heartbeats[1] != heartbeats[2]
+    assert heartbeats[0] == heartbeats[3] == heartbeats[4] == 0
+    assert folder.schedule_numbers() == [0, 1, 2], "a heartbeat is not a new schedule"
 
 
-def test_a_scheduler_that_plans_for_long_is_given_word_for_longer(
+def test_while_a_scheduler_plans_for_long_its_schedule_gets_a_longer_lease(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plans_for_long(self: Heeding, plan_inputs: PlanInputs) -> None:
+    def plans_for_long(self: ReactingScheduler, plan_inputs: PlanInputs) -> None:
         clock.now += 100
         FrequencyScheduler.react(self, plan_inputs)
 
-    monkeypatch.setattr(Heeding, "react", plans_for_long)
+    monkeypatch.setattr(ReactingScheduler, "react", plans_for_long)
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     straggle(folder)
@@ -148,7 +144,7 @@ def test_a_scheduler_that_plans_for_long_is_given_word_for_longer(
     assert coordinator.lease[0] == pytest.approx(160, abs=1)
 
 
-def test_a_coordinator_that_has_no_scheduler_yet_gives_no_word(folder: JobFolder, clock: Clock) -> None:
+def test_a_coordinator_that_has_no_scheduler_yet_sends_no_heartbeat(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     straggle(folder)
@@ -172,7 +168,7 @@ def test_a_straggler_in_a_pipeline_that_is_not_there_is_refused(folder: JobFolde
     assert "rejected" in (folder.files.root / folder.path / "schedule.status.yaml").read_text()
 
 
-def test_a_refused_yaml_is_not_said_to_be_heeded_where_one_before_was(folder: JobFolder, clock: Clock) -> None:
+def test_a_refused_yaml_is_not_reported_as_applied_after_a_good_one(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     say_yaml(folder, "target: {slowdown: 1.1}\n")
     poll(coordinator, clock, 4)
@@ -183,7 +179,7 @@ def test_a_refused_yaml_is_not_said_to_be_heeded_where_one_before_was(folder: Jo
     assert "rejected" in status.read_text()
 
 
-def test_iterations_under_an_older_schedule_tell_nothing(folder: JobFolder, clock: Clock) -> None:
+def test_iterations_under_an_older_schedule_do_not_count(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2))

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 from clock import Clock
-from coordinator_jobs import ORDER, Heeding, coordinate, poll, say_yaml
+from coordinator_jobs import ORDER, ReactingScheduler, coordinate, poll, say_yaml
 from jobs import rank_infos, write_results, write_step
 
 from pfo_fs.errors import StoreError
@@ -17,31 +17,31 @@ from pfo_fs.store import JobFolder, bodies
 def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_show_yet(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Heeding, "purpose", "measure")
+    monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
     monkeypatch.setattr(
-        Heeding, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs
+        ReactingScheduler, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs
     )  # which says nothing of orders
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 60)
-    assert Heeding.told == []
+    assert ReactingScheduler.calls == []
     for rank in (0, 1):
         folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
     poll(coordinator, clock, 2)
-    assert Heeding.told == [[1.0, 1.0]]
+    assert ReactingScheduler.calls == [[1.0, 1.0]]
 
 
-def test_results_do_not_wait_for_ever_for_orders(
+def test_results_wait_for_orders_a_limited_time(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Heeding, "purpose", "measure")
-    monkeypatch.setattr(Heeding, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs)
+    monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
+    monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", FrequencyScheduler._for_plan_inputs)
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     poll(coordinator, clock, 100)
-    assert Heeding.told == [[1.0, 1.0]]
+    assert ReactingScheduler.calls == [[1.0, 1.0]]
 
 
 def test_results_that_change_nothing_make_no_new_number(folder: JobFolder, clock: Clock) -> None:
@@ -49,11 +49,11 @@ def test_results_that_change_nothing_make_no_new_number(folder: JobFolder, clock
     poll(coordinator, clock, 2)
     write_results(folder, 0, rank_infos(1, 2), time_s=0.0)
     poll(coordinator, clock, 5)
-    assert Heeding.told == [[0.0, 0.0]]
+    assert ReactingScheduler.calls == [[0.0, 0.0]]
     assert folder.schedule_numbers() == [0]
 
 
-def test_results_that_were_lost_are_measured_again_but_not_for_ever(folder: JobFolder, clock: Clock) -> None:
+def test_results_that_were_lost_are_measured_again_a_limited_number_of_times(folder: JobFolder, clock: Clock) -> None:
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
     for step in range(0, 4000, 10):
@@ -66,14 +66,14 @@ def test_results_that_were_lost_are_measured_again_but_not_for_ever(folder: JobF
     assert "rank 1 measured nothing under schedule 2, nor when it was repeated" in coordinator.message
     write_results(folder, 2, rank_infos(1, 2)[1:])
     poll(coordinator, clock, 2)
-    assert Heeding.told == [[1.0, 1.0]]
+    assert ReactingScheduler.calls == [[1.0, 1.0]]
     assert coordinator.message == ""
 
 
 def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_the_window(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Heeding, "purpose", "measure")
+    monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
     write_step(folder, 0, number=-1)
     poll(coordinate(folder, clock), clock, 2)
     index = folder.read_index(0)
@@ -135,6 +135,6 @@ def test_a_result_that_cannot_be_read_is_left_out(
     write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
     (folder.files.root / folder.path / "prof" / "0" / "1.json").write_text("junk")
     poll(coordinator, clock, 2)
-    assert Heeding.told == [[1.0]]
+    assert ReactingScheduler.calls == [[1.0]]
     assert coordinator.state == "running"
     assert "left out" in caplog.text

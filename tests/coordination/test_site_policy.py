@@ -36,7 +36,7 @@ def test_a_file_that_asks_for_nothing_allows_everything(tmp_path: Path, content:
     assert site(tmp_path, content) == SitePolicy("auto")
 
 
-def test_daemon_only_can_be_said(tmp_path: Path) -> None:
+def test_the_file_can_ask_for_daemon_only(tmp_path: Path) -> None:
     assert site(tmp_path, "coordination: daemon-only\n") == DAEMON_ONLY
 
 
@@ -53,7 +53,7 @@ def test_daemon_only_can_be_said(tmp_path: Path) -> None:
         ("#" * 20_000, "at most"),
     ],
 )
-def test_a_file_that_is_not_valid_counts_as_the_strictest_and_says_why(
+def test_a_file_that_is_not_valid_counts_as_daemon_only_and_the_reason_is_kept(
     tmp_path: Path, content: str, problem: str
 ) -> None:
     found = site(tmp_path, content)

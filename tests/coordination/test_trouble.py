@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from clock import Clock
-from coordinator_jobs import Heeding, clock_mhz, coordinate, poll, say_yaml, straggle
+from coordinator_jobs import ReactingScheduler, clock_mhz, coordinate, poll, say_yaml, straggle
 from jobs import rank_infos, write_results
 
 from pfo_fs.coordination import Coordinator
@@ -27,7 +27,7 @@ def test_a_schedule_in_the_middle_that_cannot_be_read_any_more_starts_the_schedu
     assert clock_mhz(folder) == 1410 - 3 * 15
     (folder.files.root / folder.path / "sched" / "1" / "index.json").write_text("damaged")
     poll(coordinate(folder, clock), clock, 2)
-    assert Heeding.told == [], "results are not handed to a scheduler that has not asked for them"
+    assert ReactingScheduler.calls == [], "results are not handed to a scheduler that has not asked for them"
     assert folder.schedule_numbers()[-1] == 4
     assert clock_mhz(folder) == 1410
 
@@ -63,7 +63,7 @@ def test_another_scheduler_does_not_take_over_what_one_before_has_made(folder: J
     assert index is not None
     assert folder.read_schedule(index, rank_infos(1, 2)[0]) is None, "all clocks are left alone"
     poll(coordinate(folder, clock), clock, 2)
-    assert Heeding.told == []
+    assert ReactingScheduler.calls == []
     assert clock_mhz(folder) == 1410
 
 
@@ -111,7 +111,7 @@ def test_half_a_surrogate_pair_in_the_yaml_is_a_problem_of_the_yaml(folder: JobF
     assert coordinator.message == ""
 
 
-def test_a_yaml_that_the_daemon_may_not_read_is_refused_and_says_so(
+def test_a_yaml_that_the_daemon_may_not_read_is_refused_with_the_reason(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(_: object) -> None:
@@ -127,7 +127,7 @@ def test_a_yaml_that_the_daemon_may_not_read_is_refused_and_says_so(
     assert "Permission denied; let the daemon's user read it" in current.yaml_problem
 
 
-def test_news_that_cannot_be_written_is_logged_once(
+def test_a_status_that_cannot_be_written_is_logged_once(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object) -> None:
@@ -136,9 +136,11 @@ def test_news_that_cannot_be_written_is_logged_once(
     caplog.set_level("INFO")
     coordinator = coordinate(folder, clock)
     monkeypatch.setattr(JobFolder, "write_current", fails)
-    request = Heeding._for_plan_inputs
+    request = ReactingScheduler._for_plan_inputs
     monkeypatch.setattr(
-        Heeding, "_for_plan_inputs", lambda self, yielded: replace(request(self, yielded), message="it goes on")
+        ReactingScheduler,
+        "_for_plan_inputs",
+        lambda self, yielded: replace(request(self, yielded), message="it goes on"),
     )
     poll(coordinator, clock, 30)
     assert caplog.text.count("it goes on") == 1

@@ -74,10 +74,10 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
-        (["--selector", "best"], "--selector is one of max-slowdown, energy, time, zeus-cost"),
-        (["--selector", "max-slowdown"], "needs a --factor"),
+        (["--selector", "best"], "--selector must be one of max-slowdown, energy, time, zeus-cost"),
+        (["--selector", "max-slowdown"], "needs --factor"),
         (["--selector", "max-slowdown", "--factor", "0.9"], "1.05 allows 5 %"),
         (["--selector", "energy", "--factor", "1.1"], "--factor belongs to --selector max-slowdown"),
         (["--eta-knob", "2"], "between 0 (time) and 1 (energy)"),
@@ -86,14 +86,16 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
         (["-o", "{folder}/p.unknown"], "cannot be written"),
     ],
 )
-def test_wrong_options_end_with_a_message_that_says_what_to_do(profile: Path, arguments: list[str], words: str) -> None:
+def test_wrong_options_end_with_a_message_that_tells_what_to_do(
+    profile: Path, arguments: list[str], message: str
+) -> None:
     code, _, text = run(profile, *(argument.format(folder=profile.parent) for argument in arguments))
     assert code == 1
-    assert words in text
+    assert message in text
     assert "Traceback" not in text
 
 
-def test_a_file_that_is_not_there_or_no_profile_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_file_or_one_that_is_not_a_profile_is_an_error(tmp_path: Path) -> None:
     code, _, text = run(tmp_path / "nothing.json")
     assert (code, "No such file" in text) == (1, True)
     (tmp_path / "p.json").write_text('{"measurements": [[1, 2]]}')

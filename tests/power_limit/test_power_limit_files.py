@@ -62,7 +62,7 @@ def test_a_profile_is_the_same_after_writing_and_reading(measurements: list[pl.P
 
 
 @given(st.one_of(st.text(), st.binary()))
-def test_no_text_does_more_than_raise_our_error(text: str | bytes) -> None:
+def test_any_text_is_a_profile_or_a_plan_error(text: str | bytes) -> None:
     with pytest.raises(PlanError, match=r"^p\.json "):
         pl.parse_profile(text, "p.json")
 
@@ -80,7 +80,7 @@ def test_no_text_does_more_than_raise_our_error(text: str | bytes) -> None:
         ('{"measurements": [' + ", ".join(2 * ['{"power_limit": 150, "energy": 1, "time": 1}']) + "]}", "150 W twice"),
     ],
 )
-def test_a_malformed_profile_is_an_error_that_says_where(
+def test_a_malformed_profile_is_an_error_that_names_the_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str
 ) -> None:
     path = tmp_path / "p.json"
@@ -91,7 +91,7 @@ def test_a_malformed_profile_is_an_error_that_says_where(
 
 
 @pytest.mark.parametrize("size", [10, 3 << 20])
-def test_a_file_that_is_no_profile_is_an_error_and_stays_what_it_is(
+def test_a_file_that_is_not_a_profile_is_an_error_and_is_not_changed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
 ) -> None:
     path = tmp_path / "model.safetensors"
@@ -117,11 +117,11 @@ def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 
 def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path, wait_for: WaitFor) -> None:
     path = tmp_path / "p.json"
-    path.write_text("somebody's")
+    path.write_text("not a profile")
     files = ProfileFiles(path, None, "key", timeout_s=0.0)
     files.save([measured(100)])
     files.close()
-    assert path.read_text() == "somebody's"
+    assert path.read_text() == "not a profile"
     path.unlink()
     files = ProfileFiles(path, None, "key", timeout_s=0.0)
     files.save([measured(100)])
@@ -247,7 +247,7 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
         assert folder.updates() == ([], [], [])
 
 
-def test_whoever_publishes_a_result_is_told_the_one_that_came_first(tmp_path: Path) -> None:
+def test_a_job_that_publishes_its_choice_gets_the_one_that_came_first(tmp_path: Path) -> None:
     one, two, three = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(3))
     first = PowerLimitChoice(selector="Energy()", power_limit=250)
     assert two.publish_choice(first) == first
@@ -270,7 +270,7 @@ def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
     assert PowerLimitFolder(Files(tmp_path / "shared", create=True), "key").updates().choices[0].power_limit == 300
 
 
-def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
+def test_limits_that_other_jobs_have_begun_with_are_reported(tmp_path: Path) -> None:
     one, two = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(2))
     one.announce(300)
     two.announce(300)
@@ -279,7 +279,7 @@ def test_limits_that_were_begun_with_are_told(tmp_path: Path) -> None:
     assert one.updates().begun_w == []
 
 
-def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
+def test_files_that_are_not_records_are_passed_over(tmp_path: Path) -> None:
     folder = PowerLimitFolder(Files(tmp_path / "shared", create=True), "key")
     folder.publish(measured(300))
     place = tmp_path / "shared" / "power-limit" / "key"
@@ -292,7 +292,7 @@ def test_what_is_no_record_of_ours_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["../x", "", "a/b"])
-def test_keys_that_are_no_folder_names_are_refused(tmp_path: Path, key: str) -> None:
+def test_keys_that_are_not_folder_names_are_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(StoreError):
         PowerLimitFolder(Files(tmp_path / "shared", create=True), key)
 
@@ -344,7 +344,7 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
         job.close()
 
 
-def test_jobs_that_choose_before_they_hear_of_each_other_end_with_the_choice_that_came_first(
+def test_jobs_that_choose_at_the_same_time_end_with_the_choice_that_came_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait_for: WaitFor
 ) -> None:
     folder = tmp_path / "shared" / "power-limit"
@@ -377,9 +377,7 @@ def test_a_full_sweep_is_not_content_with_the_choice_of_a_search_that_measured_l
     full.close()
 
 
-def test_choices_of_selectors_that_say_nothing_of_themselves_are_not_shared(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_choices_of_selectors_without_a_repr_are_not_shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Lowest(pl.OptimumSelector):
         def select(self, measurements: Any) -> int:
             return min(m.power_limit for m in measurements)
@@ -392,7 +390,7 @@ def test_choices_of_selectors_that_say_nothing_of_themselves_are_not_shared(
     assert not list(tmp_path.rglob("result-*.json"))
 
 
-def test_a_directory_that_does_not_say_whose_choice_counts_is_not_waited_for(
+def test_a_job_does_not_wait_for_a_directory_that_does_not_answer_its_choice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
@@ -456,7 +454,7 @@ JOB = textwrap.dedent("""
 
 
 @pytest.mark.slow
-def test_real_jobs_share_and_one_that_is_killed_leaves_nobody_waiting(tmp_path: Path, processes: Any) -> None:
+def test_real_jobs_share_and_do_not_wait_for_one_that_is_killed(tmp_path: Path, processes: Any) -> None:
     victim, *jobs = (processes.python("-c", JOB, name, str(tmp_path / "shared")) for name in "abc")
     victim.stdout.readline()
     victim.kill()

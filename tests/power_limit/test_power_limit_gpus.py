@@ -88,7 +88,7 @@ def test_a_limit_that_changes_while_an_instruction_runs_changes_the_rest_of_it()
     assert (ended_ns - changed_ns) / 1e9 == pytest.approx((1 - share) * slow_s, abs=0.002)
 
 
-def test_limits_beyond_the_range_are_refused_and_the_one_in_force_is_told() -> None:
+def test_limits_beyond_the_range_are_refused_with_the_range() -> None:
     gpu = SimulatedGpu("a")
     assert gpu.power_limit_range_w() == A100.power_limits_w
     assert gpu.power_limit_w() == 500
@@ -118,7 +118,7 @@ def test_where_there_is_no_gpu_there_is_no_limit() -> None:
 # ---- through the clock process
 
 
-def test_limits_are_set_and_at_the_close_back_to_what_was_there_before(open_limited: Open, sim_dir: Path) -> None:
+def test_limits_are_set_and_restored_at_the_close(open_limited: Open, sim_dir: Path) -> None:
     SimulatedGpu("a").set_power_limit_w(450)  # the site's own, say
     (sim_dir / "a.log").unlink()
     gpu = open_limited()
@@ -145,7 +145,7 @@ def test_what_was_not_changed_is_not_set_back(open_limited: Open, sim_dir: Path)
 
 
 def kill_all(gpu: LimitedGpu) -> None:
-    """Kills the clock process with nobody to notice, as when a whole job is killed."""
+    """Kills the clock process and all that would notice, as when a whole job is killed."""
     gpu._clocks._lost = True
     assert gpu._clocks._process is not None
     gpu._clocks._process.kill()
@@ -166,7 +166,7 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
     assert not list(sim_dir.glob("power-limit-*"))
 
 
-def test_a_limit_that_somebody_has_set_after_a_killed_job_is_kept(
+def test_a_limit_that_another_process_has_set_after_a_killed_job_is_kept(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor
 ) -> None:
     gpu = at_200_w(open_limited, sim_dir, wait_for)
@@ -180,7 +180,7 @@ def test_a_limit_that_somebody_has_set_after_a_killed_job_is_kept(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"before_w": "x", "set_w": 500}', '{"before_w": 9e9, "set_w": 500}'])
-def test_a_note_that_is_none_counts_for_nothing(open_limited: Open, sim_dir: Path, text: str) -> None:
+def test_a_note_that_is_not_valid_is_not_used(open_limited: Open, sim_dir: Path, text: str) -> None:
     (sim_dir / "power-limit-SIM-a.json").write_text(text)
     gpu = open_limited()
     gpu.range_w()
@@ -197,7 +197,7 @@ def test_no_permission_is_a_reason(open_limited: Open, monkeypatch: pytest.Monke
     assert "may not set" in gpu.problem
 
 
-def test_a_limit_that_cannot_be_set_gives_the_old_one_back_and_is_told(
+def test_a_limit_that_cannot_be_set_is_reported_and_the_old_one_restored(
     open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:3")
@@ -236,9 +236,7 @@ def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
     wait_for(lambda: limits_set(sim_dir)[-1] == 500)
 
 
-def test_sigterm_to_the_clock_process_gives_the_limit_back_for_good(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor
-) -> None:
+def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
     gpu = at_200_w(open_limited, sim_dir, wait_for)
     assert gpu.pid is not None
     os.kill(gpu.pid, signal.SIGTERM)
@@ -273,7 +271,7 @@ def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Pa
     assert gpu.check() == ""
 
 
-def test_before_a_limit_is_set_stands_in_the_note_what_it_was(
+def test_the_old_limit_is_noted_before_a_new_one_is_set(
     open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:2")
@@ -289,7 +287,7 @@ def test_before_a_limit_is_set_stands_in_the_note_what_it_was(
     theirs.close()
 
 
-def test_a_driver_that_hangs_is_waited_for_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = open_limited()
     gpu.range_w()
     assert gpu.pid is not None
@@ -427,7 +425,7 @@ def test_without_permission_there_is_one_warning_and_training_goes_on(
     assert "may not set power limits" in caplog.text
 
 
-def test_a_failure_in_between_gives_the_limit_back_with_one_warning(
+def test_a_failure_in_between_restores_the_limit_with_one_warning(
     sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:3")

@@ -139,7 +139,7 @@ def test_ranks_share_with_other_jobs_through_rank_0_and_the_default_cost_counts_
         assert result["first"]["measured"] > result["second"]["measured"] == 0
 
 
-def test_ranks_out_of_step_leave_limits_alone_and_do_not_wait_for_each_other_for_ever(
+def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(
     job: tuple[Path, Results],
 ) -> None:
     """One waits for the other's measurement, which waits for the first one's gradients."""

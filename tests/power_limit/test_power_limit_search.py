@@ -91,7 +91,7 @@ def test_the_choice_is_that_of_the_full_sweep_or_costs_1_percent_more_at_most_in
     profile_steps=st.integers(1, 60),
     data=st.data(),
 )
-def test_whatever_the_numbers_every_search_ends_and_measures_no_limit_twice(
+def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
     count: int, warmup_steps: int, profile_steps: int, data: Any
 ) -> None:
     limits_w = list(range(10 * count, 0, -10))
@@ -176,7 +176,7 @@ def test_drift_takes_two_windows_in_a_row() -> None:
     assert drifted == [False, True]
 
 
-def test_pauses_between_steps_are_no_drift() -> None:
+def test_pauses_between_steps_are_not_drift() -> None:
     watch = DriftWatch(0.2, settle_steps=0, window_steps=5)
     now_s = 0.0
     for _ in range(20):

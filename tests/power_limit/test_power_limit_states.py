@@ -162,7 +162,7 @@ def test_without_warm_up_a_limit_is_measured_at_once(monkeypatch: pytest.MonkeyP
         ({"reprofile_drift": 0.0}, "reprofile_drift"),
     ],
 )
-def test_arguments_that_cannot_be_right_are_errors(
+def test_arguments_that_are_not_valid_are_errors(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -32,7 +32,7 @@ THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_
 Wait = Callable[..., Any]
 
 
-def told(root: Path) -> bodies.DaemonBody | None:
+def leader_record(root: Path) -> bodies.DaemonBody | None:
     return SharedDirectory(Files(root, create=True)).read_daemon()
 
 
@@ -65,7 +65,7 @@ def test_a_job_gets_its_schedules_from_a_daemon(tmp_path: Path, processes: Proce
     plan.write_text(plan_text(2, 4, 1200))
     root = tmp_path / "pfo"
     processes.daemon(root, "--scheduler", "PointSolution", "--scheduler-args", json.dumps({"solution_path": str(plan)}))
-    wait_for(lambda: told(root), what="a leader")
+    wait_for(lambda: leader_record(root), what="a leader")
     folder = make_job(root, 2)
     register(folder, rank_infos(2))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
@@ -77,12 +77,12 @@ def test_a_job_gets_its_schedules_from_a_daemon(tmp_path: Path, processes: Proce
 def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     arguments = ("--scheduler", "schedulers:ThreeSteps", "--lease-timeout", "1")
     first = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
-    wait_for(lambda: told(tmp_path), what="a leader")
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
     second = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, infos)
     wait_for(lambda: number_of(folder) == 0, what="schedule 0")
-    leader = told(tmp_path)
+    leader = leader_record(tmp_path)
     assert leader is not None
     assert leader.pid == first.pid
     first.send_signal(signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processe
     began = time.monotonic()
     wait_for(lambda: number_of(folder) == 1, timeout_s=10, what="schedule 1 from the standby")
     assert time.monotonic() - began < 8
-    leader = told(tmp_path)
+    leader = leader_record(tmp_path)
     assert leader is not None
     assert (leader.pid, leader.generation) == (second.pid, 2)
 
@@ -98,30 +98,30 @@ def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processe
 def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     """As after a partition: its lock is still held, so the standby goes by the silence of the counter."""
     first = processes.daemon(tmp_path, "--lease-timeout", "1")
-    wait_for(lambda: told(tmp_path), what="a leader")
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
     first.send_signal(signal.SIGSTOP)
     second = processes.daemon(tmp_path, "--lease-timeout", "1")
-    wait_for(lambda: told(tmp_path).pid == second.pid, what="the takeover")  # type: ignore[union-attr]
+    wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the takeover")  # type: ignore[union-attr]
     first.send_signal(signal.SIGCONT)
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
-    counter = told(tmp_path).counter  # type: ignore[union-attr]
-    wait_for(lambda: told(tmp_path).counter > counter + 2, what="heartbeats")  # type: ignore[union-attr]
-    assert told(tmp_path).pid == second.pid  # type: ignore[union-attr]
-    wait_for(lambda: folder.read_current().generation == 2, what="the new leader's word")  # type: ignore[union-attr]
+    counter = leader_record(tmp_path).counter  # type: ignore[union-attr]
+    wait_for(lambda: leader_record(tmp_path).counter > counter + 2, what="heartbeats")  # type: ignore[union-attr]
+    assert leader_record(tmp_path).pid == second.pid  # type: ignore[union-attr]
+    wait_for(lambda: folder.read_current().generation == 2, what="the new leader's first record")  # type: ignore[union-attr]
 
 
 def test_sigterm_stops_a_daemon_cleanly_and_hands_over_at_once(
     tmp_path: Path, processes: Processes, wait_for: Wait
 ) -> None:
     first = processes.daemon(tmp_path, "--lease-timeout", "60")
-    wait_for(lambda: told(tmp_path), what="a leader")
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
     first.send_signal(signal.SIGTERM)
     assert first.wait(10) == 0
-    assert told(tmp_path).stopped  # type: ignore[union-attr]
+    assert leader_record(tmp_path).stopped  # type: ignore[union-attr]
     second = processes.daemon(tmp_path, "--lease-timeout", "60")
-    wait_for(lambda: told(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
+    wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
 
 
 def test_a_broken_job_does_not_touch_the_others(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
@@ -150,17 +150,17 @@ def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jo
     arguments = ("--scheduler", "schedulers:Thoughtful", "--lease-timeout", "1")
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(gate)}
     processes.daemon(tmp_path / "pfo", *arguments, env=environment)
-    wait_for(lambda: told(tmp_path / "pfo"), what="a leader")
+    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
     processes.daemon(tmp_path / "pfo", *arguments, env=environment)
     slow = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
     quick = make_job(tmp_path / "pfo", 2)
     for folder in (slow, quick):
         register(folder, rank_infos(2))
     wait_for(lambda: number_of(quick) == 0, what="the other job's schedule")
-    leader = told(tmp_path / "pfo")
+    leader = leader_record(tmp_path / "pfo")
     assert leader is not None
-    wait_for(lambda: (now := told(tmp_path / "pfo")) and now.counter >= leader.counter + 5, what="heartbeats")
-    newest = told(tmp_path / "pfo")
+    wait_for(lambda: (now := leader_record(tmp_path / "pfo")) and now.counter >= leader.counter + 5, what="heartbeats")
+    newest = leader_record(tmp_path / "pfo")
     assert newest is not None
     assert newest.generation == leader.generation, "the standby has no reason to take over"
     assert number_of(slow) == -1
@@ -186,21 +186,19 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
     thread = threading.Thread(target=daemon.run, daemon=True)
     thread.start()
     wait_for(lambda: number_of(folder) == 0, what="the schedule")
-    beats = told(tmp_path)
+    beats = leader_record(tmp_path)
     assert beats is not None
     looks.clear()
-    wait_for(lambda: (now := told(tmp_path)) and now.counter >= beats.counter + 3, what="three heartbeats")
+    wait_for(lambda: (now := leader_record(tmp_path)) and now.counter >= beats.counter + 3, what="three heartbeats")
     daemon.stop()
     thread.join(10)
     assert len(looks) < 40, "four a second, or so"
 
 
-def test_a_daemon_that_plans_ends_at_once_when_it_is_told_to(
-    tmp_path: Path, processes: Processes, wait_for: Wait
-) -> None:
+def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
     daemon = processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
-    wait_for(lambda: told(tmp_path / "pfo"), what="a leader")
+    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
     folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
     register(folder, rank_infos(2))
     wait_for(lambda: folder.read_coordinator(), what="the claim")
@@ -230,7 +228,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     monkeypatch.setattr(SlowFirst, "made", [])
     monkeypatch.setattr(SlowFirst, "go_on", threading.Event())
     start_daemon(tmp_path, scheduler="schedulers:SlowFirst", watch="poll", poll_interval=0.05, lease_timeout=0.3)
-    wait_for(lambda: told(tmp_path), what="a leader")
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))
     wait_for(lambda: SlowFirst.made, what="the first plan")
@@ -246,7 +244,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     assert folder.schedule_numbers() == [0]
 
 
-def test_a_daemon_that_claims_and_then_cannot_say_so_leads_as_soon_as_the_directory_answers(
+def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_the_directory_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
 ) -> None:
     failures: list[int] = []
@@ -266,7 +264,7 @@ def test_a_daemon_that_claims_and_then_cannot_say_so_leads_as_soon_as_the_direct
     monkeypatch.setattr(SharedDirectory, "write_daemon", fails_once)
     monkeypatch.setattr(Watcher, "start", noted_start)
     start_daemon(tmp_path, scheduler="Manual", watch="events")
-    wait_for(lambda: told(tmp_path), what="the heartbeat")
+    wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
     wait_for(lambda: True in listening, what="file-system events")
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))
@@ -279,13 +277,13 @@ def test_a_planted_generation_far_ahead_deposes_no_daemon_and_keeps_none_from_le
     tmp_path: Path, processes: Processes, wait_for: Wait, content: bytes
 ) -> None:
     first = processes.daemon(tmp_path, "--lease-timeout", "0.5")
-    wait_for(lambda: told(tmp_path), what="a leader")
+    wait_for(lambda: leader_record(tmp_path), what="a leader")
     (tmp_path / "leaders" / "999999999.json").write_bytes(content)
-    counter = told(tmp_path).counter  # type: ignore[union-attr]
-    wait_for(lambda: told(tmp_path).counter >= counter + 4, what="heartbeats")  # type: ignore[union-attr]
+    counter = leader_record(tmp_path).counter  # type: ignore[union-attr]
+    wait_for(lambda: leader_record(tmp_path).counter >= counter + 4, what="heartbeats")  # type: ignore[union-attr]
     first.send_signal(signal.SIGKILL)
     second = processes.daemon(tmp_path, "--lease-timeout", "0.5")
-    wait_for(lambda: told(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
+    wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
@@ -315,7 +313,7 @@ def test_a_live_daemon_claims_new_jobs_while_all_others_are_planned_for(
 ) -> None:
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
     processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
-    wait_for(lambda: told(tmp_path / "pfo"), what="a leader")
+    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
     for number in range(50):
         folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": f"thinks{number}"})
         register(folder, rank_infos(2))

@@ -67,7 +67,7 @@ def test_a_schedule_that_holds_for_some_steps_ends_by_itself_on_the_rank(
     assert caplog.text.count("no new schedule has come for 3 steps") == 1
 
 
-def test_the_pace_of_a_straggler_ends_when_its_lease_is_not_renewed(
+def test_a_plan_for_a_straggler_ends_when_its_lease_is_not_renewed(
     opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]
 ) -> None:
     hear(opt, schedule(50))
@@ -82,7 +82,7 @@ def test_the_pace_of_a_straggler_ends_when_its_lease_is_not_renewed(
     assert step_mhz(opt) == 900, "other schedules stay for ever"
 
 
-def test_a_directory_that_answers_again_does_not_bring_the_pace_of_a_straggler_back(opt: PFOFileOptimizer) -> None:
+def test_a_directory_that_answers_again_does_not_bring_a_stragglers_plan_back(opt: PFOFileOptimizer) -> None:
     hear(opt, schedule(50))
     assert step_mhz(opt) == 900
     hear(opt, LeaseRenewed(lease_s=1e-9))
@@ -94,7 +94,7 @@ def test_a_directory_that_answers_again_does_not_bring_the_pace_of_a_straggler_b
     assert step_mhz(opt) == 900
 
 
-def test_a_clock_process_that_dies_is_told_to_the_helper_once(
+def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(
     opt: PFOFileOptimizer, wait_for: Callable[..., Any]
 ) -> None:
     client = opt._link.client

@@ -182,7 +182,9 @@ def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
     assert len([1 for log in job.clock_logs().values() if {"lock"} <= {line["action"] for line in log}]) == 4
 
 
-def test_a_killed_trainer_gives_its_clocks_back_and_ends_its_job(start_job: Callable[..., Job], wait_for: Wait) -> None:
+def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
+    start_job: Callable[..., Job], wait_for: Wait
+) -> None:
     job = start_job(2, {"mesh": {"pp": 2}})
     with told_on_failure(job):
         wait_for(all_made(job, 2), 60, "both ranks")
@@ -224,7 +226,7 @@ def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("coordination", ["daemon", "local"])
-def test_ranks_leave_the_pace_of_a_straggler_when_who_schedules_is_gone_and_take_it_up_again(
+def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resume_it_with_the_next_one(
     coordination: str, start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
 ) -> None:
     setting = {"PFO_FS_SCHEDULER": "schedulers:FollowsStraggler", "PFO_FS_STRAGGLER_TIMEOUT": "3"}
@@ -327,7 +329,7 @@ def test_a_directory_that_cannot_be_used_leaves_training_alone(start_job: Callab
         assert "Not a directory" in said[0]
 
 
-def test_degrees_that_do_not_match_the_world_size_are_an_error_that_says_so(start_job: Callable[..., Job]) -> None:
+def test_degrees_that_do_not_match_the_world_size_are_an_error(start_job: Callable[..., Job]) -> None:
     job = start_job(2, {"mesh": {"pp": 2}, "pp_degree": 3, "steps": 1})
     job.finish(60)
     errors = [line["error"] for line in job.having("error")]

@@ -42,7 +42,7 @@ def test_two_jobs_of_one_second_get_two_folders(tmp_path: Path) -> None:
     assert SharedDirectory(Files(tmp_path)).job_ids() == sorted(ids)
 
 
-def test_a_rank_that_registers_twice_is_told_who_was_first(tmp_path: Path) -> None:
+def test_a_rank_that_registers_twice_gets_an_error_that_names_the_first_process(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1)
     body = bodies.RankBody(rank_info=rank_infos(1)[0], nonce="first", host="node7", pid=42)
     folder.register_rank(body)
@@ -165,7 +165,7 @@ def test_two_hosts_that_see_one_directory_agree_on_its_id(tmp_path: Path) -> Non
     SharedDirectory.open(tmp_path / "pfo").check_same(first.directory_id())
 
 
-def test_a_host_that_sees_another_directory_is_told_to_look_at_its_mounts(tmp_path: Path) -> None:
+def test_a_host_that_sees_another_directory_gets_an_error_that_asks_about_its_mount(tmp_path: Path) -> None:
     here, there = (SharedDirectory.open(tmp_path / name, create=True) for name in ("here", "there"))
     with pytest.raises(StoreError, match=rf"another directory at {tmp_path}/here .*mounted") as caught:
         here.check_same(there.directory_id())

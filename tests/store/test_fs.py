@@ -164,7 +164,7 @@ def test_a_claim_without_links_that_stops_half_way_is_completed_by_the_next_proc
     assert Files(tmp_path, calls=NoLinks()).claim("a.json", b"first") != later
 
 
-def test_an_empty_folder_of_a_claim_that_died_blocks_nobody(tmp_path: Path) -> None:
+def test_an_empty_folder_of_a_dead_process_blocks_no_claim(tmp_path: Path) -> None:
     (tmp_path / ".pfo-claim-a.json").mkdir()
     assert Files(tmp_path, calls=NoLinks()).claim("a.json", b"mine")
     assert (tmp_path / "a.json").read_bytes() == b"mine"
@@ -309,7 +309,7 @@ def test_a_broken_mount_is_not_taken_for_an_empty_folder(tmp_path: Path) -> None
         Files(tmp_path, calls=Faulty(1, errno.ESTALE, times=1000)).read("a", 10)
 
 
-def test_a_root_that_vanished_is_unavailable_and_comes_back(tmp_path: Path) -> None:
+def test_a_root_that_is_missing_for_a_while_is_unavailable_until_it_is_back(tmp_path: Path) -> None:
     root = tmp_path / "pfo"
     files = Files(root, create=True)
     files.publish("a", b"1")
@@ -358,7 +358,7 @@ def test_a_planted_fifo_does_not_hang_the_reader(tmp_path: Path) -> None:
         Files(tmp_path).read("a", 10)
 
 
-def test_a_directory_open_to_everybody_is_refused(tmp_path: Path) -> None:
+def test_a_directory_open_to_all_users_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(StoreError, match="chmod o-w"):
         Files(tmp_path)
@@ -382,7 +382,7 @@ def test_modes_come_from_the_folder_and_not_from_the_umask(tmp_path: Path, umask
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make another user's file")
-def test_a_strangers_file_is_not_read(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("planted")
     os.chown(tmp_path / "a", 12345, 12345)
     with pytest.raises(StoreError, match="belongs to user 12345"):

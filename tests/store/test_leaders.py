@@ -57,7 +57,7 @@ def test_a_planted_name_neither_deposes_a_leader_nor_keeps_others_from_leading(
     assert fresh(shared).last_generation() < take_over(fresh(shared)) < 20
 
 
-def test_a_valid_record_with_an_absurd_number_is_not_believed(shared: SharedDirectory) -> None:
+def test_a_valid_record_with_an_absurd_number_is_left_out(shared: SharedDirectory) -> None:
     take_over(shared)
     plant(shared, "999999999.json", record(999_999_999))
     assert fresh(shared).last_generation() == 1

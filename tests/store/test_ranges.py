@@ -60,7 +60,7 @@ def test_a_record_with_an_absurd_number_is_refused(tmp_path: Path, key: str, val
 
 
 @pytest.mark.parametrize("token", ["1e308", "1e999", "NaN", "Infinity", "0", "-1", "61"])
-def test_a_daemon_that_asks_for_absurd_waits_is_not_believed(tmp_path: Path, token: str) -> None:
+def test_a_daemon_record_with_absurd_intervals_is_refused(tmp_path: Path, token: str) -> None:
     shared, folder = make_directory(tmp_path)
     place = next(place for place in places(folder) if place.kind == "daemon")
     document = load(tmp_path, place)
