@@ -28,7 +28,7 @@ STAGES, MICROBATCHES = 8, 96
 
 
 def oracle(truth: ModelTruth, switch_time_s: float) -> Plan:
-    """The plan for no slowdown of someone who knows the truth."""
+    """The plan for no slowdown, made from the true times and powers."""
     pipeline = make_pipeline("1f1b", STAGES, MICROBATCHES)
     kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
     profile = Profile({kind: [truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz] for kind in kinds})
@@ -99,7 +99,7 @@ def unknown(gpu: str, seeds: int, iterations: int) -> dict[str, object]:
 
 
 def straggler(gpu: str, iterations: int, pipelines: int = 16, slowdown: float = 1.2, length: int = 400) -> None:
-    """Of many pipelines one is slow for a while; what is saved over that, against somebody who knows it in advance.
+    """Of many pipelines one is slow for a while; what is saved meanwhile, against a scheduler that knew it in advance.
 
     The oracle plans with the truth and changes plans at the right iteration, and clock changes cost it nothing. All
     is evaluated without noise, as energy of an iteration: before the straggler is noticed, and with what is in force.

@@ -67,11 +67,11 @@ def plan(
 ) -> None:
     """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
 
-    Give one of --slowdown, --deadline, --straggler, --energy, --power and --frontier. Without any of them, the plan has
-    the least energy that needs no more time than all instructions at the highest clock.
-
-    The table compares the plan with simpler ones that get the same time, and its gap tells how far it can be from the
-    best. An interrupted --frontier continues when the same command is run again.
+    Give one of --slowdown, --deadline, --straggler, --energy, --power and --frontier.
+    Without any of them, the plan takes no more time than all instructions at the highest clock.
+    The table compares the plan with simpler ones that get the same time.
+    Its gap tells how far the plan can be from the best.
+    An interrupted --frontier continues when the same command is run again.
     """
     from pfo_fs.cli import planning
     from pfo_fs.planner import all_maximum
@@ -142,7 +142,7 @@ def plan(
     if power is not None and rows[-1][1].average_power_w < 0.97 * power:
         err.print(f"even the fastest plan draws less than {power:g} W (all GPUs of the pipeline together)")
     if written:
-        others = f" and {len(written) - 1} more files" if len(written) > 1 else ""
+        others = f" and {len(written) - 1} more in that folder" if len(written) > 1 else ""
         out.print(f"written: {written[0]}{others}", soft_wrap=True)
 
 

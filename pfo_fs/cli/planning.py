@@ -287,7 +287,7 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             "" if plan.gap is None else f"{plan.gap:.3%}",
             f"{len(plan.changes)}",
         )
-    lines = ["gap: no plan of that time can save more than this; changes: clock changes in one iteration"]
+    lines = ["gap: how far the energy can be above the least possible; changes: of clocks"]
     if plans and plans[-1].straggler_s is not None:
         lines.append(f"energy and power over the {plans[-1].straggler_s:.6g} s of the straggler, waiting included")
     table.caption = "\n".join(lines)

@@ -77,6 +77,8 @@ def schedule_set(
 ) -> None:
     """Check a schedule and write it into the job's folder; it is in force within seconds."""
     folder = find_job(job, shared_dir)
+    if folder.read_end() is not None:
+        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     name, content = _yaml_of(folder, file)
     problems = _problems(folder, content)
     for problem in problems:

@@ -57,8 +57,8 @@ def simulate(
 ) -> None:
     """Simulate a whole job in virtual time, to see what profiling costs and what a plan saves.
 
-    Scheduler, planner and shared directory are the real ones; the GPUs are simulated. The scheduler has no profile at
-    first: it profiles, plans, checks the plan, and follows stragglers.
+    Scheduler, planner and shared directory are the real ones; the GPUs are simulated.
+    The scheduler has no profile at first: it profiles, plans, checks the plan, and follows stragglers.
     """
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler

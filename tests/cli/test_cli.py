@@ -75,6 +75,15 @@ def test_a_good_schedule_is_set_and_a_wrong_one_is_not(running: JobFolder, tmp_p
     assert target.read_text() == "all: 1110\n"
 
 
+def test_the_schedule_of_a_job_that_has_ended_cannot_be_set(running: JobFolder, tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text("all: 1200\n")
+    running.write_end(bodies.EndBody(reason="finished"))
+    done = pfo_fs("schedule", "set", "latest", tmp_path / "good.yaml", "-d", tmp_path)
+    assert done.returncode == 1
+    assert "has ended" in done.stderr
+    assert running.read_yaml() is None
+
+
 def test_a_job_that_is_not_there_is_an_error_in_one_line(running: JobFolder, tmp_path: Path) -> None:
     shown = pfo_fs("schedule", "show", "nonsense", "-d", tmp_path)
     assert shown.returncode == 1
