@@ -216,8 +216,8 @@ def uuid_of_visible_device(index: int) -> str:
     first entry that names no device.
 
     Raises:
-        DeviceError: No such device is visible, it is a MIG slice, or CUDA's ordinal is ambiguous (GPUs of different kinds
-            without CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA then puts the fastest first).
+        DeviceError: No such device is visible, it is a MIG slice, or CUDA's ordinal is ambiguous (GPUs of different
+            kinds without CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA then puts the fastest first).
     """
     nvml = _pynvml()
     _call("starting NVML", nvml.nvmlInit)
