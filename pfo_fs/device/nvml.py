@@ -81,7 +81,7 @@ class NvmlGpu:
         uuid: As `nvidia-smi -L` prints it, `GPU-...`.
 
     Raises:
-        DeviceError: There is no such GPU here, NVML does not work, or it is a MIG slice.
+        DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
     """
 
     def __init__(self, uuid: str) -> None:

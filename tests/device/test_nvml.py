@@ -48,7 +48,7 @@ def test_the_energy_counter_is_in_joules(fake: FakeNvml) -> None:
     assert gpu.energy_j() == 7.5
 
 
-def test_what_holds_the_clocks_back_is_told_in_words_and_a_locked_clock_is_not_it(fake: FakeNvml) -> None:
+def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throttling(fake: FakeNvml) -> None:
     gpu = NvmlGpu(UUIDS[0])
     fake.reasons = 0x02 | 0x01  # application clocks, idle
     assert gpu.throttled() == ""
@@ -56,7 +56,7 @@ def test_what_holds_the_clocks_back_is_told_in_words_and_a_locked_clock_is_not_i
     assert gpu.throttled() == "power limit, thermal slowdown"
 
 
-def test_an_old_driver_is_asked_by_the_old_name(fake: FakeNvml) -> None:
+def test_an_old_driver_is_called_by_the_old_name_of_the_function(fake: FakeNvml) -> None:
     fake.reasons = 0x08
     old = fake.nvmlDeviceGetCurrentClocksEventReasons
     older = type("OlderNvml", (), {"nvmlDeviceGetCurrentClocksThrottleReasons": staticmethod(old)})
@@ -82,7 +82,7 @@ def test_a_counter_that_fails_for_another_reason_is_an_error(fake: FakeNvml) -> 
         NvmlGpu(UUIDS[0])
 
 
-def test_errors_are_in_our_words_with_the_code_and_unknown_ones_in_nvmls(fake: FakeNvml) -> None:
+def test_known_errors_are_explained_with_their_code_and_unknown_ones_keep_nvmls_text(fake: FakeNvml) -> None:
     fake.fails["nvmlInit"] = 9
     with pytest.raises(DeviceError, match=r"driver is not loaded \(NVML error 9\)"):
         NvmlGpu(UUIDS[0])
@@ -101,7 +101,7 @@ def test_an_unknown_uuid_and_mig_are_refused(fake: FakeNvml) -> None:
         NvmlGpu(UUIDS[0])
 
 
-def test_a_gpu_that_does_not_know_mig_is_fine(fake: FakeNvml) -> None:
+def test_a_gpu_without_mig_is_accepted(fake: FakeNvml) -> None:
     fake.fails["nvmlDeviceGetMigMode"] = 3
     assert NvmlGpu(UUIDS[0]).uuid == UUIDS[0]
 
@@ -152,7 +152,7 @@ def test_ordinals_among_different_gpus_need_the_bus_order(fake: FakeNvml, monkey
     assert uuid_of_visible_device(0) == UUIDS[1]
 
 
-def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(DeviceError, match="nvidia-ml-py"):
         nvml.NvmlGpu(UUIDS[0])
