@@ -1,4 +1,4 @@
-"""The device column: GPUs, the clock process that sets their clocks and measures, and the page shared with it.
+"""GPUs, the clock process that sets their clocks and measures, and the page shared with it.
 
 Names load on first use: the clock process starts from this package, and must start fast.
 """

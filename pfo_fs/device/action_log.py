@@ -1,4 +1,4 @@
-"""A file that says what was done to a GPU."""
+"""A log file of the changes that were made to a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 class ActionLog:
-    """Appends what was done to a GPU to a file, as one JSON line each: clocks locked or reset, power limits set."""
+    """Appends each change of a GPU to a file, as one JSON line: clocks locked or reset, power limits set."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

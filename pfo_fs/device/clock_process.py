@@ -116,13 +116,14 @@ class ClockLoop:
 
     def _serve_once(self) -> bool:
         """Sets the requested clock, measures if that is due, sleeps; returns False at the trainer's end."""
-        words, setter = self._words, self._setter
-        self._apply()
+        words, setter, measuring = self._words, self._setter, self._measuring
+        if setter.apply():
+            measuring.clock_changed()
         now_ns = time.monotonic_ns()
-        if now_ns >= self._measuring.next_look_ns:
-            self._measuring.look(now_ns)
+        if now_ns >= measuring.next_look_ns:
+            measuring.look(now_ns)
             now_ns = time.monotonic_ns()
-        wake_ns = self._measuring.next_look_ns
+        wake_ns = measuring.next_look_ns
         if setter.controls:
             target = setter.target
             for _ in range(_GLANCES):
@@ -141,12 +142,9 @@ class ClockLoop:
                 wake_ns = min(wake_ns, setter.not_before_ns)
         events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
         words[page.SLEEPING] = 0
-        self._apply()
+        if setter.apply():
+            measuring.clock_changed()
         return not events or self._trainer_lives(events)
-
-    def _apply(self) -> None:
-        if self._setter.apply():
-            self._measuring.clock_changed()
 
     def _trainer_lives(self, events: list[tuple[int, int]]) -> bool:
         """Answers requests and signals; returns False if the trainer has ended."""

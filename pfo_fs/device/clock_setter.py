@@ -13,7 +13,7 @@ from pfo_fs.device.gpu import Gpu
 
 
 class ClockSetter:
-    """Keeps the GPU at the clock that stands in the page's word `TARGET`.
+    """Keeps the GPU at the clock that the page requests in `TARGET`.
 
     When a driver refuses, or the clock process has got SIGTERM, it resets the clocks and makes no further change;
     training goes on at the driver's default.
@@ -58,12 +58,14 @@ class ClockSetter:
 
     def apply(self) -> bool:
         """Sets the requested clock unless it is in force; returns whether the clock has changed."""
-        target = self._words[page.TARGET]
-        if self.terminated and self.controls:
+        words = self._words
+        target = words[page.TARGET]
+        if not self.controls or (target == self.target and not self.terminated):
+            return False
+        if self.terminated:
             self.release()
             self._give_up("the clock process got SIGTERM; clocks stay at their default")
-        if target == self.target or not self.controls:
-            return False
+            return True
         if target and self._dwell_ns and time.monotonic_ns() < self.not_before_ns:
             return False
         clock_mhz = self._clock_for.get(target)
@@ -82,7 +84,7 @@ class ClockSetter:
         if changes:
             self._clock_was_set(time.monotonic_ns(), clock_mhz)
         self.target, self.clock_mhz = target, clock_mhz
-        self._words[page.CLOCK_MHZ] = clock_mhz
+        words[page.CLOCK_MHZ] = clock_mhz
         if self._dwell_ns:
             self.not_before_ns = time.monotonic_ns() + self._dwell_ns
         return changes

@@ -49,7 +49,7 @@ os.register_at_fork(after_in_child=_forget_in_forked_child)
 
 
 class ClockInfo(NamedTuple):
-    """What a clock process says of itself when it is ready."""
+    """The first message of a clock process, sent when it is ready."""
 
     gpu_name: str
     gpu_uuid: str
@@ -166,7 +166,7 @@ class ClockProcess:
     # ---- power limits and energy: requests, of which the clock process answers one after the other
 
     def send_request(self, request: dict[str, Any]) -> None:
-        """Sends a request (see `power_limits.py`) without waiting; what becomes of it, `receive_answer` says."""
+        """Sends a request (see `power_limits.py`) without waiting; `receive_answer` returns its result."""
         _ = self.info  # the hello comes first
         with suppress(OSError):
             self._socket.send(json.dumps(request).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -195,7 +195,7 @@ class ClockProcess:
 
     @property
     def info(self) -> ClockInfo:
-        """What the clock process says of itself; waits until it is ready, or given up."""
+        """The first message of the clock process; waits for it until the start timeout."""
         if self._info is None:
             self._info = self._wait_for_hello()
         return self._info
@@ -217,7 +217,7 @@ class ClockProcess:
 
     @property
     def message(self) -> str:
-        """Why clocks are left alone; empty if they are not."""
+        """Why clocks are not set; empty if they are."""
         return self.info.message
 
     @property

@@ -17,8 +17,9 @@ _simulated: tuple[int, str] = (-1, "")  # process id, name
 def find_gpu_spec(device: int | None = None) -> str:
     """Returns the spec of the GPU that this process trains on.
 
-    Call it after `torch.cuda.set_device`. `PFO_FS_GPU` has the first word: `simulated`, `simulated:<name>`, `none`, or
-    `nvml:<UUID>`. Otherwise torch says, if it is imported and has CUDA; LOCAL_RANK is never taken for a GPU's index.
+    Call it after `torch.cuda.set_device`. If `PFO_FS_GPU` is set, it decides: `simulated`, `simulated:<name>`, `none`,
+    or `nvml:<UUID>`. Otherwise torch's device is used if torch is imported and has CUDA. LOCAL_RANK is never used as
+    the index of a GPU.
 
     Args:
         device: CUDA device index of this process; torch's current device if None.
@@ -27,7 +28,7 @@ def find_gpu_spec(device: int | None = None) -> str:
         `nvml:<UUID>`, `simulated:<name>`, the same name each time within one process, or `none`.
 
     Raises:
-        DeviceError: The device is a MIG slice, whose clocks are not its own; or `PFO_FS_GPU` is none of the above.
+        DeviceError: The device is a MIG slice, which shares its clocks with others; or `PFO_FS_GPU` has another value.
     """
     asked = os.environ.get("PFO_FS_GPU", "")
     kind, _, name = asked.partition(":")
@@ -62,7 +63,7 @@ def _spec_from_torch(torch: Any, device: int | None) -> str:
     if "MIG" in properties.name.split() or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):
         raise DeviceError(
             f"CUDA device {index} ({properties.name}) is a MIG slice: its clocks and energy are the whole GPU's, so "
-            f"pfo-fs leaves it alone; train on whole GPUs, or set PFO_FS_GPU=none"
+            f"pfo-fs does not use it; train on whole GPUs, or set PFO_FS_GPU=none"
         )
     uuid = getattr(properties, "uuid", None)
     if uuid is None:  # torch older than 2.4

@@ -1,7 +1,7 @@
-"""What a GPU is to us: some clocks, a power limit, and an energy counter.
+"""The interface of a GPU: its clocks, its power limit and its energy counter.
 
-A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `simulated:<name>`, or `none`. A device is always found by its
-UUID: LOCAL_RANK and CUDA's ordinals are not NVML's. Light on purpose: the clock process starts from here.
+A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `simulated:<name>`, or `none`. A GPU is always found by its
+UUID, since LOCAL_RANK and CUDA's ordinals differ from NVML's. The clock process imports this module, so it is small.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ class Gpu(Protocol):
         """Returns the reading of a counter of consumed energy, in joules; it never goes back."""
 
     def throttled(self) -> str:
-        """Returns what holds the clocks below what was asked for, in words; empty if nothing does."""
+        """Returns what holds the clocks below what was asked for, as text for people; empty if nothing does."""
 
     def close(self) -> None:
-        """Lets go of the GPU; does not change its clocks."""
+        """Ends the use of the GPU; clocks stay as they are. A second call does nothing; any other call then raises."""
 
 
 class NoGpu:
-    """No GPU: time can be measured, nothing else.
+    """Stands for a missing GPU: only time can be measured.
 
     Args:
-        reason: Why there is none, for people.
+        reason: Why the GPU is missing, for people.
     """
 
     name = "none"
     uuid = ""
 
-    def __init__(self, reason: str = "there is no GPU here; clocks are left alone") -> None:
+    def __init__(self, reason: str = "training has no GPU that pfo-fs can use; no clocks are set") -> None:
         self._reason = reason
 
     def supported_clocks_mhz(self) -> list[int]:
@@ -85,22 +85,22 @@ class NoGpu:
         return self._reason
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Refuses."""
+        """Raises a `DeviceError`."""
         raise DeviceError(f"cannot set {mhz} MHz: {self._reason}")
 
     def reset_clocks(self) -> None:
         """Does nothing."""
 
     def power_limit_range_w(self) -> tuple[float, float]:
-        """Refuses."""
+        """Raises a `DeviceError`."""
         raise DeviceError(f"no power limit can be set: {self._reason}")
 
     def power_limit_w(self) -> float:
-        """Refuses."""
-        raise DeviceError(f"there is no power limit: {self._reason}")
+        """Raises a `DeviceError`."""
+        raise DeviceError(f"the power limit cannot be read: {self._reason}")
 
     def set_power_limit_w(self, limit_w: float) -> None:
-        """Refuses."""
+        """Raises a `DeviceError`."""
         raise DeviceError(f"cannot set a power limit of {limit_w:g} W: {self._reason}")
 
     def energy_j(self) -> float:
@@ -137,7 +137,7 @@ class DryRunGpu:
         return self._gpu.supported_clocks_mhz()
 
     def why_clocks_stay(self) -> str:
-        """Returns an empty string: a dry run pretends that it may."""
+        """Returns an empty string, so that a dry run does everything but the changes."""
         return ""
 
     def lock_clock_mhz(self, mhz: int) -> None:
@@ -174,11 +174,11 @@ class DryRunGpu:
         return self._gpu.energy_j()
 
     def throttled(self) -> str:
-        """Returns what the real GPU says."""
+        """Returns the answer of the real GPU."""
         return self._gpu.throttled()
 
     def close(self) -> None:
-        """Lets go of the real GPU."""
+        """Ends the use of the real GPU."""
         self._gpu.close()
         if self._log is not None:
             self._log.close()
@@ -188,7 +188,7 @@ def open_gpu(spec: str) -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
     Raises:
-        DeviceError: There is no such GPU, or it cannot be opened.
+        DeviceError: `spec` does not name a GPU of this machine, or the GPU cannot be opened.
     """
     kind, _, name = spec.partition(":")
     gpu: Gpu
@@ -203,7 +203,7 @@ def open_gpu(spec: str) -> Gpu:
 
         gpu = NvmlGpu(name)
     else:
-        raise DeviceError(f"{spec!r} names no GPU; use nvml:<UUID>, simulated:<name> or none")
+        raise DeviceError(f"{spec!r} does not name a GPU; use nvml:<UUID>, simulated:<name> or none")
     if os.environ.get("PFO_FS_DRY_RUN", "") not in ("", "0"):
         return DryRunGpu(gpu, os.environ.get("PFO_FS_DRY_RUN_LOG"))
     return gpu

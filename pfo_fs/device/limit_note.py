@@ -1,8 +1,8 @@
-"""What a power limit was before we changed it, noted where the next job on this host finds it.
+"""A file that notes the power limit from before this package changed it, for the next job on this host.
 
-A limit stays when no process is left to set it back: a job that is killed whole, clock process included, leaves it to
-the next one, which must not take it for the site's own. The note counts only as long as the limit that it says was set
-last is still in force; otherwise another process has set it since.
+When a whole job is killed, clock process included, its power limit stays in force. The next job must not take it for
+the limit that the site has chosen. The note is valid only while the limit that it names as set last is still in force;
+otherwise another process has set one since.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _MAX_BYTES = 4096
 
 
 def _folder() -> str:
-    """Returns a folder of this user's alone, gone at the next boot as limits are: `PFO_FS_RUN_DIR`, or one in memory.
+    """Returns a folder that only this user can write: `PFO_FS_RUN_DIR`, or one in memory, which a reboot empties.
 
     Raises:
-        OSError: There is none.
+        OSError: The folder cannot be made, or other users can write to it.
     """
     folder = os.environ.get("PFO_FS_RUN_DIR") or f"/dev/shm/pfo-fs-{os.geteuid()}"  # noqa: S108  checked below
     with suppress(FileExistsError):
@@ -33,19 +33,19 @@ def _folder() -> str:
 
 
 def _began(pid: int) -> str:
-    """When a process was started, which tells it from a later one with its number; empty if there is none."""
+    """Returns when a process was started, which differs for a later one with the same id; '' if it has ended."""
     with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         return file.read(_MAX_BYTES).rpartition(")")[2].split()[19]
     return ""
 
 
 class Left(NamedTuple):
-    """A limit that a process of ours has set.
+    """A limit that a clock process has set.
 
     Attributes:
-        before_w: What was in force before, in W.
+        before_w: The limit in force before, in W.
         pid: The process.
-        in_use: Whether it still runs, here, and sets it back itself.
+        in_use: Whether it still runs, on this host, and so will set the limit back itself.
     """
 
     before_w: float
@@ -54,7 +54,7 @@ class Left(NamedTuple):
 
 
 class LimitNote:
-    """The note about one GPU. Where it cannot be kept, there is none; nothing else depends on it.
+    """The note about one GPU. If it cannot be written, power limits work, but the next job does not learn of them.
 
     Args:
         uuid: The GPU's.
@@ -64,7 +64,7 @@ class LimitNote:
         self._name = f"power-limit-{uuid.replace('/', '_')}.json"
 
     def left(self, in_force_w: float) -> Left | None:
-        """Returns what the note says if a process of ours has set `in_force_w`, in W; else None."""
+        """Returns the note if it says that a clock process has set `in_force_w`, in W; else None."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = self._read()
             before_w, set_w, pid = float(found["before_w"]), float(found["set_w"]), int(found["pid"])
@@ -85,7 +85,7 @@ class LimitNote:
             os.replace(temporary, path)
 
     def remove(self, pid: int | None = None) -> None:
-        """Removes the note, unless another process than `pid`, this one if None, has written it."""
+        """Removes the note, if process `pid`, or this process if None, has written it."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             if self._read()["pid"] == (pid or os.getpid()):
                 os.unlink(os.path.join(_folder(), self._name))

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pfo_fs.device import page
 from pfo_fs.device.energy_curve import EnergyCurve
+from pfo_fs.device.marked_steps import EndedStep, MarkedSteps
 from pfo_fs.device.power import Power, PowerFit
-from pfo_fs.device.step_follower import EndedStep, StepFollower
 
 _INSTRUCTIONS_BETWEEN_YIELDS = 32
 """Some 50 us of work."""
@@ -37,7 +37,7 @@ class Step(NamedTuple):
         number: Of the schedule that was in force.
         time_s: From its begin to its end.
         energy_j: Over that time.
-        span_s: From its begin to the end of its last instruction: without what comes after the pipeline has run dry.
+        span_s: From its begin to the end of its last instruction: without the work after it, such as the optimizer.
         times: Duration of each instruction, by name, in the order of their begins.
         energies: The same in joules.
     """
@@ -82,7 +82,7 @@ def _shorts(values: list[float]) -> list[float]:
 
 
 class StepMeter:
-    """Follows steps through the marks, and collects `profile_steps` of them for each schedule number.
+    """Takes the marks, and collects `profile_steps` of them for each schedule number.
 
     The first complete step after a change of the schedule is left out: caches are cold, and clocks may still change.
 
@@ -104,7 +104,7 @@ class StepMeter:
         self.pace: deque[tuple[int, int, float]] = deque(maxlen=_MAX_PACE)
         self._profile_steps = profile_steps
         self._names = names
-        self._follower = StepFollower()
+        self._marked = MarkedSteps()
         self._powers = PowerFit()
         self._collecting = page.NO_NUMBER
         self._skipped_first = False
@@ -115,7 +115,7 @@ class StepMeter:
         self._powers.clock_set(t_ns, mhz)
 
     def take(self, marks: list[tuple[int, int]], *, everything: bool = False) -> Iterator[Measured | None]:
-        """Follows marks; computes a step's time and energy once the energy curve covers its end.
+        """Takes marks; computes a step's time and energy once the energy curve covers its end.
 
         Args:
             marks: The next marks.
@@ -124,14 +124,14 @@ class StepMeter:
         Yields:
             Finished results, and None in between, so that the caller can do more urgent work than arithmetic.
         """
-        yield from self._follower.follow(marks)
-        ended = self._follower.ended
+        yield from self._marked.take(marks)
+        ended = self._marked.ended
         while ended and (everything or self.curve.covers(ended[0].end_ns)):
             yield from self._settle(ended.popleft())
 
     def lost(self) -> None:
-        """Drops the step that is being followed: marks were lost, so it cannot be complete."""
-        self._follower.lost()
+        """Drops the step whose marks are being read: marks were lost, so it cannot be complete."""
+        self._marked.lost()
 
     def _settle(self, ended: EndedStep) -> Iterator[Measured | None]:
         """Computes a step; keeps it if its schedule is still to be measured; yields as `take` does."""

@@ -1,10 +1,11 @@
-"""NVIDIA GPUs through NVML (nvidia-ml-py). The only module that knows NVML; `pynvml` is imported when first needed."""
+"""NVIDIA GPUs through NVML (nvidia-ml-py). No other module calls NVML; `pynvml` is imported at the first use."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pfo_fs.errors import DeviceError, DevicePermissionError
@@ -12,16 +13,16 @@ from pfo_fs.errors import DeviceError, DevicePermissionError
 _PERMISSION = (
     "this user may not set GPU clocks and power limits. Run training as root, or give its container CAP_SYS_ADMIN "
     "(docker run --cap-add SYS_ADMIN), or let a privileged daemon such as zeusd set them. `nvidia-smi -acp 0` does not "
-    "help: it is about application clocks, which are something else. Training goes on without"
+    "help: it permits application clocks only. Training goes on at the default clocks"
 )
 
-# NVML's error code -> (our error, what it means). What is not here is a DeviceError with NVML's own words.
+# NVML's error code -> (our error, its meaning). Any other code becomes a DeviceError with NVML's own text.
 _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
     1: (DeviceError, "NVML is not initialized"),
-    2: (DeviceError, "NVML takes the value for invalid"),
+    2: (DeviceError, "NVML says that the value is invalid"),
     3: (DeviceError, "this GPU does not support it"),
     4: (DevicePermissionError, _PERMISSION),
-    6: (DeviceError, "no such GPU is visible here"),
+    6: (DeviceError, "this process sees no such GPU"),
     8: (DeviceError, "the GPU's external power cables are not attached"),
     9: (DeviceError, "the NVIDIA driver is not loaded"),
     10: (DeviceError, "the driver did not answer in time"),
@@ -31,7 +32,7 @@ _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
     16: (DeviceError, "the GPU needs a reset"),
     17: (DeviceError, "the operating system blocks access to the GPU"),
     18: (DeviceError, "library and driver are of different versions; reboot, or reload the driver"),
-    19: (DeviceError, "the GPU is in use by something that forbids this"),
+    19: (DeviceError, "another use of the GPU forbids this"),
 }
 _NOT_SUPPORTED = 3
 
@@ -54,7 +55,7 @@ def _pynvml() -> Any:
 
 
 def _call(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls NVML and puts its error into our words, with NVML's code as attribute `nvml_code`."""
+    """Calls NVML; raises its error as a `DeviceError` that has NVML's code as attribute `nvml_code`."""
     try:
         return function(*args)
     except _pynvml().NVMLError as error:
@@ -70,7 +71,7 @@ def _not_supported(error: DeviceError) -> bool:
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 class NvmlGpu:
@@ -80,42 +81,54 @@ class NvmlGpu:
         uuid: As `nvidia-smi -L` prints it, `GPU-...`.
 
     Raises:
-        DeviceError: There is no such GPU here, NVML does not work, or it is a MIG slice.
+        DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
     """
 
     def __init__(self, uuid: str) -> None:
         if uuid.startswith("MIG-"):
-            raise DeviceError(f"{uuid} is a MIG slice: its clocks are those of the whole GPU; pfo-fs leaves it alone")
+            raise DeviceError(f"{uuid} is a MIG slice, whose clocks are those of the whole GPU; pfo-fs does not use it")
         self._nvml = nvml = _pynvml()
         _call("starting NVML", nvml.nvmlInit)
+        self._open = True
         self.uuid = uuid
-        self._handle = _call(f"finding GPU {uuid}", nvml.nvmlDeviceGetHandleByUUID, uuid)
-        self.name = _text(_call("reading the GPU's name", nvml.nvmlDeviceGetName, self._handle))
-        self._refuse_mig()
-        self._has_counter = True
-        self._integrated_j = 0.0
-        self._last: tuple[float, float] | None = None  # monotonic s, W
+        self._last_j = 0.0
+        self._last_power: tuple[float, float] | None = None  # monotonic s, W
+        try:
+            self._handle = _call(f"finding GPU {uuid}", nvml.nvmlDeviceGetHandleByUUID, uuid)
+            self.name = _text(_call("reading the GPU's name", nvml.nvmlDeviceGetName, self._handle))
+            self._refuse_mig()
+            self._has_counter = self._finds_counter()
+        except DeviceError:
+            with suppress(DeviceError):
+                self.close()
+            raise
+
+    def _finds_counter(self) -> bool:
+        """Returns whether the GPU has an energy counter; an error other than "not supported" is raised."""
         try:
             self._counter_j()
         except DeviceError as error:
             if not _not_supported(error):
                 raise
-            self._has_counter = False
+            return False
+        return True
 
     def _refuse_mig(self) -> None:
         try:
             current, _ = _call("reading the MIG mode", self._nvml.nvmlDeviceGetMigMode, self._handle)
         except DeviceError:
-            return  # a GPU that does not know MIG
+            return  # a GPU without MIG
         if current:
             raise DeviceError(
-                f"{self.name} {self.uuid} is in MIG mode: its slices share one clock; pfo-fs leaves it alone"
+                f"{self.name} {self.uuid} is in MIG mode: its slices share one clock, so pfo-fs does not use it"
             )
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks at the highest memory clock, in MHz, highest first."""
         nvml = self._nvml
         memory = _call("reading the memory clocks", nvml.nvmlDeviceGetSupportedMemoryClocks, self._handle)
+        if not memory:
+            return []
         clocks = _call(
             "reading the graphics clocks", nvml.nvmlDeviceGetSupportedGraphicsClocks, self._handle, max(memory)
         )
@@ -169,13 +182,14 @@ class NvmlGpu:
     def energy_j(self) -> float:
         """Returns the GPU's energy counter in joules; without one, its power integrated over the calls of this."""
         if self._has_counter:
-            return self._counter_j()
+            self._last_j = max(self._last_j, self._counter_j())  # a reset of the driver sets the counter back
+            return self._last_j
         power_w = _call("reading the power", self._nvml.nvmlDeviceGetPowerUsage, self._handle) / 1000
         now_s = time.monotonic()
-        if self._last is not None:
-            self._integrated_j += (now_s - self._last[0]) * (power_w + self._last[1]) / 2
-        self._last = (now_s, power_w)
-        return self._integrated_j
+        if self._last_power is not None:
+            self._last_j += (now_s - self._last_power[0]) * (power_w + self._last_power[1]) / 2
+        self._last_power = (now_s, power_w)
+        return self._last_j
 
     def _counter_j(self) -> float:
         energy_mj = _call("reading the energy counter", self._nvml.nvmlDeviceGetTotalEnergyConsumption, self._handle)
@@ -189,18 +203,20 @@ class NvmlGpu:
         return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
 
     def close(self) -> None:
-        """Ends the use of NVML; locked clocks stay locked."""
-        _call("ending NVML", self._nvml.nvmlShutdown)
+        """Ends this object's use of NVML, once; locked clocks stay locked."""
+        if self._open:
+            self._open = False
+            _call("ending NVML", self._nvml.nvmlShutdown)
 
 
 def uuid_of_visible_device(index: int) -> str:
     """Returns the UUID of CUDA device `index` of this process, found without CUDA.
 
     Follows CUDA_VISIBLE_DEVICES as CUDA does: a list of ordinals and UUIDs (the start of one is enough), cut off at the
-    first entry that names nothing.
+    first entry that names no device.
 
     Raises:
-        DeviceError: No such device is visible, it is a MIG slice, or CUDA's ordinals cannot be told (GPUs of different
+        DeviceError: No such device is visible, it is a MIG slice, or CUDA's ordinal is ambiguous (GPUs of different
             kinds without CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA then puts the fastest first).
     """
     nvml = _pynvml()
@@ -225,7 +241,7 @@ def uuid_of_visible_device(index: int) -> str:
     if by_ordinal and len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         raise DeviceError(
             f"GPUs of different kinds ({', '.join(sorted(names))}): set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by "
-            f"UUID in CUDA_VISIBLE_DEVICES, so that CUDA device {index} can be told"
+            f"UUID in CUDA_VISIBLE_DEVICES, so that CUDA device {index} is unambiguous"
         )
     return uuid
 

@@ -1,9 +1,9 @@
-"""What a GPU draws while it waits for another one: `pfo-fs profile-p2p`, on two GPUs of one machine.
+"""The power of a GPU while it waits for another one: `pfo-fs profile-p2p`, on two GPUs of one machine.
 
 The second process posts a receive and is left waiting, while the first one sleeps; NCCL's kernel spins on the GPU
-meanwhile, which is what a stage does that waits for its neighbours. The energy counter of the waiting GPU, over some
+meanwhile, as in a stage that waits for its neighbours. The energy counter of the waiting GPU, over some
 seconds, gives its *blocking power* (Perseus, SOSP'24, section 3.2). `ParetoScheduler` finds the same figure in the
-training itself; this is for planning before there is one.
+training itself; this command serves to plan before any training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = (), *, timeout_s: fl
         `gpu` and `rows`, each with `clock_mhz` (0 for the default), `power_w` and `seconds`.
 
     Raises:
-        DeviceError: There are not two GPUs, the energy cannot be read, or a clock cannot be set.
+        DeviceError: Fewer than two GPUs are visible, the energy cannot be read, or a clock cannot be set.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", __name__]
     given = json.dumps({"seconds": seconds, "clocks_mhz": list(clocks_mhz)})
@@ -55,7 +55,7 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = (), *, timeout_s: fl
         raise DeviceError(f"the two processes were not done within {limit_s:.0f} s") from None
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # their clock processes live on, and give the clocks back
+            os.killpg(process.pid, signal.SIGKILL)  # their clock processes run on, and reset the clocks
     for line in output.splitlines():
         if line.startswith(_MARK):
             found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
@@ -76,16 +76,16 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
     rank = int(os.environ["RANK"])
     if cuda:
         if torch.cuda.device_count() < 2:
-            raise DeviceError("only one GPU is visible; waiting for another one takes two")
+            raise DeviceError("only one GPU is visible; the measurement needs two")
         torch.cuda.set_device(rank)
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
     dist.init_process_group("nccl" if cuda else "gloo")
-    clocks = ClockProcess(find_gpu_spec(rank if cuda else None))  # it gives the clocks back whatever happens
+    clocks = ClockProcess(find_gpu_spec(rank if cuda else None))  # it resets the clocks however this process ends
     gpu = open_gpu(clocks.spec)
     rows = []
     problem = ""
     tensor = torch.zeros(1024, device=device)
-    if rank == 0:  # a pair's first message sets up its connection, which is another kind of waiting
+    if rank == 0:  # a pair's first message sets up its connection, and waiting for that takes another power
         dist.send(tensor, dst=1)
     else:
         dist.recv(tensor, src=0)
@@ -107,11 +107,11 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
         t1, e1 = time.monotonic(), gpu.energy_j()
         work.wait()
         if clocks.words[page.CLOCK_MHZ] not in (0, mhz):
-            problem = f"{mhz} MHz is not on offer"
+            problem = f"{mhz} MHz is not among the clocks of the GPU"
         if e1 <= e0:
             problem = f"{clocks.gpu_name}: its energy counter does not move"
             if clocks.spec == "none":
-                problem = "there is no GPU here; PFO_FS_GPU=simulated shows how it goes"
+                problem = "no GPU was found; PFO_FS_GPU=simulated runs the command on simulated GPUs"
         rows.append({"clock_mhz": mhz, "power_w": (e1 - e0) / (t1 - t0), "seconds": t1 - t0})
     name = clocks.gpu_name
     clocks.close()

@@ -21,7 +21,7 @@ import os
 # Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
 MAGIC = 0
 TARGET = 8
-"""MHz wanted now; 0 gives the clocks back to the driver. Written by training."""
+"""MHz wanted now; 0 resets the clocks to the default of the driver. Written by training."""
 HEAD = 9
 """Count of marks written so far. Written by training."""
 MEASURING = 10

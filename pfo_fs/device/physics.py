@@ -5,7 +5,7 @@ With x = clock / highest clock:
     time  = time_ref_s * (a / x + 1 - a)                        the part a of an instruction follows the clock
     power = floor_w + linear_w * x + steep_w * max(0, x - knee) ** exponent    above the knee the voltage rises
 
-Above `cap_mhz` the GPU's power limit holds the clock back, whatever was asked for: time and power stay what they are
+Above `cap_mhz` the GPU's power limit holds the clock back, whatever clock was set: time and power stay what they are
 there. A lower limit lowers the cap to the clock whose power it is (`within`); the clocks on offer do not matter for
 that, since a GPU at its limit changes between two of them many times a second. No limit goes below the lowest clock.
 
@@ -71,10 +71,10 @@ class GpuModel(NamedTuple):
     """A kind of GPU running GPT-3 175B.
 
     Attributes:
-        name: As people say it.
+        name: Its usual name.
         clocks_mhz: Clocks that can be locked, highest first.
         power_limits_w: The lowest and the highest power limit; the highest is the default.
-        blocking_power_w: What it draws while it waits for other stages, in W (the Perseus paper, section 6.1).
+        blocking_power_w: Its power while it waits for other stages, in W (the Perseus paper, section 6.1).
         instructions: Coefficients of `forward` and `backward`.
         last_stage: The same for the last stage, which holds the language-model head and takes longer.
     """
@@ -135,9 +135,9 @@ def gpu_model(name: str) -> GpuModel:
     """Returns the model of a kind of GPU.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The name is not that of a model.
     """
     found = MODELS.get(name.upper())
     if found is None:
-        raise ConfigError(f"there is no model of a {name!r}; choose {', '.join(MODELS)}")
+        raise ConfigError(f"{name!r} is not a GPU model of pfo-fs; choose {', '.join(MODELS)}")
     return found

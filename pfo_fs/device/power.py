@@ -1,10 +1,10 @@
-"""The power of each instruction at each clock, told apart from a counter that ticks more slowly than instructions run.
+"""The power of each instruction at each clock, from an energy counter that ticks more slowly than instructions run.
 
-Between two ticks of the counter a GPU runs pieces of some instructions, and waits in between. Each pair of ticks is one
-equation: the energy between them is the sum over what ran of its power times its time. Over some hundred ticks, in
-which the shares differ, least squares gives the power of each and its standard error; what is called waiting here is
-the *blocking power* (Perseus, SOSP'24, section 3.2), measured in the training itself. Pure, and plain Python: the clock
-process imports nothing heavy, and there are a few dozen unknowns at most.
+Between two ticks of the counter a GPU runs parts of some instructions, and waits in between. Each pair of ticks gives
+one equation: the energy between them is the sum of power times time over the instructions that ran. From some hundred
+ticks, in which the shares differ, least squares gives each power and its standard error. The power of waiting is the
+*blocking power* (Perseus, SOSP'24, section 3.2), measured in the training itself. Pure, and plain Python: the clock
+process imports nothing heavy, and a few dozen unknowns at most do not need more.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _SETTLE_NS = 20_000_000
-"""For so long after the clock was set it is unknown which clock runs (milliseconds on NVIDIA GPUs)."""
+"""For this long after a clock was set, the old or the new one may be in force (milliseconds on NVIDIA GPUs)."""
 _LEAST_S = 0.05
-"""What ran for less than this in all is left out, with the ticks that it ran in."""
-_BREATH = 64
+"""Instructions that ran for less than this in total are left out, with the ticks in which they ran."""
+_TICKS_BETWEEN_YIELDS = 64
 _MAX_UNKNOWNS = 128
 
 
 class Power(NamedTuple):
-    """What a GPU draws while it runs an instruction at a clock.
+    """The power of a GPU while it runs an instruction at a clock.
 
     Attributes:
         instruction: Its name; empty for waiting.
@@ -52,7 +52,7 @@ class PowerFit:
         self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each, joules
 
     def clear(self) -> None:
-        """Forgets all ticks."""
+        """Drops all ticks."""
         self._rows.clear()
 
     def clock_set(self, t_ns: int, mhz: int) -> None:
@@ -62,7 +62,7 @@ class PowerFit:
             del self._clocks[:50_000]
 
     def forget_before(self, t_ns: int) -> None:
-        """Forgets clocks that were over before `t_ns`."""
+        """Drops clocks that had ended before `t_ns`."""
         last = 0
         while last + 1 < len(self._clocks) and self._clocks[last + 1][0] <= t_ns:
             last += 1
@@ -76,11 +76,11 @@ class PowerFit:
             ticks: (ns, J) of the counter, within the step.
 
         Yields:
-            None every so often, for the caller to do more urgent things.
+            None every 64 ticks, so that the caller can do more urgent work.
         """
         clocks, clock_at, at = self._clocks, 0, 0
         for number, ((begin_ns, begin_j), (end_ns, end_j)) in enumerate(pairwise(ticks)):
-            if number % _BREATH == 0:
+            if number % _TICKS_BETWEEN_YIELDS == 0:
                 yield None
             while clock_at + 1 < len(clocks) and clocks[clock_at + 1][0] <= begin_ns - _SETTLE_NS:
                 clock_at += 1
@@ -102,7 +102,7 @@ class PowerFit:
                 self._rows.append((shares, end_j - begin_j))
 
     def solve(self) -> list[Power]:
-        """Returns the powers, best known first; empty where there are too few ticks to tell."""
+        """Returns the powers, smallest standard error first; empty if there are too few ticks for a fit."""
         seconds: dict[_Key, float] = {}
         for shares, _ in self._rows:
             for key, share_s in shares.items():
@@ -143,10 +143,10 @@ class PowerFit:
 
 
 def _inverse(matrix: list[list[float]]) -> list[list[float]] | None:
-    """Inverts a symmetric positive definite matrix (Gauss-Jordan); None where it is not one.
+    """Inverts a symmetric positive definite matrix (Gauss-Jordan); None if it is not positive definite.
 
-    What always runs in the same proportion within a tick cannot be told apart: a ridge of a billionth keeps the answer
-    finite, and its error large.
+    Powers of instructions that run in the same proportion in every tick cannot be separated: adding a billionth to the
+    diagonal keeps the result finite, and its standard error is then large.
     """
     size = len(matrix)
     ridge = 1e-9 * max(matrix[n][n] for n in range(size))

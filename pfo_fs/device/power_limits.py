@@ -1,8 +1,8 @@
-"""The clock process's second duty: power limits, and readings of the energy counter, when training asks.
+"""The clock process's requests from training: power limits, and readings of the energy counter.
 
-Requests come over the socket between the two as lines of JSON, and each is answered by one line. What is set here is
-set back at the trainer's end, to what was in force before the first request, whatever that was: a limit may be the
-site's own. One that an earlier job has left behind is not (`limit_note.py`).
+Requests come over the socket between the two as lines of JSON, and each is answered by one line. When the trainer ends,
+the clock process sets the limit that was in force before the first request, since the site may have chosen it; a limit
+that an earlier job has left in force is not kept (`limit_note.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class PowerLimits:
         {"ask": "give back"}               {}
         {"ask": "energy"}                  {"energy_j"}
 
-    or `{"error": "..."}`, for people. A request's "id" comes back with its answer. What has no id was not asked for:
-    limits are not set any more, and why.
+    or `{"error": "..."}`, for people. An answer has the "id" of its request. A line without an id is not an answer: it
+    says that no more limits are set, and why.
 
     Args:
         gpu: The GPU.
@@ -55,7 +55,7 @@ class PowerLimits:
         try:
             request = dict(json.loads(line))
             answer = self._result(request)
-        except Exception as error:  # noqa: BLE001  whatever a driver raises, it is an answer
+        except Exception as error:  # noqa: BLE001  any error of a driver becomes the answer
             answer = {"error": str(error) or repr(error)}
         return {**answer, "id": request.get("id")}
 
@@ -81,7 +81,7 @@ class PowerLimits:
                 left = None
             in_use = left is not None and left.in_use
             before_w = now_w if left is None else left.before_w
-            # Shows whether this user may, and mostly changes nothing.
+            # Shows whether this user has the permission; the limit rarely changes by it.
             self._gpu.set_power_limit_w(now_w if in_use else before_w)
             if left is not None and not in_use:
                 self._note.remove(left.pid)
@@ -90,7 +90,7 @@ class PowerLimits:
 
     def _set(self, limit_w: float) -> None:
         if self._before_w is None:
-            raise DeviceError("no power limit is set before the one in force is known")
+            raise DeviceError("a power limit is set only after a request for 'limits', which reads the one in force")
         self._changed = True
         self._note.write(self._before_w, limit_w)
         try:
@@ -100,7 +100,7 @@ class PowerLimits:
             raise
 
     def restore(self) -> None:
-        """Sets back what was in force before, if it was changed."""
+        """Sets the limit that was in force before, if a request has changed it."""
         if self._changed and self._before_w is not None:
             with suppress(Exception):
                 self._gpu.set_power_limit_w(self._before_w)
@@ -108,7 +108,7 @@ class PowerLimits:
                 self._note.remove()
 
     def refuse(self, reason: str, trainer: socket.socket) -> None:
-        """Sets back what was in force before, sets no limit any more, and tells training, if that is its business."""
+        """Restores the limit, sets none from now on, and sends training the reason if it has asked for limits."""
         self.restore()
         if self._before_w is not None and not self._refused:
             _send({"error": reason}, trainer)
@@ -116,6 +116,6 @@ class PowerLimits:
 
 
 def _send(answer: dict[str, Any], trainer: socket.socket) -> None:
-    """An answer that training does not read is dropped."""
+    """Sends an answer; drops it if training does not read."""
     with suppress(OSError):
         trainer.send(json.dumps(answer).encode() + b"\n", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)

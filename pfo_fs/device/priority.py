@@ -1,10 +1,11 @@
-"""Being run as soon as one is woken, on a machine whose processors are busy.
+"""Has the kernel run the clock process as soon as it is woken, also on a machine whose processors are busy.
 
-The clock process runs for some 30 us at a time, but late is useless: by default Linux lets the process that occupies
-the processor finish its slice first (measured, 2 cores, 2 other busy processes: 8 to 35 ms until a clock is set, 99th
-percentile). A short slice of its own, and a better nice value, for it and for its session's autogroup, bring that to
-0.1 to 1 ms. All of it as far as this user may, which is mostly where clocks can be set too; without, nothing is lost
-but promptness. Not real-time scheduling, which got 0.1 ms: a driver that hangs must not take a processor with it.
+The clock process runs for some 30 us at a time, but a clock that is set late is useless. By default Linux lets the
+process that occupies the processor finish its slice first (measured, 2 cores, 2 other busy processes: 8 to 35 ms until
+a clock is set, 99th percentile). A short slice of its own, and a better nice value, for it and for its session's
+autogroup, bring that to 0.1 to 1 ms. Each step is tried and may be refused: users who may set clocks mostly have the
+permission, and without it clocks are only set later. Real-time scheduling got 0.1 ms, but is not used: with it, a
+driver that hangs would block a whole processor.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 
 
 def be_prompt() -> None:
-    """Asks for a short slice (Linux 6.12 and later) and a better nice value; takes what it gets."""
+    """Asks for a short slice (Linux 6.12 and later) and a better nice value; ignores refusals."""
     number = _SCHED_SETATTR.get(os.uname().machine)
     if number is not None:
         nice = os.getpriority(os.PRIO_PROCESS, 0)

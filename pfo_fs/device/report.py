@@ -1,6 +1,6 @@
-"""What a clock process tells the host's helper: it never waits and never fails.
+"""The clock process's messages to the host's helper. Sending never waits and never raises.
 
-The oldest messages are dropped when the helper does not listen.
+While the helper does not read, the newest 64 results are kept and older ones are dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Reporter:
     Args:
         address: The helper's abstract socket address; None to send nothing.
         rank: Global rank.
-        token: What the helper knows its clients by.
+        token: The helper accepts only clients that send it.
         gpu_spec: The GPU whose clocks this process controls; empty if it controls none. If this process dies without
             `released`, the helper puts the clocks back.
     """
@@ -42,7 +42,7 @@ class Reporter:
         self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
         self._progress: bytes | None = None
         self._progress_at_s = 0.0
-        self._told: tuple[int, str | None, str] = (-1, None, "")
+        self._reported: tuple[int, str | None, str] = (-1, None, "")
 
     def measured(self, measured: Measured) -> None:
         """Queues a result, with as many of its iterations as fit into one packet."""
@@ -70,7 +70,7 @@ class Reporter:
         throttled: str = "",
         now: bool = False,
     ) -> None:
-        """Says where this rank is, at most once a second and only if something has changed.
+        """Reports the progress of this rank, at most once a second and only if something has changed.
 
         Args:
             step: The last complete step.
@@ -82,9 +82,9 @@ class Reporter:
         """
         state = (-1 if step is None else step.step, message, throttled)
         now_s = time.monotonic()
-        if self._address is None or state == self._told or (now_s < self._progress_at_s and not now):
+        if self._address is None or state == self._reported or (now_s < self._progress_at_s and not now):
             return
-        self._told, self._progress_at_s = state, now_s + _PROGRESS_EVERY_S
+        self._reported, self._progress_at_s = state, now_s + _PROGRESS_EVERY_S
         report = messages.ProgressReport(
             step=-1 if step is None else step.step,
             number=-1 if step is None else step.number,
@@ -102,11 +102,11 @@ class Reporter:
         self._progress = transport.encode(report)
 
     def released(self) -> None:
-        """Says that the clocks are back at their default and stay there."""
+        """Reports that the clocks are reset and stay so."""
         self._farewell = transport.encode(messages.ClocksReleased())
 
     def pump(self) -> bool:
-        """Sends what it can right now; returns whether everything is sent."""
+        """Sends as much as it can without waiting; returns whether everything is sent."""
         if self._address is None:
             return True
         if self._greeted and not self._results and self._progress is None and self._farewell is None:
@@ -136,11 +136,11 @@ class Reporter:
         try:
             self._socket.send(packet, socket.MSG_NOSIGNAL)
         except OSError as error:
-            if error.errno != errno.EMSGSIZE:  # too large here and now means too large for ever: dropped
+            if error.errno != errno.EMSGSIZE:  # a packet that is too large once is always too large: it is dropped
                 raise
 
     def finish(self, deadline_s: float) -> None:
-        """Sends what is left, within `deadline_s` seconds."""
+        """Sends the remaining messages, within `deadline_s` seconds."""
         until = time.monotonic() + deadline_s
         self._retry_at_s = 0.0
         while not self.pump() and time.monotonic() < until:

@@ -1,7 +1,7 @@
 """A simulated GPU for the demo, the tests and users without hardware: time and power follow the clock (`physics.py`).
 
 The GPU's state is a small file that two processes map. The clock's process writes the clock, the process that computes
-writes how its power goes on; the energy counter follows exactly from that at any moment, so it needs no updates.
+writes its power from now on; the energy at any time follows exactly from that, so the counter needs no updates.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from pfo_fs.errors import DeviceError, DevicePermissionError
 
 
 def simulated_model() -> GpuModel:
-    """The kind of GPU that is simulated: `PFO_FS_SIM_MODEL`, or an A100."""
+    """Returns the model of GPU that is simulated: `PFO_FS_SIM_MODEL`, or an A100."""
     return gpu_model(os.environ.get("PFO_FS_SIM_MODEL") or "A100")
 
 
 # ---- the state that the two processes share
 
 _MAGIC_WORD = 0x70666F_5E0001
-# Written by the clock's side. 0 MHz is the default clock, 0 mW the default limit.
+# Written by the process that sets the clock. 0 MHz is the default clock, 0 mW the default limit.
 _MAGIC, _CLOCK_MHZ, _CHANGED_NS, _LIMIT_MW = 0, 1, 2, 3
-_VERSION, _MARK_NS, _ENERGY_J, _POWER_W, _UNTIL_NS = 8, 9, 10, 11, 12  # written by the side that computes
+_VERSION, _MARK_NS, _ENERGY_J, _POWER_W, _UNTIL_NS = 8, 9, 10, 11, 12  # written by the process that computes
 _STATE_WORDS = 16
 _GPU_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def simulation_dir() -> str:
-    """Returns the folder of the simulated GPUs, made if need be: `PFO_FS_SIM_DIR`, or one of this user's in memory.
+    """Returns the folder of the simulated GPUs, made if it is missing: `PFO_FS_SIM_DIR`, or a folder in memory.
 
     Raises:
         DeviceError: Another user owns it.
     """
     folder = os.environ.get("PFO_FS_SIM_DIR")
     if folder is None:
-        memory = "/dev/shm"  # noqa: S108  the folder in it is ours alone, which is checked
+        memory = "/dev/shm"  # noqa: S108  the owner of the folder in it is checked below
         base = memory if os.access(memory, os.W_OK) else os.environ.get("TMPDIR") or "/var/tmp"  # noqa: S108
         folder = os.path.join(base, f"pfo-fs-sim-{os.geteuid()}")
     with suppress(FileExistsError):
@@ -54,7 +54,7 @@ def simulation_dir() -> str:
 
 
 class _State:
-    """The mapped state of the simulated GPU `name`; the first process that asks makes it."""
+    """The mapped state of the simulated GPU `name`; the first process that opens it makes it."""
 
     def __init__(self, name: str) -> None:
         if not _GPU_NAME.fullmatch(name):
@@ -80,7 +80,7 @@ class _State:
             raise DeviceError(f"{self.path} is not the state of a simulated GPU of this release")
 
     def _make(self, folder: str) -> None:
-        """A link appears whole, and fails if the other side was faster."""
+        """Links a complete file into place; if the other process was faster, its file is used."""
         temporary = os.path.join(folder, f".{os.getpid()}-{time.monotonic_ns()}")
         with open(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as file:
             file.truncate(_STATE_WORDS * 8)
@@ -104,7 +104,7 @@ class _State:
             energy_j, power_w = numbers[_ENERGY_J], numbers[_POWER_W]
             if version % 2 == 0 and words[_VERSION] == version:
                 break
-            time.sleep(0)  # the other side is writing
+            time.sleep(0)  # the process that computes is writing
         busy_ns = min(now_ns, until_ns) - mark_ns
         idle_ns = max(0, now_ns - max(until_ns, mark_ns))
         return energy_j + power_w * max(0, busy_ns) / 1e9 + self._idle_w * idle_ns / 1e9
@@ -124,10 +124,10 @@ class _State:
 
 
 class SimulatedGpu:
-    """The clock's side of a simulated GPU (`Gpu`).
+    """A simulated GPU as the process that sets its clock sees it (`Gpu`).
 
-    Each change of the clock is a line in `<name>.log` beside the state. Both files go when the GPU is closed, unless
-    `PFO_FS_SIM_DIR` asks for them to be in a certain place. `PFO_FS_SIM_FAULT` makes it fail: `permission`, or `lock:N`
+    Each change of the clock is a line in `<name>.log` beside the state. Closing the GPU removes both files, unless
+    `PFO_FS_SIM_DIR` says where they are. `PFO_FS_SIM_FAULT` makes it fail: `permission`, or `lock:N`
     for the N-th time that a clock is locked, or `limit:N` for the N-th time that a power limit is set.
 
     Args:
@@ -140,6 +140,7 @@ class SimulatedGpu:
         self._clocks = simulated_model().clocks_mhz
         self.name = f"simulated {simulated_model().name}"
         self.uuid = f"SIM-{name}"
+        self._open = True
         self._last_j = 0.0
         fault, _, count = os.environ.get("PFO_FS_SIM_FAULT", "").partition(":")
         self._refuses = fault == "permission"
@@ -182,9 +183,15 @@ class SimulatedGpu:
         self._log.write("reset", 0)
 
     def _set(self, mhz: int) -> None:
-        if self._state.words[_CLOCK_MHZ] != mhz:
-            self._state.words[_CHANGED_NS] = time.monotonic_ns()
-            self._state.words[_CLOCK_MHZ] = mhz
+        words = self._in_use().words
+        if words[_CLOCK_MHZ] != mhz:
+            words[_CHANGED_NS] = time.monotonic_ns()
+            words[_CLOCK_MHZ] = mhz
+
+    def _in_use(self) -> _State:
+        if not self._open:
+            raise DeviceError(f"{self.uuid} was closed; open it again")
+        return self._state
 
     def power_limit_range_w(self) -> tuple[float, float]:
         """Returns the lowest and the highest power limit, in watts."""
@@ -192,7 +199,7 @@ class SimulatedGpu:
 
     def power_limit_w(self) -> float:
         """Returns the power limit in force, in watts."""
-        return self._state.words[_LIMIT_MW] / 1000 or self.power_limit_range_w()[1]
+        return self._in_use().words[_LIMIT_MW] / 1000 or self.power_limit_range_w()[1]
 
     def set_power_limit_w(self, limit_w: float) -> None:
         """Sets the power limit, in watts.
@@ -209,22 +216,30 @@ class SimulatedGpu:
         lowest_w, highest_w = self.power_limit_range_w()
         if not lowest_w <= limit_w <= highest_w:
             raise DeviceError(f"{self.name}: {limit_w:g} W is not within {lowest_w:g} to {highest_w:g} W")
-        self._state.words[_CHANGED_NS] = time.monotonic_ns()
-        self._state.words[_LIMIT_MW] = round(limit_w * 1000)
+        words = self._in_use().words
+        words[_CHANGED_NS] = time.monotonic_ns()
+        words[_LIMIT_MW] = round(limit_w * 1000)
         self._log.write_limit(limit_w)
 
     def energy_j(self) -> float:
-        """Returns the counter, in joules."""
-        # The side that computes notices a change of the clock a little late, and corrects its power backwards.
-        self._last_j = max(self._last_j, self._state.energy_at(time.monotonic_ns()))
+        """Returns the counter, in joules.
+
+        Raises:
+            DeviceError: This object is closed.
+        """
+        # The process that computes sees a change of the clock a little late, and then corrects the power of the past.
+        self._last_j = max(self._last_j, self._in_use().energy_at(time.monotonic_ns()))
         return self._last_j
 
     def throttled(self) -> str:
-        """Returns an empty string: it never gets hot."""
+        """Returns an empty string: a simulated GPU is never throttled."""
         return ""
 
     def close(self) -> None:
-        """Unmaps the state."""
+        """Unmaps the state; a second call does nothing."""
+        if not self._open:
+            return
+        self._open = False
         self._log.close()
         if "PFO_FS_SIM_DIR" not in os.environ:
             for path in (self._state.path, self._state.log_path):
@@ -234,7 +249,7 @@ class SimulatedGpu:
 
 
 class SimulatedKernels:
-    """The computing side of a simulated GPU: instructions that take as long, and as much power, as the clock says.
+    """A simulated GPU as the process that computes sees it: time and power of instructions follow the clock.
 
         kernels = SimulatedKernels(name, stages=8)
         kernels.run("forward", stage=0)
@@ -266,7 +281,7 @@ class SimulatedKernels:
         return model._replace(time_ref_s=model.time_ref_s / self.time_scale)
 
     def run(self, instruction: str, stage: int = 0, started_ns: int | None = None) -> None:
-        """Sleeps until the instruction is done, whatever the clock does meanwhile.
+        """Sleeps until the instruction is done; changes of the clock in the meantime change when that is.
 
         Args:
             instruction: `forward`, `backward`, ...
@@ -306,7 +321,7 @@ class SimulatedKernels:
         return self._state.words[_CLOCK_MHZ] or self._gpu.clocks_mhz[0]
 
     def _read_clock(self) -> None:
-        """Takes over clock and power limit."""
+        """Reads the clock and the power limit that are in force."""
         self._mhz, self._limit_mw = self._clock_mhz(), self._state.words[_LIMIT_MW]
         limited = self._limit_mw > 0
         self._model = self._free.within(self._limit_mw / 1000, self._gpu.clocks_mhz[-1]) if limited else self._free

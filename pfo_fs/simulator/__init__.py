@@ -1,8 +1,9 @@
 """Whole jobs in virtual time: thousands of iterations of a big pipeline in seconds."""
 
-from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, ModelTruth, Nuisances, Played, ProfileTruth, Truth
+from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, Nuisances, Played
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.summary import EpisodeSummary, Summary, summarize
+from pfo_fs.simulator.truth import ModelTruth, ProfileTruth, Truth
 
 __all__ = [
     "QUIET",

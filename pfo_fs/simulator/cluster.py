@@ -1,112 +1,33 @@
-"""A cluster in virtual time: whole iterations of all pipelines at once, with the noise and the nuisances of real GPUs.
+"""A cluster in virtual time: whole iterations of all pipelines at once, with the noise and the delays of real GPUs.
 
-What is played: durations and powers that jitter, a GPU that draws more as it warms up, clocks that take time to change,
-blocking power while waiting, communication between stages, pipelines that wait for the slowest one at the end of an
-iteration, and stragglers that come and go.
+Simulated are: durations and powers that jitter, a GPU that takes more power as it warms up, clocks that take time to
+change, blocking power while waiting, communication between stages, pipelines that wait for the slowest one at the end
+of an iteration, and temporary stragglers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from pfo_fs.device.physics import GpuModel
-from pfo_fs.errors import ConfigError
-from pfo_fs.planner import Measurement, Pipeline, Profile
-from pfo_fs.planner.columns import ends_of, levels_of
-
-
-class Truth(Protocol):
-    """What an instruction takes, without noise."""
-
-    @property
-    def clocks_mhz(self) -> tuple[int, ...]:
-        """Clocks on offer, highest first."""
-
-    @property
-    def blocking_power_w(self) -> float:
-        """What a waiting GPU draws, in W."""
-
-    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock on offer."""
-
-
-@dataclass(frozen=True)
-class ModelTruth:
-    """A preset of `device.physics`.
-
-    Attributes:
-        model: The kind of GPU.
-        num_stages: Stages of the pipeline; the last one takes longer.
-        slowest_mhz: Clocks below are not on offer: the models are fitted to 855 MHz and above.
-    """
-
-    model: GpuModel
-    num_stages: int
-    slowest_mhz: int = 210
-
-    @property
-    def clocks_mhz(self) -> tuple[int, ...]:
-        """Clocks on offer, highest first."""
-        return tuple(mhz for mhz in self.model.clocks_mhz if mhz >= self.slowest_mhz)
-
-    @property
-    def blocking_power_w(self) -> float:
-        """What a waiting GPU draws, in W."""
-        return self.model.blocking_power_w
-
-    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock."""
-        one = self.model.coefficients(instruction, last_stage=stage == self.num_stages - 1)
-        time_s = one.time_s(mhz)
-        return Measurement(mhz, time_s, time_s * one.power_w(mhz))
-
-
-class ProfileTruth:
-    """A measured profile, taken for the truth.
-
-    Args:
-        profile: Every instruction at every clock.
-        blocking_power_w: What a waiting GPU draws, in W.
-
-    Raises:
-        ConfigError: The instructions have no clock in common.
-    """
-
-    def __init__(self, profile: Profile, blocking_power_w: float) -> None:
-        tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
-        common = set.intersection(*(set(table) for table in tables.values()))
-        if not common:
-            raise ConfigError(f"{profile.source}: no clock was measured for all instructions")
-        self.clocks_mhz: tuple[int, ...] = tuple(sorted(common, reverse=True))
-        self.blocking_power_w = blocking_power_w
-        self._tables = tables
-
-    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock.
-
-        Raises:
-            ConfigError: The profile does not have it.
-        """
-        try:
-            return self._tables[stage, instruction][mhz]
-        except KeyError:
-            raise ConfigError(f"the profile has no {instruction} of stage {stage} at {mhz} MHz") from None
+from pfo_fs.planner import Pipeline
+from pfo_fs.simulator.kernel_tables import KernelTables
+from pfo_fs.simulator.truth import Truth
 
 
 @dataclass(frozen=True)
 class Nuisances:
-    """What makes measuring hard.
+    """Noise and delays of real GPUs, which make measuring difficult.
 
     Attributes:
         time_jitter: Standard deviation of a duration, relative.
         power_jitter: The same of a power.
-        warm_up: How much more a warm GPU draws, relative.
+        warm_up: How much more power a warm GPU takes, relative.
         warm_up_s: Time constant of warming up, in s.
-        switch_s: How long a GPU goes on at the old clock after another one was set, in s.
+        switch_s: How long a GPU continues at the old clock after another one was set, in s.
         delay_s: Communication between two stages, in s.
-        overhead_s: Of an iteration, after the slowest pipeline has run dry, in s.
+        overhead_s: Of an iteration, after the last instruction of the slowest pipeline, in s.
         tick_s: Period of the energy counter, in s.
     """
 
@@ -121,7 +42,7 @@ class Nuisances:
 
 
 QUIET = Nuisances(time_jitter=0.0, power_jitter=0.0, warm_up=0.0)
-"""The same cluster without noise: what a plan truly takes."""
+"""No noise: shows the true time and energy of a plan."""
 
 
 class Episode(NamedTuple):
@@ -138,8 +59,8 @@ class Played(NamedTuple):
 
     Attributes:
         starts_s, ends_s: When instructions run, from the begin of the iteration.
-        powers_w: What each draws while it runs.
-        spans_s: For each pipeline, until it has run dry.
+        powers_w: The mean power of each while it runs.
+        spans_s: For each pipeline, from the begin of the iteration to the end of its last instruction.
         time_s: Until the next iteration begins, the same for all.
         energy_j: Of all GPUs over that time, waiting included.
     """
@@ -157,12 +78,15 @@ class Cluster:
     """Pipelines of equal GPUs in data parallelism.
 
     Attributes:
-        pipeline: What each runs.
-        truth: What instructions take.
+        pipeline: The instructions that each pipeline runs.
+        truth: Time and energy of instructions.
         nuisances: See `Nuisances`.
         pipelines: How many there are.
         episodes: Stragglers.
         seed: Of all noise.
+        now_s: Virtual time, in s.
+        iteration: The number of the next iteration.
+        energy_j: Energy of all iterations so far, in J.
     """
 
     pipeline: Pipeline
@@ -173,53 +97,25 @@ class Cluster:
     seed: int = 0
     now_s: float = 0.0
     iteration: int = 0
+    energy_j: float = 0.0
 
     def __post_init__(self) -> None:
         import numpy as np
 
         self._random: Any = np.random.default_rng(self.seed)
-        nodes = len(self.pipeline.instructions)
-        ranks = [rank for rank, order in enumerate(self.pipeline.orders) for _ in order]
-        before: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
-        after: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
-        for first, then, _ in self.pipeline.edges:
-            delay_s = self.nuisances.delay_s if ranks[first] != ranks[then] else 0.0
-            before[then].append((first, delay_s))
-            after[first].append((then, delay_s))
-        self._levels = levels_of(self.pipeline.topological, before, after, ranks)
-        kinds = sorted({(i.stage, i.name) for i in self.pipeline.instructions})
-        number = {kind: n for n, kind in enumerate(kinds)}
-        self._kind: Any = np.array([number[i.stage, i.name] for i in self.pipeline.instructions])
-        self._top = self.truth.clocks_mhz[0]
-        self._clock_number = {mhz: n for n, mhz in enumerate(self.truth.clocks_mhz)} | {0: 0}
-        table = [[self.truth.measurement(*kind, mhz) for mhz in self.truth.clocks_mhz] for kind in kinds]
-        self._times: Any = np.array([[m.time_s for m in row] for row in table])
-        self._powers: Any = np.array([[m.energy_j / m.time_s for m in row] for row in table])
-        firsts = set(self.pipeline.first_nodes[:-1])
-        self._before_in_rank: Any = np.array([node if node in firsts else node - 1 for node in range(nodes)])
-        self._is_first: Any = np.array([node in firsts for node in range(nodes)])
-        self.energy_j = 0.0
+        self._kernels = KernelTables(self.pipeline, self.truth, self.nuisances.delay_s)
 
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Any:
         """Returns clock numbers, a row per node and a column per pipeline, for `run`.
 
         Args:
-            schedules: For each pipeline, the (instruction, MHz) of each of its ranks; a rank without one runs fast.
+            schedules: For each pipeline, the (instruction, MHz) of each of its ranks; a rank without one runs at the
+                highest clock.
         """
-        import numpy as np
-
-        columns = []
-        for of_ranks in schedules:
-            column: list[int] = []
-            for rank, order in enumerate(self.pipeline.orders):
-                requested = of_ranks.get(rank)
-                mhz = [0] * len(order) if not requested else _in_force([clock for _, clock in requested])
-                column += [self._clock_number[clock] for clock in mhz]
-            columns.append(column)
-        return np.array(columns).T
+        return self._kernels.clocks_of(schedules)
 
     def run(self, clocks: Any) -> Played:
-        """Plays the next iteration at the given clocks (`clocks_of`)."""
+        """Simulates the next iteration at the given clocks (`clocks_of`)."""
         played = self.iterate(clocks, self.slowdowns())
         self.now_s += played.time_s
         self.iteration += 1
@@ -227,11 +123,11 @@ class Cluster:
         return played
 
     def noise(self, count: int, half_width: float) -> Any:
-        """Uniform noise around zero."""
+        """Returns uniform noise around zero."""
         return self._random.uniform(-half_width, half_width, count)
 
     def slowdowns(self) -> list[float]:
-        """How many times as slow each pipeline is in the iteration to come."""
+        """Returns how many times as slow each pipeline is in the next iteration."""
         found = [1.0] * self.pipelines
         for slowdown, first, last, pipeline in self.episodes:
             if first <= self.iteration < last and pipeline < self.pipelines:
@@ -239,20 +135,11 @@ class Cluster:
         return found
 
     def iterate(self, clocks: Any, slowdowns: Sequence[float]) -> Played:
-        """Computes one iteration, without letting time go on."""
+        """Computes one iteration; virtual time stays as it is."""
         import numpy as np
 
         odd = self.nuisances
-        kind = self._kind[:, None]
-        before = np.where(self._is_first[:, None], 0, clocks[self._before_in_rank])
-        times, powers = self._times[kind, clocks], self._powers[kind, clocks]
-        if odd.switch_s:
-            changed = clocks != before
-            old_s, old_w = self._times[kind, before], self._powers[kind, before]
-            late_s = np.where(changed, np.minimum(odd.switch_s, old_s), 0.0)
-            rest_s = (1 - late_s / old_s) * times
-            powers = (late_s * old_w + rest_s * powers) / (late_s + rest_s)
-            times = late_s + rest_s
+        times, powers = self._kernels.times_and_powers(clocks, odd.switch_s)
         times = times * np.array(slowdowns)
         if odd.time_jitter:
             times = times * np.exp(odd.time_jitter * self._random.standard_normal(times.shape))
@@ -260,18 +147,9 @@ class Cluster:
             powers = powers * (1 + odd.power_jitter * self._random.standard_normal(powers.shape))
         if odd.warm_up:
             powers = powers * (1 + odd.warm_up * (1 - float(np.exp(-self.now_s / odd.warm_up_s))))
-        ends = ends_of(self._levels, np.vstack([times, np.zeros((1, times.shape[1]))]))[:-1]
+        ends = self._kernels.ends(times)
         spans = ends.max(axis=0)
         time_s = float(spans.max()) + odd.overhead_s
-        idle_s = time_s * len(self.pipeline.orders) * times.shape[1] - float(times.sum())
+        idle_s = time_s * self._kernels.num_ranks * times.shape[1] - float(times.sum())
         energy_j = float((times * powers).sum()) + self.truth.blocking_power_w * idle_s
         return Played(ends - times, ends, powers, spans, time_s, energy_j)
-
-
-def _in_force(requested: Sequence[int]) -> list[int]:
-    """0 MHz leaves the clock as it is."""
-    found, last = [], 0
-    for mhz in requested:
-        last = mhz or last
-        found.append(last)
-    return found

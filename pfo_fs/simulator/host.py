@@ -14,7 +14,7 @@ from pfo_fs.ipc import messages as m
 from pfo_fs.models import RankInfo
 from pfo_fs.store import JobFolder
 
-_TOKEN = "simulated"  # noqa: S105  not a secret: there is no socket
+_TOKEN = "simulated"  # noqa: S105  not a secret: the simulation has no sockets
 _CLOCKS = 1_000_000
 """Connections of clock processes are numbered from here on, those of training by rank."""
 
@@ -28,7 +28,7 @@ class SimulatedHost:
         seed: Of the helper's jitter.
 
     Attributes:
-        received: What training was sent and has not taken yet.
+        received: Messages to training that it has not read yet.
     """
 
     def __init__(self, root: str, scheduler: str, seed: int) -> None:
@@ -43,29 +43,29 @@ class SimulatedHost:
         return self._operations.folder
 
     def create_job(self, job: dict[str, Any], attempt: str) -> None:
-        """Rank 0 makes the job, for a daemon to schedule."""
-        self._tell(0, m.Hello(rank=0, role="training", token=_TOKEN), 0.0)
-        self._tell(0, m.CreateJob(job=job, attempt=attempt), 0.0)
-        self._tell(0, m.ChooseCoordination(mode="daemon"), 0.0)
+        """Rank 0 creates the job, which a daemon schedules."""
+        self._deliver(0, m.Hello(rank=0, role="training", token=_TOKEN), 0.0)
+        self._deliver(0, m.CreateJob(job=job, attempt=attempt), 0.0)
+        self._deliver(0, m.ChooseCoordination(mode="daemon"), 0.0)
 
     def join(self, infos: Sequence[RankInfo], attempt: str, gpu_name: str) -> None:
         """All ranks and their clock processes connect, and the ranks register."""
         for info in infos:
             rank = info.rank
             if rank:
-                self._tell(rank, m.Hello(rank=rank, role="training", token=_TOKEN), 0.0)
-            self._tell(_CLOCKS + rank, m.Hello(rank=rank, role="clocks", token=_TOKEN), 0.0)
+                self._deliver(rank, m.Hello(rank=rank, role="training", token=_TOKEN), 0.0)
+            self._deliver(_CLOCKS + rank, m.Hello(rank=rank, role="clocks", token=_TOKEN), 0.0)
             body = {"rank_info": info.model_dump(), "nonce": f"n{rank}", "gpu_name": gpu_name}
             join = m.JoinJob(job_id=self.folder.job_id, attempt=attempt, coordination="daemon", rank_body=body)
-            self._tell(rank, join, 0.0)
+            self._deliver(rank, join, 0.0)
 
     def training_says(self, rank: int, message: m.ToHelper, now_s: float) -> None:
         """A training process sends a message."""
-        self._tell(rank, message, now_s)
+        self._deliver(rank, message, now_s)
 
     def clocks_say(self, rank: int, message: m.ToHelper, now_s: float) -> None:
         """A clock process sends a message."""
-        self._tell(_CLOCKS + rank, message, now_s)
+        self._deliver(_CLOCKS + rank, message, now_s)
 
     def look(self, now_s: float) -> list[m.NewSchedule]:
         """Lets time pass; returns the schedules that training has received since the last call."""
@@ -74,7 +74,7 @@ class SimulatedHost:
         self.received.clear()
         return new
 
-    def _tell(self, client: int, message: m.ToHelper, now_s: float) -> None:
+    def _deliver(self, client: int, message: m.ToHelper, now_s: float) -> None:
         self._do(self._state.handle(e.MessageArrived(client, message), now_s), now_s)
 
     def _do(self, actions: list[e.Action], now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What a simulated job came to: what the closed loop did, and what it was truly worth, noise aside."""
+"""The result of a simulated job: what the closed loop did, and the true time and energy of its plan, without noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfo_fs.simulator.play import Iteration, Play
 
 @dataclass
 class EpisodeSummary:
-    """How one straggler was followed.
+    """How the plans followed one straggler.
 
     Attributes:
         slowdown, first, last, pipeline: The episode, as given.
@@ -37,15 +37,15 @@ class Summary:
 
     Attributes:
         iterations: Played.
-        deployed_at: First iteration under a plan; None if it never came to that.
+        deployed_at: First iteration under a plan; None if no plan was applied.
         settled_at: First iteration under the plan that was in force longest.
-        schedules: How many there were.
+        schedules: Their count.
         full_time_s, full_energy_j: An iteration at the highest clocks, without noise.
         plan_time_s, plan_energy_j: Under that plan, without noise.
-        overhead_s, overhead_j: What profiling cost over the highest clocks, in all.
+        overhead_s, overhead_j: Total time and energy of profiling beyond those of the highest clocks.
         energy_j: Of the whole run, noise included.
         episodes: Stragglers.
-        status_text: What the scheduler said last.
+        status_text: The scheduler's last status.
     """
 
     iterations: int
@@ -73,12 +73,12 @@ class Summary:
         return self.plan_time_s / self.full_time_s - 1
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """All figures, for programs."""
         return {**asdict(self), "energy_saved": self.energy_saved, "slowdown": self.slowdown}
 
 
 def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
-    """Returns what a run came to.
+    """Returns the result of a run.
 
     Args:
         play: After the run.
@@ -127,7 +127,7 @@ def _numbers(play: Play) -> Iterator[tuple[int, PlanInputs]]:
 
 
 def _settled(play: Play, played: Sequence[Iteration], plans: dict[int, PlanInputs]) -> int | None:
-    """The plan for no straggler that was in force longest; of equals the last."""
+    """The plan for no straggler that was in force longest; of several, the last."""
     counts: dict[int, int] = {}
     for iteration in played:
         number = iteration.number

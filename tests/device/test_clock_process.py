@@ -74,13 +74,15 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state == "Z"  # dead, and whoever adopted it has not noticed
+    return state == "Z"  # dead, and its parent has not yet waited for it
 
 
 # ---- clocks
 
 
-def test_it_says_what_gpu_it_drives_and_resets_what_a_crashed_job_left(start: Start, sim_dir: Path) -> None:
+def test_a_clock_process_reports_its_gpu_and_resets_a_clock_that_a_crashed_job_left(
+    start: Start, sim_dir: Path
+) -> None:
     clocks = start()
     assert (clocks.gpu_name, clocks.gpu_uuid, clocks.message) == ("simulated A100", "SIM-a", "")
     assert clocks.available_clocks_mhz[0] == 1410
@@ -88,7 +90,7 @@ def test_it_says_what_gpu_it_drives_and_resets_what_a_crashed_job_left(start: St
     assert clocks.alive()
 
 
-def test_clocks_are_set_in_order_and_given_back_at_the_close(start: Start, sim_dir: Path, wait_for: WaitFor) -> None:
+def test_clocks_are_set_in_order_and_reset_at_the_close(start: Start, sim_dir: Path, wait_for: WaitFor) -> None:
     clocks = start()
     assert clocks.message == ""
     wanted = [("reset", 0)]
@@ -142,7 +144,7 @@ def test_a_clock_that_is_not_on_offer_becomes_the_next_higher_one(
         wait_for(lambda set_to=set_to: actions(sim_dir)[-1:] == [("lock", set_to)], what=f"{asked} as {set_to}")
 
 
-def test_changes_keep_the_minimum_dwell_time_and_the_last_wish_wins(
+def test_changes_keep_the_minimum_dwell_time_and_the_last_request_wins(
     start: Start, sim_dir: Path, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PFO_FS_MIN_DWELL_MS", "60")
@@ -164,7 +166,7 @@ def test_changes_keep_the_minimum_dwell_time_and_the_last_wish_wins(
     assert (last_time_ns(sim_dir) - asked_ns) / 1e6 < 50
 
 
-def test_a_lock_that_fails_gives_the_clocks_back_and_ends_changes(
+def test_a_lock_that_fails_resets_the_clocks_and_ends_changes(
     start: Start, sim_dir: Path, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "lock:2")
@@ -215,10 +217,10 @@ TRAINER = textwrap.dedent("""
 
 @pytest.mark.parametrize("how", ["alone", "forked"])
 @pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_clocks_are_back_within_a_second_of_the_trainers_death(
+def test_clocks_are_reset_within_a_second_of_the_trainers_death(
     sim_dir: Path, wait_for: WaitFor, processes: Any, how: str, killer: signal.Signals
 ) -> None:
-    """Also while a child that the trainer forked, a data loader's worker, lives on."""
+    """Also while a child that the trainer forked, a data loader's worker, continues to run."""
     trainer = processes.python("-c", TRAINER, how)
     clock_pid, child = map(int, trainer.stdout.readline().split())
     try:
@@ -236,7 +238,7 @@ def test_clocks_are_back_within_a_second_of_the_trainers_death(
 
 
 def test_a_forked_child_does_not_hold_the_socket_open(start: Start, wait_for: WaitFor) -> None:
-    """The end of the socket alone must do, where the kernel cannot tell of the end of a process."""
+    """Where the kernel has no pidfds, the end of the socket alone must show the end of the trainer."""
     clocks = start()
     assert clocks.alive()
     fd = clocks._socket.fileno()
@@ -263,7 +265,7 @@ def test_the_signals_of_a_launcher_do_not_end_it(start: Start, sim_dir: Path, wa
     assert clocks.alive()
 
 
-def test_sigterm_gives_clocks_back_at_once_and_for_good_but_measuring_goes_on(
+def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(
     start: Start, sim_dir: Path, wait_for: WaitFor
 ) -> None:
     with FakeHelper("pfo-fs-test-sigterm") as helper:
@@ -326,7 +328,7 @@ def test_an_answer_that_came_with_another_one_is_seen(start: Start) -> None:
     assert not clocks.check()
 
 
-def test_one_that_nobody_holds_any_more_leaves_nothing_open(wait_for: WaitFor) -> None:
+def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open(wait_for: WaitFor) -> None:
     before = len(os.listdir("/proc/self/fd"))
     clocks = ClockProcess("simulated:a")
     assert clocks.alive()
@@ -338,7 +340,7 @@ def test_one_that_nobody_holds_any_more_leaves_nothing_open(wait_for: WaitFor) -
     wait_for(lambda: process.poll() is not None, what="its end")
 
 
-def test_training_that_is_process_1_is_told_what_that_means(
+def test_training_that_is_process_1_logs_a_warning_that_names_docker_init(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as context:
@@ -359,7 +361,7 @@ def test_a_clock_process_that_cannot_start_is_a_message(
     assert "ended while it started" in clocks.message
 
 
-def test_one_that_hangs_at_the_start_is_not_waited_for_longer_than_said(
+def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_the_timeout(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "hangs"
@@ -383,7 +385,7 @@ Kind = TypeVar("Kind", bound=messages.Message)
 
 
 class FakeHelper:
-    """Listens like the host's helper and keeps what it is told."""
+    """Listens like the host's helper and keeps the messages that it gets."""
 
     def __init__(self, name: str) -> None:
         self.address = f"{name}-{os.getpid()}"
@@ -518,7 +520,7 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
     assert capsys.readouterr().err.count("measuring has failed") == 1
 
 
-# ---- its weight
+# ---- imports
 
 
 def test_the_clock_process_imports_nothing_heavy() -> None:

@@ -30,7 +30,7 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch, *, cuda: bool = True, name: str 
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("PFO_FS_GPU", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("LOCAL_RANK", "7")  # is no GPU index
+    monkeypatch.setenv("LOCAL_RANK", "7")  # is not the index of a GPU
 
 
 def test_torchs_current_device_is_named_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,15 +72,15 @@ def test_a_simulated_gpu_keeps_its_name_within_a_process_and_not_beyond(monkeypa
     assert os.read(reading, 200).decode() != spec
 
 
-@pytest.mark.parametrize("wish", ["none", "simulated:mine", "nvml:GPU-1234"])
-def test_the_environment_has_the_first_word(monkeypatch: pytest.MonkeyPatch, wish: str) -> None:
+@pytest.mark.parametrize("value", ["none", "simulated:mine", "nvml:GPU-1234"])
+def test_the_environment_variable_decides_before_torch(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     fake_torch(monkeypatch)
-    monkeypatch.setenv("PFO_FS_GPU", wish)
-    assert find_gpu_spec() == wish
+    monkeypatch.setenv("PFO_FS_GPU", value)
+    assert find_gpu_spec() == value
 
 
-@pytest.mark.parametrize("wish", ["cuda:0", "simulated:../x", "nvml:", "1"])
-def test_a_wish_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, wish: str) -> None:
-    monkeypatch.setenv("PFO_FS_GPU", wish)
+@pytest.mark.parametrize("value", ["cuda:0", "simulated:../x", "nvml:", "1"])
+def test_a_value_that_does_not_name_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", value)
     with pytest.raises(DeviceError, match="PFO_FS_GPU"):
         find_gpu_spec()

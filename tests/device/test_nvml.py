@@ -1,101 +1,16 @@
-"""NVML behind our words, with a fake `pynvml` at the lowest seam."""
+"""GPUs through NVML, with a fake `pynvml` in place of the real module."""
 
 from __future__ import annotations
 
 import sys
 import time
-from types import ModuleType
-from typing import Any
 
 import pytest
+from fake_nvml import UUIDS, FakeNvml
 
 from pfo_fs.device import nvml
 from pfo_fs.device.nvml import NvmlGpu, uuid_of_visible_device
 from pfo_fs.errors import DeviceError, DevicePermissionError
-
-UUIDS = ["GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000"]
-
-
-class NVMLError(Exception):
-    def __init__(self, value: int) -> None:
-        super().__init__(value)
-        self.value = value
-
-    def __str__(self) -> str:
-        return f"code {self.value}"
-
-
-class FakeNvml(ModuleType):
-    """As much of pynvml as we use; `fails` maps a function's name to the error code it gives."""
-
-    NVMLError = NVMLError
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-        self.fails: dict[str, int] = {}
-        self.names = ["NVIDIA A100"] * 3
-        self.mig = False
-        self.energy_mj = 5_000
-        self.power_mw = 100_000
-        self.reasons = 0
-        self.locked: list[Any] = []
-        self.open = 0
-
-    def _may(self, name: str) -> None:
-        if name in self.fails:
-            raise NVMLError(self.fails[name])
-
-    def nvmlInit(self) -> None:
-        self._may("nvmlInit")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(UUIDS)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
-        if uuid not in UUIDS:
-            raise NVMLError(6)
-        return UUIDS.index(uuid)
-
-    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
-        return UUIDS[handle].encode()
-
-    def nvmlDeviceGetName(self, handle: int) -> bytes:
-        return self.names[handle].encode()
-
-    def nvmlDeviceGetMigMode(self, handle: int) -> tuple[int, int]:
-        self._may("nvmlDeviceGetMigMode")
-        return (int(self.mig), 0)
-
-    def nvmlDeviceGetSupportedMemoryClocks(self, handle: int) -> list[int]:
-        return [405, 1593]
-
-    def nvmlDeviceGetSupportedGraphicsClocks(self, handle: int, memory_mhz: int) -> list[int]:
-        return {405: [420, 210], 1593: [210, 1410, 1395]}[memory_mhz]
-
-    def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
-        self._may("nvmlDeviceSetGpuLockedClocks")
-        self.locked.append((handle, low, high))
-
-    def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
-        self._may("nvmlDeviceResetGpuLockedClocks")
-        self.locked.append((handle, "reset"))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
-        self._may("nvmlDeviceGetTotalEnergyConsumption")
-        return self.energy_mj
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
-        return self.reasons
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        return self.power_mw
 
 
 @pytest.fixture
@@ -133,7 +48,7 @@ def test_the_energy_counter_is_in_joules(fake: FakeNvml) -> None:
     assert gpu.energy_j() == 7.5
 
 
-def test_what_holds_the_clocks_back_is_told_in_words_and_a_locked_clock_is_not_it(fake: FakeNvml) -> None:
+def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throttling(fake: FakeNvml) -> None:
     gpu = NvmlGpu(UUIDS[0])
     fake.reasons = 0x02 | 0x01  # application clocks, idle
     assert gpu.throttled() == ""
@@ -141,7 +56,7 @@ def test_what_holds_the_clocks_back_is_told_in_words_and_a_locked_clock_is_not_i
     assert gpu.throttled() == "power limit, thermal slowdown"
 
 
-def test_an_old_driver_is_asked_by_the_old_name(fake: FakeNvml) -> None:
+def test_an_old_driver_is_called_by_the_old_name_of_the_function(fake: FakeNvml) -> None:
     fake.reasons = 0x08
     old = fake.nvmlDeviceGetCurrentClocksEventReasons
     older = type("OlderNvml", (), {"nvmlDeviceGetCurrentClocksThrottleReasons": staticmethod(old)})
@@ -167,7 +82,7 @@ def test_a_counter_that_fails_for_another_reason_is_an_error(fake: FakeNvml) -> 
         NvmlGpu(UUIDS[0])
 
 
-def test_errors_are_in_our_words_with_the_code_and_unknown_ones_in_nvmls(fake: FakeNvml) -> None:
+def test_known_errors_are_explained_with_their_code_and_unknown_ones_keep_nvmls_text(fake: FakeNvml) -> None:
     fake.fails["nvmlInit"] = 9
     with pytest.raises(DeviceError, match=r"driver is not loaded \(NVML error 9\)"):
         NvmlGpu(UUIDS[0])
@@ -186,7 +101,7 @@ def test_an_unknown_uuid_and_mig_are_refused(fake: FakeNvml) -> None:
         NvmlGpu(UUIDS[0])
 
 
-def test_a_gpu_that_does_not_know_mig_is_fine(fake: FakeNvml) -> None:
+def test_a_gpu_without_mig_is_accepted(fake: FakeNvml) -> None:
     fake.fails["nvmlDeviceGetMigMode"] = 3
     assert NvmlGpu(UUIDS[0]).uuid == UUIDS[0]
 
@@ -237,7 +152,7 @@ def test_ordinals_among_different_gpus_need_the_bus_order(fake: FakeNvml, monkey
     assert uuid_of_visible_device(0) == UUIDS[1]
 
 
-def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(DeviceError, match="nvidia-ml-py"):
         nvml.NvmlGpu(UUIDS[0])

@@ -28,7 +28,7 @@ def test_time_and_energy_follow_the_measured_profile_within_the_stated_error(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_lower_clock_is_never_faster_and_never_draws_more(name: str) -> None:
+def test_a_lower_clock_is_never_faster_and_never_takes_more_power(name: str) -> None:
     model = gpu_model(name)
     for instruction in ("forward", "backward", "backward_weight"):
         coefficients = model.coefficients(instruction)

@@ -1,4 +1,4 @@
-"""Powers told apart from a slow counter."""
+"""The fit of the power of each instruction to a counter that ticks slowly."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_more_ticks_make_a_smaller_error() -> None:
     assert fitted(long, read(long, watts))["forward"].error < fitted(short, read(short, watts))["forward"].error / 2
 
 
-def test_a_clock_that_has_just_been_set_is_nobodys() -> None:
-    """For some milliseconds nobody knows which clock runs, so ticks in which it was set are left out."""
+def test_ticks_in_which_a_clock_was_set_are_left_out() -> None:
+    """For some milliseconds after the call, the old or the new clock may be in force."""
     instructions = [("forward", n * 50 * MS, (n + 1) * 50 * MS) for n in range(80)]
     curve = EnergyCurve()
     for t_ms in range(0, 4000, 20):

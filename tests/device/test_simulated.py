@@ -151,6 +151,6 @@ def test_a_dry_run_reads_everything_and_sets_nothing(tmp_path: Path, monkeypatch
 
 def test_unknown_specs_are_refused() -> None:
     for spec in ("", "nvml", "nvml:", "simulated:", "cuda:0"):
-        with pytest.raises(DeviceError, match="names no GPU"):
+        with pytest.raises(DeviceError, match="does not name a GPU"):
             open_gpu(spec)
     assert open_gpu("none").supported_clocks_mhz() == []

@@ -20,11 +20,11 @@ STAGES, MICROBATCHES = 4, 24
 SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
 
 
-def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = None, **odd: float) -> Cluster:
+def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = None, **nuisances: float) -> Cluster:
     return Cluster(
         make_pipeline("1f1b", STAGES, MICROBATCHES),
         ModelTruth(A100, STAGES, slowest_mhz=600),
-        replace(Nuisances(), **odd),
+        replace(Nuisances(), **nuisances),
         pipelines,
         episodes or (),
         seed,
@@ -143,7 +143,7 @@ def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_two(tm
     blind = [i for i in played if i.step == 90]
     assert during[0].energy_j < 0.95 * blind[0].energy_j
     slowest = 1.2 * max(i.time_s for i in before)
-    assert max(i.time_s for i in during) < 1.003 * slowest, "nobody waits longer than for the straggler"
+    assert max(i.time_s for i in during) < 1.003 * slowest, "no pipeline waits longer than for the straggler"
 
 
 def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     assert after.time_s > before.time_s
 
 
-def test_a_window_that_something_else_disturbed_is_measured_again_and_nothing_is_given_up(tmp_path: Path) -> None:
+def test_a_window_that_something_else_disturbed_is_measured_again_and_no_correction_is_made(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     for iteration in play.run(120, lambda iteration: iteration.number == play.first_plan):
         began = iteration.step
@@ -181,7 +181,7 @@ def test_a_window_that_something_else_disturbed_is_measured_again_and_nothing_is
     assert summary.energy_saved > 0.05
 
 
-def test_another_look_is_another_chance_for_what_was_given_up(tmp_path: Path) -> None:
+def test_measuring_again_lifts_the_corrections_of_earlier_plans(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     before = converged(play)[-1]
     scheduler = play.coordinator.scheduler
@@ -194,7 +194,9 @@ def test_another_look_is_another_chance_for_what_was_given_up(tmp_path: Path) ->
     assert after.energy_j < 1.01 * before.energy_j
 
 
-def test_a_target_that_no_plan_keeps_to_is_said_to_be_impossible_with_what_is_possible(tmp_path: Path) -> None:
+def test_a_target_that_no_plan_keeps_to_is_reported_as_impossible_with_the_nearest_possible_value(
+    tmp_path: Path,
+) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     full_s = converged(play)[-1].time_s
     for text, words in (("power: 10", " W is the least"), ("deadline: 0.5", "the highest clocks take ")):
@@ -214,7 +216,7 @@ def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
 
 
 def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path: Path) -> None:
-    """All of a single pipeline gets 8 % slower: that is no straggler, the profile is out of date."""
+    """All of a single pipeline gets 8 % slower: the pipeline is not a straggler, but its profile is out of date."""
     play = Play(cluster(episodes=[Episode(1.08, 80, 1000, 0)]), tmp_path, SETTINGS)
     played = list(play.run(140))
     before = next(i for i in played if i.step == 79)
@@ -275,10 +277,10 @@ def test_a_daemon_that_dies_in_mid_sweep_does_not_leave_the_clocks_of_the_sweep(
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
     play.daemon_runs = True
     play.restart_daemon()
-    assert summarize(play, converged(play)).slowdown < 0.002, "and another one carries on"
+    assert summarize(play, converged(play)).slowdown < 0.002, "another daemon continues the sweep"
 
 
-def test_a_scheduler_that_fails_gives_the_clocks_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_fails_leaves_the_highest_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     played = []
     for iteration in play.run(60):
@@ -299,7 +301,7 @@ def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_pat
 
 
 def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slower(tmp_path: Path) -> None:
-    """From another cooling or firmware, or from somebody who means harm."""
+    """The profile comes from GPUs with another cooling or firmware, or was changed on purpose."""
     converged(Play(cluster(0), tmp_path, SETTINGS))
     path = next((tmp_path / "profiles").rglob("*.csv"))
     rows = [line.split(",") for line in path.read_text().splitlines()]
@@ -334,7 +336,7 @@ def test_a_rank_without_rights_does_not_spoil_what_the_others_measure(tmp_path: 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_gpus_that_run_into_their_power_limit_save_energy_all_the_same(tmp_path: Path, seed: int) -> None:
-    """An A40 runs at about 1,440 MHz whatever higher clock it is told: clocks that are alike are one clock."""
+    """An A40 runs at 1,440 MHz at every higher clock that is set: clocks of the same time and energy count as one."""
     gpus = Cluster(make_pipeline("1f1b", 8, 48), ModelTruth(A40, 8, slowest_mhz=600), seed=seed)
     play = Play(gpus, tmp_path, SETTINGS)
     summary = summarize(play, converged(play))

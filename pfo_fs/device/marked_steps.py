@@ -34,8 +34,8 @@ class EndedStep(NamedTuple):
     instructions: list[tuple[int, int, int]]
 
 
-class StepFollower:
-    """Follows the marks of one rank.
+class MarkedSteps:
+    """Collects the steps of one rank from its marks.
 
     Attributes:
         ended: Complete steps, oldest first; the reader takes them out.
@@ -50,7 +50,7 @@ class StepFollower:
         self._open: list[tuple[int, int]] = []
         self._instructions: list[tuple[int, int, int]] = []
 
-    def follow(self, marks: list[tuple[int, int]]) -> Iterator[None]:
+    def take(self, marks: list[tuple[int, int]]) -> Iterator[None]:
         """Takes the next marks, (first word, code) each.
 
         Yields:
@@ -76,7 +76,7 @@ class StepFollower:
                 self._end_step(first, usable=value == 0)
 
     def lost(self) -> None:
-        """Drops the step that is being followed: marks were lost, so it cannot be complete."""
+        """Drops the step whose marks are being read: marks were lost, so it cannot be complete."""
         self._begin_ns = -1
         self._drop_instructions()
 

@@ -1,0 +1,105 @@
+"""What one pipeline's instructions take at each clock and in which order they run, as arrays for whole iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pfo_fs.planner import Pipeline
+from pfo_fs.planner.columns import ends_of, levels_of
+from pfo_fs.simulator.truth import Truth
+
+
+class KernelTables:
+    """Times, powers and dependencies of a pipeline's instructions; nothing in it changes.
+
+    Nodes are numbered as in `pipeline.instructions`, clocks as in `truth.clocks_mhz` (0 is the highest).
+
+    Args:
+        pipeline: What each pipeline runs.
+        truth: Time and energy of each instruction at each clock.
+        delay_s: Communication between two stages, in s.
+
+    Attributes:
+        num_ranks: Ranks of one pipeline.
+    """
+
+    def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
+        import numpy as np
+
+        self._orders = pipeline.orders
+        self.num_ranks = len(pipeline.orders)
+        nodes = len(pipeline.instructions)
+        ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
+        before: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
+        after: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
+        for first, then, _ in pipeline.edges:
+            edge_s = delay_s if ranks[first] != ranks[then] else 0.0
+            before[then].append((first, edge_s))
+            after[first].append((then, edge_s))
+        self._levels = levels_of(pipeline.topological, before, after, ranks)
+        kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
+        number = {kind: n for n, kind in enumerate(kinds)}
+        self._kind: Any = np.array([number[i.stage, i.name] for i in pipeline.instructions])
+        self._clock_number = {mhz: n for n, mhz in enumerate(truth.clocks_mhz)} | {0: 0}
+        table = [[truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz] for kind in kinds]
+        self._times: Any = np.array([[m.time_s for m in row] for row in table])
+        self._powers: Any = np.array([[m.energy_j / m.time_s for m in row] for row in table])
+        firsts = set(pipeline.first_nodes[:-1])
+        self._before_in_rank: Any = np.array([node if node in firsts else node - 1 for node in range(nodes)])
+        self._is_first: Any = np.array([node in firsts for node in range(nodes)])
+
+    def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Any:
+        """Returns clock numbers, a row per node and a column per pipeline.
+
+        Args:
+            schedules: For each pipeline, the (instruction, MHz) of each of its ranks; a rank without one runs at the
+                highest clock.
+        """
+        import numpy as np
+
+        columns = []
+        for of_ranks in schedules:
+            column: list[int] = []
+            for rank, order in enumerate(self._orders):
+                requested = of_ranks.get(rank)
+                mhz = [0] * len(order) if not requested else _in_force([clock for _, clock in requested])
+                column += [self._clock_number[clock] for clock in mhz]
+            columns.append(column)
+        return np.array(columns).T
+
+    def times_and_powers(self, clocks: Any, switch_s: float) -> tuple[Any, Any]:
+        """Returns the durations in s and the mean powers in W of all instructions at the given clocks.
+
+        Args:
+            clocks: From `clocks_of`.
+            switch_s: How long a GPU continues at the old clock after another one was set, in s.
+        """
+        import numpy as np
+
+        kind = self._kind[:, None]
+        times, powers = self._times[kind, clocks], self._powers[kind, clocks]
+        if not switch_s:
+            return times, powers
+        before = np.where(self._is_first[:, None], 0, clocks[self._before_in_rank])
+        changed = clocks != before
+        old_s, old_w = self._times[kind, before], self._powers[kind, before]
+        late_s = np.where(changed, np.minimum(switch_s, old_s), 0.0)
+        rest_s = (1 - late_s / old_s) * times
+        powers = (late_s * old_w + rest_s * powers) / (late_s + rest_s)
+        return late_s + rest_s, powers
+
+    def ends(self, times: Any) -> Any:
+        """Returns when instructions of the given durations end, in s from the begin of the iteration."""
+        import numpy as np
+
+        return ends_of(self._levels, np.vstack([times, np.zeros((1, times.shape[1]))]))[:-1]
+
+
+def _in_force(requested: Sequence[int]) -> list[int]:
+    """Returns the clock at each instruction: a request of 0 MHz leaves the clock as it is."""
+    found, last = [], 0
+    for mhz in requested:
+        last = mhz or last
+        found.append(last)
+    return found

@@ -1,0 +1,151 @@
+"""Measuring in virtual time: the real step meters, with simulated marks and simulated energy counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pfo_fs.device import page
+from pfo_fs.device.meter import StepMeter
+from pfo_fs.ipc.messages import MeasurementReport, NewSchedule
+from pfo_fs.models import RankInfo
+from pfo_fs.simulator.cluster import Cluster, Played
+
+_TICK_JITTER_S = 0.001
+"""How exactly the time of a tick of the energy counter is known."""
+
+
+class PlayedStep(NamedTuple):
+    """One iteration as the ranks run it.
+
+    Attributes:
+        step: Its number.
+        number: Of the schedule in force.
+        measured_number: Of the schedule that its measurement counts for; negative if it is not to be measured.
+        begin_s: The virtual time of its begin.
+        played: What the cluster computed.
+    """
+
+    step: int
+    number: int
+    measured_number: int
+    begin_s: float
+    played: Played
+
+
+class SimulatedMeters:
+    """The meters of all ranks.
+
+    A step's marks are given to the meters one iteration later, when the energy counters have ticked beyond its end.
+
+    Args:
+        cluster: The cluster that computes the iterations; its noise jitters the ticks.
+        infos: The ranks.
+        profile_steps: Steps that make one result.
+    """
+
+    def __init__(self, cluster: Cluster, infos: Sequence[RankInfo], profile_steps: int) -> None:
+        self._cluster = cluster
+        self._infos = infos
+        self._names = _Names()
+        self._meters = {info.rank: StepMeter(profile_steps, self._names) for info in infos}
+        self._energies_j = dict.fromkeys(self._meters, 0.0)
+        self._measured_number = page.NO_NUMBER
+        self._last: PlayedStep | None = None
+
+    def measure(self, new: PlayedStep, schedule: NewSchedule) -> list[tuple[int, MeasurementReport]]:
+        """Adds an iteration that ran under `schedule`; returns (rank, result) of the results that are complete."""
+        last, self._last = self._last, None
+        wanted = new.measured_number >= 0 and new.measured_number != self._measured_number
+        if wanted:
+            self._last = new
+        if last is None and not wanted:
+            return []
+        reports = []
+        for info in self._infos:
+            meter = self._meters[info.rank]
+            self._tick(info, meter, new)
+            if wanted and info.available_frequencies:
+                self._set_clocks(info, meter, new, schedule)
+            if last is not None:
+                for measured in meter.take(self._marks(info, last)):
+                    if measured is not None:
+                        self._measured_number = measured.number
+                        result = measured.result(info.rank)
+                        report = MeasurementReport(
+                            number=measured.number, first_step=measured.first_step, result=result
+                        )
+                        reports.append((info.rank, report))
+        if self._measured_number == new.number:
+            self._last = None
+        return reports
+
+    def _rows(self, info: RankInfo) -> slice:
+        """Returns the rows of a rank's instructions in the arrays of `Played`."""
+        firsts = self._cluster.pipeline.first_nodes
+        return slice(firsts[info.pp_rank], firsts[info.pp_rank + 1])
+
+    def _tick(self, info: RankInfo, meter: StepMeter, new: PlayedStep) -> None:
+        """Adds the ticks of a rank's energy counter in an iteration to its energy curve."""
+        import numpy as np
+
+        rows, pipeline, tick_s = self._rows(info), info.dp_rank, self._cluster.nuisances.tick_s
+        begin_s, played = new.begin_s, new.played
+        starts, ends = played.starts_s[rows, pipeline], played.ends_s[rows, pipeline]
+        corners = np.empty(2 * len(starts) + 2)
+        corners[0], corners[-1] = 0.0, played.time_s
+        corners[1:-1:2], corners[2:-1:2] = starts, ends
+        watts = np.full(len(corners) - 1, self._cluster.truth.blocking_power_w)
+        watts[1::2] = played.powers_w[rows, pipeline]
+        energies = self._energies_j[info.rank] + np.concatenate([[0.0], np.cumsum(np.diff(corners) * watts)])
+        self._energies_j[info.rank] = float(energies[-1])
+        first, last = np.ceil(begin_s / tick_s), np.floor((begin_s + played.time_s) / tick_s)
+        ticks = np.arange(first, last + 1) * tick_s
+        readings = np.interp(ticks - begin_s, corners, energies)
+        seen = ticks + self._cluster.noise(len(ticks), _TICK_JITTER_S)
+        for at_s, energy_j in zip(seen.tolist(), readings.tolist(), strict=True):
+            meter.curve.add(round(at_s * 1e9), energy_j)
+
+    def _set_clocks(self, info: RankInfo, meter: StepMeter, new: PlayedStep, schedule: NewSchedule) -> None:
+        """Passes the changes of a rank's clock in an iteration to its meter."""
+        plan = schedule.plan_of(info.rank)
+        if plan is None:
+            return
+        starts = new.played.starts_s[self._rows(info), info.dp_rank].tolist()
+        before, in_force = 0, 0
+        for start_s, (_, mhz) in zip(starts, plan.frequencies, strict=True):
+            in_force = mhz or in_force
+            if in_force != before:
+                meter.clock_set(round((new.begin_s + start_s) * 1e9), in_force)
+                before = in_force
+        meter.clock_set(round((new.begin_s + float(new.played.spans_s.max())) * 1e9), 0)
+
+    def _marks(self, info: RankInfo, marked: PlayedStep) -> list[tuple[int, int]]:
+        """Returns the marks that training writes in an iteration."""
+        begin_s, played, rows = marked.begin_s, marked.played, self._rows(info)
+        order = self._cluster.pipeline.orders[info.pp_rank]
+        starts = played.starts_s[rows, info.dp_rank].tolist()
+        ends = played.ends_s[rows, info.dp_rank].tolist()
+        marks = [(round(begin_s * 1e9), page.STEP_BEGIN | marked.step << 8), (marked.number, page.NUMBER)]
+        for instruction, start_s, end_s in zip(order, starts, ends, strict=True):
+            place = self._names.place(instruction.name) << 8
+            marks.append((round((begin_s + start_s) * 1e9), page.BEGIN | place))
+            marks.append((round((begin_s + end_s) * 1e9), page.END | place))
+        marks.append((round((begin_s + ends[-1]) * 1e9), page.LAST_END))
+        marks.append((round((begin_s + float(played.spans_s.max())) * 1e9), page.STEP_END))
+        return marks
+
+
+class _Names:
+    """The name table of the page."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def place(self, name: str) -> int:
+        if name not in self._names:
+            self._names.append(name)
+        return self._names.index(name)
+
+    def name(self, index: int) -> str:
+        return self._names[index]

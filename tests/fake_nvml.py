@@ -1,0 +1,110 @@
+"""A `pynvml` without GPUs: three A100s, whose calls are recorded and can be made to fail."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+UUIDS = ["GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000"]
+
+
+class NVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"code {self.value}"
+
+
+class FakeNvml(ModuleType):
+    """The part of pynvml that the package calls; `fails` maps a function's name to the error code that it raises."""
+
+    NVMLError = NVMLError
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.fails: dict[str, int] = {}
+        self.names = ["NVIDIA A100"] * 3
+        self.mig = False
+        self.energy_mj = 5_000
+        self.power_mw = 100_000
+        self.reasons = 0
+        self.locked: list[Any] = []
+        self.open = 0
+        self.limit_mw = 400_000
+
+    def _may(self, name: str) -> None:
+        if not self.open and name != "nvmlInit":
+            raise NVMLError(1)
+        if name in self.fails:
+            raise NVMLError(self.fails[name])
+
+    def nvmlInit(self) -> None:
+        self._may("nvmlInit")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self._may("nvmlShutdown")
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(UUIDS)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid not in UUIDS:
+            raise NVMLError(6)
+        return UUIDS.index(uuid)
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+        return UUIDS[handle].encode()
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:
+        return self.names[handle].encode()
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> tuple[int, int]:
+        self._may("nvmlDeviceGetMigMode")
+        return (int(self.mig), 0)
+
+    def nvmlDeviceGetSupportedMemoryClocks(self, handle: int) -> list[int]:
+        self._may("nvmlDeviceGetSupportedMemoryClocks")
+        return [405, 1593]
+
+    def nvmlDeviceGetSupportedGraphicsClocks(self, handle: int, memory_mhz: int) -> list[int]:
+        return {405: [420, 210], 1593: [210, 1410, 1395]}[memory_mhz]
+
+    def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
+        self._may("nvmlDeviceSetGpuLockedClocks")
+        self.locked.append((handle, low, high))
+
+    def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
+        self._may("nvmlDeviceResetGpuLockedClocks")
+        self.locked.append((handle, "reset"))
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        self._may("nvmlDeviceGetTotalEnergyConsumption")
+        return self.energy_mj
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        self._may("nvmlDeviceGetCurrentClocksEventReasons")
+        return self.reasons
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return self.power_mw
+
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: int) -> list[int]:
+        self._may("nvmlDeviceGetPowerManagementLimitConstraints")
+        return [100_000, 400_000]
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:
+        self._may("nvmlDeviceGetPowerManagementLimit")
+        return self.limit_mw
+
+    def nvmlDeviceSetPowerManagementLimit(self, handle: int, limit_mw: int) -> None:
+        self._may("nvmlDeviceSetPowerManagementLimit")
+        if not 100_000 <= limit_mw <= 400_000:
+            raise NVMLError(2)
+        self.limit_mw = limit_mw
