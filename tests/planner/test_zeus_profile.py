@@ -42,7 +42,7 @@ def test_a_profile_survives_its_csv(
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "profile.csv"
     profile.to_csv(path)
-    assert tuple(next(csv.reader(path.open()))) == (*RANK_COLUMNS, *COLUMNS)
+    assert tuple(next(csv.reader(path.read_text().splitlines()))) == (*RANK_COLUMNS, *COLUMNS)
     assert InstructionProfilingResult.from_csv(path) == profile
 
 

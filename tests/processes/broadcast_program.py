@@ -32,8 +32,9 @@ def main() -> None:
     rank = dist.get_rank()
 
     def say(**fields: Any) -> None:
-        sys.stdout.write(json.dumps({"rank": rank, **fields}) + "\n")
-        sys.stdout.flush()
+        # A file of its own: long lines that several processes write to one pipe mix.
+        with open(f"{given['results']}/{rank}.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"rank": rank, **fields}) + "\n")
 
     broadcaster = ScheduleBroadcaster(rank)
     say(first=(broadcaster.first(b"first" if rank == 0 else None) or b"").decode())

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,21 @@ RANKS = 3
 
 
 def play(**given: Any) -> list[dict[str, Any]]:
-    """Runs the program on all ranks; returns what they said."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
-            *(str(HERE / "broadcast_program.py"), json.dumps(given)),
-        ],
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    """Runs the program on all ranks; returns what each of them has reported, rank by rank."""
+    with tempfile.TemporaryDirectory() as results:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
+                *(str(HERE / "broadcast_program.py"), json.dumps({**given, "results": results})),
+            ],
+            env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        files = sorted(Path(results).glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def test_packets_arrive_on_all_ranks_at_the_same_step_and_the_newest_offer_wins() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import time
 from pathlib import Path
 
 import pytest
@@ -288,11 +287,11 @@ SIZE = 256 * 1024
     ],
     ids=lambda text: text[:12].replace("\n", " "),
 )
-def test_no_file_takes_long(text: str) -> None:
-    began = time.process_time()
+@pytest.mark.timeout(60)
+def test_no_file_keeps_the_parser_busy_without_bounds(text: str) -> None:
+    """A pattern that backtracks would take hours on these; the limit is only there to notice that."""
     with contextlib.suppress(PlanError):
         parse_schedule_yaml(text)
-    assert time.process_time() - began < 6
 
 
 def test_the_instructions_of_all_lists_together_are_bounded() -> None:
