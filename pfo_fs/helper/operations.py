@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pfo_fs.coordination import SitePolicy, read_site_policy
-from pfo_fs.errors import NotShared, PfoError
+from pfo_fs.errors import NotShared, PfoError, StoreUnavailable
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
@@ -157,10 +157,10 @@ class DirectoryOperations:
         """The job's folder.
 
         Raises:
-            ValueError: No job has been created or opened yet.
+            StoreUnavailable: No job has been created or opened yet.
         """
         if self._folder is None:
-            raise ValueError("no job has been created or joined yet")
+            raise StoreUnavailable(errno.ENOENT, "no job has been created or joined yet")
         return self._folder
 
     def another_view(self) -> JobFolder:

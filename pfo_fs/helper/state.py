@@ -344,9 +344,6 @@ class HelperState:
 
     def _do_what_is_due(self) -> None:
         now_s = self._now_s
-        if self._watches() and now_s >= self._watch.due_s():
-            self._watch.looking()
-            self._run(op.LookForSchedule(self._watch.known, tuple(self._board.infos.values())))
         is_last = not self._clients and self._had_clients
         if self._job.is_open and not self._writes.holds(op.WriteProgress):
             body = self._board.record(now_s, self._health.error, local_mount=self._local_mount, last=is_last)
@@ -355,6 +352,9 @@ class HelperState:
         write = self._writes.next(now_s)
         if write is not None:
             self._run(write)
+        if self._watches() and now_s >= self._watch.due_s():  # after the registration, which opens the job's folder
+            self._watch.looking()
+            self._run(op.LookForSchedule(self._watch.known, tuple(self._board.infos.values())))
         self._fall_back()
         if not self._clients and (self._had_clients or now_s - self._started_s > _FIRST_CLIENT_WITHIN_S):
             self._act(e.Stop())
