@@ -16,13 +16,8 @@ class Processes:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            command,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            **options,  # type: ignore[call-overload]
-        )
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
+        process = subprocess.Popen(command, text=True, **options)  # type: ignore[call-overload]
         self.started.append(process)
         return process
 

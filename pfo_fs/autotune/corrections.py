@@ -1,4 +1,4 @@
-"""How a plan that was measured, and does not keep to its target, is brought there."""
+"""Corrects what the planner is asked for after a measured plan missed its target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 MOST_TIME_MARGIN = 0.25
 """How much longer slowed instructions may be taken to be, relative, before only full speed is left."""
 _LARGEST_STEP = 4.0
-"""The margin changes by at most so many times what the plan was off."""
+"""The margin changes by at most this multiple of the relative error of the plan."""
 MOST_CORRECTIONS = 5
 """How many times in a row a plan is made faster or slower after measuring it."""
 

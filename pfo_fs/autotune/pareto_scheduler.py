@@ -37,7 +37,7 @@ from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGen
 from pfo_fs.settings import PFOSettings
 
 _DRIFTS_PER_EPOCH = 2
-"""How often instructions may be measured again before the plan inputs ask for it: noise must not do so for ever."""
+"""Re-measurements that drift alone may cause before the plan inputs change; noise must not cause them for ever."""
 _FINE_WINDOWS_AFTER_DRIFT = 2
 
 

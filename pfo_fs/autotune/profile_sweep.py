@@ -12,17 +12,17 @@ from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler.base import ScheduleRequest
 
 _LEAST_S_PER_CLOCK = 0.5
-"""A clock that shares iterations with others gets at least so much time in a window."""
+"""A clock that shares iterations with others gets at least this time in a window."""
 _TIMES_THE_SECONDS_NEEDED = 3.0
-"""How many times the time that an instruction's power takes to be known a clock gets: other instructions run, and the
-rank waits, in that time too."""
+"""A clock gets this many times the seconds that measuring an instruction's power needs, because the rank also waits and
+runs other instructions meanwhile."""
 _COARSE_CLOCKS, _COARSE_CLOCKS_ONE_PER_WINDOW = 21, 9
 """Clocks of the first grid, where several share an iteration, and where each takes a window of its own."""
 _FULL_SPEED_TRIES = 5
 _MOST_FINE_WINDOWS = 6
 """Windows after the first grid: what is then not known well enough is noise that more windows do not cure."""
 _CLOCKS_WITH_HIGHEST = 3
-"""Where so many clocks share an iteration, one of them is the highest."""
+"""From this many clocks per iteration on, each window includes the highest clock."""
 _WARM_UP_WINDOWS, _MOST_WINDOWS_WITHOUT_ORDER = 1, 10
 
 Windows = Generator[ScheduleRequest, list[ProfilingResult], None]

@@ -12,15 +12,15 @@ from pfo_fs.scheduler.base import IterationTime
 _LEAST_SLOWDOWN = 0.02
 """Relative: a pipeline that is slower by less is not a straggler, and waiting for it would save nothing."""
 _STANDARD_DEVIATIONS = 5.0
-"""What is off by less than so many of them is taken for noise."""
+"""An iteration that is off by less than this many standard deviations counts as noise."""
 _ITERATIONS_TO_CONFIRM = 2
 """Iterations in a row that make a straggler; one is enough where a GPU reports that it is throttled."""
 _LEAST_DRIFT = 0.01
-"""Relative: iterations that are off the plan by less do not put it in question."""
+"""Relative: iterations that are off the prediction by less do not cause a re-measurement."""
 _ITERATIONS_OF_DRIFT = 8
-"""Iterations in a row that put the plan in question."""
+"""Iterations in a row, all off the prediction, that cause a re-measurement."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096
-"""Iterations between two windows that measure a plan again because it is off what was expected."""
+"""Iterations between two re-measurements of a plan whose iterations differ from its prediction: first, longest."""
 _SAME_SLOWDOWN = 0.01
 """Relative: a slowdown that differs by less from the known one changes nothing."""
 

@@ -114,8 +114,8 @@ class PlanVerification:
             corrections.power_scale /= 1 + off
             return ""
         if corrections.count == 1:
-            # Calibrated with this window, too: a plan in which nothing waits shows what full speed does not, how long
-            # a result takes to the next stage.
+            # Recalibrate with this window too: unlike full speed, a plan without waiting shows how long a result takes
+            # to reach the next stage.
             self._rebuild_model()
         if corrections.count > 1 or self._selection.schedules() is before:
             return self._change_time_margin(off, before)

@@ -73,7 +73,7 @@ def plan(
     Its gap tells how far the plan can be from the best.
     An interrupted --frontier continues when the same command is run again.
     """
-    from pfo_fs.cli import planning
+    from pfo_fs.cli import plan_output, plan_request
     from pfo_fs.planner import all_maximum
 
     _check_choice("--format", format_, ("yaml", "lowtime"))
@@ -83,8 +83,8 @@ def plan(
     if len(asked) + (frontier is not None) > 1:
         names = [*asked, *(["frontier"] if frontier is not None else [])]
         fail(f"give only one of {', '.join('--' + name for name in names)}")
-    problem, calibration = planning.make_problem(
-        planning.Request(
+    problem, calibration = plan_request.make_problem(
+        plan_request.Request(
             profile,
             num_microbatches,
             schedule,
@@ -118,24 +118,24 @@ def plan(
         if solver != "lp":
             fail("--frontier works with --solver lp only; leave --solver out, or ask lowtime for one plan at a time")
         if output is not None:
-            planning.check_folder(output, frontier, format_)
-        plans = _frontier(planning, problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
+            plan_output.check_folder(output, frontier, format_)
+        plans = _frontier(problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)
         rows: list[tuple[str, Any]] = [("all maximum", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
-        written = planning.write_frontier(plans, output, format_, pictures) if output else []
+        written = plan_output.write_frontier(plans, output, format_, pictures) if output else []
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
-        rows = planning.find_plans(problem, asked, solver, unit_time)
+        rows = plan_request.find_plans(problem, asked, solver, unit_time)
         shown = rows
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
-        written = planning.write_one(best, output, format_, pictures) if output else []
+        written = plan_output.write_one(best, output, format_, pictures) if output else []
     if json_:
-        print(json.dumps({"plans": planning.as_json(rows), "files": [str(path) for path in written]}))  # noqa: T201
+        print(json.dumps({"plans": plan_output.as_json(rows), "files": [str(path) for path in written]}))  # noqa: T201
         return
-    out.print(planning.plans_table(shown))
+    out.print(plan_output.plans_table(shown))
     for name, found in rows:
         if isinstance(found, str):
             out.print(escape(f"{name}: {found}"), highlight=False, soft_wrap=True)
@@ -151,14 +151,16 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
         fail(f"{option} must be one of {', '.join(choices)}, not {value!r}")
 
 
-def _frontier(planning: Any, problem: Any, points: int, output: Path | None, workers: int, quiet: bool) -> list[Any]:
+def _frontier(problem: Any, points: int, output: Path | None, workers: int, quiet: bool) -> list[Any]:
     """Computes a frontier with a progress bar; returns plans from the longest deadline to the shortest."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from pfo_fs.cli import plan_request
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
         task = progress.add_task("least energy for the longest iteration", total=None)
-        count, coming = planning.frontier_points(problem, points, output, workers)
+        count, coming = plan_request.frontier_points(problem, points, output, workers)
         progress.update(task, total=count, description="frontier")
         plans = []
         try:

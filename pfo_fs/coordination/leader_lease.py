@@ -24,13 +24,14 @@ class LeaderLease:
     """One daemon's view of who leads, and what it should do next.
 
     Args:
-        lease_s: After so many seconds of silence a standby takes the leader for dead.
+        lease_s: Seconds of silence after which a standby calls the leader dead.
         now: Monotonic time in s.
 
     Attributes:
         generation: What this daemon leads in; 0 while it stands by.
-        silent_s: How long nothing has been seen of the leader, in s. A gap between two looks counts for no more than a
-            third of the lease: a standby daemon that was itself stopped must see the silence in several looks.
+        silent_s: For how long the leader has shown no sign of life, in s. Each gap between two looks counts at most a
+            third of the lease, so that a standby that was itself suspended needs several looks before it calls the
+            leader dead.
     """
 
     def __init__(self, lease_s: float, now: float) -> None:

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from pfo_fs.coordination.claim import Kind
-from pfo_fs.coordination.dumps import Dumps
 from pfo_fs.coordination.history import replay, tell
 from pfo_fs.coordination.policy_start import choose_policy, make_scheduler
 from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.results import Results
+from pfo_fs.coordination.zeus_dumps import Dumps
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.models import InstructionOrder, PlanInputs, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest

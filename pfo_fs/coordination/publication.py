@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 _HEARTBEATS_PER_LEASE = 4
 _LONGEST_PLAN_S = 300.0
-"""A scheduler that plans for longer than this may cost its job a break in a straggler's pace."""
+"""The lease allows for planning up to this long. If planning takes longer, the lease can end meanwhile; ranks then go
+to default clocks until the coordinator reports again."""
 MEASURED_WITHIN_S = 30.0
 """Beyond its iterations: how long the results of a measuring window, and the plan that follows, may take."""
 
@@ -28,7 +29,7 @@ class PaceLease(NamedTuple):
     """How long ranks may follow a schedule without a sign of its coordinator.
 
     Attributes:
-        lease_s: So many seconds after `heartbeat` changed last; 0.0: for ever.
+        lease_s: Ranks may follow it for this many seconds after `heartbeat` changed last; 0.0: for ever.
         heartbeat: A number that changes while the coordinator follows the straggler; 0 if it does not.
     """
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pfo_fs.device.clocks import ClockProcess
-    from pfo_fs.device.find import find_gpu_spec
+    from pfo_fs.device.clock_client import ClockProcess
+    from pfo_fs.device.find_gpu import find_gpu_spec
     from pfo_fs.device.gpu import Gpu, open_gpu
     from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
 
 _HOME = {
-    "ClockProcess": "pfo_fs.device.clocks",
+    "ClockProcess": "pfo_fs.device.clock_client",
     "Gpu": "pfo_fs.device.gpu",
     "SimulatedGpu": "pfo_fs.device.simulated",
     "SimulatedKernels": "pfo_fs.device.simulated",
-    "find_gpu_spec": "pfo_fs.device.find",
+    "find_gpu_spec": "pfo_fs.device.find_gpu",
     "open_gpu": "pfo_fs.device.gpu",
 }
 

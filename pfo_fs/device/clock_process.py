@@ -26,16 +26,16 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.device.clock_setter import ClockSetter
 from pfo_fs.device.gpu import Gpu, NoGpu, open_gpu
 from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.device.measuring import Measuring
 from pfo_fs.device.meter import StepMeter
-from pfo_fs.device.page import SharedPage
 from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.priority import be_prompt
-from pfo_fs.device.report import Reporter
+from pfo_fs.device.reporter import Reporter
+from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc.spawn import given_arguments
 
@@ -106,7 +106,7 @@ class ClockLoop:
             while self._serve_once():
                 pass
         finally:
-            self._words[page.SLEEPING] = 0
+            self._words[shared_page.SLEEPING] = 0
             self._power_limits.restore()
             self._setter.release_for_good()  # the last request of a killed trainer still stands in the page
 
@@ -127,21 +127,21 @@ class ClockLoop:
         if setter.controls:
             target = setter.target
             for _ in range(_GLANCES):
-                if words[page.TARGET] != target:
+                if words[shared_page.TARGET] != target:
                     break
             # Training stores TARGET and then reads SLEEPING; this process stores SLEEPING and then reads TARGET. About
             # a microsecond passes before that second read, so one of the two sees the other's store; if neither
             # should, the wait below ends at `wake_ns`.
-            words[page.SLEEPING] = 1
+            words[shared_page.SLEEPING] = 1
             dwells = setter.not_before_ns > now_ns
-            requested = words[page.TARGET]
+            requested = words[shared_page.TARGET]
             if requested != target and not (dwells and requested):  # a reset does not wait for the dwell time
-                words[page.SLEEPING] = 0
+                words[shared_page.SLEEPING] = 0
                 return True
             if dwells:
                 wake_ns = min(wake_ns, setter.not_before_ns)
         events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
-        words[page.SLEEPING] = 0
+        words[shared_page.SLEEPING] = 0
         if setter.apply():
             measuring.clock_changed()
         return not events or self._trainer_lives(events)

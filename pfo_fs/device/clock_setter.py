@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.device.gpu import Gpu
 
 
@@ -59,7 +59,7 @@ class ClockSetter:
     def apply(self) -> bool:
         """Sets the requested clock unless it is in force; returns whether the clock has changed."""
         words = self._words
-        target = words[page.TARGET]
+        target = words[shared_page.TARGET]
         if not self.controls or (target == self.target and not self.terminated):
             return False
         if self.terminated:
@@ -84,7 +84,7 @@ class ClockSetter:
         if changes:
             self._clock_was_set(time.monotonic_ns(), clock_mhz)
         self.target, self.clock_mhz = target, clock_mhz
-        words[page.CLOCK_MHZ] = clock_mhz
+        words[shared_page.CLOCK_MHZ] = clock_mhz
         if self._dwell_ns:
             self.not_before_ns = time.monotonic_ns() + self._dwell_ns
         return changes
@@ -101,7 +101,7 @@ class ClockSetter:
                 self._gpu.reset_clocks()
         if self.clock_mhz:
             self._clock_was_set(time.monotonic_ns(), 0)
-        self.target = self.clock_mhz = self._words[page.CLOCK_MHZ] = 0
+        self.target = self.clock_mhz = self._words[shared_page.CLOCK_MHZ] = 0
 
     def release_for_good(self) -> None:
         """Resets the clocks and changes none from now on, even though the page still holds the last request."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 
 _MARKS_BETWEEN_YIELDS = 32
 """Some 50 us of work."""
@@ -18,7 +18,7 @@ class EndedStep(NamedTuple):
 
     Attributes:
         step: Its number.
-        number: Of the schedule that was in force; `page.NO_NUMBER` if training has not marked any yet.
+        number: Of the schedule that was in force; `shared_page.NO_NUMBER` if training has not marked any yet.
         begin_ns, end_ns: From when to when it ran, in monotonic ns.
         last_end_ns: When its last instruction ended.
         usable: Whether it ran as scheduled and its instructions were marked.
@@ -43,7 +43,7 @@ class MarkedSteps:
 
     def __init__(self) -> None:
         self.ended: deque[EndedStep] = deque()
-        self._number = page.NO_NUMBER
+        self._number = shared_page.NO_NUMBER
         self._step = -1
         self._begin_ns = -1  # -1: between steps
         self._last_end_ns = 0
@@ -60,19 +60,19 @@ class MarkedSteps:
             if position % _MARKS_BETWEEN_YIELDS == 0:
                 yield None
             kind, value = code & 0xFF, code >> 8
-            if kind == page.BEGIN:
+            if kind == shared_page.BEGIN:
                 if len(self._open) < _MAX_INSTRUCTIONS_OF_A_STEP:
                     self._open.append((value, first))
-            elif kind == page.END:
+            elif kind == shared_page.END:
                 self._end_instruction(value, first)
-            elif kind == page.STEP_BEGIN:
+            elif kind == shared_page.STEP_BEGIN:
                 self._step, self._begin_ns, self._last_end_ns = value, first, 0
                 self._drop_instructions()
-            elif kind == page.NUMBER:
+            elif kind == shared_page.NUMBER:
                 self._number = first
-            elif kind == page.LAST_END:
+            elif kind == shared_page.LAST_END:
                 self._last_end_ns = first
-            elif kind == page.STEP_END and self._begin_ns >= 0:
+            elif kind == shared_page.STEP_END and self._begin_ns >= 0:
                 self._end_step(first, usable=value == 0)
 
     def lost(self) -> None:

@@ -10,12 +10,12 @@ import sys
 import time
 from contextlib import suppress
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.device.clock_setter import ClockSetter
 from pfo_fs.device.gpu import Gpu
 from pfo_fs.device.meter import StepMeter
-from pfo_fs.device.page import MarkReader
-from pfo_fs.device.report import Reporter
+from pfo_fs.device.reporter import Reporter
+from pfo_fs.device.shared_page import MarkReader
 
 _LOOK_EVERY_NS = 100_000_000
 """How often marks and energy are read while training writes no marks of instructions."""
@@ -59,7 +59,7 @@ class Measuring:
 
     def clock_changed(self) -> None:
         """Has energy read soon: power changes with the clock, so the energy curve has a corner here."""
-        if self._words[page.MEASURING] and time.monotonic_ns() - self._meter.curve.last_ns() > _SOON_NS:
+        if self._words[shared_page.MEASURING] and time.monotonic_ns() - self._meter.curve.last_ns() > _SOON_NS:
             self.next_look_ns = 0
 
     def look(self, now_ns: int, *, everything: bool = False) -> None:
@@ -76,7 +76,7 @@ class Measuring:
             self._works = False
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"pfo-fs: measuring has failed and ends; clocks are still set: {error!r}\n")
-        pause_ns = self._meter.curve.pause_ns() if self._words[page.MEASURING] else _LOOK_EVERY_NS
+        pause_ns = self._meter.curve.pause_ns() if self._words[shared_page.MEASURING] else _LOOK_EVERY_NS
         if self._marks.behind > _MANY_MARKS:
             pause_ns //= 10
         self.next_look_ns = now_ns + max(pause_ns, _READING_SHARE * self._reading_ns)
@@ -125,7 +125,7 @@ class Measuring:
             if measured is not None:
                 self._reporter.measured(measured)
             self._setter.apply()  # a new clock does not wait until all arithmetic is done
-        self._words[page.MEASURED_NUMBER] = self._meter.done_number
+        self._words[shared_page.MEASURED_NUMBER] = self._meter.done_number
 
     def _throttled(self, now_ns: int) -> str:
         """Returns what holds the clocks back, asked every two seconds."""

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.device.energy_curve import EnergyCurve
+from pfo_fs.device.instruction_power import Power, PowerFit
 from pfo_fs.device.marked_steps import EndedStep, MarkedSteps
-from pfo_fs.device.power import Power, PowerFit
 
 _INSTRUCTIONS_BETWEEN_YIELDS = 32
 """Some 50 us of work."""
@@ -23,7 +23,7 @@ _MAX_PACE = 64
 
 
 class Names(Protocol):
-    """The name table of the page (`page.SharedPage`)."""
+    """The name table of the page (`shared_page.SharedPage`)."""
 
     def name(self, index: int) -> str:
         """Returns the name at a place of the table."""
@@ -100,13 +100,13 @@ class StepMeter:
     def __init__(self, profile_steps: int, names: Names) -> None:
         self.curve = EnergyCurve()
         self.last_step: Step | None = None
-        self.done_number = page.NO_NUMBER
+        self.done_number = shared_page.NO_NUMBER
         self.pace: deque[tuple[int, int, float]] = deque(maxlen=_MAX_PACE)
         self._profile_steps = profile_steps
         self._names = names
         self._marked = MarkedSteps()
         self._powers = PowerFit()
-        self._collecting = page.NO_NUMBER
+        self._collecting = shared_page.NO_NUMBER
         self._skipped_first = False
         self._collected: list[Step] = []
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from pfo_fs.errors import RecordError, StoreError
 
-log = logging.getLogger("pfo_fs.helper.host_helper")
+log = logging.getLogger("pfo_fs.helper")
 
+FALLBACK_AFTER_S = 600.0
+"""A directory that has not answered for this long, failing or hanging, is lost: ranks go to default clocks."""
 _CALM_S = 10.0
-"""A directory is in order again if for so long nothing has failed: a full one takes some writes and others not."""
+"""A directory is in order again when nothing has failed for this long: a full disk takes some writes and not others."""
 
 Way: TypeAlias = Literal["read", "write"]
 
 
 class DirectoryHealth:
-    """Follows what becomes of calls on the directory, and says so once when that changes.
+    """Follows the calls on the directory: those that fail, those that succeed, and one that hangs.
 
-    It may answer and take nothing, as a full disk does, or the other way round.
+    Logs once when the directory stops answering or taking what is written, and once when it does so again. It may do
+    one and not the other, as on a full disk.
 
     Args:
         monotonic: The clock.
@@ -31,11 +35,26 @@ class DirectoryHealth:
         self._unread_since: float | None = None
         self._failed_at: dict[Way, float] = {}
         self._errors: dict[Way, str] = {}
+        self._unfinished_since: deque[float] = deque()
 
     @property
     def error(self) -> str:
         """What is wrong now, for people; empty if nothing is."""
         return "; ".join(self._errors.values())
+
+    def started(self) -> None:
+        """A call was handed to the worker, which does one after the other."""
+        self._unfinished_since.append(self._monotonic())
+
+    def finished(self) -> None:
+        """The oldest of the calls that have started is over, whether it failed or not."""
+        if self._unfinished_since:
+            self._unfinished_since.popleft()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is under way."""
+        return not self._unfinished_since
 
     def failed(self, way: Way, error: StoreError | RecordError) -> None:
         """A call has failed."""
@@ -57,5 +76,14 @@ class DirectoryHealth:
             log.warning("the shared directory %s again", "answers" if way == "read" else "takes what is written")
 
     def unread_s(self) -> float:
-        """For how long the directory has not answered, not even now and then, in s."""
+        """For how long every read has failed, in s."""
         return 0.0 if self._unread_since is None else self._monotonic() - self._unread_since
+
+    def hangs_s(self) -> float:
+        """For how long the oldest call that is under way has taken, in s."""
+        return self._monotonic() - self._unfinished_since[0] if self._unfinished_since else 0.0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the directory has not answered for so long that ranks must go to default clocks."""
+        return max(self.unread_s(), self.hangs_s()) > FALLBACK_AFTER_S

@@ -64,5 +64,5 @@ class IterationTimeLog:
         self._written = number, span_s, self.throttled
 
     def not_written(self) -> None:
-        """Notes that what `written` said did not happen."""
+        """The record could not be written: the next one is due after the shortest interval."""
         self._written = None

@@ -6,7 +6,7 @@ import math
 import random
 
 from pfo_fs.helper.operations import ScheduleFound
-from pfo_fs.ipc.messages import LeaseRenewed, Message
+from pfo_fs.ipc.messages import Message, PaceLeaseRenewed
 from pfo_fs.store import bodies
 
 _EAGER_S, _SOON_S = 5.0, 30.0
@@ -82,12 +82,12 @@ class ScheduleWatch:
     def lease(self, lease_s: float, heartbeat: int, *, local_mount: bool) -> list[Message]:
         """Returns how long ranks may follow the schedule without hearing from its coordinator again.
 
-        Heartbeat 0 with a lease comes from a coordinator that does not follow the straggler (yet): it renews nothing.
+        Heartbeat 0: the coordinator does not follow the straggler yet, so the lease of the ranks is not renewed.
         """
         if lease_s and not heartbeat:
             return []
-        # This helper does not look all the time.
-        return [LeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(local_mount=local_mount))]
+        # The helper sees a renewal up to one look late, and the next one may be missed.
+        return [PaceLeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(local_mount=local_mount))]
 
     def text_for_people(self, current: bodies.CurrentBody | None) -> str:
         """Returns what the coordinator says about the job, if that is new; for the log of rank 0."""

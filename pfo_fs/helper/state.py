@@ -29,12 +29,10 @@ from pfo_fs.store import bodies
 
 log = logging.getLogger("pfo_fs.helper")
 
-FALLBACK_AFTER_S = 600.0
-"""After so long without an answer of the shared directory, ranks go back to default clocks until it answers."""
 _FIRST_CLIENT_WITHIN_S = 60.0
 _MAX_EARLY_RESULTS = 100
 _TERMINATES_WITHIN_S = 120.0
-"""A training process that is gone so soon after a SIGTERM of the whole job has not crashed."""
+"""A training process that is gone this soon after a SIGTERM of the whole job has not crashed."""
 
 
 @dataclass
@@ -95,7 +93,6 @@ class HelperState:
         self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
         self._health = DirectoryHealth(lambda: self._now_s)
         self._local_mount = False
-        self._running_since: deque[float] = deque()  # when the worker was given what it has not done yet
         self._default_clocks = False
         self._actions: list[e.Action] = []
 
@@ -104,7 +101,7 @@ class HelperState:
     @property
     def is_idle(self) -> bool:
         """Whether the directory has everything that it will get."""
-        return self._writes.is_empty and not self._running_since
+        return self._writes.is_empty and self._health.is_idle
 
     def first_actions(self) -> list[e.Action]:
         """What to do before anything has happened."""
@@ -261,12 +258,11 @@ class HelperState:
     # ---- the shared directory
 
     def _run(self, operation: op.Operation) -> None:
-        self._running_since.append(self._now_s)
+        self._health.started()
         self._act(e.Run(operation))
 
     def _on_operation_done(self, event: e.OperationDone) -> None:
-        if self._running_since:
-            self._running_since.popleft()
+        self._health.finished()
         operation, error = event.operation, event.error
         way: Way = "write" if isinstance(operation, op.Write) else "read"
         if error is None:
@@ -360,9 +356,8 @@ class HelperState:
             self._act(e.Stop())
 
     def _fall_back(self) -> None:
-        """Sends the ranks to default clocks while the directory does not answer for long, hanging or failing."""
-        hangs_s = self._now_s - self._running_since[0] if self._running_since else 0.0
-        lost = self._job.coordination == "daemon" and max(self._health.unread_s(), hangs_s) > FALLBACK_AFTER_S
+        """Sends the ranks to default clocks while the directory is lost."""
+        lost = self._job.coordination == "daemon" and self._health.is_lost
         if lost != self._default_clocks:
             self._default_clocks = lost
             self._tell_training(m.DirectoryLost() if lost else m.DirectoryBack())

@@ -283,7 +283,7 @@ class NewSchedule(Message, frozen=True, kw_only=True):
         return self.plans[place] if place is not None and 0 <= place < len(self.plans) else None
 
 
-class LeaseRenewed(Message, frozen=True, kw_only=True):
+class PaceLeaseRenewed(Message, frozen=True, kw_only=True):
     """The process that schedules lives: the schedule in force holds for `lease_s` more seconds; 0: without an end."""
 
     lease_s: Annotated[float, Meta(ge=0, le=1e9)]
@@ -330,7 +330,7 @@ ToTraining: TypeAlias = (
     | Joined
     | Refused
     | NewSchedule
-    | LeaseRenewed
+    | PaceLeaseRenewed
     | DirectoryLost
     | DirectoryBack
     | LogLine

@@ -15,11 +15,11 @@ from pfo_fs.planner.pipeline import (
     pipeline_from_torch,
     stage_dependencies,
 )
+from pfo_fs.planner.pipeline_schedules import SCHEDULES, make_pipeline
 from pfo_fs.planner.plan import Plan, plan_of_orders
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, parse_profile, read_profile
-from pfo_fs.planner.schedules import SCHEDULES, make_pipeline
 
 __all__ = [
     "BLOCKING_POWER_W",

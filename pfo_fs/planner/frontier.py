@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -87,7 +87,7 @@ def even_deadlines(planner: Planner, points: int) -> list[float]:
 
 def solve_frontier(
     problem: Problem, deadlines_s: Sequence[float], file: str | os.PathLike[str] | None = None, workers: int = 1
-) -> Iterator[Plan]:
+) -> Generator[Plan, None, None]:
     """Plans for many deadlines and yields the plans as they are found, those of an earlier run first.
 
     Args:

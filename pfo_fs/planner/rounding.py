@@ -22,9 +22,10 @@ from pfo_fs.planner.columns import NEVER, Columns, Level, ends_of, latest_of, st
 from pfo_fs.planner.relaxation import Relaxed
 
 PRICE_SHARES = (1.0, 0.5)
-"""With the full price, carried time waits for the node where it is worth most; with less, the next nodes take it."""
+"""Shares of the price of time to start from. At the full price, spare time is passed on to the node where it saves
+most; at half of it, the next nodes use the time up."""
 MANY_SHARES = (1.0,)
-"""For many deadlines at once: the other improves plans by a hundredth of a percent or so."""
+"""For many deadlines at once: only the full price, because the second start would gain about 0.01 %."""
 FALLING_SHARES = (0.97, 0.9, 0.8, 0.6, 0.4, 0.2)
 """Of the price while annealing; for single plans of pipelines that are not large."""
 LARGE = 20_000
@@ -32,9 +33,9 @@ LARGE = 20_000
 _SWEEPS = 8
 _FEW_SWEEPS = 4
 _ENOUGH = 1e-6
-"""Two sweeps that save no more than this share are the last."""
+"""The search ends when two sweeps together save no more than this share of the energy."""
 _REACH, _FEW_REACH = 3, 2
-"""How many options up and down a trade looks; the second for many deadlines at once."""
+"""A trade tries this many options up and down; the second number is for many deadlines at once."""
 _EPSILON_S = 1e-12
 _NO_NEIGHBOUR = 10**9
 _MARGINS = (1e-13, 1e-12, 1e-10, 1e-8)

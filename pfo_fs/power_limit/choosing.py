@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
-from pfo_fs.power_limit.files import ProfileFiles
+from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.search import FullSweep, Search
@@ -53,7 +53,7 @@ class Chooser:
 
     def __init__(
         self,
-        files: ProfileFiles,
+        files: FileClient,
         selector: OptimumSelector,
         search: Search,
         limits_w: Sequence[int],

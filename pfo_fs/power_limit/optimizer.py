@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Literal
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.power_limit.agreement import LimitAgreement, agree_on_limits
 from pfo_fs.power_limit.callbacks import UnusedCallbacks
+from pfo_fs.power_limit.candidates import LimitAgreement, agree_on_limits
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.drift import DriftWatch
-from pfo_fs.power_limit.files import ProfileFiles
+from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.rank_gpus import RankGpus
@@ -141,7 +141,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         if self._ranks.rank == 0:
             names = agreed.gpu_names
             key = folder_key(names[0], agreed.limits_w, self.profile_steps, len(names))
-            files = ProfileFiles(self.profile_path, shared_dir, key)
+            files = FileClient(self.profile_path, shared_dir, key)
             self._chooser = Chooser(
                 files, self.optimum_selector, self._search, agreed.limits_w, self.profile_steps, agreed.range_w
             )

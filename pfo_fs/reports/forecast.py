@@ -49,12 +49,11 @@ class Forecast:
 
     Attributes:
         problem: The planner's problem.
-        wide: The same with clocks that are known too badly to plan with: plans of earlier may have them.
+        wide: The same problem including clocks measured too imprecisely to plan with; earlier plans may use them.
         points: What was measured of each kind of instruction at each clock.
         pipelines: Data-parallel degree.
         after_s: From the end of the last instruction to the end of the step, in s, as measured.
-        scale: The model's time at the highest clocks, against the measured one; times are divided by it, as the
-            scheduler does.
+        scale: Model time divided by measured time, both at the highest clocks; predicted times are divided by it.
     """
 
     problem: Problem

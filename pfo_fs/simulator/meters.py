@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.ipc.messages import MeasurementReport, NewSchedule
 from pfo_fs.models import RankInfo
@@ -50,7 +50,7 @@ class SimulatedMeters:
         self._names = _Names()
         self._meters = {info.rank: StepMeter(profile_steps, self._names) for info in infos}
         self._energies_j = dict.fromkeys(self._meters, 0.0)
-        self._measured_number = page.NO_NUMBER
+        self._measured_number = shared_page.NO_NUMBER
         self._last: PlayedStep | None = None
 
     def measure(self, new: PlayedStep, schedule: NewSchedule) -> list[tuple[int, MeasurementReport]]:
@@ -126,13 +126,13 @@ class SimulatedMeters:
         order = self._cluster.pipeline.orders[info.pp_rank]
         starts = played.starts_s[rows, info.dp_rank].tolist()
         ends = played.ends_s[rows, info.dp_rank].tolist()
-        marks = [(round(begin_s * 1e9), page.STEP_BEGIN | marked.step << 8), (marked.number, page.NUMBER)]
+        marks = [(round(begin_s * 1e9), shared_page.STEP_BEGIN | marked.step << 8), (marked.number, shared_page.NUMBER)]
         for instruction, start_s, end_s in zip(order, starts, ends, strict=True):
             place = self._names.place(instruction.name) << 8
-            marks.append((round((begin_s + start_s) * 1e9), page.BEGIN | place))
-            marks.append((round((begin_s + end_s) * 1e9), page.END | place))
-        marks.append((round((begin_s + ends[-1]) * 1e9), page.LAST_END))
-        marks.append((round((begin_s + float(played.spans_s.max())) * 1e9), page.STEP_END))
+            marks.append((round((begin_s + start_s) * 1e9), shared_page.BEGIN | place))
+            marks.append((round((begin_s + end_s) * 1e9), shared_page.END | place))
+        marks.append((round((begin_s + ends[-1]) * 1e9), shared_page.LAST_END))
+        marks.append((round((begin_s + float(played.spans_s.max())) * 1e9), shared_page.STEP_END))
         return marks
 
 

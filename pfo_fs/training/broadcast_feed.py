@@ -11,13 +11,13 @@ no longer know whether the others follow the same one. The others notice at the 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pfo_fs.ipc import transport
-from pfo_fs.ipc.messages import DirectoryBack, DirectoryLost, LeaseRenewed, NewSchedule, ToTraining
+from pfo_fs.ipc.messages import DirectoryBack, DirectoryLost, NewSchedule, PaceLeaseRenewed, ToTraining
+from pfo_fs.training.pace_lease import PaceLease
 from pfo_fs.training.schedule_feed import (
     BROADCAST_LOST,
     DIRECTORY_LOST,
@@ -66,9 +66,8 @@ class BroadcastFeed:
         self._rank = rank
         self._broadcaster = broadcaster
         self._warn = warn
-        self._monotonic = monotonic
         self._schedule: NewSchedule | None = None  # rank 0: the newest that its helper has sent
-        self._lease_until_s = math.inf
+        self._lease = PaceLease(monotonic)
         self._lease_over = False
         self._lost_said = False
         self._first: bytes | None = None
@@ -84,11 +83,9 @@ class BroadcastFeed:
         updates: list[ScheduleUpdate] = []
         for message in messages:
             self._take(message, updates)
-        if self._lease_until_s != math.inf and self._monotonic() >= self._lease_until_s:
-            self._lease_until_s = math.inf
-            if self._schedule is not None:
-                self._lease_over = True
-                self._offer(NewSchedule(number=-1))
+        if self._lease.has_just_ended() and self._schedule is not None:
+            self._lease_over = True
+            self._offer(NewSchedule(number=-1))
         broadcaster = self._broadcaster
         if broadcaster is None:
             return updates
@@ -120,8 +117,8 @@ class BroadcastFeed:
             self._schedule = message
             self._lease_over = False
             self._offer(message)
-        elif isinstance(message, LeaseRenewed):
-            self._lease_until_s = self._monotonic() + message.lease_s if message.lease_s else math.inf
+        elif isinstance(message, PaceLeaseRenewed):
+            self._lease.renew(message.lease_s)
             if self._lease_over and self._schedule is not None:
                 self._lease_over = False
                 self._offer(self._schedule)

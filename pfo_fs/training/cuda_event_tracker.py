@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from pfo_fs.device.page import LAST_END, STEP_BEGIN
+from pfo_fs.device.shared_page import LAST_END, STEP_BEGIN
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.tracked_clocks import Clocks
 

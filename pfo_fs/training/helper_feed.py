@@ -7,11 +7,11 @@ ranks may be following the missed one.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
-from pfo_fs.ipc.messages import DirectoryBack, DirectoryLost, LeaseRenewed, NewSchedule, ToTraining
+from pfo_fs.ipc.messages import DirectoryBack, DirectoryLost, NewSchedule, PaceLeaseRenewed, ToTraining
+from pfo_fs.training.pace_lease import PaceLease
 from pfo_fs.training.schedule_feed import (
     DIRECTORY_LOST,
     DIRECTORY_LOST_TEXT,
@@ -39,8 +39,7 @@ class HelperFeed:
     def __init__(self, rank: int, *, at_once: bool = False, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._rank = rank
         self._at_once = at_once
-        self._monotonic = monotonic
-        self._lease_until_s = math.inf
+        self._lease = PaceLease(monotonic)
         self._started = -1  # the newest schedule that was heard and has started
         self._pending: dict[int, int] = {}  # number and start step of newer ones
         self._missed = False
@@ -52,8 +51,7 @@ class HelperFeed:
         updates: list[ScheduleUpdate] = []
         for message in messages:
             self._take(message, step, updates)
-        if self._lease_until_s != math.inf and self._monotonic() >= self._lease_until_s:
-            self._lease_until_s = math.inf
+        if self._lease.has_just_ended():
             updates.append(Suspend(LEASE_OVER, LEASE_OVER_TEXT))
         if self._pending:
             self._look_for_gaps(step, updates)
@@ -72,8 +70,8 @@ class HelperFeed:
                 self._pending[message.number] = start_step
                 if len(self._pending) > _MOST_PENDING:
                     del self._pending[min(self._pending)]
-        elif isinstance(message, LeaseRenewed):
-            self._lease_until_s = self._monotonic() + message.lease_s if message.lease_s else math.inf
+        elif isinstance(message, PaceLeaseRenewed):
+            self._lease.renew(message.lease_s)
             updates.append(Resume(LEASE_OVER))
         elif isinstance(message, DirectoryLost):
             updates.append(Suspend(DIRECTORY_LOST, DIRECTORY_LOST_TEXT))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
 
-from pfo_fs.device.page import (
+from pfo_fs.device.shared_page import (
     BEGIN,
     END,
     HEAD,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from pfo_fs.device.page import BEGIN, END
+from pfo_fs.device.shared_page import BEGIN, END
 
 _STEPS = 3
 """So many steps in a row must be wrong."""

@@ -19,7 +19,8 @@ BROADCAST_LOST = "broadcast lost"
 
 DIRECTORY_LOST_TEXT = "the shared directory has not answered for a long time; default clocks until it does"
 LEASE_OVER_TEXT = (
-    "the process that follows the straggler has not reported in time; default clocks until it reports again"
+    "the scheduler has not reported in time, and its schedule was made for a straggler that may be gone; default "
+    "clocks until it reports again"
 )
 
 

@@ -21,8 +21,8 @@ from running import modules_loaded_by
 
 from pfo_fs.device import ClockProcess, SimulatedKernels, page
 from pfo_fs.device.clock_process import ClockLoop
-from pfo_fs.device.page import SharedPage
 from pfo_fs.device.physics import A100
+from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated import SimulatedGpu
 from pfo_fs.ipc import messages, transport
 from pfo_fs.training.instruction_tracker import InstructionTracker

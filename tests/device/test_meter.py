@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.device.energy_curve import EnergyCurve
 from pfo_fs.device.meter import Measured, StepMeter
-from pfo_fs.device.page import SharedPage
+from pfo_fs.device.shared_page import SharedPage
 
 MS = 1_000_000
 Mark = tuple[int, int]
@@ -18,10 +18,10 @@ Mark = tuple[int, int]
 def step_marks(begin_ms: int, step: int, number: int, instructions: list[tuple[int, int, int]], end_ms: int,
                strayed: bool = False) -> list[Mark]:  # fmt: skip
     """Marks of one step; instructions are (name's place, begin ms, end ms)."""
-    marks = [(begin_ms * MS, page.STEP_BEGIN | step << 8), (number, page.NUMBER)]
+    marks = [(begin_ms * MS, shared_page.STEP_BEGIN | step << 8), (number, shared_page.NUMBER)]
     for place, t0, t1 in instructions:
-        marks += [(t0 * MS, page.BEGIN | place << 8), (t1 * MS, page.END | place << 8)]
-    return [*marks, (end_ms * MS, page.STEP_END | (page.STRAYED if strayed else 0) << 8)]
+        marks += [(t0 * MS, shared_page.BEGIN | place << 8), (t1 * MS, shared_page.END | place << 8)]
+    return [*marks, (end_ms * MS, shared_page.STEP_END | (shared_page.STRAYED if strayed else 0) << 8)]
 
 
 def results(meter: StepMeter, marks: list[Mark]) -> list[Measured]:
@@ -116,7 +116,7 @@ def test_a_step_without_an_end_and_lost_marks_are_dropped() -> None:
     results(meter, step_marks(0, 0, 1, [], 50))
     assert results(meter, step_marks(100, 1, 1, [(0, 110, 120)], 150)[:-1]) == []
     meter.lost()
-    assert results(meter, [(150 * MS, page.STEP_END)]) == []
+    assert results(meter, [(150 * MS, shared_page.STEP_END)]) == []
     found = results(meter, step_marks(200, 2, 1, [(0, 210, 220)], 250))
     assert found[0].result(0)["time_breakdown"] == {"forward": [[0.01]]}
 
@@ -128,11 +128,11 @@ def test_nested_instructions_end_the_innermost_of_their_name() -> None:
     results(meter, step_marks(0, 0, 1, [], 1))
     marks = step_marks(100, 1, 1, [], 200)
     marks[2:2] = [
-        (110 * MS, page.BEGIN | 0 << 8),
-        (120 * MS, page.BEGIN | 1 << 8),
-        (150 * MS, page.END | 1 << 8),
-        (160 * MS, page.END | 0 << 8),
-        (170 * MS, page.END | 0 << 8),  # never began
+        (110 * MS, shared_page.BEGIN | 0 << 8),
+        (120 * MS, shared_page.BEGIN | 1 << 8),
+        (150 * MS, shared_page.END | 1 << 8),
+        (160 * MS, shared_page.END | 0 << 8),
+        (170 * MS, shared_page.END | 0 << 8),  # never began
     ]
     times = results(meter, marks)[0].result(0)["time_breakdown"]
     assert times == {"forward": [[0.05]], "backward": [[0.03]]}
@@ -185,7 +185,7 @@ def test_a_counter_that_fails_is_not_waited_for() -> None:
 def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
     meter = new_meter()
     marks = step_marks(0, 0, 1, [(0, 10, 60)], 100)
-    marks.insert(-1, (60 * MS, page.LAST_END))
+    marks.insert(-1, (60 * MS, shared_page.LAST_END))
     results(meter, marks)
     assert list(meter.pace) == [(0, 1, pytest.approx(0.06))]
     assert meter.last_step is not None

@@ -42,7 +42,7 @@ def test_a_mount_that_hangs_means_default_clocks_after_long_and_the_schedule_aga
         answers.wait(30)
         return read_current(folder)
 
-    monkeypatch.setattr("pfo_fs.helper.state.FALLBACK_AFTER_S", 0.2)
+    monkeypatch.setattr("pfo_fs.helper.directory_health.FALLBACK_AFTER_S", 0.2)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     monkeypatch.setattr(JobFolder, "read_current", hangs)

@@ -90,7 +90,7 @@ def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) ->
             assert client.poll() is None, "this coordinator does not follow the straggler"
         elif number >= 0:  # else a coordinator that knows nothing of schedules yet
             told = wait_for(client.poll, what="the word")
-            assert isinstance(told, messages.LeaseRenewed)
+            assert isinstance(told, messages.PaceLeaseRenewed)
             assert told.lease_s >= lease_s
             assert bool(told.lease_s) == bool(lease_s)
 
@@ -279,7 +279,7 @@ def test_a_directory_that_is_silent_for_long_means_default_clocks_until_it_answe
     def silent(_: object) -> None:
         raise StoreError(errno.EIO, "no answer")
 
-    monkeypatch.setattr("pfo_fs.helper.state.FALLBACK_AFTER_S", 0.2)
+    monkeypatch.setattr("pfo_fs.helper.directory_health.FALLBACK_AFTER_S", 0.2)
     monkeypatch.setattr("pfo_fs.helper.directory_health._CALM_S", 0.0)
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)

@@ -13,7 +13,6 @@ from jobs import rank_infos
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreUnavailable
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
-from pfo_fs.helper import state as helper_state
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.store import bodies
@@ -182,7 +181,7 @@ class HelperMachine(RuleBasedStateMachine):
     @invariant()
     def ranks_are_not_sent_to_default_clocks_by_a_directory_that_answers(self) -> None:
         if self.lost_told and self.trainers and not self.running:
-            assert self.state._health.unread_s() > helper_state.FALLBACK_AFTER_S
+            assert self.state._health.is_lost
 
     def teardown(self) -> None:
         """The directory answers again: everything that waited gets there, and the helper ends."""

@@ -12,12 +12,12 @@ import pytest
 from fake_helper import FakeClient
 
 from pfo_fs import PFOFileOptimizer
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.ipc.messages import (
     DirectoryBack,
     DirectoryLost,
-    LeaseRenewed,
     NewSchedule,
+    PaceLeaseRenewed,
     ProblemSeen,
     RankPlan,
     ToTraining,
@@ -41,7 +41,7 @@ def step_mhz(opt: PFOFileOptimizer) -> int:
     """Runs a step; returns the clock of its instruction."""
     opt.on_step_begin()
     opt.on_instruction_begin("forward")
-    mhz = opt._clocks.words[page.TARGET]
+    mhz = opt._clocks.words[shared_page.TARGET]
     opt.on_instruction_end("forward")
     opt.on_step_end()
     return mhz
@@ -71,26 +71,26 @@ def test_a_plan_for_a_straggler_ends_when_its_lease_is_not_renewed(
     opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]
 ) -> None:
     hear(opt, schedule(50))
-    hear(opt, LeaseRenewed(lease_s=0.2))
+    hear(opt, PaceLeaseRenewed(lease_s=0.2))
     assert step_mhz(opt) == 900
     wait_for(lambda: step_mhz(opt) == 0, what="the end of the lease")
     assert step_mhz(opt) == 0
     assert caplog.text.count("the process that follows the straggler has not reported") == 1
-    hear(opt, LeaseRenewed(lease_s=60.0))
+    hear(opt, PaceLeaseRenewed(lease_s=60.0))
     assert step_mhz(opt) == 900
-    hear(opt, LeaseRenewed(lease_s=0))
+    hear(opt, PaceLeaseRenewed(lease_s=0))
     assert step_mhz(opt) == 900, "other schedules stay for ever"
 
 
 def test_a_directory_that_answers_again_does_not_bring_a_stragglers_plan_back(opt: PFOFileOptimizer) -> None:
     hear(opt, schedule(50))
     assert step_mhz(opt) == 900
-    hear(opt, LeaseRenewed(lease_s=1e-9))
+    hear(opt, PaceLeaseRenewed(lease_s=1e-9))
     hear(opt, DirectoryLost())
     assert step_mhz(opt) == 0
     hear(opt, DirectoryBack())
     assert step_mhz(opt) == 0
-    hear(opt, LeaseRenewed(lease_s=60.0))
+    hear(opt, PaceLeaseRenewed(lease_s=60.0))
     assert step_mhz(opt) == 900
 
 

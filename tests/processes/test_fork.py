@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfo_fs import PFOFileOptimizer
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 
@@ -56,7 +56,10 @@ def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_t
     run_step(opt, begin)
     if within_a_step:
         opt.on_step_begin()
-    before = [opt._clocks.words[word] for word in (page.HEAD, page.TARGET, page.NAME_COUNT, page.MEASURING)]
+    before = [
+        opt._clocks.words[word]
+        for word in (shared_page.HEAD, shared_page.TARGET, shared_page.NAME_COUNT, shared_page.MEASURING)
+    ]
 
     def child() -> None:
         for _ in range(3):
@@ -65,7 +68,10 @@ def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_t
         opt.close("crashed", "in the child")
 
     assert in_child(child) == 0
-    after = [opt._clocks.words[word] for word in (page.HEAD, page.TARGET, page.NAME_COUNT, page.MEASURING)]
+    after = [
+        opt._clocks.words[word]
+        for word in (shared_page.HEAD, shared_page.TARGET, shared_page.NAME_COUNT, shared_page.MEASURING)
+    ]
     assert after == before
     assert opt._clocks.alive()
     if within_a_step:

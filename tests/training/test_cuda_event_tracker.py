@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from test_instruction_tracker import FakeClocks
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.training import cuda_event_tracker
 from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 
@@ -92,8 +92,8 @@ def marks(clocks: FakeClocks) -> list[tuple[int, int]]:
 
 def spans_ms(found: list[tuple[int, int]]) -> list[float]:
     """Durations of the instructions."""
-    begins = [first for first, code in found if code & 0xFF == page.BEGIN]
-    ends = [first for first, code in found if code & 0xFF == page.END]
+    begins = [first for first, code in found if code & 0xFF == shared_page.BEGIN]
+    ends = [first for first, code in found if code & 0xFF == shared_page.END]
     return [(end - begin) / MS for begin, end in zip(begins, ends, strict=True)]
 
 
@@ -104,10 +104,11 @@ def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(
     run_step(tracker, device, 0, waits=True)
     found = marks(clocks)
     assert spans_ms(found) == [pytest.approx(10), pytest.approx(20)]
-    begins = [first for first, code in found if code & 0xFF == page.BEGIN]
+    begins = [first for first, code in found if code & 0xFF == shared_page.BEGIN]
     assert begins == [began_ns, began_ns + 10 * MS], "on the clock of all other marks"
     assert [code & 0xFF for _, code in found] == [
-        page.STEP_BEGIN, page.NUMBER, page.BEGIN, page.END, page.BEGIN, page.END, page.LAST_END, page.STEP_END,
+        shared_page.STEP_BEGIN, shared_page.NUMBER, shared_page.BEGIN, shared_page.END,
+        shared_page.BEGIN, shared_page.END, shared_page.LAST_END, shared_page.STEP_END,
     ]  # fmt: skip
     assert device.synchronisations == 0
 
@@ -118,7 +119,7 @@ def test_marks_wait_for_the_device_and_stay_in_order(
     run_step(tracker, device, 0, waits=False)
     assert marks(clocks) == [], "its events are not ready"
     run_step(tracker, device, 1, waits=True)
-    steps = [code >> 8 for _, code in marks(clocks) if code & 0xFF == page.STEP_BEGIN]
+    steps = [code >> 8 for _, code in marks(clocks) if code & 0xFF == shared_page.STEP_BEGIN]
     assert steps == [0, 1]
 
 
@@ -132,22 +133,22 @@ def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(
         device.wait()
         tracker._flush()
         found = marks(clocks)
-        begin = next(first for first, code in found if code & 0xFF == page.STEP_BEGIN)
-        last_end = next(first for first, code in found if code & 0xFF == page.LAST_END)
+        begin = next(first for first, code in found if code & 0xFF == shared_page.STEP_BEGIN)
+        last_end = next(first for first, code in found if code & 0xFF == shared_page.LAST_END)
         spans.append((last_end - begin) / MS)
-        clocks.words[page.MEASURED_NUMBER] = 0
+        clocks.words[shared_page.MEASURED_NUMBER] = 0
     assert spans == [pytest.approx(30), pytest.approx(30)]
 
 
 def test_steps_that_are_not_measured_cost_two_events_each(
     tracker: CudaEventTracker, device: Device, clocks: FakeClocks
 ) -> None:
-    clocks.words[page.MEASURED_NUMBER] = 0
+    clocks.words[shared_page.MEASURED_NUMBER] = 0
     for step in range(5):
         run_step(tracker, device, step, waits=True)
     assert device.made <= 3
     kinds = [code & 0xFF for _, code in marks(clocks)]
-    assert kinds == [page.STEP_BEGIN, page.NUMBER, page.LAST_END, page.STEP_END] * 5
+    assert kinds == [shared_page.STEP_BEGIN, shared_page.NUMBER, shared_page.LAST_END, shared_page.STEP_END] * 5
 
 
 @pytest.mark.parametrize("method", ["record", "query", "elapsed_time"])
@@ -166,8 +167,8 @@ def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
     for step in range(3):
         run_step(tracker, device, step, waits=True)
     kinds = [code & 0xFF for _, code in marks(clocks)]
-    assert kinds.count(page.STEP_END) == 3
-    assert kinds.count(page.BEGIN) == 6
+    assert kinds.count(shared_page.STEP_END) == 3
+    assert kinds.count(shared_page.BEGIN) == 6
     assert caplog.text.count("device not ready") == 1
 
 

@@ -20,8 +20,8 @@ from pfo_fs.ipc.messages import (
     DirectoryBack,
     DirectoryLost,
     JoinJob,
-    LeaseRenewed,
     NewSchedule,
+    PaceLeaseRenewed,
     RankPlan,
     ScheduleApplied,
     ToTraining,
@@ -115,7 +115,7 @@ class FeedContract(RuleBasedStateMachine):
     @rule(lease_s=st.sampled_from([0.0, 0.5, 5.0]))
     def renew_lease(self, lease_s: float) -> None:
         for rank in self.readers():
-            self.mail[rank].append(LeaseRenewed(lease_s=lease_s))
+            self.mail[rank].append(PaceLeaseRenewed(lease_s=lease_s))
 
     @rule(rank=st.integers(0, RANKS - 1), which=st.integers(0, 3), twice=st.booleans())
     def deliver(self, rank: int, which: int, twice: bool) -> None:
@@ -164,7 +164,7 @@ class FeedContract(RuleBasedStateMachine):
             self.run_step(10.0, list(range(RANKS)))  # helpers come back
         for number in self.readers():
             inbox = self.ranks[number].client.inbox
-            inbox.extend([*self.published, LeaseRenewed(lease_s=0.0)])
+            inbox.extend([*self.published, PaceLeaseRenewed(lease_s=0.0)])
         for rank in self.ranks:
             rank.client.inbox.append(DirectoryBack())
         for mail in self.mail:
@@ -329,8 +329,8 @@ def test_a_lease_that_ends_takes_all_ranks_off_the_pace_of_a_straggler_at_one_st
 
         switchers.append(ScheduleSwitcher(put, lambda text, reason: None))
     told: dict[int, list[ToTraining]] = {
-        0: [new_schedule(0), LeaseRenewed(lease_s=10.0)],
-        12: [LeaseRenewed(lease_s=60.0)],
+        0: [new_schedule(0), PaceLeaseRenewed(lease_s=10.0)],
+        12: [PaceLeaseRenewed(lease_s=60.0)],
     }
     for step in range(20):
         now_s[0] += 2.0
@@ -357,7 +357,7 @@ def test_a_broadcast_packet_that_is_not_a_schedule_is_one_warning_on_each_rank(
 def test_only_rank_0_offers_what_the_helper_of_its_host_sends_to_all_ranks_there() -> None:
     medium = Medium()
     feed = BroadcastFeed(1, FakeBroadcaster(1, medium), WarnOnce())
-    feed.step_begin(0, 0.1, [new_schedule(0), LeaseRenewed(lease_s=1e-9)])
+    feed.step_begin(0, 0.1, [new_schedule(0), PaceLeaseRenewed(lease_s=1e-9)])
     feed.step_begin(1, 0.1, ())
     assert medium.outbox is None
 
@@ -372,11 +372,11 @@ def test_a_job_of_one_rank_follows_its_own_helpers_schedules_from_the_step_at_wh
 def test_a_rank_leaves_the_pace_of_a_straggler_when_its_own_lease_ends() -> None:
     now_s = [100.0]
     feed = HelperFeed(0, monotonic=lambda: now_s[0])
-    feed.step_begin(0, 0.1, [new_schedule(0), LeaseRenewed(lease_s=10.0)])
+    feed.step_begin(0, 0.1, [new_schedule(0), PaceLeaseRenewed(lease_s=10.0)])
     now_s[0] += 11.0
     (update,) = feed.step_begin(1, 0.1, ())
     assert isinstance(update, Suspend)
     assert feed.step_begin(2, 0.1, ()) == []
-    assert feed.step_begin(3, 0.1, [LeaseRenewed(lease_s=0.0)]) == [Resume(update.reason)]
+    assert feed.step_begin(3, 0.1, [PaceLeaseRenewed(lease_s=0.0)]) == [Resume(update.reason)]
     now_s[0] += 1e9
     assert feed.step_begin(4, 0.1, ()) == []

@@ -9,10 +9,10 @@ from pfo_fs.ipc.messages import (
     AllRanks,
     Joined,
     JoinJob,
-    LeaseRenewed,
     LogLine,
     NewSchedule,
     OrderSeen,
+    PaceLeaseRenewed,
     ProblemSeen,
     Refused,
     ScheduleApplied,
@@ -112,9 +112,9 @@ def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: Help
 def test_messages_that_come_without_end_do_not_hold_up_a_step(
     link: HelperLink, client: FakeClient, now_s: list[float]
 ) -> None:
-    def poll() -> LeaseRenewed:
+    def poll() -> PaceLeaseRenewed:
         now_s[0] += 0.005
-        return LeaseRenewed(lease_s=1.0)
+        return PaceLeaseRenewed(lease_s=1.0)
 
     client.poll = poll  # type: ignore[method-assign]
     assert 1 <= len(link.poll()) < 10
@@ -130,11 +130,11 @@ def test_log_lines_and_refusals_are_logged_and_are_not_for_the_feed(
 
 
 def test_the_first_schedule_is_put_back_for_the_first_step(link: HelperLink, client: FakeClient) -> None:
-    client.inbox.extend([LeaseRenewed(lease_s=1.0), NewSchedule(number=1)])
+    client.inbox.extend([PaceLeaseRenewed(lease_s=1.0), NewSchedule(number=1)])
     schedule = link.wait_for_schedule(1.0)
     assert schedule is not None
     link.put_back(schedule)
-    assert link.poll() == [NewSchedule(number=1), LeaseRenewed(lease_s=1.0)]
+    assert link.poll() == [NewSchedule(number=1), PaceLeaseRenewed(lease_s=1.0)]
 
 
 def test_a_link_without_a_helper_does_nothing() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pfo_fs.device import page
-from pfo_fs.device.page import MarkReader, SharedPage
+from pfo_fs.device import shared_page
+from pfo_fs.device.shared_page import MarkReader, SharedPage
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.training.instruction_tracker import InstructionTracker
 
@@ -23,7 +23,7 @@ class FakeClocks:
         self.reader = MarkReader(self.words)
 
     def ring_doorbell(self) -> None:
-        self.words[page.SLEEPING] = 0
+        self.words[shared_page.SLEEPING] = 0
         self.rings += 1
 
     def check(self) -> bool:
@@ -31,7 +31,7 @@ class FakeClocks:
 
     @property
     def target(self) -> int:
-        return int(self.words[page.TARGET])
+        return int(self.words[shared_page.TARGET])
 
     def kinds(self) -> list[int]:
         return [code & 0xFF for _, code in self.reader.read(everything=True) or []]
@@ -84,16 +84,16 @@ def test_each_instruction_gets_its_clock_and_the_end_of_the_step_the_top(
 def test_the_doorbell_rings_only_for_a_change_and_only_for_a_sleeper(
     tracker: InstructionTracker, clocks: FakeClocks
 ) -> None:
-    clocks.words[page.MEASURED_NUMBER] = 0
+    clocks.words[shared_page.MEASURED_NUMBER] = 0
     tracker.set_schedule([(F, 900), (F, 900), (B, 1200)])
     tracker.step_begin(0, 0)
-    clocks.words[page.SLEEPING] = 1
+    clocks.words[shared_page.SLEEPING] = 1
     tracker.begin(F)
     assert clocks.rings == 1
-    clocks.words[page.SLEEPING] = 1
+    clocks.words[shared_page.SLEEPING] = 1
     tracker.begin(F)
     assert clocks.rings == 1
-    clocks.words[page.SLEEPING] = 0
+    clocks.words[shared_page.SLEEPING] = 0
     tracker.begin(B)
     assert clocks.rings == 1
 
@@ -180,11 +180,11 @@ def test_strict_raises_from_begin_and_from_step_end_with_clocks_released(clocks:
 def test_instructions_between_steps_are_ignored(tracker: InstructionTracker, clocks: FakeClocks, told: Told) -> None:
     tracker.set_schedule([(F, 900)])
     run(tracker, F)
-    before = clocks.words[page.HEAD]
+    before = clocks.words[shared_page.HEAD]
     tracker.begin(F)
     tracker.end(F)
     tracker.step_end()
-    assert (told, clocks.target, clocks.words[page.HEAD]) == ([], 0, before)
+    assert (told, clocks.target, clocks.words[shared_page.HEAD]) == ([], 0, before)
 
 
 def test_a_step_that_was_left_by_an_exception_does_not_disturb_the_next(
@@ -227,15 +227,24 @@ def test_instructions_are_marked_until_the_clock_process_has_its_result(
 ) -> None:
     tracker.set_schedule([(F, 900), (B, 1200)])
     run(tracker, F, B, number=3)
-    step = [page.STEP_BEGIN, page.NUMBER, page.BEGIN, page.END, page.BEGIN, page.END, page.LAST_END, page.STEP_END]
+    step = [
+        shared_page.STEP_BEGIN,
+        shared_page.NUMBER,
+        shared_page.BEGIN,
+        shared_page.END,
+        shared_page.BEGIN,
+        shared_page.END,
+        shared_page.LAST_END,
+        shared_page.STEP_END,
+    ]
     assert clocks.kinds() == step
-    clocks.words[page.MEASURED_NUMBER] = 3
+    clocks.words[shared_page.MEASURED_NUMBER] = 3
     run(tracker, F, B, number=3)
-    assert clocks.kinds() == [page.STEP_BEGIN, page.NUMBER, page.LAST_END, page.STEP_END]
-    assert clocks.words[page.MEASURING] == 0
+    assert clocks.kinds() == [shared_page.STEP_BEGIN, shared_page.NUMBER, shared_page.LAST_END, shared_page.STEP_END]
+    assert clocks.words[shared_page.MEASURING] == 0
     tracker.step_begin(8, 3)
     tracker.step_end()
-    assert (clocks.reader.read(everything=True) or [])[-1][1] >> 8 & page.UNMARKED
+    assert (clocks.reader.read(everything=True) or [])[-1][1] >> 8 & shared_page.UNMARKED
     run(tracker, F, B, number=4)
     assert clocks.kinds() == step
 
@@ -245,19 +254,19 @@ def test_marking_ends_after_many_steps_if_the_clock_process_never_has_a_result(c
     tracker.set_schedule([(F, 900)])
     for step in range(25):
         run(tracker, F, step=step)
-    assert clocks.kinds().count(page.BEGIN) == 20
+    assert clocks.kinds().count(shared_page.BEGIN) == 20
 
 
 def test_a_step_that_strayed_is_marked_so(tracker: InstructionTracker, clocks: FakeClocks) -> None:
     tracker.set_schedule([(F, 900)])
     run(tracker, B)
     marks = clocks.reader.read(everything=True) or []
-    assert marks[-1][1] == page.STEP_END | page.STRAYED << 8
+    assert marks[-1][1] == shared_page.STEP_END | shared_page.STRAYED << 8
     assert marks[0][1] >> 8 == 0
     run(tracker, F, step=5, number=9)
     marks = clocks.reader.read(everything=True) or []
-    assert (marks[0][1], marks[1]) == (page.STEP_BEGIN | 5 << 8, (9, page.NUMBER))
-    assert marks[-1][1] == page.STEP_END
+    assert (marks[0][1], marks[1]) == (shared_page.STEP_BEGIN | 5 << 8, (9, shared_page.NUMBER))
+    assert marks[-1][1] == shared_page.STEP_END
 
 
 @pytest.mark.parametrize("number", [2**63, 2**200, -(2**100)])
@@ -266,8 +275,8 @@ def test_a_number_that_no_word_can_hold_is_clamped_and_not_raised(
 ) -> None:
     run(tracker, F, step=2**60, number=number)
     marks = clocks.reader.read(everything=True) or []
-    assert marks[0][1] >> 8 == page.MAX_STEP
-    assert marks[1][1] == page.NUMBER
+    assert marks[0][1] >> 8 == shared_page.MAX_STEP
+    assert marks[1][1] == shared_page.NUMBER
     assert -1 <= marks[1][0] < 2**63
 
 
@@ -288,7 +297,7 @@ def test_a_list_of_many_names_is_followed_and_its_names_beyond_the_table_share_o
     tracker.set_schedule([(name, 900) for name in names])
     run(tracker, *names)
     assert told == []
-    assert clocks.words[page.NAME_COUNT] == page.MAX_NAMES
+    assert clocks.words[shared_page.NAME_COUNT] == shared_page.MAX_NAMES
 
 
 def test_the_order_is_handed_out_once(tracker: InstructionTracker) -> None:

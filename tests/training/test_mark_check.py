@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_instruction_tracker import FakeClocks
 
-from pfo_fs.device import page
+from pfo_fs.device import shared_page
 from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 from pfo_fs.training.instruction_tracker import InstructionTracker
 
@@ -107,7 +107,7 @@ def test_a_step_with_more_marks_than_the_ring_holds_is_still_judged(told: list[s
     tracker = InstructionTracker(FakeClocks(), on_wrong_marks=told.append)
     for step in range(5):
         tracker.step_begin(step, -1)
-        for _ in range(page.RING_MARKS):
+        for _ in range(shared_page.RING_MARKS):
             tracker.begin("forward")
             tracker.end("forward")
         tracker.step_end()

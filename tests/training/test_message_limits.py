@@ -60,7 +60,7 @@ def test_messages_beyond_the_limits_are_dropped_with_one_warning(client: Any, ca
         assert client.poll() is None, wrong
         assert not client.lost
     for lease_s in (float("nan"), float("inf"), -1.0):
-        client.helper_side.send(transport.encode({"type": "LeaseRenewed", "lease_s": lease_s}))
+        client.helper_side.send(transport.encode({"type": "PaceLeaseRenewed", "lease_s": lease_s}))
         assert client.poll() is None
     assert caplog.text.count("a message of the helper process is dropped") == 1
 

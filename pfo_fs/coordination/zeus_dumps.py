@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import dump
+from pfo_fs.store import zeus_dump
 
 
 class Dumps:
@@ -23,14 +23,14 @@ class Dumps:
     def save_ranks(self, infos: Sequence[RankInfo]) -> None:
         """Writes who the ranks are."""
         if self._folder is not None:
-            dump.save_ranks(infos, self._folder)
+            zeus_dump.save_ranks(infos, self._folder)
 
     def save_schedule(self, schedules: Sequence[FrequencySchedule], number: int) -> None:
         """Writes schedule `number`."""
         if self._folder is not None:
-            dump.save_sched(schedules, self._folder, number)
+            zeus_dump.save_sched(schedules, self._folder, number)
 
     def save_results(self, results: Sequence[ProfilingResult], number: int) -> None:
         """Writes what was measured under schedule `number`."""
         if self._folder is not None:
-            dump.save_prof(results, self._folder, number)
+            zeus_dump.save_prof(results, self._folder, number)

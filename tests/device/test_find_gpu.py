@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pfo_fs.device.find import find_gpu_spec
+from pfo_fs.device.find_gpu import find_gpu_spec
 from pfo_fs.errors import DeviceError
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_right
 import pytest
 
 from pfo_fs.device.energy_curve import EnergyCurve
-from pfo_fs.device.power import Power, PowerFit
+from pfo_fs.device.instruction_power import Power, PowerFit
 
 MS = 1_000_000
 Instruction = tuple[str, int, int]

@@ -22,7 +22,7 @@ from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, state_of
 from pfo_fs import power_limit as pl
 from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.helper.power_limit_operations import write_file
-from pfo_fs.power_limit.files import ProfileFiles
+from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.store import Files
 from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitFolder
 
@@ -118,12 +118,12 @@ def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path, wait_for: WaitFor) -> None:
     path = tmp_path / "p.json"
     path.write_text("not a profile")
-    files = ProfileFiles(path, None, "key", timeout_s=0.0)
+    files = FileClient(path, None, "key", timeout_s=0.0)
     files.save([measured(100)])
     files.close()
     assert path.read_text() == "not a profile"
     path.unlink()
-    files = ProfileFiles(path, None, "key", timeout_s=0.0)
+    files = FileClient(path, None, "key", timeout_s=0.0)
     files.save([measured(100)])
     files.close()
     assert pl.parse_profile(path.read_text(), "p.json") == [measured(100)]
@@ -133,7 +133,7 @@ def test_a_profile_of_thousands_of_measurements_is_read(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     measurements = [measured(limit_w, limit_w / 7) for limit_w in range(1, 9001)]
     path.write_text(json.dumps({"measurements": [m.model_dump() for m in measurements]}))
-    files = ProfileFiles(path, None, "key")
+    files = FileClient(path, None, "key")
     files.close()
     assert files.profile == measurements
 
@@ -192,7 +192,7 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     program.write_text("#!/bin/sh\nexec sleep 20\n")
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))
-    files = ProfileFiles(tmp_path / "p.json", tmp_path / "shared", "key", timeout_s=0.2)
+    files = FileClient(tmp_path / "p.json", tmp_path / "shared", "key", timeout_s=0.2)
     (helper,) = files._leaving
     assert files.profile is None
     files.close(0.1)
@@ -204,7 +204,7 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
 
 
 def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture) -> None:
-    files = ProfileFiles(None, tmp_path / "shared", "key")
+    files = FileClient(None, tmp_path / "shared", "key")
     assert files._helper is not None
     assert files._helper.process is not None
     os.kill(files._helper.process.pid, signal.SIGKILL)
@@ -216,7 +216,7 @@ def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, ca
 
 
 def test_without_files_there_is_no_helper() -> None:
-    assert ProfileFiles(None, None, "key")._helper is None
+    assert FileClient(None, None, "key")._helper is None
 
 
 # ---- the shared directory
@@ -350,7 +350,7 @@ def test_jobs_that_choose_at_the_same_time_end_with_the_choice_that_came_first(
     folder = tmp_path / "shared" / "power-limit"
     jobs = [make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())[0] for _ in range(2)]
     with monkeypatch.context() as deaf:
-        deaf.setattr(ProfileFiles, "look", lambda _: None)
+        deaf.setattr(FileClient, "look", lambda _: None)
         for job, selects_w in zip(jobs, (200, 150), strict=True):  # each has noise of its own
             deaf.setattr(pl.Energy, "select", lambda _, __, limit_w=selects_w: limit_w)
             for _ in range(12):
@@ -394,7 +394,7 @@ def test_a_job_does_not_wait_for_a_directory_that_does_not_answer_its_choice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
-    monkeypatch.setattr(ProfileFiles, "look", lambda _: None)
+    monkeypatch.setattr(FileClient, "look", lambda _: None)
     monkeypatch.setattr("pfo_fs.power_limit.choosing._ANSWER_S", 0.1)
     finish(job)
     assert state_of(job) == ("Done", 150, None)

@@ -15,8 +15,8 @@ import weakref
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from pfo_fs.device import page
-from pfo_fs.device.page import SharedPage
+from pfo_fs.device import shared_page
+from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.ipc.spawn import start_process
 
 log = logging.getLogger("pfo_fs")
@@ -142,7 +142,7 @@ class ClockProcess:
 
     def ring_doorbell(self) -> None:
         """Wakes the clock process, whose `SLEEPING` word was seen set. Keeps the interpreter lock; about 5 us."""
-        self.words[page.SLEEPING] = 0
+        self.words[shared_page.SLEEPING] = 0
         if self._doorbell >= 0:
             _write(self._doorbell, _ONE, 8)
 
@@ -243,7 +243,7 @@ class ClockProcess:
             self._socket.close()  # all that the clock process needs to know
             self._close_doorbell()
             self._doorbell = -1
-            self.words[page.SLEEPING] = 0
+            self.words[shared_page.SLEEPING] = 0
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Has the clocks reset and the process leave; waits for that, but no longer than `timeout_s`."""
@@ -291,7 +291,7 @@ class ClockProcess:
     def _died(self) -> None:
         """The killed process may have left a clock locked or a power limit set, so another process sets them back."""
         self._lost = True
-        self.words[page.SLEEPING] = 0
+        self.words[shared_page.SLEEPING] = 0
         what = (
             "the power limit goes back to what it was" if self._leave_clocks else "the clock goes back to its default"
         )

@@ -15,7 +15,7 @@ from pfo_fs.power_limit.measurements import PowerLimitMeasurement, parse_profile
 log = logging.getLogger("pfo_fs")
 
 
-class ProfileFiles:
+class FileClient:
     """Reads and writes the files through a helper process, and keeps what that process has reported.
 
     After a problem, and if the helper does not answer in time, there is one warning, and training goes on as if there

@@ -6,23 +6,23 @@ import os
 
 import pytest
 
-from pfo_fs.device import page
-from pfo_fs.device.page import MarkReader, SharedPage
+from pfo_fs.device import shared_page
+from pfo_fs.device.shared_page import MarkReader, SharedPage
 
 
 def write_marks(words: memoryview, first: int, count: int) -> None:
     for index in range(first, first + count):
-        slot = page.RING + 2 * (index & page.RING_MASK)
-        words[slot], words[slot + 1] = index, page.BEGIN
-        words[page.HEAD] = index + 1
+        slot = shared_page.RING + 2 * (index & shared_page.RING_MASK)
+        words[slot], words[slot + 1] = index, shared_page.BEGIN
+        words[shared_page.HEAD] = index + 1
 
 
 def test_both_mappings_see_the_same_words() -> None:
     ours = SharedPage.create()
     theirs = SharedPage(os.dup(ours.fd))
-    ours.words[page.TARGET] = 1410
-    assert theirs.words[page.TARGET] == 1410
-    assert theirs.words[page.MEASURED_NUMBER] == page.NO_NUMBER
+    ours.words[shared_page.TARGET] = 1410
+    assert theirs.words[shared_page.TARGET] == 1410
+    assert theirs.words[shared_page.MEASURED_NUMBER] == shared_page.NO_NUMBER
 
 
 def test_names_cross_the_page_whatever_they_are() -> None:
@@ -37,15 +37,15 @@ def test_names_cross_the_page_whatever_they_are() -> None:
 
 def test_a_full_name_table_takes_the_rest_as_other() -> None:
     ours = SharedPage.create()
-    numbers = [ours.name_id(f"name {i}") for i in range(page.MAX_NAMES + 50)]
-    assert max(numbers) == page.MAX_NAMES - 1
+    numbers = [ours.name_id(f"name {i}") for i in range(shared_page.MAX_NAMES + 50)]
+    assert max(numbers) == shared_page.MAX_NAMES - 1
     assert ours.name(numbers[-1]) == "other"
     assert ours.name(numbers[0]) == "name 0"
 
 
 def test_foreign_memory_is_refused() -> None:
     fd = os.memfd_create("foreign")
-    os.ftruncate(fd, page.WORDS * 8)
+    os.ftruncate(fd, shared_page.WORDS * 8)
     with pytest.raises(ValueError, match="release"):
         SharedPage(fd)
 
@@ -56,10 +56,10 @@ def test_marks_are_taken_only_up_to_the_head_of_the_previous_look() -> None:
     write_marks(words, 0, 3)
     assert reader.read() == []
     write_marks(words, 3, 2)
-    assert reader.read() == [(0, page.BEGIN), (1, page.BEGIN), (2, page.BEGIN)]
-    assert reader.read() == [(3, page.BEGIN), (4, page.BEGIN)]
+    assert reader.read() == [(0, shared_page.BEGIN), (1, shared_page.BEGIN), (2, shared_page.BEGIN)]
+    assert reader.read() == [(3, shared_page.BEGIN), (4, shared_page.BEGIN)]
     write_marks(words, 5, 1)
-    assert reader.read(everything=True) == [(5, page.BEGIN)]
+    assert reader.read(everything=True) == [(5, shared_page.BEGIN)]
 
 
 def test_marks_survive_the_wrap_of_the_ring() -> None:
@@ -67,7 +67,7 @@ def test_marks_survive_the_wrap_of_the_ring() -> None:
     reader = MarkReader(words)
     seen: list[int] = []
     written = 0
-    while written < 2 * page.RING_MARKS + 7:
+    while written < 2 * shared_page.RING_MARKS + 7:
         write_marks(words, written, 1000)
         written += 1000
         marks = reader.read()
@@ -81,24 +81,24 @@ def test_marks_that_were_overwritten_are_reported_as_lost_and_reading_goes_on() 
     words = SharedPage.create().words
     reader = MarkReader(words)
     reader.read()
-    write_marks(words, 0, page.RING_MARKS + 1)
+    write_marks(words, 0, shared_page.RING_MARKS + 1)
     reader.read()
     assert reader.read() is None
-    write_marks(words, page.RING_MARKS + 1, 2)
+    write_marks(words, shared_page.RING_MARKS + 1, 2)
     reader.read()
-    assert [first for first, _ in reader.read() or []] == [page.RING_MARKS + 1, page.RING_MARKS + 2]
+    assert [first for first, _ in reader.read() or []] == [shared_page.RING_MARKS + 1, shared_page.RING_MARKS + 2]
 
 
 def test_marks_are_lost_when_the_next_one_goes_where_the_oldest_unread_one_is() -> None:
     """With exactly a full ring unread, training may be in the middle of writing over the oldest mark."""
     words = SharedPage.create().words
     reader = MarkReader(words)
-    write_marks(words, 0, page.RING_MARKS)
+    write_marks(words, 0, shared_page.RING_MARKS)
     reader.read()
     assert reader.read() is None
-    write_marks(words, page.RING_MARKS, 1)
+    write_marks(words, shared_page.RING_MARKS, 1)
     reader.read()
-    assert reader.read() == [(page.RING_MARKS, page.BEGIN)]
+    assert reader.read() == [(shared_page.RING_MARKS, shared_page.BEGIN)]
 
 
 def test_entering_names_takes_no_longer_when_the_table_is_full() -> None:
@@ -106,4 +106,4 @@ def test_entering_names_takes_no_longer_when_the_table_is_full() -> None:
     names = [f"name {i}" for i in range(20_000)]
     places = [ours.name_id(name) for name in names]
     assert [ours.name_id(name) for name in names] == places
-    assert set(places[page.MAX_NAMES :]) == {page.MAX_NAMES - 1}
+    assert set(places[shared_page.MAX_NAMES :]) == {shared_page.MAX_NAMES - 1}

@@ -1,0 +1,97 @@
+"""`pfo-fs daemon`, also installed as `pfo-fs-daemon`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.logging import RichHandler
+
+from pfo_fs.cli.terminal import PlainFormatter, SharedDir, err, fail
+
+_STOP_WITHIN_S = 10
+
+
+def daemon(
+    shared_dir: SharedDir,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="ParetoScheduler (default), InstructionProfiler, Manual, PointSolution, PointSolution3D, or "
+            "package.module:Class."
+        ),
+    ] = None,
+    scheduler_args: Annotated[
+        str | None, typer.Option(help='Arguments of the scheduler, a JSON object: {"slowdown": 1.05}.')
+    ] = None,
+    poll_interval: Annotated[float | None, typer.Option(help="Seconds between two reads of a job.")] = None,
+    watch: Annotated[str | None, typer.Option(help="How changes are noticed: auto, poll or events.")] = None,
+    max_job_idle_time: Annotated[
+        float | None, typer.Option(help="Seconds without a sign of life after which a job is ended and archived.")
+    ] = None,
+    lease_timeout: Annotated[
+        float | None, typer.Option(help="Seconds without a heartbeat after which a standby daemon takes over.")
+    ] = None,
+    dump_dir: Annotated[Path | None, typer.Option(help="Folder for copies in Zeus's dump format.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Schedule all jobs of a shared directory; if another daemon does so already, stand by to take over."""
+    from pfo_fs.coordination.daemon import Daemon
+    from pfo_fs.settings import load_settings
+    from pfo_fs.store import Files
+
+    settings = load_settings(
+        scheduler=scheduler,
+        scheduler_args=_json_object(scheduler_args),
+        poll_interval=poll_interval,
+        watch=watch,
+        max_job_idle_time=max_job_idle_time,
+        lease_timeout=lease_timeout,
+        dump_data=True if dump_dir else None,
+        dump_dir=dump_dir,
+        log_level=log_level,
+    )
+    _log_to_stderr(settings.log_level)
+    sys.path.insert(0, os.getcwd())  # where --scheduler package.module:Class is looked for first, as by python -m
+    serving = Daemon(Files(shared_dir, create=True), settings)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        serving.stop()
+        signal.alarm(_STOP_WITHIN_S)  # ends the process if a call to the shared directory hangs
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    serving.run()
+    if serving.busy:
+        # Threads are planning or waiting for the directory. The interpreter's own exit can crash under them.
+        logging.shutdown()
+        os._exit(0)
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        fail(f"--scheduler-args is not JSON: {error}")
+    if not isinstance(value, dict):
+        fail(f"--scheduler-args must be a JSON object such as {{}}, not {text}")
+    return value
+
+
+def _log_to_stderr(level: str) -> None:
+    if err.is_terminal:
+        handler: logging.Handler = RichHandler(console=err, show_path=False, omit_repeated_times=False)
+        handler.setFormatter(PlainFormatter("%(message)s"))
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
