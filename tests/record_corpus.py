@@ -125,11 +125,12 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     return shared, folder
 
 
-def places(folder: JobFolder) -> list[Place]:
-    """Every record of `make_directory`, and `end.json`, which is not there."""
-    job = folder.path
-    index = folder.read_index(0)
+def places(folder: JobFolder, number: int = 0) -> list[Place]:
+    """Every record of a job and its directory, and `end.json`, which is not there; of its schedules, one by number."""
+    job, sched = folder.path, f"{folder.path}/sched/{number}"
+    index = folder.read_index(number)
     assert index is not None
+    plan = min(index.files.values())
     return [
         Place("directory.json", "directory", bodies.DirectoryBody),
         Place("daemon.json", "daemon", bodies.DaemonBody),
@@ -139,10 +140,10 @@ def places(folder: JobFolder) -> list[Place]:
         Place(f"{job}/ranks/1.json", "rank", bodies.RankBody),
         Place(f"{job}/order/1.json", "order", bodies.OrderBody),
         Place(f"{job}/current.json", "current", bodies.CurrentBody),
-        Place(f"{job}/sched/0/index.json", "index", bodies.IndexBody),
-        Place(f"{job}/sched/0/{index.files['stage:0']}", "schedule", bodies.PlanBody),
-        Place(f"{job}/sched/0/1.json", "schedule", bodies.PlanBody),
-        Place(f"{job}/prof/0/0.json", "result", bodies.ResultBody),
+        Place(f"{sched}/index.json", "index", bodies.IndexBody),
+        Place(f"{sched}/{plan}", "schedule", bodies.PlanBody),
+        Place(f"{sched}/1.json", "schedule", bodies.PlanBody),
+        Place(f"{job}/prof/{number}/0.json", "result", bodies.ResultBody),
         Place(f"{job}/progress/0.json", "progress", bodies.ProgressBody),
         Place(f"{job}/iteration_times/0.json", "iteration_times", bodies.IterationTimesBody),
         Place(f"{job}/cached_profile.json", "cached_profile", bodies.CachedProfileBody),

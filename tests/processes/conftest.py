@@ -14,8 +14,8 @@ from training_job import Job
 def start_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def start(ranks: int, given: dict[str, Any], **environment: str) -> Job:
-        jobs.append(Job(tmp_path, ranks, given, **environment))
+    def start(ranks: int, given: dict[str, Any], **options: Any) -> Job:
+        jobs.append(Job(tmp_path, ranks, given, **options))
         return jobs[-1]
 
     yield start

@@ -21,7 +21,7 @@ Wait = Callable[..., Any]
 def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}})
+    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
     with told_on_failure(job):
         wait_for(all_made(job, 2), 60, "both ranks")
         assert [line["coordination"] for line in job.having("coordination")] == ["local", "local"]
@@ -63,7 +63,7 @@ def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
 def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}})
+    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
     with told_on_failure(job):
         wait_for(all_made(job, 2), 60, "both ranks")
         wait_for(lambda: job.of(step=3), 20, "steps")
@@ -141,7 +141,7 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
 
 
 def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable[..., Job], wait_for: Wait) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}})
+    job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}}, torchrun=True)
     with told_on_failure(job):
         assert job.finish(90) != 0
         end = wait_for(job.folder.read_end, 10, "the end")
