@@ -7,7 +7,7 @@
     +- StoreError (OSError)          the shared directory refuses: permissions, ownership, full, read-only
     |  +- StoreUnavailable           the file system does not answer as it should right now; trying again may help
     |  |  +- FolderAway              a job's folder cannot be seen now; its files may still exist
-    |  +- AlreadyClaimed             another process owns this name (a rank that is registered twice, say)
+    |  +- AlreadyClaimed             another process owns this name (for example, a rank that registers twice)
     |  +- NotShared                  this host sees another directory than the host of rank 0, or none
     +- DeviceError (RuntimeError)    a GPU cannot be found or did not do what was requested
     |  +- DevicePermissionError      this user lacks a permission; the message says which

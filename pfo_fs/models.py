@@ -142,7 +142,7 @@ class JobInfo(_Model):
 
 
 def is_safe_job_id(job_id: str) -> bool:
-    """Says whether `job_id` is a plain folder name: no separators, no leading dot, at most 255 bytes."""
+    """Returns whether `job_id` is a plain folder name: no separators, no leading dot, at most 255 bytes."""
     return bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,254}", job_id))
 
 
@@ -170,7 +170,7 @@ class FrequencySchedule(_Model):
     Attributes:
         rank: Global rank.
         frequencies: One (instruction, MHz) for each instruction of the iteration; 0 MHz leaves the clock alone.
-        stages: For a rank that holds several stages: the stage of each instruction, as long as `frequencies`.
+        stages: The stage of each instruction, one per entry of `frequencies`; None for a rank that holds one stage.
     """
 
     rank: RankNumber

@@ -1,4 +1,4 @@
-"""Carries out what `LeaderLease` decides: claims generations, writes heartbeats, takes and releases the lock."""
+"""Carries out what `LeaderLease` decides: claims generations, writes heartbeats, acquires and releases the lock."""
 
 from __future__ import annotations
 

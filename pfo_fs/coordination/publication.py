@@ -91,7 +91,7 @@ class Publication:
         start_step: int,
         steps: int,
     ) -> bool:
-        """Commits the next schedule; returns False if another coordinator has taken its number.
+        """Commits the next schedule; returns False if another coordinator has committed one with its number.
 
         Args:
             source: The schedule's source.

@@ -1,4 +1,4 @@
-"""What the ranks of a job measured under its schedules."""
+"""Reads what the ranks of a job measured under its schedules."""
 
 from __future__ import annotations
 

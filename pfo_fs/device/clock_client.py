@@ -231,7 +231,7 @@ class ClockProcess:
         return self._lost
 
     def alive(self) -> bool:
-        """Says whether the clock process runs."""
+        """Returns whether the clock process runs."""
         return not self._lost and not self._closed and self._process is not None and self._process.poll() is None
 
     # ---- the end

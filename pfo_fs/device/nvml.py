@@ -16,7 +16,7 @@ _PERMISSION = (
     "help: it permits application clocks only. Training goes on at the default clocks"
 )
 
-# NVML's error code -> (our error, its meaning). Any other code becomes a DeviceError with NVML's own text.
+# NVML's error code -> (error of this package, its meaning). Any other code becomes a DeviceError with NVML's own text.
 _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
     1: (DeviceError, "NVML is not initialized"),
     2: (DeviceError, "NVML says that the value is invalid"),
@@ -75,7 +75,7 @@ def _text(value: str | bytes) -> str:
 
 
 class NvmlGpu:
-    """A whole NVIDIA GPU.
+    """A whole NVIDIA GPU, not a MIG slice (a part of a GPU).
 
     Args:
         uuid: The UUID as `nvidia-smi -L` prints it, `GPU-...`.
@@ -135,7 +135,7 @@ class NvmlGpu:
         return sorted((int(mhz) for mhz in clocks), reverse=True)
 
     def why_clocks_stay(self) -> str:
-        """Resets the clocks, which takes the same permission as locking them; returns why that failed, or ''."""
+        """Resets the clocks, which needs the same permission as locking them; returns why that failed, or ''."""
         try:
             self.reset_clocks()
         except DeviceError as error:

@@ -1,4 +1,4 @@
-"""How time and power of an instruction follow a GPU's clock: the models behind the simulated GPUs.
+"""Models of how time and power of an instruction follow a GPU's clock, for the simulated GPUs.
 
 With x = clock / highest clock:
 

@@ -40,7 +40,7 @@ class HelperClient:
         shared_dir: The shared directory.
         token: The job's secret; the helper accepts only clients that send it.
         rank: Global rank of this process.
-        settings: The helper's settings, without those from the environment.
+        settings: The settings for the helper that are not defaults.
         start_at_once: Whether to start a helper without first waiting for another rank of this host to do so.
         deadline_s: The longest time until a helper of another rank listens.
         service: What the helper does, see `process.py`.

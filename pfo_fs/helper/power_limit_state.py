@@ -41,7 +41,7 @@ class PowerLimitState:
     def __init__(self, token: str, *, now_s: float) -> None:
         self._token = token
         self._now_s = self._started_s = now_s
-        self._clients: dict[int, bool] = {}  # whether it has said goodbye
+        self._clients: dict[int, bool] = {}  # whether it has sent `Goodbye`
         self._had_clients = False
         self._waiting: deque[op.PowerLimitOperation] = deque()
         self._running: op.PowerLimitOperation | None = None

@@ -216,7 +216,7 @@ class ResultBody(_Body):
 
 
 class RankProgress(_Body):
-    """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since `step` began."""
+    """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report."""
 
     rank: RankNumber
     step: StepNumberOrNone = -1

@@ -118,7 +118,7 @@ class SharedDirectory:
         return [name for name in self.files.names(layout.JOBS) if name not in known and is_safe_job_id(name)]
 
     def newest_job_ids(self, known: Container[str] = ()) -> list[str]:
-        """As `job_ids`, newest first; names that do not begin with a date of the past come last.
+        """Does the same as `job_ids`, newest first; names that do not begin with a date of the past come last.
 
         Reading a folder costs more than listing its name. A caller that reads only the first few does a bounded amount
         of work, and finds real jobs first, whatever else is in `jobs/`.
@@ -144,7 +144,7 @@ class SharedDirectory:
     def create_job(self, body: b.JobBody, attempt: str) -> JobFolder:
         """Makes the folder of a new job and publishes `job.json` in it, last.
 
-        The id that `body.job_info` carries gets `.2`, `.3`, ... when it is taken; `job.json` has the final one.
+        If the id in `body.job_info` is used already, it gets `.2`, `.3`, ...; `job.json` has the final id.
         """
         self.make_folders()
         base = body.job_info.job_id
@@ -198,7 +198,7 @@ class SharedDirectory:
         self.files.publish(layout.DAEMON, encode(Header("daemon", "", self.writer, body.counter), body))
 
     def try_leader_lock(self) -> BaseFileLock | None:
-        """Takes the lock of the leading daemon and returns it; None if it is held, or if locks do not work here."""
+        """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""
         return try_lock(self.files, layout.DAEMON_LOCK)
 
     def last_generation(self) -> int:

@@ -121,7 +121,7 @@ class FileReader:
         return self.names_if_there(path) or []
 
     def names_if_there(self, path: str) -> list[str] | None:
-        """As `names`; None where the folder is not there now."""
+        """Does the same as `names`, but returns None if the folder is not there now."""
 
         def once() -> list[str] | None:
             found = self._listing(path)

@@ -52,7 +52,7 @@ class Files(FileReader):
         open whether the link exists, the name is read back.
 
         Raises:
-            StoreError, StoreUnavailable: As `publish`.
+            StoreError, StoreUnavailable: The same as for `publish`.
         """
 
         def once() -> bool:
@@ -97,7 +97,7 @@ class Files(FileReader):
         return content == data
 
     def link(self, path: str, name: str) -> bool:
-        """Gives the file at `path` a second name in the same folder; False if the file system has no hard links.
+        """Gives the file at `path` a second name in its folder; returns False if the file system has no hard links.
 
         Also False where the file can get no more links, which GlusterFS reports as "no space left": if the disk is
         really full, the caller's copy fails. If the name exists already, it stays as it is.

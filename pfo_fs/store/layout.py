@@ -2,7 +2,7 @@
 
 <shared_dir>/
   directory.json                  the process that made the directory, once: a random id that hosts compare
-  site.yaml                       the site's operator (optional, read-only for us): what jobs may do
+  site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that have ended
@@ -26,7 +26,7 @@
     iteration_times/<rank>.json   one helper process per host, replaced: time of a pipeline's iterations
     cached_profile.json           the coordinator, once: what earlier jobs had measured
     model.json                    the coordinator, replaced: what the scheduler plans with
-    schedule.yaml                 a user (optional, read-only for us)
+    schedule.yaml                 a user (optional, read-only for pfo-fs)
     schedule.status.yaml          the coordinator, replaced: whether schedule.yaml is applied, and why not
     end.json                      rank 0, or the daemon when the job is given up, once
 """

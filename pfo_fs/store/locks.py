@@ -30,7 +30,7 @@ def courtesy_lock(files: Files, path: str, timeout_s: float = 2.0) -> Iterator[b
 
 
 def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> BaseFileLock | None:
-    """Takes the lock at `path` and returns it; None if it is held, or if this file system has no locks."""
+    """Acquires and returns the lock at `path`; None if it is held, or if this file system has no locks."""
     if not (files.root / path).parent.is_dir():
         return None  # filelock would make the folders, on this host's own disk if the file system is not mounted
     lock = FileLock(

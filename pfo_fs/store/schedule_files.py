@@ -80,7 +80,7 @@ class ScheduleFiles(RecordFolder):
         return True
 
     def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo], most: int = _RANK_FILES_AT_ONCE) -> bool:
-        """Gives every rank's plan its name `<rank>.json`, at most `most` of them per call; True when all are there.
+        """Makes the files `<rank>.json`, at most `most` of them per call; returns True when all are there.
 
         A coordinator calls this at each poll, for the schedule in force: jobs with many ranks get their files after
         the commit, and so do jobs whose coordinator died between commit and files. Once all are there, a call costs

@@ -63,9 +63,7 @@ class CudaEventTracker(InstructionTracker):
     Args:
         clocks: The clock process.
         make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
-        profile_steps: As for `InstructionTracker`.
-        on_mismatch: As for `InstructionTracker`.
-        on_wrong_marks: As for `InstructionTracker`.
+        profile_steps, on_mismatch, on_wrong_marks: The same as for `InstructionTracker`.
     """
 
     def __init__(

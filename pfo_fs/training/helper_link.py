@@ -21,7 +21,7 @@ from pfo_fs.training.warn_once import WarnOnce
 log = logging.getLogger("pfo_fs")
 
 _REVIVE_EVERY_S = 2.0
-"""Between two tries to replace a helper that died."""
+"""The time between two tries to replace a helper that died."""
 _READ_FOR_S = 0.02
 """Messages are read for at most this long in one step; the rest waits for the next step."""
 
@@ -139,7 +139,7 @@ class HelperLink:
             client.close()
 
     def forget(self) -> None:
-        """In a forked child: the connection belongs to the parent, and nothing is sent or closed."""
+        """Drops the connection in a forked child without closing it: it belongs to the parent."""
         self.client = None
         self._unread = []
 

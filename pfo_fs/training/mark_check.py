@@ -93,4 +93,4 @@ class MarkCheck:
     def _say(self, text: str) -> None:
         if not self.done:
             self.done = True
-            self._report(f"{text}. Until then no clocks are lowered, because nothing can be measured")
+            self._report(f"{text}. Until then nothing can be measured, and clocks may stay at their default")

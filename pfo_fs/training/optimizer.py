@@ -298,7 +298,7 @@ class PFOFileOptimizer:
             self._link.send(messages.ProblemSeen(message=text))
 
     def _forget(self) -> None:
-        """In a forked child: job, helper, clock process and page belong to the parent, so nothing happens here."""
+        """Makes all methods do nothing in a forked child: job, helper, clock process and page belong to the parent."""
         self._closed = True
         self._link.forget()
         self._tracker.disconnect()

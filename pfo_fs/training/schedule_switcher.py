@@ -54,7 +54,7 @@ class Resume:
 
 
 class ScheduleSwitcher(Generic[What]):
-    """Puts schedules into force, each at its step, and suspends them while there is a reason for default clocks.
+    """Brings schedules into force, each at its step, and suspends them while there is a reason for default clocks.
 
     Args:
         set_schedule: Makes the next step follow a schedule; None: default clocks.
