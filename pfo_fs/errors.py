@@ -1,23 +1,23 @@
 """Every error that pfo-fs raises, as one tree.
 
     PfoError
-    +- ConfigError (ValueError)      what the user gave cannot be right: degrees, settings, scheduler arguments
+    +- ConfigError (ValueError)      a value that the user gave is not valid: degrees, settings, scheduler arguments
     +- PlanError (ValueError)        a plan, profile or schedule is malformed or does not fit the job
     +- RecordError (ValueError)      a file in the shared directory is not a valid record
     +- StoreError (OSError)          the shared directory refuses: permissions, ownership, full, read-only
     |  +- StoreUnavailable           the file system does not answer as it should right now; trying again may help
-    |  |  +- FolderAway              a job's folder is not seen now, which says nothing about the files in it
-    |  +- AlreadyClaimed             another process owns this name (a rank that is registered twice, say)
+    |  |  +- FolderAway              a job's folder cannot be seen now; its files may still exist
+    |  +- AlreadyClaimed             another process owns this name (for example, a rank that registers twice)
     |  +- NotShared                  this host sees another directory than the host of rank 0, or none
-    +- DeviceError (RuntimeError)    a GPU cannot be found or does not do as told
-    |  +- DevicePermissionError      it could, but this user may not; the message says what to grant
+    +- DeviceError (RuntimeError)    a GPU cannot be found or did not do what was requested
+    |  +- DevicePermissionError      this user lacks a permission; the message says which
     +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
-    +- PlannerError (RuntimeError)         the planner's solver failed, or has no answer to what was asked
+    +- PlannerError (RuntimeError)         the planner's solver failed or found no plan
        +- Impossible (ValueError)          nothing fulfils the request; the message and the fields say what is possible
 
 Messages say what was wrong, where, and what to do about it. Messages may quote files that other people wrote, so
-`plain_text` cleans every message when the error is made; bodies of records and log lines are cleaned by it as well.
+`plain_text` cleans every message when the error is made. It also cleans bodies of records and log lines.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _MAX_MESSAGE_CHARS = 20_000
 
 
 def plain_text(text: str, max_chars: int = 4000, *, keep_lines: bool = False) -> str:
-    """Returns `text` such that a terminal or a log shows it and does nothing else.
+    """Returns `text` in a form that a terminal or a log can show safely.
 
     Line ends and other white space become spaces. Control characters (escape sequences begin with one), characters
     that change the direction of text, invisible ones and halves of surrogate pairs become question marks.
 
     Args:
-        text: What another process, user or file said.
-        max_chars: What is longer is cut, and ends in `...`.
-        keep_lines: Line feeds stay.
+        text: A text from another process, user or file.
+        max_chars: A longer text is cut to this length, and ends in `...`.
+        keep_lines: Whether line feeds stay.
     """
     if len(text) > max_chars:
         text = text[: max(0, max_chars - 3)] + "..."
@@ -54,13 +54,13 @@ class PfoError(Exception):
 
 
 class ConfigError(PfoError, ValueError):
-    """A setting or argument cannot be right."""
+    """A setting or argument is not valid."""
 
 
 class PlanError(PfoError, ValueError):
     """A plan, profile or schedule is malformed, or does not fit the job it is meant for.
 
-    `line` is the 1-based line in the file it came from, when there is one.
+    `line` is the 1-based line of the file that has the error; None if there is no file.
     """
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
@@ -69,7 +69,7 @@ class PlanError(PfoError, ValueError):
 
 
 class RecordError(PfoError, ValueError):
-    """A file in the shared directory is not a record of ours: torn, foreign, too large, or of another job."""
+    """A file in the shared directory is not a valid record: incomplete, foreign, too large, or of another job."""
 
 
 class StoreError(PfoError, OSError):
@@ -81,23 +81,23 @@ class StoreUnavailable(StoreError):
 
 
 class FolderAway(StoreUnavailable):
-    """A job's folder is not seen now. This says nothing about the files in it: none of them counts as removed."""
+    """A job's folder cannot be seen now. Its files do not count as removed."""
 
 
 class NotShared(StoreError):
-    """This host sees another directory than the host of rank 0, or none: it is not mounted here, or elsewhere."""
+    """This host sees another directory than the host of rank 0, or none: it is not mounted here, or at another path."""
 
 
 class AlreadyClaimed(StoreError):
-    """Another process has taken the name."""
+    """Another process owns the name."""
 
 
 class DeviceError(PfoError, RuntimeError):
-    """A GPU cannot be found, or did not do as told."""
+    """A GPU cannot be found, or did not do what was requested."""
 
 
 class DevicePermissionError(DeviceError):
-    """This user may not change the GPU's clocks."""
+    """This user may not change the GPU's clocks or power limit."""
 
 
 class InstructionMismatch(PfoError, RuntimeError):
@@ -109,13 +109,13 @@ class CoordinationError(PfoError, RuntimeError):
 
 
 class PlannerError(PfoError, RuntimeError):
-    """The planner's solver gave no answer."""
+    """The planner's solver failed or found no plan."""
 
 
 class Impossible(PlannerError, ValueError):
     """No plan fulfils a request.
 
-    `asked` is what was asked for and `best` the nearest that can be had, both in the request's unit.
+    `asked` is the requested value and `best` the nearest possible one, both in the request's unit.
     """
 
     def __init__(self, message: str, *, asked: float = float("nan"), best: float = float("nan")) -> None:

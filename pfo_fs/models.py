@@ -1,4 +1,4 @@
-"""The words that every part uses, with the names and fields of Zeus's `pipeline_frequency.common`.
+"""The data types that every room uses, with the names and fields of Zeus's `pipeline_frequency.common`.
 
 Unknown keys are ignored on reading, so that ranks and daemon of different releases understand each other.
 """
@@ -28,8 +28,8 @@ MAX_WORLD_SIZE = 1_000_000
 MAX_INSTRUCTIONS = 65_535
 """Longest instruction list of one rank in one iteration (64 stages x 1,000 micro-batches need 2,000)."""
 
-# Every number and text that is read from a file or a message has one of these types, so that no value of a record,
-# however it was made, overflows a machine word, a wait or a sum, or reaches a terminal uncleaned.
+# Every number and text that is read from a file or a message has one of these types, so that no value of a record can
+# overflow a machine word, a waiting time or a sum, or reach a terminal with control characters.
 
 MAX_SCHEDULE_NUMBER = 999_999_999
 RankNumber = Annotated[int, Field(ge=0, lt=MAX_WORLD_SIZE)]
@@ -42,7 +42,7 @@ StepNumber = Annotated[int, Field(ge=0, le=10**12)]
 StepNumberOrNone = Annotated[int, Field(ge=-1, le=10**12)]
 """-1: before the first step."""
 Count = Annotated[int, Field(ge=0, le=2**53)]
-"""Of what only grows: looks, heartbeats, replacements of a file."""
+"""A count that only grows: of polls, heartbeats, replacements of a file."""
 Megahertz = Annotated[int, Field(ge=0, le=60_000)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -61,9 +61,9 @@ def _cleaned(max_chars: int) -> BeforeValidator:
 
 InstructionName = Annotated[str, _cleaned(64), Field(min_length=1)]
 Text = Annotated[str, _cleaned(4000)]
-"""For people: one line that is safe to show; what is longer is cut."""
+"""One line that is safe to show in a log or a terminal; a longer one is cut."""
 ShortText = Annotated[str, _cleaned(255)]
-"""For people, too: names of hosts, programs and GPUs."""
+"""The same for names of hosts, programs and GPUs."""
 
 InstructionOrder: TypeAlias = Sequence[tuple[str, "int | None"]]
 """The instructions of one iteration of one rank, in order: (name, stage or None where the rank holds one stage)."""
@@ -81,7 +81,8 @@ class _Model(BaseModel):
 def safe_name(text: str) -> str:
     """Returns `text` as something that is safe inside a file name on any file system.
 
-    Everything but ASCII letters, digits and `._=-` becomes `_`; leading dots go, and so does all beyond 80 characters.
+    ASCII letters, digits and `._=-` stay, other characters become `_`. Leading dots are removed, and the result is cut
+    to 80 characters.
     """
     return _UNSAFE.sub("_", text).lstrip(".")[:_MAX_METADATA_CHARS]
 
@@ -95,7 +96,7 @@ class JobInfo(_Model):
         dp_degree: Data-parallel degree.
         tp_degree: Tensor-parallel degree.
         world_size: Number of ranks, the product of the three degrees.
-        job_metadata: Free text that describes the job; a safe form of it ends the job id.
+        job_metadata: Free text that describes the job; the job id ends in a safe form of it.
     """
 
     job_id: str = Field(default="", max_length=255)
@@ -141,7 +142,7 @@ class JobInfo(_Model):
 
 
 def is_safe_job_id(job_id: str) -> bool:
-    """Says whether `job_id` is a plain folder name: no separators, no leading dot, at most 255 bytes."""
+    """Returns whether `job_id` is a plain folder name: no separators, no leading dot, at most 255 bytes."""
     return bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,254}", job_id))
 
 
@@ -169,7 +170,7 @@ class FrequencySchedule(_Model):
     Attributes:
         rank: Global rank.
         frequencies: One (instruction, MHz) for each instruction of the iteration; 0 MHz leaves the clock alone.
-        stages: For a rank that holds several stages: the stage of each instruction, as long as `frequencies`.
+        stages: The stage of each instruction, one per entry of `frequencies`; None for a rank that holds one stage.
     """
 
     rank: RankNumber
@@ -183,7 +184,7 @@ class FrequencySchedule(_Model):
             if not 0 < len(name) <= 64 or not name.isprintable():
                 raise ValueError(f"instruction {position}: the name must have 1 to 64 printable characters")
             if not 0 <= mhz <= 60_000:
-                raise ValueError(f"instruction {position} ({name}): {mhz} MHz is no clock; give 0 to leave it alone")
+                raise ValueError(f"instruction {position} ({name}): {mhz} MHz is not a clock; use 0 to leave it alone")
         return frequencies
 
     @model_validator(mode="after")
@@ -194,14 +195,14 @@ class FrequencySchedule(_Model):
 
 
 class InstructionPower(_Model):
-    """What one GPU draws while it runs an instruction at a clock, told apart over all ticks of a window.
+    """The power of one GPU while it runs an instruction at a clock, fitted over all counter ticks of a window.
 
     Attributes:
-        instruction: Its name; empty for waiting (the blocking power).
+        instruction: The instruction's name; empty for waiting (the blocking power).
         frequency: The clock that was set, in MHz; 0 for the driver's default, and for waiting.
-        power: In W.
+        power: The power, in W.
         error: Standard error of `power`, in W.
-        seconds: How long it ran in the window.
+        seconds: How long the instruction ran in the window.
     """
 
     instruction: Annotated[str, _cleaned(64)]
@@ -219,9 +220,9 @@ class ProfilingResult(_Model):
         iter_time: Duration of each iteration in the window, in seconds.
         iter_energy: Energy of the rank's GPU in each of these iterations, in joules.
         time_breakdown: `time_breakdown["forward"][i]` lists the durations of iteration i's forwards, in seconds.
-        energy_breakdown: The same in joules, interpolated in the ticks of the energy counter.
-        iter_span: From the begin of each iteration to the end of its last instruction, in seconds; empty if unknown.
-        powers: Of each instruction at each clock, with their errors.
+        energy_breakdown: The same in joules, interpolated between the ticks of the energy counter.
+        iter_span: Time from each iteration's begin to the end of its last instruction, in seconds; empty if unknown.
+        powers: The power of each instruction at each clock, with its standard error.
     """
 
     rank: RankNumber
@@ -261,11 +262,11 @@ class Target(_Model):
 
 
 class Straggler(_Model):
-    """What a person knows in advance: something will make iterations `slowdown` times as long.
+    """A user's announcement that iterations will take `slowdown` times as long.
 
     Attributes:
-        slowdown: Of the straggling pipeline, against its time at the highest clocks.
-        pipeline: Its data-parallel rank; None: it is outside of this job, or not known.
+        slowdown: The straggling pipeline's iteration time, divided by that at the highest clocks.
+        pipeline: The straggling pipeline's data-parallel rank; None if it is outside of this job, or not known.
     """
 
     slowdown: float = Field(ge=1, le=100)
@@ -273,13 +274,13 @@ class Straggler(_Model):
 
 
 class PlanInputs(_Model):
-    """What a schedule was made for, besides the measurements: written down with it, so that a restart knows it.
+    """What a schedule was made for, besides the measurements; written with it, for a coordinator that restarts.
 
     Attributes:
-        target: What a person asks for; None: what the scheduler was started with.
-        straggler: What a person announces.
-        slow_pipelines: Data-parallel rank of each pipeline that is slower than its plan says, and how many times.
-        remeasure_epoch: How often the plan in force was put in question: a higher number asks for new measurements.
+        target: The target that a user requests; None: the one that the scheduler was started with.
+        straggler: The straggler that a user announces.
+        slow_pipelines: The data-parallel rank of each pipeline that is slower than planned, and how many times slower.
+        remeasure_epoch: Counts how often the plan in force was questioned; a higher number requests new measurements.
     """
 
     target: Target | None = None

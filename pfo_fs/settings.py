@@ -13,7 +13,7 @@ from pfo_fs.errors import ConfigError
 
 
 class PFOSettings(BaseSettings):
-    """What a daemon, or rank 0 where no daemon runs, schedules with.
+    """The settings of a daemon, or of rank 0 where no daemon runs.
 
     Attributes:
         scheduler: Name of a built-in scheduler (`ParetoScheduler`, `InstructionProfiler`, `Manual`, `PointSolution`,
@@ -22,15 +22,15 @@ class PFOSettings(BaseSettings):
         scheduler_args: Extra arguments of the scheduler's constructor; as an environment variable, a JSON object.
         log_level: `debug`, `info`, `warning` or `error`.
         dump_data: Whether schedules and results are also written in Zeus's dump format.
-        dump_dir: Where these dumps go; each job gets a folder below it.
+        dump_dir: The folder of these dumps; each job gets a folder in it.
         max_job_idle_time: Seconds after which a job is ended and its folder archived if no process of it has written
             anything.
-        poll_interval: Seconds between two looks at a job; None: 0.25 s where the file system is local, 1 s elsewhere.
+        poll_interval: Seconds between two polls of a job; None: 0.25 s where the file system is local, 1 s elsewhere.
         watch: `auto` uses file-system events as a hint on local file systems; `poll` never; `events` always.
         profile_steps: Iterations measured for each schedule.
-        lease_timeout: A standby daemon takes the leader for dead after so many seconds without its heartbeat.
-        straggler_timeout: Ranks give up the pace of a straggler after so many seconds without a heartbeat of the
-            coordinator: no process would tell them that the straggler is gone.
+        lease_timeout: A standby daemon takes over after this many seconds without a heartbeat of the leader.
+        straggler_timeout: Ranks give up the pace of a straggler after this many seconds without a heartbeat of the
+            coordinator, which would notify them when the straggler is gone.
     """
 
     model_config = SettingsConfigDict(env_prefix="PFO_FS_", extra="ignore", validate_default=True)
@@ -56,7 +56,7 @@ class PFOSettings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> PFOSettings:
-    """Returns the settings from the environment, with `overrides` that are not None on top.
+    """Returns the settings from the environment, replaced by those `overrides` that are not None.
 
     Raises:
         ConfigError: A value is not valid; the message names the variable.

@@ -57,7 +57,7 @@ def test_a_world_size_that_is_not_the_product_is_refused_with_the_numbers() -> N
 
 @pytest.mark.parametrize("mhz", [-1, 60_001])
 def test_a_clock_that_no_gpu_has_is_refused(mhz: int) -> None:
-    with pytest.raises(ValidationError, match="is no clock"):
+    with pytest.raises(ValidationError, match="is not a clock"):
         FrequencySchedule(rank=0, frequencies=[("forward", mhz)])
 
 

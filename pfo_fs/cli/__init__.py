@@ -48,7 +48,7 @@ def _run(program: typer.Typer) -> None:
         program()
     except PfoError as error:
         fail(str(error.args[-1] if isinstance(error, OSError) else error))
-    except OSError as error:  # standard output on a full disk, for one
+    except OSError as error:  # for example, standard output on a full disk
         fail(f"{error.filename or 'output'}: {error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
@@ -72,7 +72,7 @@ def demo(
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """See it work without a GPU: train a small GPT over 8 stages on simulated GPUs (about four minutes)."""
+    """Try pfo-fs without a GPU: train a small GPT over 8 stages on simulated GPUs (about four minutes)."""
     from pfo_fs.cli.demo import run_demo
 
     sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))

@@ -34,7 +34,7 @@ def daemon(
     poll_interval: Annotated[float | None, typer.Option(help="Seconds between two reads of a job.")] = None,
     watch: Annotated[str | None, typer.Option(help="How changes are noticed: auto, poll or events.")] = None,
     max_job_idle_time: Annotated[
-        float | None, typer.Option(help="Seconds without a sign of life after which a job is ended and archived.")
+        float | None, typer.Option(help="Seconds without any activity after which a job is ended and archived.")
     ] = None,
     lease_timeout: Annotated[
         float | None, typer.Option(help="Seconds without a heartbeat after which a standby daemon takes over.")
@@ -59,7 +59,7 @@ def daemon(
         log_level=log_level,
     )
     _log_to_stderr(settings.log_level)
-    sys.path.insert(0, os.getcwd())  # where --scheduler package.module:Class is looked for first, as by python -m
+    sys.path.insert(0, os.getcwd())  # --scheduler package.module:Class is searched here first, as by python -m
     serving = Daemon(Files(shared_dir, create=True), settings)
 
     def stop(_number: int, _frame: FrameType | None) -> None:

@@ -39,7 +39,7 @@ _LINE = re.compile(r"iteration +(\d+) +loss ([\d.]+) +([\d.]+) s +schedule (-?\d
 
 @dataclass
 class Outcome:
-    """What was measured under one schedule, per stage: mean iteration time in s and energy in J."""
+    """The results under one schedule, per stage: mean iteration time in s and energy in J."""
 
     time_s: list[float]
     energy_j: list[float]
@@ -70,15 +70,15 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
     """Runs the demo.
 
     Args:
-        slowdown: What is planned for: the longest iteration, over the highest clocks.
-        minutes: After so many minutes without a measured plan, the demo ends with an error.
+        slowdown: The target: the longest iteration time, as a multiple of that at the highest clocks.
+        minutes: After this many minutes without a measured plan, the demo ends with an error.
         shared_dir: The shared directory, which is kept after the demo; None: a temporary one.
         as_json: Print the result as JSON instead of tables.
 
     Raises:
         ConfigError: torch is not installed.
         CoordinationError: The training ended too early, with its last output in the message; or no plan was in force
-            and measured in time.
+            and measured within `minutes`.
     """
     if find_spec("torch") is None:
         raise ConfigError("the demo trains with PyTorch, which is not installed: pip install torch")
@@ -88,8 +88,9 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
         keep = shared_dir is not None
         shared_dir = shared_dir or folder_ / "pfo"
         console.print(
-            f"A small GPT over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B, gloo), one process a "
-            f"stage, each with a simulated A100 ({TIME_SCALE} times as fast). The model has not been profiled.\n"
+            f"A small GPT over [bold]{STAGES} stages x {MICROBATCHES} micro-batches[/] (1F1B: alternating forwards and "
+            f"backwards; gloo), one process per stage, each with a simulated A100 ({TIME_SCALE} times as fast).\n"
+            "There is no profile of the model yet.\n"
             f"Shared directory: {shared_dir}",
             highlight=False,
         )
@@ -114,7 +115,7 @@ def run_demo(*, slowdown: float, minutes: float, shared_dir: Path | None, as_jso
                     raise _ended_early(training)
                 progress.update(task, completed=1)
         except KeyboardInterrupt:
-            console.print("stopped; the simulated GPUs are back at default clocks")
+            console.print("stopped; the simulated GPUs are at default clocks again")
             return 130
         _report(console, folder, training, as_json=as_json)
         if keep and not as_json:
@@ -263,7 +264,7 @@ def _follow(folder: JobFolder, training: Training, progress: Progress, minutes: 
         _check_alive(training)
         time.sleep(0.2)
     raise CoordinationError(
-        f"no plan was in force and measured within {minutes:g} minutes; give --minutes for more on a slow machine"
+        f"no plan was in force and measured within {minutes:g} minutes; give more --minutes on a slow machine"
     )
 
 

@@ -1,4 +1,4 @@
-"""How commands find the job that the user names."""
+"""Finds the job that the user names on the command line."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> Jo
     """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
 
     Args:
-        job: What the user gave.
+        job: The argument that the user gave.
         shared_dir: The shared directory; None where `job` is a path.
-        archived: Whether jobs in the archive are found too; one that is not archived comes first.
+        archived: Whether to search the archive after the jobs that are not archived.
     """
     path = Path(job)
     folders = ("jobs", "archive") if archived else ("jobs",)
@@ -33,7 +33,7 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> Jo
         path = path.resolve()
         return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
     if shared_dir is None:
-        fail(f"job {job!r}: say in which directory, by --shared-dir (or PFO_FS_SHARED_DIR), or give the job's folder")
+        fail(f"job {job!r}: name its directory by --shared-dir (or PFO_FS_SHARED_DIR), or give the job's folder")
     shared = open_directory(shared_dir)
     live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
     if job == "latest":
@@ -49,6 +49,6 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> Jo
     if len(matches) != 1:
         if matches:
             names = ", ".join(job_id for job_id, _ in matches[:5])
-            fail(f"{job!r} is in the names of {len(matches)} jobs in {shared_dir}; give more of it: {names}")
+            fail(f"{job!r} is in the names of {len(matches)} jobs in {shared_dir}; give more of the name: {names}")
         fail(f"{job!r} is not a job in {shared_dir}; `pfo-fs status {shared_dir}` lists the jobs")
     return shared.job(matches[0][0], archived=matches[0][1])

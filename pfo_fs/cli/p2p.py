@@ -1,4 +1,4 @@
-"""`pfo-fs profile-p2p`: the power of a GPU while it waits."""
+"""`pfo-fs profile-p2p`: the power of a GPU while it waits for another one (p2p: peer to peer)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def profile_p2p(
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Measure the power of a GPU that waits for another one: what `pfo-fs plan --p2p-power` needs. Takes two GPUs."""
+    """Measure the power of a GPU that waits for another one: the value of `pfo-fs plan --p2p-power`. Needs 2 GPUs."""
     from pfo_fs.device.p2p import profile_p2p as measure
 
     if find_spec("torch") is None:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from pfo_fs.cli.terminal import JsonFlag, err, fail, out
 
 _MAX_ROWS = 24
-"""Rows of a frontier that are printed at most; `frontier.csv` has all."""
+"""At most about this many rows of a frontier are printed; `frontier.csv` has all."""
 
 
 def plan(
@@ -26,7 +26,7 @@ def plan(
         int | None, typer.Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
     ] = None,
     p2p_power: Annotated[float | None, typer.Option(help="Power in W of a GPU that waits for its neighbours.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="A100 or A40: take the published --p2p-power of that GPU.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="A100 or A40: use the published --p2p-power of that GPU.")] = None,
     slowdown: Annotated[
         float | None, typer.Option(help="How many times as long an iteration may take as in the fastest plan: 1.03.")
     ] = None,
@@ -62,7 +62,7 @@ def plan(
         bool, typer.Option(help="Estimate instructions that the profile lacks from forward and backward.")
     ] = False,
     workers: Annotated[int | None, typer.Option(help="Processes for --frontier; default: one per core.", min=1)] = None,
-    pictures: Annotated[bool, typer.Option(help="Draw frontier.png and pipeline.png too.")] = True,
+    pictures: Annotated[bool, typer.Option(help="Also draw frontier.png and pipeline.png.")] = True,
     json_: JsonFlag = False,
 ) -> None:
     """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
@@ -70,7 +70,7 @@ def plan(
     Give one of --slowdown, --deadline, --straggler, --energy, --power and --frontier.
     Without any of them, the plan takes no more time than all instructions at the highest clock.
     The table compares the plan with simpler ones that get the same time.
-    Its gap tells how far the plan can be from the best.
+    Its gap shows how far the plan's energy can be above the least possible.
     An interrupted --frontier continues when the same command is run again.
     """
     from pfo_fs.cli import plan_output, plan_request
@@ -116,7 +116,7 @@ def plan(
             fail(f"{output}: the folder for --output cannot be made: {error.strerror}")
     if frontier is not None:
         if solver != "lp":
-            fail("--frontier works with --solver lp only; leave --solver out, or ask lowtime for one plan at a time")
+            fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
         if output is not None:
             plan_output.check_folder(output, frontier, format_)
         plans = _frontier(problem, frontier, output, workers or os.cpu_count() or 1, quiet=json_)

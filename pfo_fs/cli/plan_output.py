@@ -24,7 +24,7 @@ FRONTIER_COLUMNS = (
 )
 
 _SIMPLE_POINTS = 20
-"""Points of the curves of simpler plans in the picture of a frontier."""
+"""About this many points make the curves of simpler plans in the picture of a frontier."""
 
 
 def write_plan(plan: Plan, directory: Path, format_: str, stem: str, comment: str) -> Path:
@@ -83,7 +83,7 @@ def write_frontier(plans: Sequence[Plan], directory: Path, format_: str, picture
 
 
 def check_folder(directory: Path, points: int, format_: str) -> None:
-    """Refuses a folder with plans that a frontier of `points` plans would not replace: they would look like part of it.
+    """Refuses a folder with plans that a frontier of `points` plans would not replace: they would seem to belong to it.
 
     Raises:
         ConfigError: There are such plans.
@@ -126,7 +126,7 @@ def _title(problem: Problem) -> str:
 
 
 def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
-    """Returns plans as a table for people; savings are against the first plan."""
+    """Returns plans as a table; slowdowns and savings are relative to the first plan."""
     plans = [plan for _, plan in rows if isinstance(plan, Plan)]
     table = Table(title=_title(plans[0].problem) if plans else None, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("", "time s", "slower", "energy J", "saved", "power W", "gap", "changes"):
@@ -153,7 +153,7 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
 
 
 def as_json(rows: Sequence[tuple[str, Plan | str]]) -> list[dict[str, Any]]:
-    """Returns plans as JSON objects for programs; the last one with its clocks."""
+    """Returns plans as JSON objects; the last one includes its clocks."""
     found: list[dict[str, Any]] = []
     for name, plan in rows:
         found.append({"name": name, "error": plan} if isinstance(plan, str) else {"name": name, **plan.summary()})

@@ -1,4 +1,4 @@
-"""From the options of `pfo-fs plan` to a problem and its plans."""
+"""Makes a problem and its plans from the options of `pfo-fs plan`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRONTIER_FILE = "frontier.jsonl"
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for; the fields are the options of `pfo-fs plan`."""
+    """The options of `pfo-fs plan`."""
 
     profile: Path
     num_microbatches: int
@@ -104,8 +104,8 @@ def find_plans(
 ) -> list[tuple[str, Plan | str]]:
     """Returns name and plan of each row of the table, simpler plans first, or the reason why a plan cannot be made.
 
-    Without a request, plans may take as long as all instructions at the highest clock. The simpler plans get the
-    deadline of the planned one, whatever was asked.
+    Without a request, plans may take as long as all instructions at the highest clock. The simpler plans always get the
+    deadline of the planned one.
 
     Args:
         problem: The problem.

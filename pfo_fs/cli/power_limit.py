@@ -66,7 +66,7 @@ def power_limit(
 
 
 def _selector(name: str, factor: float | None, eta_knob: float | None, world_size: int | None) -> OptimumSelector:
-    """Returns the selector that the options name; an option of another selector is an error."""
+    """Returns the selector that the options name; fails if an option belongs to another selector."""
     from pfo_fs.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
 
     takes: dict[str, set[str]] = {
@@ -92,7 +92,7 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
 
 
 def _table(measurements: Sequence[PowerLimitMeasurement], chosen_w: int) -> Table:
-    caption = "time and energy of the steps that each limit was measured for, all GPUs together"
+    caption = "time and energy of the steps measured at each limit, all GPUs together"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
     for title in ("limit W", "time s", "slower", "energy J", "saved", ""):
         table.add_column(title, justify="right")

@@ -27,7 +27,7 @@ def target(
     deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs of the job.")] = None,
     none: Annotated[
-        bool, typer.Option("--none", help="Remove the target: that of the scheduler's arguments counts again.")
+        bool, typer.Option("--none", help="Remove the target: that of the scheduler's arguments is used again.")
     ] = False,
     shared_dir: SharedDirOption = None,
 ) -> None:
@@ -81,7 +81,7 @@ def straggler(
 
 
 def _write(folder: JobFolder, key: str, request: dict[str, Any] | None) -> None:
-    """Puts a request into `schedule.yaml` beside the other one, or takes it out."""
+    """Writes a request into `schedule.yaml` beside the other one, or removes it."""
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import parse_schedule_yaml
 

@@ -60,7 +60,7 @@ def schedule_check(
     if json_:
         print(json.dumps({"file": name, "ok": not problems, "problems": problems}))  # noqa: T201
     elif not problems:
-        say((f"{name} is fine", "green"), f" for job {folder.job_id}")
+        say((f"{name} is valid", "green"), f" for job {folder.job_id}")
     else:
         for problem in problems:
             where = f":{problem['line']}" if problem["line"] else ""

@@ -55,9 +55,9 @@ def simulate(
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Simulate a whole job in virtual time, to see what profiling costs and what a plan saves.
+    """Simulate a whole job in virtual time, to find what profiling costs and what a plan saves.
 
-    Scheduler, planner and shared directory are the real ones; the GPUs are simulated.
+    Scheduler, planner and shared directory are real; the GPUs are simulated.
     The scheduler has no profile at first: it profiles, plans, checks the plan, and follows stragglers.
     """
     from pfo_fs.planner import make_pipeline

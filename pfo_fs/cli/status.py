@@ -1,4 +1,4 @@
-"""`pfo-fs status`: the daemon and all jobs, on one screen."""
+"""`pfo-fs status`: shows the daemon and all jobs on one screen."""
 
 from __future__ import annotations
 

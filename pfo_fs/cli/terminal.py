@@ -50,9 +50,9 @@ def fail(text: str) -> NoReturn:
 
 
 class PlainFormatter(logging.Formatter):
-    """Formats a log record such that it is one line, and the lines of a traceback begin with spaces.
+    """Formats a log record as one line, and begins the lines of a traceback with spaces.
 
-    A name or a message from a file can then not look like a line of its own.
+    So a name or a message from a file cannot imitate a log line.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that `logging` calls
@@ -67,7 +67,7 @@ def open_directory(shared_dir: Path) -> SharedDirectory:
     """Returns the shared directory at a path that the user gave.
 
     Raises:
-        StoreError: It is not there or cannot be used.
+        StoreError: The directory is not there or cannot be used.
     """
     from pfo_fs.store import Files, SharedDirectory
 

@@ -1,4 +1,4 @@
-"""Scheduling one job through its folder; the daemon does it for many jobs, rank 0's helper for its own."""
+"""Schedules jobs through their folders: the daemon schedules many, rank 0's helper its own."""
 
 from pfo_fs.coordination.coordinator import Coordinator
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy

@@ -1,4 +1,4 @@
-"""Which coordinator schedules a job: a daemon, or the job's own rank 0. The first one to claim the job does."""
+"""Decides which coordinator schedules a job: the first to claim it, in a daemon or at the job's own rank 0."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class JobClaim:
 
     @property
     def settled(self) -> bool:
-        """Whether it is known who schedules the job."""
+        """Whether it is known which coordinator schedules the job."""
         return self._mine is not None
 
     @property
     def is_mine(self) -> bool:
-        """Whether this coordinator schedules the job; True also as long as that is not known."""
+        """Whether this coordinator schedules the job; also True until that is known."""
         return self._mine is not False
 
     @property
@@ -43,11 +43,11 @@ class JobClaim:
         return self._mine is True
 
     def settle(self, job: bodies.JobBody, names: set[str]) -> bool:
-        """Claims the job if it is free and this kind of coordinator may; returns whether the job is this one's.
+        """Claims the job if it is free and this kind of coordinator may; returns whether this one schedules the job.
 
         Args:
-            job: What `job.json` says.
-            names: What the job's folder holds now.
+            job: The content of `job.json`.
+            names: The names in the job's folder now.
         """
         if self._mine is None:
             claim = self._folder.read_coordinator() if layout.COORDINATOR in names else None

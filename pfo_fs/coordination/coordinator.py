@@ -1,7 +1,7 @@
-"""Schedules one job: observes its folder, compares what is wanted with what is published, and writes the difference.
+"""Schedules one job: polls its folder, compares the policy's request with what is published, writes the difference.
 
-All state is in the folder. A coordinator that is killed at any point and made anew, here or on another host, replays
-the results that are there and carries on.
+All state is in the folder. If a coordinator is killed at any point, a new one, here or on another host, replays the
+results in the folder and goes on.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pfo_fs.store import JobFolder, bodies, layout
 log = logging.getLogger(__name__)
 
 _SILENCES = ((24 * 3600.0, "a day"), (3600.0, "an hour"), (600.0, "ten minutes"))
-"""Silences of training that are worth a message, in s, the longest first."""
+"""After training has reported nothing for one of these times, in s, a message says so; the longest first."""
 MISSING_AFTER_S = 30.0
-"""Ranks that have not registered after so long are named."""
+"""Ranks that have not registered after this time are named in the status."""
 
 
 class Coordinator:
@@ -39,20 +39,20 @@ class Coordinator:
 
     Args:
         folder: The job.
-        settings: What to schedule with, where the job asks for nothing.
+        settings: Settings for what the job does not request itself.
         kind: `daemon`, or `local` for rank 0 of the job itself.
-        generation: Which daemon leads; the ranks ignore schedules of an older one. 0 for `local`.
-        lead_s: How long all ranks surely need to learn of a new schedule; it starts no sooner.
-        rank_infos: All ranks, where they are known otherwise than through the folder.
-        on_publish: Called with (number, schedules, steps that it holds at most) for each schedule: the broadcaster of
+        generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
+        lead_s: All ranks surely receive a new schedule within this time; it does not start earlier.
+        rank_infos: All ranks, if they are not read from the folder.
+        on_publish: Called for each schedule with (number, schedules, the most steps that it holds), to broadcast it in
             `local` coordination.
-        still_leads: Asked before anything is written; a daemon that was stopped for a while may have been replaced.
+        still_leads: Called before each write, because a daemon that was suspended may have been replaced.
         site: Returns what the site allows.
         monotonic: Returns monotonic time in s.
 
     Attributes:
-        folder: As given.
-        last_alive: When a process of the job has last been seen to do something, in monotonic s.
+        folder: The job.
+        last_alive: When a process of the job was last seen to do something, in monotonic s.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Coordinator:
 
     @property
     def state(self) -> State:
-        """What the job does."""
+        """The state of the job."""
         return self._status.state
 
     @property
     def message(self) -> str:
-        """What is wrong, or noteworthy, for people; may be empty."""
+        """Text for the status about a problem; may be empty."""
         return self._status.message
 
     @property
@@ -101,12 +101,12 @@ class Coordinator:
 
     @property
     def is_mine(self) -> bool:
-        """False once another process turned out to schedule this job."""
+        """False once it is known that another process schedules this job."""
         return self._claim.is_mine
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no rank is expected to write anything, so that the next look need not follow what they write."""
+        """Whether no rank is expected to write anything, so that the daemon need not watch the folder."""
         runner, newest = self._runner, self._publication.newest_made
         if self.state == "waiting" or runner is None:
             return not self.is_mine
@@ -116,22 +116,22 @@ class Coordinator:
 
     @property
     def lease(self) -> PaceLease:
-        """How long ranks may follow the newest schedule without a sign of this coordinator."""
+        """How long ranks may follow the newest schedule without a heartbeat of this coordinator."""
         longest_plan_s = self._runner.longest_plan_s if self._runner is not None else 0.0
         return self._publication.lease(
             self._monotonic(), self._settings.straggler_timeout, longest_plan_s, followed=self.scheduler is not None
         )
 
-    # ---- one look
+    # ---- one poll
 
     def claim(self, names: set[str]) -> bool:
         """Claims the job, if it is free and allowed; returns False if there is no job yet.
 
         Args:
-            names: What the job's folder holds now.
+            names: The names in the job's folder now.
 
         Raises:
-            StoreError, RecordError: As reading and claiming do.
+            StoreError, RecordError: Reading or claiming failed.
         """
         if self._job is None:
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
@@ -141,10 +141,10 @@ class Coordinator:
         return self._job is not None
 
     def poll(self) -> float:
-        """Looks once and does what there is to do; never raises for what is wrong with this job.
+        """Polls the job once and does what is due; never raises because of a problem of this job.
 
         Returns:
-            Seconds until another look is worth it even if nothing is heard; 0 if at once.
+            Seconds until the next poll is due, if no file-system event comes first; 0: at once.
         """
         try:
             return self._poll()
@@ -157,7 +157,7 @@ class Coordinator:
         except (PlanError, ConfigError) as error:
             self._fail(str(error))
         except (Exception, SystemExit) as error:
-            # A user's scheduler may raise anything; other jobs must not notice.
+            # A user's scheduler may raise anything, which must not affect other jobs.
             text = f"the scheduler failed: {type(error).__name__}: {error}"
             if self._runner is None or text != self._runner.failure:
                 log.exception("job %s: the scheduler failed", self.folder.job_id)
@@ -176,7 +176,7 @@ class Coordinator:
             age_s = now - self.first_seen
             return 0.02 if age_s < 1 else 0.2 if age_s < 10 else 5.0
         if layout.JOB not in names:
-            # The folder does not show what it did show: it is away for a moment, or gone. Nothing follows from that.
+            # A file that was there is missing: the folder is not seen for a moment, or removed. Either way, wait.
             return 1.0
         if layout.END in names:
             end = self.folder.read_end()
@@ -227,7 +227,7 @@ class Coordinator:
         missing = self._ranks.missing(job)
         if missing:
             late = now - self.first_seen >= MISSING_AFTER_S
-            text = f"{missing} of {job.world_size} have not registered; training goes on without" if late else ""
+            text = f"{missing} of {job.world_size} have not registered; scheduling waits for them" if late else ""
             self._report("waiting", text)
         return not missing
 
@@ -237,7 +237,7 @@ class Coordinator:
         self._publication.follow(self._progress)
 
     def _silence(self, now: float) -> str:
-        """Names a long silence of training: when all processes of a job are killed at once, none is left to end it."""
+        """Returns a message after a long silence: if all processes of a job are killed, none records its end."""
         silent_s = now - self.last_alive
         words = next((words for least_s, words in _SILENCES if silent_s >= least_s), "")
         return words and f"training has reported no step for {words}: was the job killed?"
@@ -274,12 +274,12 @@ class Coordinator:
         )
         self._status.publish(body, force=force)
 
-    # ---- what others know first
+    # ---- what other objects learn first
 
     def applied(self, number: int, step: int) -> None:
-        """Rank 0 follows schedule `number` from `step` on: known at once where the broadcaster is torch.distributed."""
+        """Notes that rank 0 follows schedule `number` from `step` on; called at once where rank 0 broadcasts."""
         self._publication.applied(number, step)
 
     def end(self, reason: Literal["finished", "crashed", "idle"], message: str = "") -> None:
-        """Writes that the job is over."""
+        """Writes that the job has ended."""
         self.folder.write_end(bodies.EndBody(reason=reason, message=message))

@@ -1,7 +1,7 @@
-"""The daemon: one leader schedules all jobs of a shared directory; others stand by.
+"""The daemon: one leader schedules all jobs of a shared directory; other daemons stand by to take over.
 
-Its loop does two things, and waits for neither a job nor a plan: it keeps the leader's heartbeat going (`leader.py`),
-and it starts the looks at jobs that are due (`served_jobs.py`), which run in threads.
+Its loop never waits for a job or a plan. It writes the leader's heartbeat (`leader.py`), and starts the polls of jobs
+that are due (`served_jobs.py`), which run in threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("pfo_fs.coordination.daemon")
 
 _AFTER_OUTAGE_S = 1.0
 _LEAST_WAIT_S = 0.005
-"""A burst of registrations is looked at in lots, not one by one."""
+"""If many ranks register at once, several registrations are handled together."""
 _READ_SITE_EVERY_S = 2.0
 
 
@@ -37,7 +37,7 @@ class Daemon:
 
     Args:
         files: The shared directory.
-        settings: What to schedule with.
+        settings: The settings of the scheduler.
         monotonic: Returns monotonic time in s.
 
     Raises:
@@ -55,7 +55,7 @@ class Daemon:
         scheduler = settings.scheduler.rpartition(":")[2]
         self._leader = Leader(self._shared, settings.lease_timeout, scheduler, self._interval_s, monotonic)
         self._jobs: ServedJobs | None = None
-        self._served: Leadership | None = None  # for which `_jobs` was made
+        self._served: Leadership | None = None  # the one for which `_jobs` was made
         self._site = SitePolicy()
         self._site_read = -math.inf
         self._log = LogOnce(log, monotonic)
@@ -109,12 +109,12 @@ class Daemon:
             self._serve(leadership)
         if self._jobs is None:
             return min(0.5, self._settings.lease_timeout / 4)
-        self._watcher.start()  # does nothing if it listens already
+        self._watcher.start()  # does nothing if it has started already
         wait_s = min(self._jobs.turn(), self._leader.next_look_at - self._monotonic())
         return max(_LEAST_WAIT_S, wait_s)
 
     def _serve(self, leadership: Leadership | None) -> None:
-        """Serves the jobs in the time of this leadership, and no longer in the time of another."""
+        """Stops serving the jobs for the earlier leadership, and starts to serve them for this one."""
         if self._jobs is not None:
             self._jobs.close()
             self._watcher.stop()
@@ -128,7 +128,7 @@ class Daemon:
                 self._settings,
                 kind="daemon",
                 generation=leadership.generation,
-                # Until a helper surely looks again (2 s apart on network file systems), and a little for writing.
+                # A helper surely polls again within this time (2 s apart on network file systems), writing included.
                 lead_s=1.0 if self._local else 5.0,
                 still_leads=leadership.holds,
                 site=self._read_site,
@@ -151,7 +151,7 @@ class Daemon:
             self._watcher.leave(job_id)
 
     def _read_site(self) -> SitePolicy:
-        """What the site allows; called in the thread that claims jobs."""
+        """Returns what the site allows; called in the thread that claims jobs."""
         now = self._monotonic()
         if now - self._site_read >= _READ_SITE_EVERY_S:
             self._site = read_site_policy(self._shared)
@@ -165,7 +165,7 @@ class Daemon:
         try:
             self._leader.resign()
         except (StoreError, RecordError) as error:
-            log.warning("the standby daemons could not be told that this one stops: %s", error.args[-1])
+            log.warning("the standby daemons could not be notified that this one stops: %s", error.args[-1])
         if self._jobs is not None:
             self._jobs.close()
         log.info("stopped")

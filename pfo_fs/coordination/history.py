@@ -1,4 +1,4 @@
-"""What earlier coordinators of a job have published, and how a new scheduler is brought to where the last one was."""
+"""Reads what earlier coordinators of a job have published, and replays it to a new scheduler."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class History:
     """The committed schedules of a job.
 
     Attributes:
-        number: The newest one; -1 for none.
-        source: Where it came from; None if there is none, or if it cannot be read any more.
-        start_step: Its first step.
-        steps: For how many steps it holds at most; 0 for ever.
-        made: Those that the policy made since it started from nothing, ascending. Empty if it cannot go on from them.
-        plan_inputs: What the newest one of any policy was made for.
-        problems: Schedules that cannot be read any more, for people.
+        number: The newest schedule's number; -1 for none.
+        source: The newest schedule's source; None if there is none, or if it cannot be read any more.
+        start_step: The newest schedule's first step.
+        steps: The newest schedule holds for at most this many steps; 0: for ever.
+        made: The schedules that the policy made since it started from nothing, ascending. Empty if it cannot go on
+            from them.
+        plan_inputs: The inputs of the newest schedule of any policy.
+        problems: Texts for the log about schedules that cannot be read any more.
     """
 
     number: int = -1
@@ -39,13 +40,13 @@ def read_history(folder: JobFolder, policy: str) -> History:
 
     Args:
         folder: The job.
-        policy: The scheduler and its arguments, as sources name them. What another policy has made is left out.
+        policy: The scheduler and its arguments, as sources name them. Schedules of another policy are left out.
     """
     history = History()
     for number in folder.schedule_numbers():
         try:
             index = folder.read_index(number)
-        except RecordError as error:  # its number is taken all the same; the next schedule replaces it
+        except RecordError as error:  # its number is used anyway; the next schedule replaces it
             history.problems.append(f"schedule {number} cannot be read any more: {error}")
             history.number, history.source = number, None
             history.made.clear()
@@ -61,7 +62,7 @@ def read_history(folder: JobFolder, policy: str) -> History:
             if index.source.policy == policy:
                 history.made[number] = index.source
     if next((source.revision for source in history.made.values()), 0) > 0:
-        # The beginning is lost. A replay from the middle would lead to another scheduler than the one that was there.
+        # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
         history.made.clear()
     return history
 
@@ -71,11 +72,11 @@ def replay(
     made: dict[int, bodies.Source],
     observe: Callable[[FrequencyScheduler, int], object],
 ) -> None:
-    """Tells a new scheduler what an earlier one of this job was told, in the same order.
+    """Gives a new scheduler what an earlier one of this job received, in the same order.
 
     Args:
-        scheduler: A scheduler that has been told nothing yet.
-        made: What the earlier one has made, ascending.
+        scheduler: A scheduler that has received nothing yet.
+        made: The schedules that the earlier one has made, ascending.
         observe: Lets a scheduler observe the results of the schedule with this number.
 
     Raises:
@@ -84,7 +85,7 @@ def replay(
     before, revision = -1, -1
     for number, source in made.items():
         if source.revision < 0:
-            continue  # an earlier scheduler failed here, and the clocks were given back
+            continue  # an earlier scheduler failed here, and clocks were at their default
         if before >= 0 and source.observed == before:
             tell(scheduler, source.observed_with or scheduler.plan_inputs)
             observe(scheduler, before)
@@ -95,6 +96,6 @@ def replay(
 
 
 def tell(scheduler: FrequencyScheduler, plan_inputs: PlanInputs) -> None:
-    """Tells a scheduler what to plan for, if that has changed."""
+    """Gives a scheduler its plan inputs, if they have changed."""
     if plan_inputs != scheduler.plan_inputs:
         scheduler.react(plan_inputs)

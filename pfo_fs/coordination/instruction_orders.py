@@ -1,4 +1,4 @@
-"""The instruction order of each rank: what it was seen to run, else what a schedule lists for it."""
+"""The instruction order of each rank: what the rank reported, else what a schedule lists for it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def known_orders(
 ) -> dict[int, InstructionOrder | None]:
     """Returns each rank's order, None where nothing is known yet.
 
-    A rank that did not write its own is taken to do what another rank of its stage does.
+    A rank that has not written its order is assumed to run that of another rank of its stage.
 
     Args:
         folder: The job.
-        rank_infos: Its ranks.
-        planned: Schedules whose order counts for ranks that have not reported theirs yet.
-        seen: Orders that were read before; new ones are added, for each is written only once.
+        rank_infos: The job's ranks.
+        planned: Schedules whose order is used for ranks that have not reported theirs yet.
+        seen: Orders that were read before; new ones are added. Each is written only once, so it is read only once.
     """
     seen = {} if seen is None else seen
     for rank in folder.ranks_with_order():
@@ -31,7 +31,7 @@ def known_orders(
             if body is not None:
                 seen[rank] = body.instructions
     by_stage = {info.pp_rank: seen[info.rank] for info in rank_infos if info.rank in seen}
-    # The ranks of a stage share lists: one order for all of them, or checks and memory grow with the ranks.
+    # The ranks of a stage share lists, so they get one order: otherwise checks and memory would grow with the ranks.
     planned = list(planned)
     shared = {_lists_of(schedule): schedule for schedule in planned}
     orders = {lists: _order_of(schedule) for lists, schedule in shared.items()}

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _LIST_EVERY_S = 10.0
 _PAUSE_PER_READING = 20
-"""A reading that took t seconds is followed by a pause of at least 20 t: reading takes 5 % of the time at most."""
+"""After a reading that took t seconds there is a pause of at least 20 t: reading takes 5 % of the time at most."""
 
 
 class IterationTimeReader:
@@ -41,7 +41,7 @@ class IterationTimeReader:
         Args:
             now: Monotonic time, in s.
             ranks: The job's ranks.
-            iteration_s: How long an iteration takes, in s, or 0.0 if unknown: it is no use to read much more often.
+            iteration_s: How long an iteration takes, in s, or 0.0 if unknown: reading much more often is useless.
         """
         if now < self._not_before:
             return []
@@ -63,7 +63,7 @@ class IterationTimeReader:
             if body.throttled:
                 throttled[info.dp_rank] = f"rank {rank}: {body.throttled}"
             if info.pp_rank or info.tp_rank:
-                continue  # only whether its GPU is throttled is used
+                continue  # of these ranks, only `throttled` is used
             fresh = [entry for entry in body.steps if entry[0] > self._seen.get(rank, -1)]
             found += [IterationTime(info.dp_rank, *entry) for entry in fresh]
             if fresh:

@@ -1,7 +1,7 @@
-"""Keeps track of `jobs/`: finds new jobs and claims them at once, archives those that are over.
+"""Keeps track of `jobs/`: finds new jobs and claims them at once, archives those that have ended.
 
-A folder in `jobs/` may also be empty or foreign, and there may be thousands of them. So a look takes a bounded time,
-folders that have not been looked at come first, and a folder without a job is looked at ever more rarely.
+A folder in `jobs/` may also be empty or foreign, and there may be thousands of them. So a poll takes a limited time,
+folders that were never read come first, and a folder without a job is read ever more rarely.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ log = logging.getLogger(__name__)
 
 LIST_EVERY_S = 1.0
 COMPARE_EVERY_S = 10.0
-"""Names that are gone are looked for this often."""
+"""Seconds between two checks for removed folders."""
 LOOK_TAKES_S = 0.1
-"""A look ends after about so long, and goes on a moment later."""
+"""A poll ends after about this time, and the next one goes on a moment later."""
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 600.0
 
 
 @dataclass
 class Found:
-    """What a look has found.
+    """The result of a poll.
 
     Attributes:
         jobs: New jobs, claimed where that is allowed.
         gone: Jobs whose folders are not there any more.
-        again_in_s: When to look again, in s.
+        again_in_s: Seconds until the next poll is due.
     """
 
     jobs: list[Coordinator] = field(default_factory=list)
@@ -59,7 +59,7 @@ class JobFolders:
     Args:
         shared: The shared directory.
         make: Makes a coordinator for a job.
-        archive_after_s: Jobs that have been over for so long are archived, and so are folders that never held a job.
+        archive_after_s: Seconds after which ended jobs are archived, and also folders that never held a job.
         monotonic: Returns monotonic time in s.
     """
 
@@ -84,14 +84,14 @@ class JobFolders:
         self._missing_before: set[str] = set()
 
     def over(self, job_id: str, archive_at: float) -> None:
-        """Notes that a job is over, to be archived at `archive_at` (monotonic s)."""
+        """Notes that a job has ended, to be archived at `archive_at` (monotonic s)."""
         self._over.put((job_id, archive_at))
 
     def look(self, *, list_now: bool = False) -> Found:
-        """Lists what is new, looks into folders that are due, archives jobs that are over; takes a bounded time.
+        """Lists new folders, reads those that are due, archives ended jobs; takes a limited time.
 
         Args:
-            list_now: Whether there is a hint that a folder has come.
+            list_now: Whether an event indicates a new folder.
 
         Raises:
             StoreError: `jobs/` cannot be listed.
@@ -118,7 +118,7 @@ class JobFolders:
             self._compared = now
             names = self._shared.job_ids()
             missing = self._known.difference(names)
-            # One listing may be stale: only what two of them lack is gone.
+            # One listing may be stale: a folder counts as removed if two listings lack it.
             for name in missing & self._missing_before:
                 self._known.discard(name)
                 if self._waiting.pop(name, None) is None:
@@ -128,10 +128,10 @@ class JobFolders:
         for name in names:
             self._known.add(name)
             self._waiting[name] = _Folder(now)
-            heapq.heappush(self._due, (-math.inf, name))  # before all that have been looked at
+            heapq.heappush(self._due, (-math.inf, name))  # before all that were read already
 
     def _examine(self, name: str, now: float, found: Found) -> None:
-        """Looks into one folder that held no job so far."""
+        """Reads one folder that held no job so far."""
         folder = self._waiting[name]
         problem = ""
         try:
@@ -151,7 +151,7 @@ class JobFolders:
             problem = f"the shared directory does not answer: {error.args[-1]}"
         except (StoreError, RecordError) as error:
             problem = str(error.args[-1])
-        except Exception as error:  # noqa: BLE001  one folder must not keep the others from being looked at
+        except Exception as error:  # noqa: BLE001  one folder must not prevent reading the others
             problem = f"{type(error).__name__}: {error}"
         if problem and problem != folder.problem:
             log.warning("job %s: %s", name, problem)

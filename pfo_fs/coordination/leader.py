@@ -1,4 +1,4 @@
-"""Carries out what `LeaderLease` decides: claims generations, writes heartbeats, takes and releases the lock."""
+"""Carries out what `LeaderLease` decides: claims generations, writes heartbeats, acquires and releases the lock."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class Leadership:
-    """One time of leading. Coordinators hold it, and ask it before they write.
+    """One period in which this daemon leads. Coordinators check `holds` before they write.
 
-    It never holds again once it has ended, also if the same daemon leads again later: that is another `Leadership`. A
-    thread of an earlier one may still be planning then, and must not write.
+    Once it has ended, it never holds again. If the same daemon leads again later, that is another `Leadership`: a
+    thread of the earlier one may still be planning then, and must not write.
 
     Args:
-        generation: What was claimed.
+        generation: The claimed generation.
         newest_generation: Reads the newest generation from the shared directory.
     """
 
@@ -36,11 +36,11 @@ class Leadership:
         self._ended = False
 
     def end(self) -> None:
-        """From now on `holds` is False."""
+        """Makes `holds` return False from now on."""
         self._ended = True
 
     def holds(self) -> bool:
-        """Whether this daemon still leads in this generation.
+        """Returns whether this daemon still leads in this generation.
 
         Raises:
             StoreError: The shared directory does not answer.
@@ -53,9 +53,9 @@ class Leader:
 
     Args:
         shared: The shared directory.
-        lease_s: After so many seconds of silence a standby takes the leader for dead.
-        scheduler: What this daemon schedules with, for people.
-        interval_s: How often this daemon looks at the directory, for people.
+        lease_s: A standby considers the leader dead after this many seconds of silence.
+        scheduler: The name of this daemon's scheduler, for its record.
+        interval_s: Seconds between two polls of the directory by this daemon, for its record.
         monotonic: Returns monotonic time in s.
 
     Attributes:
@@ -84,14 +84,14 @@ class Leader:
 
     @property
     def next_look_at(self) -> float:
-        """When `look` has something to do again, in monotonic s; minus infinity while this daemon stands by."""
+        """When `look` is due again, in monotonic s; minus infinity while this daemon stands by."""
         return self._lease.next_look_at
 
     def look(self) -> None:
         """Does what is due: claims, writes the heartbeat, or steps down.
 
         Raises:
-            StoreError: The shared directory does not answer. What was not done is tried again at the next call.
+            StoreError: The shared directory does not answer. The next call tries again.
         """
         now = self._monotonic()
         if now < self._lease.next_look_at:
@@ -111,7 +111,7 @@ class Leader:
             )
             self.step_down()
         elif step == "beat":
-            self._take_lock()  # its holder may have been silent when this daemon took over, and have released it since
+            self._take_lock()  # a silent leader that this daemon replaced may have released it since
             self._write(stopped=False)
             self._lease.beat(now)
 
@@ -124,7 +124,7 @@ class Leader:
             self._release_lock()
             self._lease.forget_silence(now)  # another daemon was faster
             return
-        # From here on this daemon leads, whatever fails next: the claim is in the directory.
+        # From here on this daemon leads, even if the next call fails: the claim is in the directory.
         self._lease.claimed(generation)
         self.leadership = Leadership(generation, self._shared.last_generation)
         log.info("leading, generation %d", generation)
@@ -160,11 +160,11 @@ class Leader:
         )
 
     def forget_silence(self) -> None:
-        """After an outage of the file system the leader's silence is timed anew."""
+        """Restarts the timing of the leader's silence, after an outage of the file system."""
         self._lease.forget_silence(self._monotonic())
 
     def step_down(self) -> None:
-        """Ends the leadership without telling the others."""
+        """Ends the leadership without notifying the standby daemons."""
         if self.leadership is not None:
             self.leadership.end()
         self.leadership = None
@@ -172,10 +172,10 @@ class Leader:
         self._release_lock()
 
     def resign(self) -> None:
-        """Ends the leadership and tells standby daemons, so that one of them takes over at once.
+        """Ends the leadership and notifies standby daemons, so that one of them takes over at once.
 
         Raises:
-            StoreError: They could not be told; they wait for the lease to run out.
+            StoreError: The record could not be written; standby daemons wait until the lease ends.
         """
         try:
             if self.leadership is not None and self.leadership.holds():

@@ -1,9 +1,9 @@
-"""Which daemon leads: the rules, without a file-system call (`leader.py` makes those).
+"""The rules by which a daemon leads, without file-system calls (`leader.py` makes those).
 
-A daemon becomes the leader by claiming the next generation, which only one can. Every `current.json` carries the
-generation of its writer and ranks ignore older ones, so two daemons that both think they lead do no harm. Whether the
-leader lives is seen from a counter that moves, timed by the observer's own clock: clocks of hosts are never compared.
-A lock makes a takeover quicker where locks work; nothing depends on one.
+A daemon becomes the leader by claiming the next generation, which only one can. Every `current.json` has the generation
+of its writer and ranks ignore older ones, so two daemons that both lead do no harm. The leader holds a lease: it counts
+as alive for `lease_s` after each change of its counter, timed by the observer's own clock, since clocks of hosts are
+never compared. A lock makes a takeover quicker where locks work; nothing depends on it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Literal
 from pfo_fs.store import bodies
 
 SILENT_LOCK_HOLDER = 3
-"""So many lease times a silent leader gets while its lock is still held."""
+"""A silent leader whose lock is still held counts as dead after this many lease times."""
 LONGEST_BEAT_S = 1.0
 
 Step = Literal["wait", "lock", "claim", "beat", "step down"]
 
 
 class LeaderLease:
-    """One daemon's view of who leads, and what it should do next.
+    """One daemon's view of the leader, and what this daemon should do next.
 
     Args:
-        lease_s: Seconds of silence after which a standby calls the leader dead.
+        lease_s: Seconds of silence after which a standby considers the leader dead.
         now: Monotonic time in s.
 
     Attributes:
-        generation: What this daemon leads in; 0 while it stands by.
-        silent_s: For how long the leader has shown no sign of life, in s. Each gap between two looks counts at most a
-            third of the lease, so that a standby that was itself suspended needs several looks before it calls the
-            leader dead.
+        generation: The generation in which this daemon leads; 0 while it stands by.
+        silent_s: Seconds without a change of the leader's record. Each gap between two polls counts at most a third of
+            the lease, so that a standby that was itself suspended needs several polls before it considers the leader
+            dead.
     """
 
     def __init__(self, lease_s: float, now: float) -> None:
@@ -44,7 +44,7 @@ class LeaderLease:
 
     @property
     def beat_interval_s(self) -> float:
-        """How often a leader writes its heartbeat, in s."""
+        """Seconds between two heartbeats of a leader."""
         return min(LONGEST_BEAT_S, self._lease_s / 3)
 
     @property
@@ -60,7 +60,7 @@ class LeaderLease:
         Args:
             now: Monotonic time in s.
             newest: The newest generation that a daemon has claimed; 0 for none.
-            leader: What `daemon.json` says; None if it is missing or damaged.
+            leader: The content of `daemon.json`; None if it is missing or damaged.
             has_lock: Whether this daemon holds the lock.
 
         Returns:
@@ -85,19 +85,19 @@ class LeaderLease:
         return "lock"
 
     def claimed(self, generation: int) -> None:
-        """This daemon leads in `generation` from now on. Its first heartbeat is due at once."""
+        """Notes that this daemon leads in `generation` from now on. Its first heartbeat is due at once."""
         self.generation = generation
         self._beat_at = -math.inf
 
     def beat(self, now: float) -> None:
-        """The heartbeat was written."""
+        """Notes that the heartbeat was written."""
         self._beat_at = now
 
     def stand_by(self, now: float) -> None:
-        """This daemon leads no more; the leader gets a whole lease time to show that it lives."""
+        """Notes that this daemon stands by; the leader gets a whole lease time for its next heartbeat."""
         self.generation = 0
         self.forget_silence(now)
 
     def forget_silence(self, now: float) -> None:
-        """After an outage of the file system the leader's silence proves nothing; it is timed anew."""
+        """Restarts the timing of the leader's silence: during an outage of the file system no heartbeat is seen."""
         self._seen, self._looked_at, self.silent_s = None, now, 0.0

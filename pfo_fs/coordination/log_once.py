@@ -7,18 +7,18 @@ import threading
 from collections.abc import Callable
 
 GONE_AFTER_S = 3600.0
-"""A cause that has not been reported for so long is over: the next report of it is logged again."""
+"""A cause that has not been reported for this time is over: the next report of it is logged again."""
 _MOST_CAUSES = 200
 
 
 class LogOnce:
     """Logs each text once.
 
-    A text that is reported again and again is logged only the first time. If it is not reported for `GONE_AFTER_S`, the
-    cause is taken to be gone, and its next report is logged.
+    A text that is reported again and again is logged only the first time. If it is not reported for `GONE_AFTER_S`, its
+    next report is logged.
 
     Args:
-        logger: Where to log.
+        logger: The logger to use.
         monotonic: Returns monotonic time in s.
     """
 

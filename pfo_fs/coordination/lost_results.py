@@ -1,4 +1,4 @@
-"""Results that never come: which schedule is measured again for them, and when that is given up."""
+"""Decides whether a schedule is measured again because results are missing, and when that is given up."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pfo_fs.coordination.rank_registry import list_ranks
 from pfo_fs.coordination.results import Results
 
 MOST_REPEATS = 2
-"""How often a schedule is measured again at most: a rank may be unable to measure."""
+"""A schedule is measured again at most this many times, because a rank may be unable to measure."""
 
 
 class LostResults:
-    """Follows the results of the newest schedule. A helper process that dies takes some along.
+    """Follows the results of the newest schedule. A helper process that dies loses those it has not written.
 
     Args:
         profile_steps: Iterations that are measured for each schedule.
 
     Attributes:
-        message: What is missing, for people; empty if nothing is.
+        message: Text for the status about missing results; may be empty.
     """
 
     def __init__(self, profile_steps: int) -> None:
@@ -29,10 +29,10 @@ class LostResults:
         self._repeats = 0
 
     def must_repeat(self, publication: Publication, progress: Progress, results: Results) -> bool:
-        """Whether the newest schedule must be measured again: it was followed for long, and results are missing."""
+        """Returns whether to measure the newest schedule again: it ran for long enough, but results are missing."""
         since = publication.in_force_step
         if since is None and publication.steps and progress.step >= publication.start_step + publication.steps:
-            since = publication.start_step  # it is over, and ranks do not report any more that they have followed it
+            since = publication.start_step  # the schedule has ended, and ranks no longer report that they follow it
         if since is None or not progress.iteration_s:
             return False
         windows = 4 * (self._profile_steps + 1)
@@ -49,9 +49,9 @@ class LostResults:
         return True
 
     def repeated(self) -> None:
-        """The schedule was published again."""
+        """Notes that the schedule was published again."""
         self._repeats += 1
 
     def forget(self) -> None:
-        """Another schedule is in its place, or its results have come."""
+        """Starts afresh: another schedule has replaced this one, or the results have come."""
         self._repeats, self.message = 0, ""

@@ -1,4 +1,4 @@
-"""Runs one job's scheduler: starts it, brings it up to date, hands it results, asks it what it wants."""
+"""Runs one job's scheduler: starts it, replays earlier results, passes it new ones, and gets its requests."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class Observed(NamedTuple):
-    """Which results a scheduler has observed last.
+    """The results that a scheduler has observed last.
 
     Attributes:
-        number: Of the schedule; -1 for none.
-        plan_inputs: What it planned for at that time.
+        number: The number of the measured schedule; -1 for none.
+        plan_inputs: The scheduler's plan inputs at that time.
     """
 
     number: int = -1
@@ -40,21 +40,21 @@ class PolicyRunner:
 
     Args:
         folder: The job.
-        job: What `job.json` says.
-        settings: What to schedule with, where the job asks for nothing.
-        kind: Of the coordinator.
+        job: The content of `job.json`.
+        settings: Settings for what the job does not request itself.
+        kind: The kind of the coordinator.
         ranks: The job's ranks.
         monotonic: Returns monotonic time in s.
 
     Attributes:
         scheduler: The policy, once it runs.
-        request: What it asked for last.
-        failure: Why it does not run, for people; empty if it does, or has not been started.
-        longest_plan_s: How long it has kept this coordinator from doing anything else at most, in s.
-        observed: The newest schedule whose results it has observed, and for what it planned then.
+        request: The policy's last request.
+        failure: Text for the status about why the policy does not run; empty if it runs, or has not been started.
+        longest_plan_s: The longest time in s for which the policy's planning has blocked this coordinator.
+        observed: The newest schedule whose results the policy has observed, and its plan inputs then.
         policy: The scheduler and its arguments, as the sources of schedules name them.
-        results: What the ranks measured.
-        dumps: Where Zeus's dumps go.
+        results: Reads what the ranks measured.
+        dumps: Writes Zeus's dumps.
     """
 
     def __init__(
@@ -85,34 +85,34 @@ class PolicyRunner:
 
     @property
     def may_be_slow(self) -> bool:
-        """Whether the scheduler plans, or is about to be started."""
+        """Whether the next call of the scheduler may take seconds, for planning or for its start."""
         return not self.failure if self.scheduler is None else self.scheduler.planning_takes_seconds
 
     @property
     def learns(self) -> bool:
-        """Whether the scheduler runs and can still ask for something else."""
+        """Whether the scheduler runs and its request can still change."""
         return self.scheduler is not None and not self.scheduler.done and not self.failure
 
     @property
     def measures(self) -> bool:
-        """Whether it has asked for a measuring window last."""
+        """Whether the scheduler's last request is for a measurement."""
         return self.request is not None and self.request.purpose == "measure"
 
     @property
     def watches_iteration_times(self) -> bool:
-        """Whether the scheduler wants to know how long iterations take."""
+        """Whether the scheduler uses the times of iterations."""
         return self.scheduler is not None and self.scheduler.watches_iteration_times
 
     @property
     def plan_inputs(self) -> PlanInputs:
-        """What it plans for."""
+        """The scheduler's plan inputs."""
         return self.scheduler.plan_inputs if self.scheduler is not None else PlanInputs()
 
     def start(self, made: dict[int, bodies.Source]) -> None:
-        """Starts the scheduler and brings it to where an earlier one was; sets `failure` if that does not work.
+        """Starts the scheduler and brings it to the state of an earlier one; sets `failure` if that does not work.
 
         Args:
-            made: What an earlier one has made.
+            made: The schedules that the earlier one has made.
         """
         try:
             choice = choose_policy(self._job, self._settings)
@@ -129,7 +129,7 @@ class PolicyRunner:
         self.dumps.save_ranks(self._ranks.infos)
 
     def observe(self, number: int) -> None:
-        """Hands over the results of schedule `number`, which must be complete."""
+        """Passes the results of schedule `number`, which must be complete, to the scheduler."""
         assert self.scheduler is not None
         self.dumps.save_results(self._hand_over(self.scheduler, number), number)
         self._profile_cache.keep(self.scheduler.export_profile(), measuring=self.ask().purpose == "measure")
@@ -145,7 +145,7 @@ class PolicyRunner:
             if known is not None:
                 scheduler.load_profile(known.csv, known.source)
         results = self.results.read(number)
-        # Noted before the scheduler sees them: results on which it fails are not handed to it again.
+        # Noted before the scheduler gets them, so that results on which it fails are not passed to it again.
         self.observed = Observed(number, scheduler.plan_inputs)
         with self._planning():
             scheduler.observe(results)
@@ -157,20 +157,20 @@ class PolicyRunner:
         return self.scheduler.assess(iteration_times)
 
     def tell(self, plan_inputs: PlanInputs) -> None:
-        """Tells the scheduler what to plan for."""
+        """Gives the scheduler its plan inputs."""
         assert self.scheduler is not None
         with self._planning():
             tell(self.scheduler, plan_inputs)
 
     def ask(self) -> ScheduleRequest:
-        """Returns what the scheduler asks for now; it may plan for minutes."""
+        """Returns the scheduler's present request; the scheduler may plan for minutes."""
         assert self.scheduler is not None
         with self._planning():
             self.request = self.scheduler.request()
         return self.request
 
     def orders(self) -> dict[int, InstructionOrder | None]:
-        """The instruction order of each rank, None where nothing is known yet."""
+        """Returns the instruction order of each rank, None where nothing is known yet."""
         return self._ranks.orders(self.request.schedules if self.request is not None else [])
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""Makes a job's scheduler: which one, with which arguments, and what a job's own files may make a daemon do.
+"""Makes a job's scheduler with its arguments, and limits what a job's own files can make a daemon do.
 
-A daemon runs with its operator's rights, and `job.json` was written by the job's user. So on a job's request a daemon
-runs built-in schedulers only, and reads only files that lie in the shared directory.
+A daemon has its operator's permissions, and the job's user has written `job.json`. So on a job's request a daemon runs
+built-in schedulers only, and reads only files in the shared directory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pfo_fs.store import JobFolder, bodies
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """Which scheduler a job gets.
+    """The scheduler that a job gets.
 
     Attributes:
-        name: As `load_scheduler` takes it.
-        args: Its arguments.
-        from_job: Whether the job's own files say so; else the operator's settings do.
+        name: The scheduler's name for `load_scheduler`.
+        args: The scheduler's arguments.
+        from_job: Whether the choice is in the job's own files; else it is in the operator's settings.
     """
 
     name: str
@@ -48,7 +48,7 @@ class PolicyChoice:
 
 
 def choose_policy(job: bodies.JobBody, settings: PFOSettings) -> PolicyChoice:
-    """Returns what the job asks for, or else what the settings say."""
+    """Returns the scheduler that the job requests, or else that of the settings."""
     if job.scheduler:
         return PolicyChoice(job.scheduler, job.scheduler_args, from_job=True)
     return PolicyChoice(settings.scheduler, settings.scheduler_args, from_job=False)
@@ -65,15 +65,15 @@ def make_scheduler(
     """Makes the scheduler of a job.
 
     Args:
-        choice: Which one.
-        kind: `daemon`, or `local` for rank 0 of the job itself, which has its user's rights and may do what it likes.
+        choice: The scheduler and its arguments.
+        kind: `daemon`, or `local` for rank 0 of the job itself, which has its user's permissions and no limits.
         folder: The job.
-        job: What `job.json` says.
+        job: The content of `job.json`.
         infos: All ranks.
-        settings: Of the scheduling side.
+        settings: Settings of the scheduling side.
 
     Raises:
-        ConfigError: It does not exist, its arguments do not fit, or the job may not ask for it.
+        ConfigError: The scheduler does not exist, its arguments do not fit, or the job may not request it.
         PlanError: The scheduler itself finds something wrong with its arguments.
     """
     if kind == "local" or not choice.from_job:
@@ -95,9 +95,9 @@ def make_scheduler(
 def _copies_of_files(
     cls: type[FrequencyScheduler], args: dict[str, Any], folder: JobFolder
 ) -> Iterator[dict[str, Any]]:
-    """The arguments, with private copies in place of the files that they name.
+    """Returns the arguments, with private copies in place of the files that they name.
 
-    The scheduler gets copies, since a path that is checked first and opened later could be changed in between.
+    The scheduler gets copies, because a file could be replaced between the check of its path and its opening.
     """
     parameters = inspect.signature(cls).parameters.values()
     names = [one.name for one in parameters if "path" in one.name.lower() or "Path" in str(one.annotation)]
@@ -128,9 +128,9 @@ def _copies_of_files(
 
 
 def _read_shared(name: str, value: Any, folder: JobFolder) -> tuple[bytes, bool]:
-    """Returns what a file of the shared directory holds, and whether it lies in the job's own folder.
+    """Returns the content of a file of the shared directory, and whether it is in the job's own folder.
 
-    A relative path is looked for in the job's folder, then in the shared directory.
+    A relative path is searched in the job's folder, then in the shared directory.
     """
     root = str(folder.files.root)
     if not isinstance(value, str) or not value or "\0" in value:

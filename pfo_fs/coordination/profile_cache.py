@@ -1,4 +1,4 @@
-"""Profiles that outlive their job: later jobs find them that train the same model on the same kind of GPUs."""
+"""Profiles that are kept for later jobs that train the same model on the same kind of GPUs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ProfileCache:
     """One job's view of `profiles/`.
 
     A job matches another one if it trains the same model (`model_key`, else its metadata) with the same degrees and the
-    same instructions in the same order on every stage, on the same kinds of GPUs, with the same software. That makes a
-    profile a candidate; the scheduler holds it against the job's own first measurements.
+    same instructions in the same order on every stage, on the same kinds of GPUs, with the same software. The
+    scheduler then compares the profile with the job's own first measurements.
 
     Args:
         folder: The job.
@@ -39,18 +39,18 @@ class ProfileCache:
 
     @property
     def path(self) -> str:
-        """Where this job's own profile lies, below the shared directory; empty while there is none."""
+        """The path of this job's own profile, below the shared directory; empty while there is none."""
         return self._folder.profiles.path(self._key) if self._kept else ""
 
     def known(
         self, job: bodies.JobBody, orders: Mapping[int, InstructionOrder | None], gpu_names: Mapping[int, str]
     ) -> bodies.CachedProfileBody | None:
-        """Returns what an earlier job has measured: the largest profile; the same one again after a restart.
+        """Returns the largest profile of an earlier job; after a restart of this job's coordinator, the same one.
 
         Args:
             job: This job.
-            orders: What each rank runs.
-            gpu_names: What each rank runs on.
+            orders: The instructions of each rank.
+            gpu_names: The GPU of each rank.
         """
         if not orders or not all(orders.values()):
             return None
@@ -78,7 +78,7 @@ class ProfileCache:
         return known if known.csv else None
 
     def keep(self, csv: str, *, measuring: bool = False) -> None:
-        """Publishes what this job has measured, if that is new; if the directory does not take it, the job goes on.
+        """Publishes this job's profile, if it is new; if the directory cannot be written, the job goes on.
 
         Args:
             csv: The profile.
@@ -96,5 +96,5 @@ class ProfileCache:
 
 
 def _rows(csv: str) -> int:
-    """How many lines look like measurements."""
+    """Returns the number of lines that look like measurements."""
     return sum(line.count(",") >= 4 for line in csv.splitlines()[1:])

@@ -1,4 +1,4 @@
-"""Which step training has reached, as rank 0 reports it."""
+"""The step that training has reached, as rank 0 reports it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Progress:
 
     Args:
         folder: The job.
-        lead_s: How long all ranks surely need to learn of a new schedule.
+        lead_s: All ranks surely receive a new schedule within this time.
         now: Monotonic time, in s.
 
     Attributes:
         step: The newest step known; -1 for none.
-        number: The schedule that rank 0 follows there.
-        iteration_s: What an iteration takes, in s; 0.0 while that is not known.
+        number: The number of the schedule that rank 0 follows at that step.
+        iteration_s: How long an iteration takes, in s; 0.0 while that is not known.
     """
 
     def __init__(self, folder: JobFolder, lead_s: float, now: float) -> None:
@@ -32,7 +32,7 @@ class Progress:
         self._read = -math.inf
 
     def look(self, now: float) -> bool:
-        """Reads it, at most once a second; returns whether training has reached another step.
+        """Reads the progress, at most once a second; returns whether training has reached another step.
 
         Args:
             now: Monotonic time, in s.
@@ -50,13 +50,13 @@ class Progress:
         self.number = mine.number
         if mine.step == self.step:
             return False
-        # It was written between the last look and this one.
+        # The record was written between the last reading and this one.
         self.step, self._since = mine.step, not_yet_there - mine.step_age_s
         self.iteration_s = max(0.0, mine.iter_time or 0.0)
         return True
 
     def start_step(self, now: float) -> int:
-        """Returns the first step of a schedule written now: far enough ahead that every rank knows it by then.
+        """Returns the first step of a schedule written now: far enough ahead for every rank to receive it before.
 
         Args:
             now: Monotonic time, in s.

@@ -1,4 +1,4 @@
-"""The newest schedule of a job: its number, since when the ranks follow it, and for how long they may."""
+"""The newest schedule of a job: its number, since when the ranks follow it, and how long they may."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _LONGEST_PLAN_S = 300.0
 """The lease allows for planning up to this long. If planning takes longer, the lease can end meanwhile; ranks then go
 to default clocks until the coordinator reports again."""
 MEASURED_WITHIN_S = 30.0
-"""Beyond its iterations: how long the results of a measuring window, and the plan that follows, may take."""
+"""The results of a measuring window, and the plan after them, may take this time beyond the window's iterations."""
 
 OnPublish = Callable[[int, list[FrequencySchedule], int], None]
 
 
 class PaceLease(NamedTuple):
-    """How long ranks may follow a schedule without a sign of its coordinator.
+    """How long ranks may follow a schedule without a heartbeat of its coordinator.
 
     Attributes:
-        lease_s: Ranks may follow it for this many seconds after `heartbeat` changed last; 0.0: for ever.
+        lease_s: Ranks may follow the schedule for this many seconds after `heartbeat` changed last; 0.0: for ever.
         heartbeat: A number that changes while the coordinator follows the straggler; 0 if it does not.
     """
 
@@ -42,16 +42,16 @@ class Publication:
 
     Args:
         folder: The job.
-        generation: Of the daemon that leads; ranks ignore schedules of an older one. 0 for `local`.
-        lead_s: How long all ranks surely need to learn of a new schedule.
-        on_publish: Called with (number, schedules, steps) of each new one: the broadcaster of `local` coordination.
+        generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
+        lead_s: All ranks surely receive a new schedule within this time.
+        on_publish: Called with (number, schedules, steps) for each new one, to broadcast it in `local` coordination.
 
     Attributes:
-        number: Of the newest schedule; -1 for none.
-        source: Where it came from; None before the first, and if it cannot be read any more.
-        start_step: Its first step.
-        steps: For how many steps it holds at most; 0 for ever.
-        in_force_step: Since when rank 0 follows it; None as long as it does not.
+        number: The newest schedule's number; -1 for none.
+        source: The newest schedule's source; None before the first, and if it cannot be read any more.
+        start_step: The newest schedule's first step.
+        steps: The newest schedule holds for at most this many steps; 0: for ever.
+        in_force_step: The step since which rank 0 follows the newest schedule; None while it does not.
         made: The schedules that the policy made, ascending.
     """
 
@@ -67,7 +67,7 @@ class Publication:
         self._on_publish = on_publish
 
     def restore(self, history: History) -> None:
-        """Goes on from what is committed."""
+        """Goes on from the committed schedules."""
         self.number, self.source = history.number, history.source
         self.start_step, self.steps = history.start_step, history.steps
         self.made = dict(history.made)
@@ -79,7 +79,7 @@ class Publication:
         return next(reversed(self.made), -1)
 
     def differs(self, source: bodies.Source) -> bool:
-        """Whether a schedule of this source is another one than the newest."""
+        """Returns whether a schedule of this source is another one than the newest."""
         return self.source is None or _identity(source) != _identity(self.source)
 
     def publish(
@@ -91,23 +91,23 @@ class Publication:
         start_step: int,
         steps: int,
     ) -> bool:
-        """Commits the next schedule; returns False if another coordinator has taken its number.
+        """Commits the next schedule; returns False if another coordinator has committed one with its number.
 
         Args:
-            source: Where it comes from.
-            schedules: Of the ranks; a rank that is left out keeps its default clocks.
+            source: The schedule's source.
+            schedules: The schedules of the ranks; a rank that is left out keeps its default clocks.
             infos: All ranks.
-            start_step: Its first step.
-            steps: For how many steps it holds at most; 0 for ever.
+            start_step: The schedule's first step.
+            steps: The schedule holds for at most this many steps; 0: for ever.
 
         Raises:
-            StoreError: It could not be written.
+            StoreError: The schedule could not be written.
         """
         number = self.number + 1
         try:
             ours = self._folder.write_schedule(number, self.generation, start_step, source, schedules, infos, steps)
         except StoreError:
-            if self._on_publish is not None:  # the ranks can have it without the directory
+            if self._on_publish is not None:  # the broadcast does not need the directory
                 self._on_publish(number, schedules, steps)
             raise
         if not ours:
@@ -129,15 +129,15 @@ class Publication:
             self.in_force_step = self.start_step
 
     def applied(self, number: int, step: int) -> None:
-        """Rank 0 follows schedule `number` from `step` on."""
+        """Notes that rank 0 follows schedule `number` from `step` on."""
         if number == self.number:
             self.start_step = self.in_force_step = step
 
     def steps_to_measure(self, profile_steps: int, iteration_s: float) -> int:
-        """For how many steps a schedule for measuring holds at most.
+        """Returns the largest number of steps for which a schedule for measuring holds.
 
-        Enough for the window, and for the next schedule to be planned and to reach the ranks. Then clocks go back to
-        their default, whichever process has died in between.
+        They are enough for the window, and for planning the next schedule and sending it to the ranks. After them
+        clocks go to their default, even if a process has died in between.
         """
         return 10 * (profile_steps + 1) + math.ceil(self.results_take_s / max(iteration_s, 1e-3))
 
@@ -147,15 +147,15 @@ class Publication:
         return MEASURED_WITHIN_S + 4 * self._lead_s
 
     def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> PaceLease:
-        """How long the newest schedule may outlive this coordinator.
+        """Returns how long ranks may follow the newest schedule without a heartbeat of this coordinator.
 
-        The pace of a straggler must end when no process is left to notice that the straggler is gone. Other schedules
-        may stay for ever.
+        A schedule that follows the pace of a straggler must end if no process is left to notice that the straggler is
+        gone. Other schedules may stay for ever.
 
         Args:
             now: Monotonic time in s.
             timeout_s: The setting `straggler_timeout`.
-            longest_plan_s: How long the scheduler has kept its coordinator from doing anything else at most, in s.
+            longest_plan_s: The longest time in s for which planning has blocked the coordinator.
             followed: Whether a scheduler runs here that follows the straggler.
         """
         plan_inputs = self.source.plan_inputs if self.source is not None else PlanInputs()

@@ -10,7 +10,7 @@ from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, RankInfo
 from pfo_fs.store import JobFolder
 
 _NAMED = 16
-"""Ranks that are named one by one."""
+"""At most this many ranks are listed by number."""
 
 
 class RankRegistry:
@@ -18,10 +18,10 @@ class RankRegistry:
 
     Args:
         folder: The job.
-        rank_infos: All ranks, where they are known otherwise than through the folder.
+        rank_infos: All ranks, if they are not read from the folder.
 
     Attributes:
-        by_rank: Those that are known.
+        by_rank: The ranks that are known, by number.
     """
 
     def __init__(self, folder: JobFolder, rank_infos: Sequence[RankInfo] | None) -> None:
@@ -33,15 +33,15 @@ class RankRegistry:
 
     @property
     def infos(self) -> list[RankInfo]:
-        """All that are known, by rank."""
+        """All known ranks, ordered by number."""
         return [self.by_rank[rank] for rank in sorted(self.by_rank)]
 
     def look(self, job: JobInfo) -> bool:
-        """Reads the ranks that have registered since the last look; returns whether there are any.
+        """Reads the ranks that have registered since the last call; returns whether there are any.
 
         Raises:
-            RecordError: A registration cannot be this job's.
-            PlanError: All are there, and their places contradict each other.
+            RecordError: A registration cannot belong to this job.
+            PlanError: All ranks have registered, but their places contradict each other.
         """
         came = False
         if len(self.by_rank) < job.world_size:
@@ -66,7 +66,7 @@ class RankRegistry:
         return list_ranks(missing) if missing else ""
 
     def gpu_names(self) -> dict[int, str]:
-        """Product names of GPUs, by rank: of one rank of each stage at least, as far as the folder knows."""
+        """Returns product names of GPUs, by rank: for at least one rank of each stage that has registered."""
         named = {self.by_rank[rank].pp_rank for rank in self._gpu_names}
         for info in self.infos:
             if info.pp_rank not in named and (body := self._folder.read_rank(info.rank)) is not None:
@@ -75,23 +75,23 @@ class RankRegistry:
         return self._gpu_names
 
     def orders(self, planned: Sequence[FrequencySchedule]) -> dict[int, InstructionOrder | None]:
-        """The instruction order of each rank, None where nothing is known yet.
+        """Returns the instruction order of each rank, None where nothing is known yet.
 
         Args:
-            planned: Schedules whose order counts for ranks that have not reported theirs yet.
+            planned: Schedules whose order is used for ranks that have not reported theirs yet.
         """
         return known_orders(self._folder, self.infos, planned, self._orders)
 
 
 def list_ranks(ranks: Sequence[int]) -> str:
-    """Names ranks, the first ones of many."""
+    """Returns the ranks as text; if there are many, only the first ones and the number of the others."""
     shown = ", ".join(map(str, ranks[:_NAMED]))
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
 def _check_places(infos: Sequence[RankInfo], job: JobInfo) -> None:
-    """Every place (dp, pp, tp) is taken once and lies within the degrees."""
+    """Checks that every place (dp, pp, tp) is used once and is within the degrees."""
     taken: dict[tuple[int, int, int], int] = {}
     for rank in infos:
         place = (rank.dp_rank, rank.pp_rank, rank.tp_rank)

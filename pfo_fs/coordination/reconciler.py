@@ -1,4 +1,4 @@
-"""Compares what is wanted for one job with what is published, and publishes the difference."""
+"""Compares the schedule that is wanted for one job with the published one, and publishes the difference."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from pfo_fs.store import JobFolder, bodies, layout
 log = logging.getLogger(__name__)
 
 _PROGRESS_WITHIN_S = 10.0
-"""So long a new schedule waits for the first progress of ranks that are known to run."""
+"""A new schedule waits this long for the first progress of ranks that are known to run."""
 _ORDERS_WITHIN_S = 90.0
-"""So long complete results wait for instruction orders: an NFS client's listing can be a minute old."""
+"""Complete results wait this long for instruction orders, because an NFS client's listing can be a minute old."""
 
 
 class Wanted(NamedTuple):
     """A schedule that should be in force.
 
     Attributes:
-        source: Where it comes from.
-        schedules: Of the ranks.
-        measures: Whether it is there for measuring only.
+        source: The schedule's source.
+        schedules: The schedules of the ranks.
+        measures: Whether the schedule is only for measuring.
     """
 
     source: bodies.Source
@@ -45,22 +45,22 @@ class Wanted(NamedTuple):
 
 
 class Reconciler:
-    """Brings what is published in line with what is wanted. Begins with what earlier coordinators have published.
+    """Publishes the schedule that is wanted. Begins with what earlier coordinators have published.
 
     Args:
         folder: The job.
-        job: What `job.json` says.
+        job: The content of `job.json`.
         runner: The job's scheduler.
-        ranks: Its ranks.
-        progress: Where its training is.
-        publication: Its newest schedule.
-        status: Where problems are reported.
-        still_leads: Asked before anything is written.
+        ranks: The job's ranks.
+        progress: The job's progress.
+        publication: The job's newest schedule.
+        status: Logs problems.
+        still_leads: Called before each write.
         reader: Reads how long iterations take.
 
     Attributes:
         override: The job's `schedule.yaml`.
-        lost: Results that never come.
+        lost: Follows missing results.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Reconciler:
         self.override = self._restore()
 
     def _restore(self) -> YamlOverride:
-        """Goes on from what is committed."""
+        """Goes on from the committed schedules."""
         history = read_history(self._folder, self._runner.policy)
         for problem in history.problems:
             self._status.log(logging.WARNING, problem)
@@ -100,11 +100,11 @@ class Reconciler:
         return YamlOverride(self._folder, self._job.job_info.dp_degree, accepted, history.plan_inputs)
 
     def reconcile(self, now: float, names: set[str]) -> bool:
-        """Does what there is to do; returns whether a schedule was published.
+        """Does what is due; returns whether a schedule was published.
 
         Args:
             now: Monotonic time in s.
-            names: What the job's folder holds now.
+            names: The names in the job's folder now.
         """
         if self._runner.scheduler is None and not self._runner.failure:
             self._runner.start(self._publication.made)
@@ -118,7 +118,7 @@ class Reconciler:
         return published
 
     def _write_rank_files(self) -> None:
-        """Gives more ranks the file with their schedule, which is for people: the ranks read the plan files."""
+        """Writes more files of single ranks, which are for users: the ranks read the plan files."""
         if self._publication.number >= 0:
             try:
                 self._folder.write_rank_files(self._publication.number, self._ranks.infos)
@@ -131,14 +131,14 @@ class Reconciler:
     # ---- what has happened
 
     def _observe_results(self, now: float) -> None:
-        """Hands a complete set of results to the scheduler."""
+        """Passes complete results to the scheduler."""
         runner, number = self._runner, self._publication.newest_made
         if not runner.learns or number < 0 or runner.observed.number == number:
             return
         if self._publication.made[number].revision < 0 or runner.results.missing(number):
             return
         if runner.measures and not all(runner.orders().values()):
-            # Orders are written before results. If they are not seen, a listing is old.
+            # Orders are written before results. If they are missing here, a listing is old.
             self._complete_since = min(self._complete_since, now)
             if now - self._complete_since < _ORDERS_WITHIN_S:
                 return
@@ -147,7 +147,7 @@ class Reconciler:
         runner.observe(number)
 
     def _update_plan_inputs(self, now: float) -> None:
-        """Tells the scheduler what people ask for and how long iterations take."""
+        """Gives the scheduler what users request and how long iterations take."""
         runner = self._runner
         if not runner.learns:
             return
@@ -164,11 +164,11 @@ class Reconciler:
     # ---- what is wanted
 
     def _wanted(self) -> Wanted | None:
-        """What should be in force; None to leave things as they are."""
+        """Returns the schedule that should be in force; None: the one that is in force stays."""
         runner = self._runner
         if self.override.active:
             source = bodies.Source(kind="yaml", sha256=self.override.accepted_sha256)
-            # None after a restart, until the file that is in force already has been read again.
+            # After a restart, the schedules are None until the file that is in force has been read again.
             return None if self.override.schedules is None else Wanted(source, self.override.schedules)
         if runner.failure:
             # The clocks that a failed scheduler has set go back to their default.
@@ -199,7 +199,7 @@ class Reconciler:
         if not self._still_leads():
             return False
         if progress.step < 0 and now - self._published_at < _PROGRESS_WITHIN_S and self._folder.ranks_with_order():
-            return False  # the ranks run, but at which step is not known yet, and they must switch at the same one
+            return False  # the ranks run and must switch at the same step, but their step is not known yet
         self._published_at = now
         steps = 0
         if wanted.measures:

@@ -1,4 +1,4 @@
-"""What the ranks of a job measured under its schedules."""
+"""Reads what the ranks of a job measured under its schedules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Results:
 
     Args:
         folder: The job.
-        ranks: Its ranks.
+        ranks: The job's ranks.
     """
 
     def __init__(self, folder: JobFolder, ranks: RankRegistry) -> None:
@@ -29,10 +29,10 @@ class Results:
         return sorted(set(self._ranks.by_rank) - set(self._folder.ranks_with_result(number)))
 
     def read(self, number: int) -> list[ProfilingResult]:
-        """Returns what was measured, by rank: without ranks that began late, where their stage has others.
+        """Returns the results, by rank. If every stage has results in time, late ones are left out.
 
         Args:
-            number: A schedule of which nothing is missing; a result that cannot be read is left out.
+            number: A schedule with complete results; a result that cannot be read is left out.
         """
         found: list[bodies.ResultBody] = []
         for rank in sorted(self._ranks.by_rank):

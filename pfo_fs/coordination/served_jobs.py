@@ -1,4 +1,4 @@
-"""The jobs that a leading daemon schedules: which are due, and the threads in which their coordinators look."""
+"""The jobs that a leading daemon schedules: starts the polls that are due, in threads."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ log = logging.getLogger(__name__)
 
 AFTER_FAILURE_S = 5.0
 MOST_THREADS = 128
-"""So many jobs may be planned for, or wait for a slow directory, at the same time; others wait for them."""
+"""At most this many jobs are planned for, or wait for a slow directory, at the same time; others wait for them."""
 
 _FOLDERS = ""
-"""Stands for the look at `jobs/` itself where a job's id is expected: ids are never empty."""
+"""Marks the poll of `jobs/` itself where a job's id is expected: ids are never empty."""
 
 
 @dataclass
 class _Entry:
-    """One job: when its next look is due (monotonic s), and whether one is running."""
+    """One job: when its next poll is due (monotonic s), and whether one is running."""
 
     coordinator: Coordinator
     due: float = -math.inf
@@ -34,15 +34,15 @@ class _Entry:
 
 
 class ServedJobs:
-    """Serves jobs in the time of one leadership. No method waits for a look.
+    """Serves jobs in the time of one leadership. No method waits for a poll.
 
     Args:
         folders: The folders in `jobs/`.
-        max_idle_s: A job without a sign of life for so long is ended and archived.
-        interval_s: A job that this daemon schedules is looked at this often at least, where events do not tell of
-            changes; None where they do.
+        max_idle_s: A job whose processes have done nothing for this time is ended and archived.
+        interval_s: Returns the longest time between two polls of a job that this daemon schedules; None where
+            file-system events report changes.
         follow: Called with a job's id and whether file-system events of its folder are wanted.
-        wake: Called from another thread when a look has ended: `turn` has something to do.
+        wake: Called from another thread when a poll has ended, so that `turn` is due.
         monotonic: Returns monotonic time in s.
     """
 
@@ -63,22 +63,20 @@ class ServedJobs:
         self._wake = wake
         self._monotonic = monotonic
         self._entries: dict[str, _Entry] = {}
-        self._ended: SimpleQueue[tuple[str, float | Found]] = (
-            SimpleQueue()
-        )  # looks that have ended, and what came of it
+        self._ended: SimpleQueue[tuple[str, float | Found]] = SimpleQueue()  # polls that have ended, and their results
         self._workers = Workers(MOST_THREADS)
-        self._folders_worker = Workers(1)  # of its own: new jobs are claimed however many others are being planned for
+        self._folders_worker = Workers(1)  # separate, so that new jobs never wait for others that are planned for
         self._folders_due = -math.inf
         self._folders_looking = False
         self._folders_changed = True
 
     @property
     def busy(self) -> bool:
-        """Whether a look is running."""
+        """Whether a poll is running."""
         return self._workers.busy or self._folders_worker.busy
 
     def changed(self, job_ids: Iterable[str]) -> None:
-        """Makes jobs due under whose folders something may have changed."""
+        """Makes jobs due whose folders may have changed."""
         for job_id in job_ids:
             entry = self._entries.get(job_id)
             if entry is None:
@@ -88,7 +86,7 @@ class ServedJobs:
                 entry.due, entry.changed = -math.inf, True
 
     def turn(self) -> float:
-        """Takes over what looks have found, and starts the looks that are due; returns s until the next one is due."""
+        """Uses the results of ended polls, and starts the polls that are due; returns s until the next one is due."""
         now = self._monotonic()
         while True:
             try:
@@ -114,12 +112,12 @@ class ServedJobs:
         return max(0.0, soonest - now)
 
     def restart_timers(self) -> None:
-        """After an outage of the file system the silence of jobs proves nothing; it is timed anew."""
+        """Restarts the timing of the jobs' silence: during an outage of the file system no activity is seen."""
         for entry in self._entries.values():
             entry.coordinator.last_alive = self._monotonic()
 
     def close(self) -> None:
-        """Ends the threads that are free; looks that are running go on, and find that they may not write any more."""
+        """Ends the threads that are free; running polls go on, but may not write any more."""
         self._workers.close()
         self._folders_worker.close()
 
@@ -130,7 +128,7 @@ class ServedJobs:
         try:
             outcome = self._folders.look(list_now=list_now)
         except StoreError as error:
-            log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat fails too, and that is logged
+            log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat also fails, and that is logged
             outcome = Found()
         finally:
             self._ended.put((_FOLDERS, outcome))
@@ -142,8 +140,8 @@ class ServedJobs:
             delay_s = coordinator.poll()
             idle_s = self._monotonic() - coordinator.last_alive
             if coordinator.state != "ended" and idle_s > self._max_idle_s:
-                coordinator.end("idle", f"no sign of life for {idle_s:.0f} s")
-                log.warning("job %s: no sign of life for %.0f s; ended and archived", job_id, idle_s)
+                coordinator.end("idle", f"no activity for {idle_s:.0f} s")
+                log.warning("job %s: no activity for %.0f s; ended and archived", job_id, idle_s)
                 self._folders.over(job_id, -math.inf)
                 delay_s = -1.0
         except StoreError as error:

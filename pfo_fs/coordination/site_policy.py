@@ -21,9 +21,9 @@ class SitePolicy:
     """What the site allows.
 
     Attributes:
-        coordination: `auto`: a job without a daemon is scheduled by its own rank 0, unless the job asks for a daemon.
+        coordination: `auto`: a job without a daemon is scheduled by its own rank 0, unless it requests a daemon.
             `daemon-only`: only a daemon schedules; a job that no daemon claims keeps its default clocks.
-        problem: What is wrong with the file, for people; empty if nothing is.
+        problem: Text for the log about what is wrong with the file; empty if nothing is.
     """
 
     coordination: Literal["auto", "daemon-only"] = "auto"
@@ -38,8 +38,8 @@ class SitePolicy:
 def read_site_policy(shared: SharedDirectory) -> SitePolicy:
     """Reads `site.yaml`; without that file everything is allowed.
 
-    A file that cannot be read or is not valid counts as `daemon-only`: the site wanted a restriction, and the strictest
-    one there is cannot break it. `problem` then tells what is wrong.
+    A file that cannot be read or is not valid counts as `daemon-only`: the site wanted a restriction, so the strictest
+    one is used. `problem` then says what is wrong.
 
     Raises:
         StoreUnavailable: The file system does not answer.
@@ -54,9 +54,9 @@ def read_site_policy(shared: SharedDirectory) -> SitePolicy:
 
 
 def parse_site_policy(content: bytes) -> SitePolicy:
-    """Reads the content of a `site.yaml`; `problem` tells what is wrong with it."""
+    """Parses the content of a `site.yaml`; `problem` says what is wrong with it."""
     try:
-        # The loader builds plain values only. References are refused: a few bytes of them can stand for gigabytes.
+        # The loader builds plain values only. References are refused, because a few bytes can expand to gigabytes.
         if any(isinstance(token, (yaml.AliasToken, yaml.AnchorToken)) for token in yaml.scan(content)):
             return _invalid("it uses references (& and *)")
         found: Any = yaml.safe_load(content)
@@ -77,4 +77,4 @@ def parse_site_policy(content: bytes) -> SitePolicy:
 
 
 def _invalid(reason: str) -> SitePolicy:
-    return SitePolicy("daemon-only", f"site.yaml is not valid: {reason}. Until it is mended, no job schedules itself")
+    return SitePolicy("daemon-only", f"site.yaml is not valid: {reason}. Until it is valid, no job schedules itself")

@@ -1,4 +1,4 @@
-"""Publishes a job's state: `current.json` for the ranks and for people, and the log."""
+"""Publishes a job's state: in `current.json`, for ranks and users, and in the log."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ State = Literal["waiting", "running", "broken", "ended"]
 
 
 class StatusPublisher:
-    """Publishes for one coordinator.
+    """Publishes the state of one coordinator's job.
 
     Args:
         folder: The job.
-        still_leads: Asked before anything is written.
+        still_leads: Called before each write.
         monotonic: Returns monotonic time in s.
 
     Attributes:
-        state: What the job does.
-        message: What is wrong, or noteworthy, for people.
+        state: The state of the job.
+        message: Text for the status about a problem; may be empty.
     """
 
     def __init__(self, folder: JobFolder, still_leads: Callable[[], bool], monotonic: Callable[[], float]) -> None:
@@ -43,7 +43,7 @@ class StatusPublisher:
         self._log = LogOnce(log, monotonic)
 
     def set(self, state: State, message: str) -> None:
-        """Takes note of the job's state, and logs a message that is new."""
+        """Sets the job's state, and logs a new message."""
         if message and (state, message) != (self.state, self.message):
             self.log(logging.INFO if message in ("finished", "interrupted") else logging.WARNING, message)
         self.state, self.message = state, message
@@ -52,7 +52,7 @@ class StatusPublisher:
         """Writes `current.json` if it differs from what was written last, or if another coordinator has replaced it.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The file cannot be written.
         """
         if (body == self._published and not force and self._still_there(body.generation)) or not self._still_leads():
             return
@@ -63,7 +63,7 @@ class StatusPublisher:
         self._published = body
 
     def _still_there(self, generation: int) -> bool:
-        """Looks, now and then, whether an older coordinator that woke up has replaced what was published."""
+        """Checks every two seconds that no older coordinator, suspended before, has replaced what was published."""
         now = self._monotonic()
         if now - self._checked < _CHECK_EVERY_S:
             return True
@@ -72,9 +72,9 @@ class StatusPublisher:
         return current == self._published or (current is not None and current.generation > generation)
 
     def no_answer(self, error: StoreError | RecordError) -> None:
-        """Logs that the shared directory did not do what it should."""
+        """Logs that the shared directory does not answer."""
         self.log(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
 
     def log(self, level: int, text: str) -> None:
-        """Logs what may be found again at every look: once, until the cause has been gone for a while."""
+        """Logs a problem that every poll may find: once, until its cause has been gone for a while (`LogOnce`)."""
         self._log.log(level, f"job {self._folder.job_id}: {text}")

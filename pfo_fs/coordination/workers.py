@@ -1,4 +1,4 @@
-"""Threads that run looks at jobs, so that the daemon's loop waits for none of them."""
+"""Threads that poll jobs, so that the daemon's loop waits for none of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 class Workers:
     """Runs calls in threads: one is started when none is free, up to a limit; further calls wait for a free one.
 
-    The threads end with the process, whatever they are doing, unlike those of `concurrent.futures`, which the
-    interpreter waits for: a daemon that is planning for minutes must end when it is told to.
+    The threads end with the process at any time. The interpreter would wait for those of `concurrent.futures`, but a
+    daemon that is planning for minutes must end at once on a signal.
 
     Args:
-        most: How many threads there may be.
+        most: The largest number of threads.
     """
 
     def __init__(self, most: int) -> None:
@@ -33,7 +33,7 @@ class Workers:
         return self._unfinished > 0
 
     def start(self, call: Callable[[], None]) -> None:
-        """Runs `call` soon. It should not raise; what it raises is logged."""
+        """Runs `call` soon. It should not raise; an exception is logged."""
         with self._lock:
             self._unfinished += 1
             if self._unfinished > self._threads and self._threads < self._most:
@@ -50,7 +50,7 @@ class Workers:
         while (call := self._calls.get()) is not None:
             try:
                 call()
-            except BaseException:  # SystemExit too: one call must not end the thread that others need
-                log.exception("a look at a job failed")
+            except BaseException:  # also SystemExit: one call must not end the thread that others need
+                log.exception("a poll of a job failed")
             with self._lock:
                 self._unfinished -= 1

@@ -1,4 +1,4 @@
-"""A person's `schedule.yaml`: when to believe it, and what it asks for."""
+"""A user's `schedule.yaml`: decides when it is complete, and what it requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pfo_fs.store import JobFolder
 log = logging.getLogger(__name__)
 
 SETTLE_S = 1.0
-"""A file must read the same twice, this far apart, before it is acted on: editors write in pieces."""
+"""The file is used when two reads, this far apart, return the same: editors write in pieces."""
 _REFUSED = (errno.EFBIG, errno.EINVAL, errno.EPERM, errno.ELOOP, errno.EACCES, errno.EISDIR)
-"""Too large, not a plain file, foreign owner, link, no right to read it: waiting does not mend these."""
+"""Too large, not a plain file, foreign owner, link, no permission to read it: waiting does not change these."""
 GONE_AFTER_LISTINGS = 3
 GONE_AFTER_S = 3.0
-"""A file is taken for removed after so many listings without it over so long: one listing may be stale."""
+"""The file counts as removed after this many listings without it over this time, because one listing may be stale."""
 
 Resolve = Callable[[ScheduleDocument], list[FrequencySchedule]]
 
@@ -31,8 +31,8 @@ class SettledFile:
     """Follows the content of one file: when it has stopped changing, and when it is gone.
 
     Attributes:
-        content: As it was read last; None before that, and once the file is gone.
-        sha256: Of the content.
+        content: The content that was read last; None before that, and once the file is gone.
+        sha256: The hash of the content.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class SettledFile:
         return self._absent_since is not None
 
     def seen(self, content: bytes, now: float) -> bool:
-        """Takes note of the content; returns whether it has settled."""
+        """Notes the content; returns whether it has stopped changing."""
         self._absent_since, self._absences = None, 0
         if content != self.content:
             self.content, self._unchanged_since = content, now
@@ -57,7 +57,7 @@ class SettledFile:
         return now - self._unchanged_since >= SETTLE_S
 
     def absent(self, now: float) -> bool:
-        """Takes note of a listing without the file; returns whether the file is gone."""
+        """Notes a listing without the file; returns whether the file is gone."""
         self._absent_since = now if self._absent_since is None else self._absent_since
         self._absences += 1
         if self._absences < GONE_AFTER_LISTINGS or now - self._absent_since < GONE_AFTER_S:
@@ -71,13 +71,13 @@ class YamlOverride:
 
     Args:
         folder: The job.
-        accepted_sha256: The YAML that is in force already, after a restart; empty if none is.
-        pipelines: How many pipelines the job has.
-        plan_inputs: What the newest schedule was made for, after a restart.
+        accepted_sha256: After a restart, the hash of the YAML that is in force already; empty if none is.
+        pipelines: The number of the job's pipelines.
+        plan_inputs: After a restart, the plan inputs of the newest schedule.
 
     Attributes:
-        target: What the file asks the scheduler to plan for; None if it does not.
-        straggler: What it tells the scheduler to expect.
+        target: The target that the file requests; None if it requests none.
+        straggler: The straggler that the file announces; None if it announces none.
     """
 
     def __init__(
@@ -90,27 +90,27 @@ class YamlOverride:
         self.straggler = plan_inputs.straggler if plan_inputs else None
         self.schedules: list[FrequencySchedule] | None = None
         self.problem = ""
-        self._before = ""  # what was accepted before this file, for people
+        self._before = ""  # text for the status: what was accepted before this file
         self._file = SettledFile()
         self._decided = ""  # the hash of the content that has been accepted or rejected
         self._status = YamlStatus(folder)
 
     @property
     def active(self) -> bool:
-        """Whether a person's schedule is in force, or about to be."""
+        """Whether a user's schedule is in force, or about to be."""
         return bool(self.accepted_sha256)
 
     @property
     def unsettled(self) -> bool:
-        """Whether something is still to be decided, so that it is worth looking again soon."""
+        """Whether something is still to be decided, so that the next poll should be soon."""
         return self._file.may_be_gone or (self._file.content is not None and self._decided != self._file.sha256)
 
     def look(self, present: bool, now: float, resolve: Resolve) -> None:
-        """Looks at the file.
+        """Reads the file, and accepts, rejects or removes it.
 
         Args:
-            present: Whether a listing of the job's folder shows it: one that shows `job.json`, for only that is a
-                listing of this folder. Nothing follows from a folder that is away for a moment.
+            present: Whether a listing of the job's folder has the file. The listing must also have `job.json`: without
+                it, the folder is not seen for a moment, and the file does not count as missing.
             now: Monotonic time in seconds.
             resolve: Turns a well-formed document into schedules for this job's ranks, or raises `PlanError`.
         """
@@ -143,7 +143,7 @@ class YamlOverride:
         self._report("removed", "", [])
 
     def _decide(self, content: bytes, resolve: Resolve) -> None:
-        """Accepts or rejects a content that has settled; decides at a later look if instructions are not known yet."""
+        """Accepts or rejects content that has stopped changing; waits while the instruction order is not known."""
         sha256 = self._file.sha256
         try:
             document = parse_schedule_yaml(content)
@@ -172,14 +172,14 @@ class YamlOverride:
         self._report("rejected", self._file.sha256, problems)
 
     def report_published(self, number: int, start_step: int, *, in_force: bool) -> None:
-        """Completes the status: the accepted YAML has become schedule `number`, which ranks have reached or not yet."""
+        """Completes the status: the accepted YAML is schedule `number`; `in_force`: rank 0 follows it."""
         self._before = f"schedule {number}, which was accepted before"
         if self._decided == self.accepted_sha256:
             state: Literal["in force", "accepted, starts soon"] = "in force" if in_force else "accepted, starts soon"
             self._status.write(state, self.accepted_sha256, more={"schedule_number": number, "from_step": start_step})
 
     def report_applied(self, number: int, start_step: int) -> None:
-        """Completes the status: schedule `number` is what the scheduler makes of the target or the straggler."""
+        """Completes the status: the scheduler has made schedule `number` for the target or the straggler."""
         asked_for = self.target is not None or self.straggler is not None
         if asked_for and self._file.sha256 and self._decided == self._file.sha256 and not self.problem:
             more = {"schedule_number": number, "from_step": start_step}

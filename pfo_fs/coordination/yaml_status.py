@@ -1,4 +1,4 @@
-"""`schedule.status.yaml`: what became of a person's `schedule.yaml`."""
+"""`schedule.status.yaml`: whether a user's `schedule.yaml` is applied, and why not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pfo_fs.store import JobFolder
 log = logging.getLogger(__name__)
 
 Problem: TypeAlias = tuple[int | None, str]
-"""Line, where there is one, and reason."""
+"""The line, or None, and the reason."""
 
 
 class YamlStatus:
@@ -38,12 +38,12 @@ class YamlStatus:
         in_force_meanwhile: str = "",
         more: Mapping[str, int] | None = None,
     ) -> None:
-        """Writes the status, unless it is what was written last; a directory that does not take it is logged.
+        """Writes the status, unless it has not changed; an error of the directory is logged.
 
         Args:
-            state: In words.
-            sha256: Of the `schedule.yaml` that it is about; empty for none.
-            problems: What is wrong with it.
+            state: The state in words.
+            sha256: The hash of the `schedule.yaml` that the status is about; empty for none.
+            problems: What is wrong with that file.
             in_force_meanwhile: What the ranks follow in place of a rejected file; empty to leave it out.
             more: Further entries.
         """
@@ -61,7 +61,7 @@ class YamlStatus:
         if text == self._written:
             return
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-        head = f"# Written by pfo-fs at {stamp}: what became of schedule.yaml. Edits here have no effect.\n"
+        head = f"# Written by pfo-fs at {stamp}: the status of schedule.yaml. Edits here have no effect.\n"
         try:
             self._folder.write_yaml_status(head + text)
             self._written = text

@@ -1,4 +1,4 @@
-"""Zeus's dumps of one job's ranks, schedules and results, where the settings ask for them."""
+"""Zeus's dumps of one job's ranks, schedules and results, if the settings request them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Dumps:
         self._folder = settings.dump_dir / job_id if settings.dump_data else None
 
     def save_ranks(self, infos: Sequence[RankInfo]) -> None:
-        """Writes who the ranks are."""
+        """Writes the numbers and clocks of all ranks."""
         if self._folder is not None:
             zeus_dump.save_ranks(infos, self._folder)
 

@@ -1,6 +1,6 @@
 """GPUs, the clock process that sets their clocks and measures, and the page shared with it.
 
-Names load on first use: the clock process starts from this package, and must start fast.
+Names are imported at their first use, because the clock process imports this package and must start fast.
 """
 
 from __future__ import annotations

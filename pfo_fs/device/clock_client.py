@@ -40,7 +40,7 @@ _open_processes: weakref.WeakSet[ClockProcess] = weakref.WeakSet()
 
 
 def _forget_in_forked_child() -> None:
-    """A forked data loader must not keep the socket open: its end is how the clock process learns of our death."""
+    """Closes a forked data loader's copy of the socket: the clock process takes the socket's end for training's end."""
     for process in list(_open_processes):
         process._forget()
 
@@ -56,24 +56,24 @@ class ClockInfo(NamedTuple):
     clocks_mhz: list[int]
     """Graphics clocks that can be set, highest first; empty if none can."""
     message: str
-    """Why clocks cannot be set, for people; empty if they can."""
+    """Why clocks cannot be set; empty if they can."""
 
 
 class ClockProcess:
     """The clock process of this rank.
 
-    It is started at once and gets ready by itself; the first question about it waits for that. Whatever goes wrong with
-    it, training goes on: `message` says why clocks are left alone, and a later death is one warning.
+    The constructor starts it and does not wait; the first use of `info` waits until it is ready. An error of the clock
+    process never stops training: `message` says why clocks are left alone, and one warning reports a later death.
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
         rank: Global rank, for the reports.
         report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
-        token: What the helper knows its clients by.
+        token: The helper accepts only clients that send it.
         profile_steps: Complete steps that make one result.
         min_dwell_ms: Least time between two changes of the clock; `PFO_FS_MIN_DWELL_MS`, or 0, if None.
-        start_timeout_s: How long it may take until the process is ready.
-        leave_clocks: Set no clocks and reset none: for a user of power limits and energy only.
+        start_timeout_s: The longest time until the process is ready.
+        leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ClockProcess:
         leave_clocks: bool = False,
     ) -> None:
         self.spec = spec
-        self.power_limit_before_w: float | None = None  # what to set back should the process die
+        self.power_limit_before_w: float | None = None  # set again if the process dies
         self._leave_clocks = leave_clocks
         self._page = SharedPage.create()
         self.words = self._page.words
@@ -97,7 +97,7 @@ class ClockProcess:
         if os.getpid() == 1:
             log.warning(
                 "training is process 1 of its container: if it is killed, the kernel kills all others with it, and "
-                "no process is left to set clocks and power limits back; start it with an init (docker run --init)"
+                "no process is left to reset clocks and power limits; start it with an init (docker run --init)"
             )
         self._info: ClockInfo | None = None
         self._lost = False
@@ -141,16 +141,16 @@ class ClockProcess:
         return self._page.name_id(name)
 
     def ring_doorbell(self) -> None:
-        """Wakes the clock process, whose `SLEEPING` word was seen set. Keeps the interpreter lock; about 5 us."""
+        """Wakes the clock process; needed only while `SLEEPING` is set. Keeps the interpreter lock; about 5 us."""
         self.words[shared_page.SLEEPING] = 0
         if self._doorbell >= 0:
             _write(self._doorbell, _ONE, 8)
 
     def check(self) -> bool:
-        """Warns, once, if the clock process has died, and has the clocks reset. About 1 us; keeps the lock.
+        """If the clock process has died, warns once and has the clocks reset. About 1 us; keeps the interpreter lock.
 
         Returns:
-            Whether it has said something that `receive_answer` would return.
+            Whether `receive_answer` has something to return.
         """
         if self._lost or self._closed:
             return False
@@ -158,16 +158,16 @@ class ClockProcess:
         if size == 0:
             self._died()
         elif size == 1 and self._info is None:
-            self._info = self._wait_for_hello()  # it is there; unread, it would hide the end of the socket
+            self._info = self._wait_for_hello()  # left unread, it would hide the end of the socket
         else:
             return bool(size == 1) or b"\n" in self._answers
         return False
 
-    # ---- power limits and energy: requests, of which the clock process answers one after the other
+    # ---- requests about power limits and energy, which the clock process answers in order
 
     def send_request(self, request: dict[str, Any]) -> None:
         """Sends a request (see `power_limits.py`) without waiting; `receive_answer` returns its result."""
-        _ = self.info  # the hello comes first
+        _ = self.info  # the first message of the clock process is not an answer
         with suppress(OSError):
             self._socket.send(json.dumps(request).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
@@ -231,33 +231,33 @@ class ClockProcess:
         return self._lost
 
     def alive(self) -> bool:
-        """Says whether the clock process runs."""
+        """Returns whether the clock process runs."""
         return not self._lost and not self._closed and self._process is not None and self._process.poll() is None
 
     # ---- the end
 
     def leave(self) -> None:
-        """Has the clocks reset and the process leave, without waiting for that."""
+        """Makes the clock process reset the clocks and end, without waiting for that."""
         if not self._closed:
             self._closed = True
-            self._socket.close()  # all that the clock process needs to know
+            self._socket.close()  # the clock process ends when its socket closes
             self._close_doorbell()
             self._doorbell = -1
             self.words[shared_page.SLEEPING] = 0
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Has the clocks reset and the process leave; waits for that, but no longer than `timeout_s`."""
+        """Makes the clock process reset the clocks and end; waits for that, but no longer than `timeout_s`."""
         self.leave()
         deadline_s = time.monotonic() + timeout_s
         try:
             if self._process is not None and self._process.wait(timeout_s) and not self._lost:
-                self._died()  # since the last look
+                self._died()  # after the last `check`
                 self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            log.warning("the clock process has not left yet at the end of training; does the GPU's driver hang?")
+            log.warning("the clock process has not ended yet at the end of training; does the GPU's driver hang?")
 
     def _forget(self) -> None:
-        """In a forked child: this clock process belongs to the parent."""
+        """Closes a forked child's copies of the socket and the doorbell: the clock process belongs to the parent."""
         if not self._closed:
             self._closed = True
             os.close(self._socket.detach())
@@ -289,7 +289,7 @@ class ClockProcess:
         return self._info
 
     def _died(self) -> None:
-        """The killed process may have left a clock locked or a power limit set, so another process sets them back."""
+        """Warns, and starts another process that resets the clock or power limit that the dead one may have left."""
         self._lost = True
         self.words[shared_page.SLEEPING] = 0
         what = (

@@ -1,11 +1,11 @@
 """The clock process of one rank: sets the GPU's clocks, measures, and resets the clocks when its trainer ends.
 
-`clocks.ClockProcess` starts it as `python -m pfo_fs.device.clock_process`; its arguments come as one JSON object in the
-environment. It shares a page of memory with training (`page.py`); training wakes it through a doorbell (an eventfd),
-and the two are connected by a socket pair, over which training also sends requests about power limits
-(`power_limits.py`). When that socket closes or the trainer's process ends, the clock process resets the clocks and the
-power limit, and leaves: this works whatever killed the trainer. It runs in a session of its own and ignores SIGINT and
-SIGHUP. On SIGTERM, the job is being ended: it resets the clocks at once and sets no clock after that.
+The trainer is the training process. Its `clock_client.ClockProcess` starts `python -m pfo_fs.device.clock_process`,
+with arguments as one JSON object in the environment. Both share a page of memory (`shared_page.py`); training wakes the
+clock process through a doorbell (an eventfd), and sends it requests about power limits over a socket pair
+(`power_limits.py`). When that socket closes or the trainer ends, whatever killed it, the clock process resets the
+clocks and the power limit, and ends. It runs in a session of its own and ignores SIGINT and SIGHUP. SIGTERM means that
+the job is being ended: the clock process resets the clocks at once and sets no clock after that.
 
 It does not poll on a timer, since one wake-up by a timer costs 25 us of CPU on a small machine. The loop does all work
 that is due, writes into the page that it sleeps, checks the page once more, and waits for the doorbell or the time of
@@ -40,7 +40,7 @@ from pfo_fs.errors import DeviceError
 from pfo_fs.ipc.spawn import given_arguments
 
 _GLANCES = 50
-"""Reads of the target, 2 us in all, before going to sleep: a wake-up costs training 10 us, and this process more."""
+"""The target is read this often, in 2 us, before sleeping: a wake-up costs training 10 us, and this process more."""
 
 
 class ClockLoop:
@@ -51,7 +51,7 @@ class ClockLoop:
         shared: The page that is shared with training.
         doorbell: The eventfd that training writes to.
         trainer: The socket that closes when the trainer ends.
-        reporter: Takes results and progress.
+        reporter: Sends results and progress to the helper.
         profile_steps: Steps that make one result.
         min_dwell_ms: Least time between two changes of the clock, resets excepted.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
@@ -84,7 +84,7 @@ class ClockLoop:
         self._parent = -1
 
     def watch_process(self, pid: int) -> None:
-        """Takes the end of process `pid` for the trainer's end too, where the kernel has pidfds."""
+        """Also treats the end of process `pid` as the trainer's end, where the kernel has pidfds."""
         with suppress(OSError):
             self._parent = os.pidfd_open(pid)
             self._poll.register(self._parent, select.EPOLLIN)
@@ -101,14 +101,14 @@ class ClockLoop:
         self._setter.terminated = True
 
     def serve(self) -> None:
-        """Serves until the trainer has ended; clocks and power limit are set back afterwards, whatever happens."""
+        """Serves until the trainer has ended; clocks and power limit are reset afterwards, also after an error."""
         try:
             while self._serve_once():
                 pass
         finally:
             self._words[shared_page.SLEEPING] = 0
             self._power_limits.restore()
-            self._setter.release_for_good()  # the last request of a killed trainer still stands in the page
+            self._setter.release_for_good()  # the page still holds the last request of a killed trainer
 
     def finish(self) -> None:
         """Measures the marks that training left, and sends the result."""
@@ -131,7 +131,7 @@ class ClockLoop:
                     break
             # Training stores TARGET and then reads SLEEPING; this process stores SLEEPING and then reads TARGET. About
             # a microsecond passes before that second read, so one of the two sees the other's store; if neither
-            # should, the wait below ends at `wake_ns`.
+            # does, the wait below ends at `wake_ns`.
             words[shared_page.SLEEPING] = 1
             dwells = setter.not_before_ns > now_ns
             requested = words[shared_page.TARGET]
@@ -176,7 +176,7 @@ class ClockLoop:
 
 
 def _open(spec: str, leave_clocks: bool) -> tuple[Gpu, str]:
-    """Opens the GPU and resets its clocks, which a crashed job may have left locked; returns why clocks stay, or ''."""
+    """Returns the GPU, and why its clocks cannot be set, or ''. Resets clocks that a crashed job has left locked."""
     try:
         gpu = open_gpu(spec)
         return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.why_clocks_stay()

@@ -1,4 +1,4 @@
-"""Sets the clock that training asks for: which clock the GPU offers for it, how often it may change, when to stop."""
+"""Sets the clock that training requests: chooses one that the GPU offers, limits how often it changes, and stops."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pfo_fs.device.gpu import Gpu
 class ClockSetter:
     """Keeps the GPU at the clock that the page requests in `TARGET`.
 
-    When a driver refuses, or the clock process has got SIGTERM, it resets the clocks and makes no further change;
-    training goes on at the driver's default.
+    When the driver refuses, or the clock process has got SIGTERM, this object resets the clocks and makes no further
+    change; training goes on at the driver's default.
 
     Args:
         gpu: The GPU whose clock is set.
@@ -29,7 +29,7 @@ class ClockSetter:
         target: The requested clock that is in force, in MHz; 0 for the driver's default.
         clock_mhz: The clock that the GPU was set to; differs from `target` if the GPU does not offer that.
         controls: Whether this object still changes clocks.
-        message: Why clocks are not set, for people; empty while they are.
+        message: Why clocks are not set; empty while they are.
         terminated: Whether the clock process has got SIGTERM; the next `apply` then resets the clocks.
         not_before_ns: The monotonic time before which the clock must not change again.
     """
@@ -90,12 +90,12 @@ class ClockSetter:
         return changes
 
     def _offered(self, mhz: int) -> int:
-        """Returns the lowest clock on offer that is not below `mhz`, or the highest: never slower than requested."""
+        """Returns the lowest clock on offer that is not below `mhz`; the highest one if all are below."""
         clocks = self._supported
         return clocks[min(bisect_left(clocks, mhz), len(clocks) - 1)] if clocks else mhz
 
     def release(self) -> None:
-        """Resets the clocks; a driver that refuses is ignored, since nothing else can be done about the clock."""
+        """Resets the clocks; an error of the driver is ignored, since nothing else can be done about the clock."""
         if self.controls:
             with suppress(Exception):
                 self._gpu.reset_clocks()

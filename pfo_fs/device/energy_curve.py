@@ -1,4 +1,4 @@
-"""Readings of a GPU's energy counter, which ticks every 20 to 100 ms, as a curve that can be asked at any time."""
+"""Readings of a GPU's energy counter, which ticks every 20 to 100 ms, as a curve with a value at any time."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from itertools import pairwise
 
 _MAX_READINGS = 4096
 _TICK_NS = 300_000_000
-"""A counter that has not ticked for so long is not waited for."""
+"""The longest wait for the counter's next tick."""
 _EARLY_NS, _OFTEN_NS, _RARELY_NS = 3_000_000, 2_000_000, 20_000_000
 """Readings are rare until shortly before the next tick is due, and frequent from then on until it has come."""
 _PERIODS = 9
-"""The period of the ticks is the median over so many points."""
+"""The period of the ticks is the median gap between this many points."""
 
 
 class EnergyCurve:
     """Readings of a cumulative counter, with linear interpolation between them.
 
-    A counter that shows the same value in two readings is one that ticks: its value has changed at some time between
-    the last reading with the old value and the first with the new one, so the middle of the two is taken for the time
-    of the new value. A reading with an unchanged value is not added to the curve. Ticks come at a steady rate, so
-    `pause_ns` can return when to read next: close to the next tick, without reading often.
+    If a counter shows the same value in two readings, it ticks: its value changed at some time between the last reading
+    with the old value and the first with the new one, and the middle of the two is used as the time of the new value.
+    A reading with an unchanged value is not added to the curve. Ticks come at a steady rate, so `pause_ns` can return
+    when to read next: close to the next tick, without reading often.
 
     Holds at most 4,096 points: when it is full, every second point of the older half is dropped.
     """
@@ -87,7 +87,7 @@ class EnergyCurve:
         self._over = True
 
     def covers(self, t_ns: int) -> bool:
-        """Whether later readings will not change `at(t_ns)`: a point lies after it, or the counter has stopped."""
+        """Whether `at(t_ns)` is final: a point lies after it, or the counter has stopped."""
         waits = self._times_ns and self._times_ns[-1] < t_ns and self._read_ns < t_ns + _TICK_NS
         return self._over or not waits
 

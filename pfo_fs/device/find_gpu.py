@@ -1,4 +1,4 @@
-"""Which GPU a training process uses, as a spec that its clock process can open. Runs in the training process only."""
+"""Finds the GPU that a training process uses, as a spec for its clock process. Runs in the training process only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def find_gpu_spec(device: int | None = None) -> str:
         `nvml:<UUID>`, `simulated:<name>`, the same name each time within one process, or `none`.
 
     Raises:
-        DeviceError: The device is a MIG slice, which shares its clocks with others; or `PFO_FS_GPU` has another value.
+        DeviceError: The device is a MIG slice (a part of a GPU that shares its clocks with other parts); or
+            `PFO_FS_GPU` has another value.
     """
     asked = os.environ.get("PFO_FS_GPU", "")
     kind, _, name = asked.partition(":")
@@ -50,7 +51,7 @@ def find_gpu_spec(device: int | None = None) -> str:
 
 def _simulated_name() -> str:
     global _simulated
-    if _simulated[0] != os.getpid():  # not the name of a parent that forked us
+    if _simulated[0] != os.getpid():  # a forked child needs a name of its own
         _simulated = (os.getpid(), f"gpu-{os.getpid()}-{secrets.token_hex(4)}")
     return _simulated[1]
 

@@ -33,7 +33,7 @@ class Gpu(Protocol):
         """
 
     def reset_clocks(self) -> None:
-        """Gives the graphics clock back to the driver."""
+        """Lets the driver choose the graphics clock again."""
 
     def power_limit_range_w(self) -> tuple[float, float]:
         """Returns the lowest and the highest power limit that can be set, in watts.
@@ -49,7 +49,7 @@ class Gpu(Protocol):
         """Sets the power limit, in watts; it stays until another one is set.
 
         Raises:
-            DevicePermissionError: This user may not.
+            DevicePermissionError: This user may not set power limits.
             DeviceError: The GPU, or its driver, did not do so.
         """
 
@@ -57,17 +57,17 @@ class Gpu(Protocol):
         """Returns the reading of a counter of consumed energy, in joules; it never goes back."""
 
     def throttled(self) -> str:
-        """Returns what holds the clocks below what was asked for, as text for people; empty if nothing does."""
+        """Returns what holds the clock below the requested one, as text for the status; empty if nothing does."""
 
     def close(self) -> None:
         """Ends the use of the GPU; clocks stay as they are. A second call does nothing; any other call then raises."""
 
 
 class NoGpu:
-    """Stands for a missing GPU: only time can be measured.
+    """Takes the place of a missing GPU: only time can be measured.
 
     Args:
-        reason: Why the GPU is missing, for people.
+        reason: Why the GPU is missing.
     """
 
     name = "none"
@@ -118,10 +118,10 @@ class NoGpu:
 class DryRunGpu:
     """Reads everything from a real GPU and changes nothing on it (`PFO_FS_DRY_RUN=1`).
 
-    For machines where clocks may not be touched: clocks and power limits that would be set are only recorded.
+    It serves machines where clocks may not be changed: it only records the clocks and power limits that it would set.
 
     Args:
-        gpu: The real one.
+        gpu: The real GPU.
         log_path: File that gets a line for each change that was not made; None for no file.
     """
 

@@ -3,8 +3,8 @@
 Between two ticks of the counter a GPU runs parts of some instructions, and waits in between. Each pair of ticks gives
 one equation: the energy between them is the sum of power times time over the instructions that ran. From some hundred
 ticks, in which the shares differ, least squares gives each power and its standard error. The power of waiting is the
-*blocking power* (Perseus, SOSP'24, section 3.2), measured in the training itself. Pure, and plain Python: the clock
-process imports nothing heavy, and a few dozen unknowns at most do not need more.
+*blocking power* (Perseus, SOSP'24, section 3.2), measured in the training itself. The fit is plain Python, because the
+clock process must start fast and the unknowns are few.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Power(NamedTuple):
     """The power of a GPU while it runs an instruction at a clock.
 
     Attributes:
-        instruction: Its name; empty for waiting.
-        frequency: MHz; 0 for the driver's default, and for waiting at whatever clock.
-        power: In W.
+        instruction: The instruction's name; empty for waiting.
+        frequency: The clock in MHz; 0 for the driver's default, and for waiting at any clock.
+        power: The power, in W.
         error: Standard error of `power`, in W.
-        seconds: How much of it was measured.
+        seconds: How long the instruction ran in total.
     """
 
     instruction: str
@@ -48,8 +48,8 @@ class PowerFit:
     """Collects ticks and fits powers to them."""
 
     def __init__(self) -> None:
-        self._clocks: list[tuple[int, int]] = [(0, 0)]  # ns since when, MHz
-        self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each, joules
+        self._clocks: list[tuple[int, int]] = [(0, 0)]  # time of the change in ns, MHz
+        self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each instruction, joules of all
 
     def clear(self) -> None:
         """Drops all ticks."""
@@ -72,7 +72,7 @@ class PowerFit:
         """Adds a step.
 
         Args:
-            instructions: (name, begin, end in ns), by begin.
+            instructions: (name, begin, end in ns), ordered by begin.
             ticks: (ns, J) of the counter, within the step.
 
         Yields:

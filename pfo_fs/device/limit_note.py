@@ -1,6 +1,6 @@
-"""A file that notes the power limit from before this package changed it, for the next job on this host.
+"""A file, for the next job on this host, with the power limit that was in force before this package changed it.
 
-When a whole job is killed, clock process included, its power limit stays in force. The next job must not take it for
+When a whole job is killed, clock process included, its power limit stays in force. The next job must not mistake it for
 the limit that the site has chosen. The note is valid only while the limit that it names as set last is still in force;
 otherwise another process has set one since.
 """
@@ -33,7 +33,7 @@ def _folder() -> str:
 
 
 def _began(pid: int) -> str:
-    """Returns when a process was started, which differs for a later one with the same id; '' if it has ended."""
+    """Returns a process's start time, which a later one with the same id does not share; '' if it has ended."""
     with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         return file.read(_MAX_BYTES).rpartition(")")[2].split()[19]
     return ""
@@ -44,8 +44,8 @@ class Left(NamedTuple):
 
     Attributes:
         before_w: The limit in force before, in W.
-        pid: The process.
-        in_use: Whether it still runs, on this host, and so will set the limit back itself.
+        pid: The id of that clock process.
+        in_use: Whether that clock process still runs on this host; it will then restore the limit itself.
     """
 
     before_w: float
@@ -54,10 +54,10 @@ class Left(NamedTuple):
 
 
 class LimitNote:
-    """The note about one GPU. If it cannot be written, power limits work, but the next job does not learn of them.
+    """The note about one GPU. If it cannot be written, power limits still work, but the next job has no note.
 
     Args:
-        uuid: The GPU's.
+        uuid: The GPU's UUID.
     """
 
     def __init__(self, uuid: str) -> None:

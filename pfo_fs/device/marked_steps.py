@@ -1,4 +1,4 @@
-"""Puts the marks that training writes together into steps: which instructions ran, and from when to when. Pure."""
+"""Puts the marks that training writes together into steps: which instructions ran, and from when to when."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class EndedStep(NamedTuple):
     """A step whose marks are complete, and whose energy may not be known yet.
 
     Attributes:
-        step: Its number.
-        number: Of the schedule that was in force; `shared_page.NO_NUMBER` if training has not marked any yet.
-        begin_ns, end_ns: From when to when it ran, in monotonic ns.
-        last_end_ns: When its last instruction ended.
-        usable: Whether it ran as scheduled and its instructions were marked.
-        instructions: (place in the name table, begin in ns, end in ns), by end.
+        step: The step's number.
+        number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has not marked any yet.
+        begin_ns, end_ns: When the step began and ended, in monotonic ns.
+        last_end_ns: When the step's last instruction ended.
+        usable: Whether the step ran as scheduled and its instructions were marked.
+        instructions: (place in the name table, begin in ns, end in ns), ordered by end.
     """
 
     step: int
@@ -38,7 +38,7 @@ class MarkedSteps:
     """Collects the steps of one rank from its marks.
 
     Attributes:
-        ended: Complete steps, oldest first; the reader takes them out.
+        ended: Complete steps, oldest first; the reader removes them.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class MarkedSteps:
         self._instructions: list[tuple[int, int, int]] = []
 
     def take(self, marks: list[tuple[int, int]]) -> Iterator[None]:
-        """Takes the next marks, (first word, code) each.
+        """Adds the next marks, (first word, code) each.
 
         Yields:
             None every 32 marks, so that the caller can do more urgent work.

@@ -1,7 +1,7 @@
 """The measuring half of the clock process: reads the energy counter and the marks, and reports what follows from them.
 
-Setting clocks comes first: a reading is made only when the last one is old enough, the arithmetic stops every few
-marks to apply a new clock, and an error ends the measuring but not the setting of clocks.
+Setting clocks has priority: a reading is made only when the last one is old enough, the arithmetic stops every few
+marks to apply a new clock, and after an error measuring stops but clocks are still set.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _READING_SHARE = 20
 _SOON_NS = 5_000_000
 """After a change of the clock, energy is read if the last reading is older than this."""
 _MANY_MARKS = 2048
-"""With more unread marks than this, the next look comes ten times as early."""
+"""With more unread marks than this, the pause before the next reading is a tenth."""
 
 
 class Measuring:
-    """Looks at the energy counter and at the marks whenever `next_look_ns` has come.
+    """Reads the energy counter and the marks whenever `next_look_ns` has come.
 
     Args:
         gpu: The GPU whose energy is read.
         words: The page that is shared with training.
         meter: Turns marks and readings into times and energies.
-        setter: Sets the clocks; asked to apply a new one between two pieces of arithmetic.
-        reporter: Takes results and progress.
+        setter: Sets the clocks, also between two pieces of arithmetic.
+        reporter: Sends results and progress to the helper.
 
     Attributes:
-        next_look_ns: The monotonic time at which the next look is due.
+        next_look_ns: The monotonic time at which the next reading is due.
     """
 
     def __init__(self, gpu: Gpu, words: memoryview, meter: StepMeter, setter: ClockSetter, reporter: Reporter) -> None:
@@ -58,16 +58,16 @@ class Measuring:
         self.next_look_ns = 0
 
     def clock_changed(self) -> None:
-        """Has energy read soon: power changes with the clock, so the energy curve has a corner here."""
+        """Makes a reading due now: power changes with the clock, so the energy curve has a corner here."""
         if self._words[shared_page.MEASURING] and time.monotonic_ns() - self._meter.curve.last_ns() > _SOON_NS:
             self.next_look_ns = 0
 
     def look(self, now_ns: int, *, everything: bool = False) -> None:
-        """Measures and reports; an error ends the measuring, and clocks are set all the same.
+        """Measures and reports; after an error measuring stops, but clocks are still set.
 
         Args:
             now_ns: The monotonic time.
-            everything: Read all marks and settle all steps: training has stopped writing.
+            everything: Read all marks and compute all steps, since training has stopped writing.
         """
         try:
             if self._works:
@@ -128,9 +128,9 @@ class Measuring:
         self._words[shared_page.MEASURED_NUMBER] = self._meter.done_number
 
     def _throttled(self, now_ns: int) -> str:
-        """Returns what holds the clocks back, asked every two seconds."""
+        """Returns what holds the clocks back; asks the GPU every two seconds."""
         if now_ns >= self._ask_at_ns:
             self._ask_at_ns = now_ns + _ASK_EVERY_NS
-            with suppress(Exception):  # an old driver may not know; slow steps show it too
+            with suppress(Exception):  # an old driver may not support it; slow steps show the same
                 self._why_throttled = self._gpu.throttled()
         return self._why_throttled

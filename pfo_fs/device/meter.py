@@ -1,9 +1,9 @@
-"""From marks and readings of an energy counter to time and energy of steps and instructions. Pure: no clock, no GPU.
+"""Computes time and energy of steps and instructions from marks and readings of an energy counter.
 
 Energy counters of GPUs tick every 20 to 100 ms, and reading one takes time, so instructions are shorter than the time
 between two readings. The energy of an instruction is interpolated linearly between readings: within a tick, energy is
-divided in proportion to time. This mixes the powers of instructions that share a tick; `power.py` separates them by a
-fit over many ticks, and gives the standard error of each.
+divided in proportion to time. This mixes the powers of instructions that share a tick; `instruction_power.py`
+separates them by a fit over many ticks, and gives the standard error of each.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Names(Protocol):
 
 
 class Step(NamedTuple):
-    """One complete step; seconds and joules.
+    """One complete step.
 
     Attributes:
-        step: The step.
-        number: Of the schedule that was in force.
-        time_s: From its begin to its end.
-        energy_j: Over that time.
-        span_s: From its begin to the end of its last instruction: without the work after it, such as the optimizer.
-        times: Duration of each instruction, by name, in the order of their begins.
+        step: The step's number.
+        number: The number of the schedule in force.
+        time_s: Time from the step's begin to its end.
+        energy_j: Energy over that time.
+        span_s: Time from the step's begin to the end of its last instruction, without later work of the optimizer.
+        times: Duration of each instruction in seconds, by name, in the order of their begins.
         energies: The same in joules.
     """
 
@@ -82,7 +82,7 @@ def _shorts(values: list[float]) -> list[float]:
 
 
 class StepMeter:
-    """Takes the marks, and collects `profile_steps` of them for each schedule number.
+    """Computes steps from marks, and collects `profile_steps` of them for each schedule number.
 
     The first complete step after a change of the schedule is left out: caches are cold, and clocks may still change.
 
@@ -94,7 +94,7 @@ class StepMeter:
         curve: The energy curve; the caller adds the readings.
         last_step: The last complete step; None before the first.
         done_number: The schedule number whose result was the last to be complete.
-        pace: (step, number, span in s) of the last complete steps; the reader takes them out.
+        pace: (step, number, span in s) of the last complete steps; the reader removes them.
     """
 
     def __init__(self, profile_steps: int, names: Names) -> None:
@@ -115,11 +115,11 @@ class StepMeter:
         self._powers.clock_set(t_ns, mhz)
 
     def take(self, marks: list[tuple[int, int]], *, everything: bool = False) -> Iterator[Measured | None]:
-        """Takes marks; computes a step's time and energy once the energy curve covers its end.
+        """Adds marks; computes a step's time and energy once the energy curve covers its end.
 
         Args:
             marks: The next marks.
-            everything: Settle all steps, since no further readings will come.
+            everything: Compute all steps, since no further readings will come.
 
         Yields:
             Finished results, and None in between, so that the caller can do more urgent work than arithmetic.

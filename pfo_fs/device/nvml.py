@@ -16,7 +16,7 @@ _PERMISSION = (
     "help: it permits application clocks only. Training goes on at the default clocks"
 )
 
-# NVML's error code -> (our error, its meaning). Any other code becomes a DeviceError with NVML's own text.
+# NVML's error code -> (error of this package, its meaning). Any other code becomes a DeviceError with NVML's own text.
 _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
     1: (DeviceError, "NVML is not initialized"),
     2: (DeviceError, "NVML says that the value is invalid"),
@@ -75,10 +75,10 @@ def _text(value: str | bytes) -> str:
 
 
 class NvmlGpu:
-    """A whole NVIDIA GPU.
+    """A whole NVIDIA GPU, not a MIG slice (a part of a GPU).
 
     Args:
-        uuid: As `nvidia-smi -L` prints it, `GPU-...`.
+        uuid: The UUID as `nvidia-smi -L` prints it, `GPU-...`.
 
     Raises:
         DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
@@ -135,7 +135,7 @@ class NvmlGpu:
         return sorted((int(mhz) for mhz in clocks), reverse=True)
 
     def why_clocks_stay(self) -> str:
-        """Resets the clocks, which takes the same permission as locking them; returns why that failed, or ''."""
+        """Resets the clocks, which needs the same permission as locking them; returns why that failed, or ''."""
         try:
             self.reset_clocks()
         except DeviceError as error:
@@ -146,7 +146,7 @@ class NvmlGpu:
         """Locks the graphics clock at `mhz`.
 
         Raises:
-            DevicePermissionError: This user may not.
+            DevicePermissionError: This user may not lock clocks.
             DeviceError: The driver refuses.
         """
         _call(f"locking {self.uuid} at {mhz} MHz", self._nvml.nvmlDeviceSetGpuLockedClocks, self._handle, mhz, mhz)
@@ -156,7 +156,7 @@ class NvmlGpu:
         _call(f"unlocking the clocks of {self.uuid}", self._nvml.nvmlDeviceResetGpuLockedClocks, self._handle)
 
     def power_limit_range_w(self) -> tuple[float, float]:
-        """Returns the lowest and the highest power limit that the board takes, in watts."""
+        """Returns the lowest and the highest power limit that the board accepts, in watts."""
         lowest_mw, highest_mw = _call(
             f"reading the range of power limits of {self.uuid}",
             self._nvml.nvmlDeviceGetPowerManagementLimitConstraints,
@@ -173,16 +173,16 @@ class NvmlGpu:
         """Sets the power limit, in watts.
 
         Raises:
-            DevicePermissionError: This user may not.
+            DevicePermissionError: This user may not set power limits.
             DeviceError: The driver refuses.
         """
         what = f"setting a power limit of {limit_w:g} W on {self.uuid}"
         _call(what, self._nvml.nvmlDeviceSetPowerManagementLimit, self._handle, round(limit_w * 1000))
 
     def energy_j(self) -> float:
-        """Returns the GPU's energy counter in joules; without one, its power integrated over the calls of this."""
+        """Returns the GPU's energy counter in joules; without one, the integral of the power read at each call."""
         if self._has_counter:
-            self._last_j = max(self._last_j, self._counter_j())  # a reset of the driver sets the counter back
+            self._last_j = max(self._last_j, self._counter_j())  # a reset of the driver resets the counter
             return self._last_j
         power_w = _call("reading the power", self._nvml.nvmlDeviceGetPowerUsage, self._handle) / 1000
         now_s = time.monotonic()
@@ -213,7 +213,7 @@ def uuid_of_visible_device(index: int) -> str:
     """Returns the UUID of CUDA device `index` of this process, found without CUDA.
 
     Follows CUDA_VISIBLE_DEVICES as CUDA does: a list of ordinals and UUIDs (the start of one is enough), cut off at the
-    first entry that names no device.
+    first entry that does not name a device.
 
     Raises:
         DeviceError: No such device is visible, it is a MIG slice, or CUDA's ordinal is ambiguous (GPUs of different

@@ -1,9 +1,9 @@
-"""The power of a GPU while it waits for another one: `pfo-fs profile-p2p`, on two GPUs of one machine.
+"""The power of a GPU while it waits for another one (p2p: peer to peer), for `pfo-fs profile-p2p` on two GPUs.
 
-The second process posts a receive and is left waiting, while the first one sleeps; NCCL's kernel spins on the GPU
-meanwhile, as in a stage that waits for its neighbours. The energy counter of the waiting GPU, over some
-seconds, gives its *blocking power* (Perseus, SOSP'24, section 3.2). `ParetoScheduler` finds the same figure in the
-training itself; this command serves to plan before any training.
+The second process posts a receive and waits, while the first one sleeps; NCCL's kernel spins on the GPU meanwhile, as
+in a stage that waits for its neighbours. The energy counter of the waiting GPU, over some seconds, gives its *blocking
+power* (Perseus, SOSP'24, section 3.2). `ParetoScheduler` measures the same power during training; this command is for
+plans that are made before any training.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = (), *, timeout_s: fl
     """Measures the power of a GPU that waits for another one.
 
     Args:
-        seconds: How long it waits at each clock.
+        seconds: How long the GPU waits at each clock.
         clocks_mhz: Clocks of the waiting GPU, in MHz; none: the driver's default.
-        timeout_s: Give up after so long; two minutes more than it should take if None.
+        timeout_s: Give up after this time; None: two minutes more than the measurement needs.
 
     Returns:
         `gpu` and `rows`, each with `clock_mhz` (0 for the default), `power_w` and `seconds`.
@@ -66,7 +66,7 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = (), *, timeout_s: fl
 
 
 def _measure(given: dict[str, Any]) -> dict[str, Any]:
-    """Both processes: rank 1 waits and measures, rank 0 keeps it waiting."""
+    """Runs in both processes: rank 1 waits and measures, rank 0 keeps it waiting."""
     import torch
     import torch.distributed as dist
 
@@ -85,7 +85,7 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
     rows = []
     problem = ""
     tensor = torch.zeros(1024, device=device)
-    if rank == 0:  # a pair's first message sets up its connection, and waiting for that takes another power
+    if rank == 0:  # the first message sets up the connection, and waiting for that draws another power
         dist.send(tensor, dst=1)
     else:
         dist.recv(tensor, src=0)
@@ -123,7 +123,7 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """One of the two processes."""
+    """Runs one of the two processes."""
     try:
         found = _measure(json.loads(os.environ["PFO_FS_P2P"]))
     except PfoError as error:

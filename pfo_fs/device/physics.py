@@ -1,22 +1,22 @@
-"""How time and power of an instruction follow a GPU's clock: the models behind the simulated GPUs.
+"""Models of how time and power of an instruction follow a GPU's clock, for the simulated GPUs.
 
 With x = clock / highest clock:
 
     time  = time_ref_s * (a / x + 1 - a)                        the part a of an instruction follows the clock
     power = floor_w + linear_w * x + steep_w * max(0, x - knee) ** exponent    above the knee the voltage rises
 
-Above `cap_mhz` the GPU's power limit holds the clock back, whatever clock was set: time and power stay what they are
-there. A lower limit lowers the cap to the clock whose power it is (`within`); the clocks on offer do not matter for
-that, since a GPU at its limit changes between two of them many times a second. No limit goes below the lowest clock.
+Above `cap_mhz` the GPU's power limit holds the clock back, whatever clock was set: time and power stay what they are at
+`cap_mhz`. A lower limit lowers the cap to the clock that draws this power (`within`). The cap may be between two clocks
+on offer, since a GPU at its limit alternates between them many times a second. It is never below the lowest clock.
 
 Coefficients are fitted to the profiles of GPT-3 175B in the artifact of Perseus (SOSP'24; 8 stages, 1 micro-batch, 855
 MHz to the highest clock); below 855 MHz the models extrapolate. Largest error over the rows, in time, power and energy:
 
     A100 SXM   2.8 %   3.8 %   2.9 %    (energy: root mean square 1.1 %)
-    A40        4.8 %   1.6 %   4.2 %    (1.7 %; below 1,020 MHz the measured backward gets faster again, the model not)
+    A40        4.8 %   1.6 %   4.2 %    (1.7 %; below 1,020 MHz the measured backward gets faster, the model's slower)
 
-The A100's profile says 475 W at 1,410 MHz, more than the 400 W that the board is rated at; the artifact says so, and it
-is kept, with power limits of up to 500 W, as some of these boards have. The A40 runs into its 300 W at about 1,440 MHz.
+The A100's profile has 475 W at 1,410 MHz, more than the board's rated 400 W. The model keeps the artifact's value, with
+power limits of up to 500 W, as some of these boards have. The A40 reaches its limit of 300 W at about 1,440 MHz.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class GpuModel(NamedTuple):
 
 
 _LIKE_BACKWARD = {"backward": 1.0, "backward_input": 0.5, "backward_weight": 0.5, "forward_backward": 1.5}
-"""How long an instruction takes, in backwards; all others take as long as a forward."""
+"""Duration of an instruction as a multiple of a backward's; all others take as long as a forward."""
 
 A100 = GpuModel(
     "A100",

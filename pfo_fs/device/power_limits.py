@@ -1,4 +1,4 @@
-"""The clock process's requests from training: power limits, and readings of the energy counter.
+"""Answers training's requests to the clock process about power limits and the energy counter.
 
 Requests come over the socket between the two as lines of JSON, and each is answered by one line. When the trainer ends,
 the clock process sets the limit that was in force before the first request, since the site may have chosen it; a limit
@@ -27,8 +27,8 @@ class PowerLimits:
         {"ask": "give back"}               {}
         {"ask": "energy"}                  {"energy_j"}
 
-    or `{"error": "..."}`, for people. An answer has the "id" of its request. A line without an id is not an answer: it
-    says that no more limits are set, and why.
+    or `{"error": "..."}`, with a text for the log. An answer has the "id" of its request. A line without an id is not
+    an answer: it reports that no more limits are set, and why.
 
     Args:
         gpu: The GPU.
@@ -81,7 +81,7 @@ class PowerLimits:
                 left = None
             in_use = left is not None and left.in_use
             before_w = now_w if left is None else left.before_w
-            # Shows whether this user has the permission; the limit rarely changes by it.
+            # This call fails if this user may not set limits; it rarely changes the limit in force.
             self._gpu.set_power_limit_w(now_w if in_use else before_w)
             if left is not None and not in_use:
                 self._note.remove(left.pid)
@@ -108,7 +108,7 @@ class PowerLimits:
                 self._note.remove()
 
     def refuse(self, reason: str, trainer: socket.socket) -> None:
-        """Restores the limit, sets none from now on, and sends training the reason if it has asked for limits."""
+        """Restores the limit, sets none from now on, and sends the reason if training has requested limits."""
         self.restore()
         if self._before_w is not None and not self._refused:
             _send({"error": reason}, trainer)

@@ -1,9 +1,9 @@
-"""Has the kernel run the clock process as soon as it is woken, also on a machine whose processors are busy.
+"""Makes the kernel run the clock process as soon as it is woken, also on a machine whose processors are busy.
 
 The clock process runs for some 30 us at a time, but a clock that is set late is useless. By default Linux lets the
 process that occupies the processor finish its slice first (measured, 2 cores, 2 other busy processes: 8 to 35 ms until
 a clock is set, 99th percentile). A short slice of its own, and a better nice value, for it and for its session's
-autogroup, bring that to 0.1 to 1 ms. Each step is tried and may be refused: users who may set clocks mostly have the
+autogroup, reduce that to 0.1 to 1 ms. Each step is tried and may be refused: users who may set clocks mostly have the
 permission, and without it clocks are only set later. Real-time scheduling got 0.1 ms, but is not used: with it, a
 driver that hangs would block a whole processor.
 """

@@ -27,7 +27,7 @@ class Reporter:
         rank: Global rank.
         token: The helper accepts only clients that send it.
         gpu_spec: The GPU whose clocks this process controls; empty if it controls none. If this process dies without
-            `released`, the helper puts the clocks back.
+            `released`, the helper resets the clocks.
     """
 
     def __init__(self, address: str | None, rank: int, token: str, gpu_spec: str = "") -> None:
@@ -45,7 +45,7 @@ class Reporter:
         self._reported: tuple[int, str | None, str] = (-1, None, "")
 
     def measured(self, measured: Measured) -> None:
-        """Queues a result, with as many of its iterations as fit into one packet."""
+        """Queues a result; leaves out its later iterations if it does not fit into one packet."""
         steps = measured.steps
         while steps:
             packet = transport.encode(

@@ -1,4 +1,4 @@
-"""The page that the training process and its clock process share: the clock wanted now, and marks of what ran when.
+"""The page that the training process and its clock process share: the clock requested now, and marks of what ran when.
 
 It is anonymous memory (memfd), mapped by both processes and seen as 64-bit words. To ask for a clock, training stores
 one aligned word: it takes no lock, makes no system call and keeps the interpreter lock. Each word has one writer,
@@ -8,9 +8,9 @@ Why not a pipe: measured on 2 cores, a write that wakes the sleeping reader cost
 that gives up the interpreter lock costs it up to 5 ms while other Python threads are busy (99th percentile 16 ms). So
 training rings a doorbell, and only when the clock process sleeps.
 
-Marks are needed only for measuring; the clock process reads them later and is not woken for them. It takes marks only
-up to the `HEAD` that it saw at its previous look: on processors that reorder stores (aarch64) the words of the newest
-marks may arrive after the head.
+Marks are needed only for measuring; the clock process reads them later and is not woken for them. It reads marks only
+up to the `HEAD` of its previous reading: on processors that reorder stores (aarch64) the words of the newest marks may
+arrive after the head.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import os
 # Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
 MAGIC = 0
 TARGET = 8
-"""MHz wanted now; 0 resets the clocks to the default of the driver. Written by training."""
+"""MHz requested now; 0 resets the clocks to the default of the driver. Written by training."""
 HEAD = 9
 """Count of marks written so far. Written by training."""
 MEASURING = 10
@@ -60,11 +60,11 @@ STEP_END = 3
 STRAYED = 1
 """The step did not run as scheduled."""
 UNMARKED = 2
-"""Its instructions have no marks."""
+"""The step's instructions have no marks."""
 BEGIN = 4
 """An instruction begins; the value is its name's place in the name table."""
 END = 5
-"""It ends."""
+"""An instruction ends; the value is as for `BEGIN`."""
 LAST_END = 6
 """Before STEP_END: the first word is when the step's last instruction ended."""
 
@@ -90,7 +90,7 @@ class SharedPage:
 
     @classmethod
     def create(cls) -> SharedPage:
-        """Makes a new page, asking for nothing."""
+        """Makes a new page that requests no clock."""
         fd = os.memfd_create("pfo-fs-page", os.MFD_CLOEXEC)
         os.ftruncate(fd, WORDS * 8)
         os.pwrite(fd, _VERSION.to_bytes(8, "little"), MAGIC * 8)
@@ -112,7 +112,7 @@ class SharedPage:
     # ---- the name table: appended to by training, read by the clock process
 
     def name_id(self, name: str) -> int:
-        """Returns the place of `name` in the table, entering it if it is new; a full table's last entry is shared."""
+        """Returns the place of `name` in the table, adding it if it is new; if the table is full, its last place."""
         place = self._places.get(name)
         if place is not None:
             return place
@@ -147,19 +147,18 @@ class MarkReader:
 
     @property
     def behind(self) -> int:
-        """How many marks the last look has seen and left."""
+        """Number of marks that the last `read` saw and did not return."""
         return self._seen_head - self._tail
 
     def read(self, *, everything: bool = False) -> list[tuple[int, int]] | None:
-        """Returns the marks that were there at the previous look, as (first word, code).
+        """Reads the marks that were there at the previous call.
 
         Args:
-            everything: All marks; only when training has stopped writing.
-
-        At most 2,048 of them, so that it does not take long; the next look gets the rest.
+            everything: Read all marks; only when training has stopped writing.
 
         Returns:
-            None if training was faster than the reader and marks are lost.
+            (first word, code) of at most 2,048 marks, so that the call is short; the next call returns the rest. None
+            if training was faster than the reader and marks are lost.
         """
         words = self._words
         head = words[HEAD]
@@ -177,7 +176,7 @@ class MarkReader:
         flat: list[int] = []
         for first, last in pieces:
             flat += words[RING + 2 * first : RING + 2 * last].tolist()
-        if words[HEAD] - tail >= RING_MARKS:  # training has come round to the marks that were being copied
+        if words[HEAD] - tail >= RING_MARKS:  # training has written over marks while they were copied
             self._tail = self._seen_head = words[HEAD]
             return None
         return list(zip(flat[::2], flat[1::2], strict=True))

@@ -1,7 +1,7 @@
 """A simulated GPU for the demo, the tests and users without hardware: time and power follow the clock (`physics.py`).
 
-The GPU's state is a small file that two processes map. The clock's process writes the clock, the process that computes
-writes its power from now on; the energy at any time follows exactly from that, so the counter needs no updates.
+The GPU's state is a small file that two processes map. The clock process writes the clock; the process that computes
+writes its power from now on. The energy at any time follows exactly from both, so the counter needs no updates.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _State:
         return energy_j + power_w * max(0, busy_ns) / 1e9 + self._idle_w * idle_ns / 1e9
 
     def go_on(self, mark_ns: int, power_w: float, until_ns: int) -> None:
-        """From `mark_ns` on: `power_w` until `until_ns`, blocking power after that."""
+        """Sets the power from `mark_ns` on: `power_w` until `until_ns`, blocking power after that."""
         energy_j = self.energy_at(mark_ns)
         self.words[_VERSION] += 1
         self.words[_MARK_NS], self.words[_UNTIL_NS] = mark_ns, until_ns
@@ -127,11 +127,11 @@ class SimulatedGpu:
     """A simulated GPU as the process that sets its clock sees it (`Gpu`).
 
     Each change of the clock is a line in `<name>.log` beside the state. Closing the GPU removes both files, unless
-    `PFO_FS_SIM_DIR` says where they are. `PFO_FS_SIM_FAULT` makes it fail: `permission`, or `lock:N`
+    `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes it fail: `permission`, or `lock:N`
     for the N-th time that a clock is locked, or `limit:N` for the N-th time that a power limit is set.
 
     Args:
-        name: Letters, digits and `._-`; the process that computes gives the same to `SimulatedKernels`.
+        name: Letters, digits and `._-`; the process that computes passes the same to `SimulatedKernels`.
     """
 
     def __init__(self, name: str) -> None:
@@ -205,8 +205,8 @@ class SimulatedGpu:
         """Sets the power limit, in watts.
 
         Raises:
-            DevicePermissionError: `PFO_FS_SIM_FAULT` says so.
-            DeviceError: It is outside of the range.
+            DevicePermissionError: `PFO_FS_SIM_FAULT` is `permission`.
+            DeviceError: The limit is outside of the range.
         """
         if self._refuses:
             raise DevicePermissionError("simulated: this user may not set power limits")
@@ -227,7 +227,7 @@ class SimulatedGpu:
         Raises:
             DeviceError: This object is closed.
         """
-        # The process that computes sees a change of the clock a little late, and then corrects the power of the past.
+        # The process that computes sees a change of the clock a little late, and then corrects the past energy.
         self._last_j = max(self._last_j, self._in_use().energy_at(time.monotonic_ns()))
         return self._last_j
 
@@ -257,8 +257,8 @@ class SimulatedKernels:
     Args:
         name: The name in the GPU's spec, `simulated:<name>`.
         stages: Stages of the whole pipeline; the last one takes longer.
-        time_scale: How many times faster than a real GPU; energies shrink by the same factor, so that savings stay
-            what they are. `PFO_FS_SIM_TIME_SCALE`, or 1, if None.
+        time_scale: How many times faster than a real GPU; energies shrink by the same factor, so that relative savings
+            stay the same. None: `PFO_FS_SIM_TIME_SCALE`, or 1.
     """
 
     def __init__(self, name: str, *, stages: int = 8, time_scale: float | None = None) -> None:
@@ -281,12 +281,12 @@ class SimulatedKernels:
         return model._replace(time_ref_s=model.time_ref_s / self.time_scale)
 
     def run(self, instruction: str, stage: int = 0, started_ns: int | None = None) -> None:
-        """Sleeps until the instruction is done; changes of the clock in the meantime change when that is.
+        """Sleeps until the instruction is done; a change of the clock in the meantime changes its end.
 
         Args:
             instruction: `forward`, `backward`, ...
-            stage: The stage that it belongs to.
-            started_ns: `time.monotonic_ns()` when it began, if that was earlier; None for now.
+            stage: The stage that the instruction belongs to.
+            started_ns: `time.monotonic_ns()` when the instruction began, if that was earlier; None for now.
         """
         self.start(instruction, stage, started_ns)
         self.finish()

@@ -1,4 +1,4 @@
-"""The training process's side of the helper process: every request has a deadline, nothing in a step waits."""
+"""The training process's connection to its helper: every request has a deadline, and no call in a step waits."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ _recv.restype = ctypes.c_ssize_t
 class HelperClient:
     """A connection to a helper process, which is started if no process listens at its address yet.
 
-    The process that starts a helper opens the address itself and hands it over: it can send at once, and the helper
-    reads that when it is ready. Used by training for the host's helper, and by the power-limit optimizer for its own.
+    The process that starts a helper opens the address itself and passes the open socket to the helper. So it can send
+    at once, and the helper reads when it is ready. Training uses this class for the host's helper, and the power-limit
+    optimizer for a helper of its own.
 
     Args:
         address: The abstract socket address, the same for all ranks of a job on one host.
         shared_dir: The shared directory.
-        token: What tells our helper from a stranger.
+        token: The job's secret; the helper accepts only clients that send it.
         rank: Global rank of this process.
-        settings: For the helper, as environment-independent values.
+        settings: The settings for the helper that are not defaults.
         start_at_once: Whether to start a helper without first waiting for another rank of this host to do so.
-        deadline_s: How long it may take until a helper of another rank listens.
+        deadline_s: The longest time until a helper of another rank listens.
         service: What the helper does, see `process.py`.
 
     Raises:
@@ -95,9 +96,9 @@ class HelperClient:
         return True
 
     def revive(self, joining: list[Message]) -> bool:
-        """Tries once, without waiting, to reach a new helper in place of one that died, and tells it `joining`.
+        """Tries once, without waiting, to reach a new helper in place of a dead one, and sends it `joining`.
 
-        The rank that may start a helper at once starts the new one; the others find it listening at a later try.
+        The rank that may start a helper at once starts the new one; the other ranks connect to it at a later try.
         """
         if self._connect():
             for message in joining:
@@ -111,7 +112,7 @@ class HelperClient:
         """Sends and waits for a reply of class `reply`; only while the optimizer is set up.
 
         Raises:
-            AlreadyClaimed: The helper says that another process has what was asked for.
+            AlreadyClaimed: The helper reports that another process has what this one requests.
             CoordinationError: The helper reports an error, has died, or does not answer in time.
         """
         self.send(message)
@@ -131,7 +132,7 @@ class HelperClient:
             return answer
 
     def wait_for(self, kind: type[Reply], timeout_s: float) -> Reply | messages.Refused | None:
-        """Waits for a message of class `kind` or a refusal; others are kept for `poll`."""
+        """Waits for a message of class `kind` or a refusal; other messages are kept for `poll`."""
         deadline = time.monotonic() + timeout_s
         for position, message in enumerate(self._inbox):
             if isinstance(message, (kind, messages.Refused)):
@@ -169,7 +170,7 @@ class HelperClient:
         return None
 
     def _decode(self, packet: bytes) -> ToTraining | None:
-        """The message in a packet; None, and one warning, if it is not a message within the limits of `messages`."""
+        """Returns the message in a packet; None, and one warning, if it is not within the limits of `messages`."""
         try:
             message: ToTraining = transport.decode(packet, ToTraining)
             return message
@@ -180,7 +181,7 @@ class HelperClient:
             return None
 
     def send(self, message: Message) -> bool:
-        """Sends without waiting; returns whether the message is on its way: not if the helper does not read."""
+        """Sends without waiting; returns whether the message was sent: False if the helper does not read."""
         if self.lost:
             return False
         try:
@@ -193,7 +194,7 @@ class HelperClient:
         return True
 
     def close(self) -> None:
-        """Ends the connection; the helper finishes what it has to write by itself."""
+        """Ends the connection; the helper still writes what it has received."""
         self.lost = True
         with suppress(OSError):
             self._socket.close()
@@ -212,7 +213,7 @@ def _start(address: str, given: dict[str, Any]) -> subprocess.Popen[bytes] | Non
             return None
         raise
     with server:
-        arguments = {**given, "server_fd": server.fileno(), "path": sys.path}  # where a user's own scheduler may be
-        # Its log records come as messages; a helper that a hung mount holds must not keep a launcher's pipes open.
+        arguments = {**given, "server_fd": server.fileno(), "path": sys.path}  # a user's own scheduler may be there
+        # The helper sends its log records as messages: if a mount hangs, it must not keep a launcher's pipes open.
         process = start_process("pfo_fs.helper.process", arguments, pass_fds=(server.fileno(),), keep_stderr=False)
     return process

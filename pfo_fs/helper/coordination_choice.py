@@ -1,4 +1,4 @@
-"""Who schedules a new job: a daemon that lives and claims it, or the job's own rank 0."""
+"""Decides which process schedules a new job: a running daemon that claims it, or the helper of the job's rank 0."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pfo_fs.helper.operations import AskWhoSchedules, ClaimForRank0, WhoSchedule
 Mode = Literal["auto", "daemon", "local"]
 
 _SHORTEST_SILENCE_S, _LONGEST_SILENCE_S = 3.0, 5.0
-"""A daemon whose heartbeat stands still for three of its intervals, within these bounds, is taken for dead.
+"""A daemon counts as dead if its heartbeat does not change for three of its intervals, within these bounds.
 
-It is written once a second, and later than that on a busy machine.
+The daemon writes the heartbeat once a second, and later than that on a busy machine.
 """
 _BUSY_DAEMON_S = 5.0
-"""A daemon that lives and has not claimed the job after this long will do so later: the ranks do not wait."""
+"""If a running daemon has not claimed the job after this time, it will do so later, and the ranks do not wait."""
 
 
 class CoordinationChoice:
     """The choice for one job; ends with `chosen`.
 
     Args:
-        mode: What the job asks for; `auto`: a daemon if one lives.
+        mode: The mode that the job requests; `auto`: a daemon if one runs.
         now_s: Monotonic time.
 
     Attributes:
         chosen: `daemon` or `local`, once that is known.
-        warning: What people should know about the choice; empty for nothing.
+        warning: Text for the log about the choice; may be empty.
     """
 
     def __init__(self, mode: Mode, now_s: float) -> None:
@@ -40,13 +40,13 @@ class CoordinationChoice:
         self._moves = 0
 
     def first_question(self) -> AskWhoSchedules | None:
-        """What to ask the directory first; None if the choice is made."""
+        """Returns the first question to the directory; None if the choice is made."""
         if self.chosen is not None:
             return None
         return AskWhoSchedules()
 
     def learn(self, found: WhoSchedules, now_s: float) -> AskWhoSchedules | ClaimForRank0 | None:
-        """Takes what the directory says; returns the next question, or None if the choice is made."""
+        """Uses the directory's answer; returns the next question, or None if the choice is made."""
         daemon = found.daemon
         if found.site.daemon_only:
             why = found.site.problem or "site.yaml allows only a daemon to schedule"
@@ -54,7 +54,7 @@ class CoordinationChoice:
             self.chosen = "daemon"
             return None
         if self._mode == "local" or found.claimed or daemon is None or daemon.stopped:
-            return ClaimForRank0()  # says who has the claim, if rank 0 does not get it
+            return ClaimForRank0()  # if rank 0 does not get the claim, the result says who has it
         heartbeat = daemon.generation, daemon.counter
         if heartbeat != self._heartbeat:
             self._moves += self._heartbeat is not None
@@ -64,11 +64,11 @@ class CoordinationChoice:
             self.warning = f"the daemon on {daemon.host} does not answer; rank 0 schedules this job itself"
             return ClaimForRank0()
         if self._moves and now_s - self._since_s > _BUSY_DAEMON_S:
-            self.warning = f"the daemon on {daemon.host} lives but is busy; default clocks until it claims this job"
+            self.warning = f"the daemon on {daemon.host} runs but is busy; default clocks until it claims this job"
             self.chosen = "daemon"
             return None
         return AskWhoSchedules()
 
     def claimed_by(self, kind: str) -> None:
-        """The claim is settled."""
+        """Notes which kind of process has the claim."""
         self.chosen = "daemon" if kind == "daemon" else "local"

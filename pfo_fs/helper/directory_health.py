@@ -1,4 +1,4 @@
-"""Whether the shared directory answers, and takes what is written, as a host's helper sees it."""
+"""Notes whether a host's helper can read and write the shared directory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pfo_fs.errors import RecordError, StoreError
 log = logging.getLogger("pfo_fs.helper")
 
 FALLBACK_AFTER_S = 600.0
-"""A directory that has not answered for this long, failing or hanging, is lost: ranks go to default clocks."""
+"""If all reads have failed or one call has hung for this time, the directory is lost: ranks go to default clocks."""
 _CALM_S = 10.0
-"""A directory is in order again when nothing has failed for this long: a full disk takes some writes and not others."""
+"""A directory counts as working again after this time without an error: on a full disk, some writes still succeed."""
 
 Way: TypeAlias = Literal["read", "write"]
 
@@ -23,11 +23,11 @@ Way: TypeAlias = Literal["read", "write"]
 class DirectoryHealth:
     """Follows the calls on the directory: those that fail, those that succeed, and one that hangs.
 
-    Logs once when the directory stops answering or taking what is written, and once when it does so again. It may do
-    one and not the other, as on a full disk.
+    Logs once when the directory cannot be read or written any more, and once when it can again. Reading may work where
+    writing does not, as on a full disk.
 
     Args:
-        monotonic: The clock.
+        monotonic: Returns the time, in seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -39,15 +39,15 @@ class DirectoryHealth:
 
     @property
     def error(self) -> str:
-        """What is wrong now, for people; empty if nothing is."""
+        """Text for the status about what is wrong now; empty if nothing is."""
         return "; ".join(self._errors.values())
 
     def started(self) -> None:
-        """A call was handed to the worker, which does one after the other."""
+        """Notes a call that was given to the worker, which makes one call after the other."""
         self._unfinished_since.append(self._monotonic())
 
     def finished(self) -> None:
-        """The oldest of the calls that have started is over, whether it failed or not."""
+        """Notes that the oldest call that has started is over, whether it failed or not."""
         if self._unfinished_since:
             self._unfinished_since.popleft()
 
@@ -57,33 +57,33 @@ class DirectoryHealth:
         return not self._unfinished_since
 
     def failed(self, way: Way, error: StoreError | RecordError) -> None:
-        """A call has failed."""
+        """Notes that a call has failed."""
         now = self._monotonic()
         if way not in self._errors:
-            what = "does not answer" if way == "read" else "takes nothing"
-            log.warning("the shared directory %s; training goes on with what it has: %s", what, error.args[-1])
+            what = "does not answer" if way == "read" else "cannot be written"
+            log.warning("the shared directory %s; training goes on with its present schedule: %s", what, error.args[-1])
         if way == "read" and self._unread_since is None:
             self._unread_since = now
         self._failed_at[way] = now
         self._errors[way] = str(error.args[-1])
 
     def succeeded(self, way: Way) -> None:
-        """A call has succeeded."""
+        """Notes that a call has succeeded."""
         if way == "read":
             self._unread_since = None
         if way in self._errors and self._monotonic() - self._failed_at[way] >= _CALM_S:
             del self._errors[way]
-            log.warning("the shared directory %s again", "answers" if way == "read" else "takes what is written")
+            log.warning("the shared directory %s again", "answers" if way == "read" else "can be written")
 
     def unread_s(self) -> float:
-        """For how long every read has failed, in s."""
+        """Returns for how long every read has failed, in s."""
         return 0.0 if self._unread_since is None else self._monotonic() - self._unread_since
 
     def hangs_s(self) -> float:
-        """For how long the oldest call that is under way has taken, in s."""
+        """Returns for how long the oldest unfinished call has been under way, in s."""
         return self._monotonic() - self._unfinished_since[0] if self._unfinished_since else 0.0
 
     @property
     def is_lost(self) -> bool:
-        """Whether the directory has not answered for so long that ranks must go to default clocks."""
+        """Whether the directory has not answered for `FALLBACK_AFTER_S`, so that ranks must go to default clocks."""
         return max(self.unread_s(), self.hangs_s()) > FALLBACK_AFTER_S

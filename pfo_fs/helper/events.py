@@ -1,4 +1,4 @@
-"""What happens to a helper (events), and what its state wants done about it (actions)."""
+"""What happens to a helper (events), and what its state decides to do (actions)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pfo_fs.models import RankInfo
 
 @dataclass(frozen=True)
 class MessageArrived:
-    """A connection said something; `client` numbers connections."""
+    """A message came from a connection; `client` is the connection's number."""
 
     client: int
     message: ToHelper
@@ -31,7 +31,7 @@ class ClientGone:
 
 @dataclass(frozen=True)
 class OperationDone:
-    """The worker has carried an operation out, or it failed."""
+    """The worker has carried an operation out; `error` is set if it failed."""
 
     operation: Operation | PowerLimitOperation
     result: Result | PowerLimitResult = None
@@ -47,7 +47,7 @@ class PlanPublished:
 
 @dataclass(frozen=True)
 class CoordinatorAlive:
-    """The coordinator in this process has looked; the schedule in force is leased for `lease_s`, 0 for ever."""
+    """The coordinator in this process has polled; ranks may follow the schedule in force for `lease_s`, 0 for ever."""
 
     lease_s: float
 
@@ -67,7 +67,7 @@ class Terminated:
 
 @dataclass(frozen=True)
 class TimePassed:
-    """No more than the time that `handle` is given."""
+    """Nothing but time has passed."""
 
 
 Event: TypeAlias = (
@@ -79,7 +79,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True)
 class Send:
-    """Send to a connection without waiting; it misses the message if it does not read."""
+    """Send to a connection without waiting; a client that does not read misses the message."""
 
     client: int
     message: Message
@@ -94,9 +94,9 @@ class HangUp:
 
 @dataclass(frozen=True)
 class Run:
-    """Have the worker carry an operation out, after those that it was given before.
+    """Have the worker carry an operation out, after earlier ones.
 
-    The state and the operations object of a helper belong together and agree on what an operation is.
+    The types of operations are those that the helper's state and its operations object have in common.
     """
 
     operation: Any
@@ -111,7 +111,7 @@ class StartCoordinator:
 
 @dataclass(frozen=True)
 class TellCoordinator:
-    """Rank 0 follows schedule `number` from `step` on."""
+    """Tell the coordinator that rank 0 follows schedule `number` from `step` on."""
 
     number: int
     step: int
@@ -119,14 +119,14 @@ class TellCoordinator:
 
 @dataclass(frozen=True)
 class ResetClocks:
-    """The clock process of this GPU has died together with its training process: put its clocks back."""
+    """Reset the clocks of this GPU: its clock process has died."""
 
     gpu_spec: str
 
 
 @dataclass(frozen=True)
 class Stop:
-    """There is nothing left to do."""
+    """End the helper: there is nothing left to do."""
 
 
 Action: TypeAlias = Send | HangUp | Run | StartCoordinator | TellCoordinator | ResetClocks | Stop

@@ -1,4 +1,4 @@
-"""When it is worth writing down how long a pipeline's iterations take: at once when that changes, else seldom."""
+"""Decides when to write the iteration times of a pipeline: at once when they change, otherwise rarely."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _KEPT = 16
 _CHANGED = 0.01
 """Relative: an iteration this much longer or shorter than the last one written is written at once."""
 _QUIET = 15
-"""While nothing changes, one record in so many times the shortest interval."""
+"""While nothing changes, a record is written after this many times the shortest interval."""
 _CONFIRMATIONS = 3
-"""Records that follow a change as soon as there are new iterations: the coordinator believes what it sees repeated."""
+"""This many records follow a change, as soon as there are new iterations: the coordinator waits for a confirmation."""
 
 TimedStep = tuple[int, int, float]
 """(step, schedule number, s until the rank's last instruction had ended)."""
@@ -21,7 +21,7 @@ class IterationTimeLog:
     """The last iterations of one rank, and what has been written of them.
 
     Args:
-        interval_s: Never write more often than this.
+        interval_s: The shortest time between two records.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -33,12 +33,12 @@ class IterationTimeLog:
         self._confirmations = 0
 
     def add(self, steps: Sequence[TimedStep], throttled: str) -> None:
-        """Adds iterations that have ended since."""
+        """Adds iterations that have ended since the last call."""
         self.steps = [*self.steps, *steps][-_KEPT:]
         self.throttled = throttled
 
     def due(self, now: float) -> bool:
-        """Whether to write a record now (monotonic s): something changed lately, or the last one is long ago."""
+        """Returns whether to write a record now (monotonic s): after a change, or long after the last record."""
         since_s = now - self._written_at
         if since_s < self._interval_s or (not self.steps and self.throttled == (self._written or (0, 0, ""))[2]):
             return False
@@ -56,7 +56,7 @@ class IterationTimeLog:
         return newest_number != number or abs(newest_s - span_s) > _CHANGED * span_s
 
     def written(self, now: float) -> None:
-        """Notes that it was written."""
+        """Notes that a record was written."""
         is_change = self._written is not None and self._has_changed()
         self._confirmations = _CONFIRMATIONS if is_change else max(0, self._confirmations - 1)
         self._written_at = now
@@ -64,5 +64,5 @@ class IterationTimeLog:
         self._written = number, span_s, self.throttled
 
     def not_written(self) -> None:
-        """The record could not be written: the next one is due after the shortest interval."""
+        """Notes that a record could not be written: the next one is due after the shortest interval."""
         self._written = None

@@ -1,6 +1,6 @@
 """Schedules a job in the helper of rank 0, where no daemon does: a coordinator in a thread of its own.
 
-Planning takes seconds; in this thread it keeps neither messages nor records of the ranks waiting.
+Planning takes seconds; in a thread of its own it does not delay the ranks' messages and records.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class CoordinatorThread:
     """Runs one coordinator after the other: a new one when all ranks are known.
 
     Args:
-        operations: Knows the job's folder.
-        settings: What to schedule with.
-        post: Takes events for the helper's state.
+        operations: Gives the job's folder.
+        settings: The settings of the scheduler.
+        post: Sends events to the helper's state.
     """
 
     def __init__(self, operations: DirectoryOperations, settings: PFOSettings, post: Callable[[e.Event], None]) -> None:
@@ -46,16 +46,16 @@ class CoordinatorThread:
             self._thread.start()
 
     def applied(self, number: int, step: int) -> None:
-        """Rank 0 follows schedule `number` from `step` on."""
+        """Notes that rank 0 follows schedule `number` from `step` on."""
         self._inbox.put(e.TellCoordinator(number, step))
 
     def stop(self) -> None:
-        """Ends the thread when it has finished what it does."""
+        """Ends the thread after its present action."""
         self._inbox.put(None)
 
     def _run(self) -> None:
         coordinator: Coordinator | None = None
-        applied: e.TellCoordinator | None = None  # a new coordinator may not know this number until it has looked
+        applied: e.TellCoordinator | None = None  # a new coordinator may know this number only after its first poll
         pause_s = _LONGEST_PAUSE_S
         while True:
             try:

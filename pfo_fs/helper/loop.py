@@ -2,8 +2,9 @@
 
 The same loop serves the host's helper and the helper of a power-limit optimizer.
 
-A file system that hangs holds the worker, never the sockets and timers: training is still served, and goes to default
-clocks when the directory has not answered for long. A thread that hangs is left behind when the process ends.
+A file system that hangs blocks the worker, but not the sockets and timers: training is still served, and goes to
+default clocks when the directory has not answered for a long time. A thread that hangs does not stop the process from
+ending.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ from pfo_fs.ipc import transport
 log = logging.getLogger("pfo_fs.helper")
 
 _LAST_WRITES_WITHIN_S = 600.0
-"""How long the helper outlives its clients for what it still has to write."""
+"""The helper runs for at most this time after its last client, to write what it still has."""
 
 
 class State(Protocol):
-    """Decides what happens; pure, see `state.py` and `power_limit_state.py`."""
+    """Decides what to do, without input or output; see `state.py` and `power_limit_state.py`."""
 
     @property
     def is_idle(self) -> bool:
         """Whether no operation is needed any more."""
 
     def first_actions(self) -> list[e.Action]:
-        """What to do before anything has happened."""
+        """Returns what to do before the first event."""
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        """Takes an event; returns what to do, in this order."""
+        """Handles an event; returns what to do, in this order."""
 
     def next_wake_s(self) -> float:
-        """When `handle(TimePassed())` is due even if nothing happens."""
+        """Returns when `handle(TimePassed())` is due if no other event comes first."""
 
 
 class Operations(Protocol):
-    """Carries out what `events.Run` holds, in the worker's thread."""
+    """Carries out the operations of `events.Run`, in the worker's thread."""
 
     def execute(self, operation: Any) -> Any:
         """Carries one operation out; may block, and may raise a `PfoError`."""
@@ -67,10 +68,11 @@ class HelperLoop:
     """See the module's docstring.
 
     Args:
-        state: Decides.
-        operations: The files.
-        coordinator: For jobs without a daemon; it posts its events with `post`. None: the state never asks for one.
-        reset_clocks: Puts the clocks of a GPU back, without waiting. None: the state never asks for that.
+        state: Decides what to do.
+        operations: Reads and writes the files.
+        coordinator: Makes the coordinator of a job without a daemon, which posts events by its argument. None: the
+            state never starts one.
+        reset_clocks: Resets the clocks of a GPU, without waiting. None: the state never requests that.
     """
 
     def __init__(
@@ -92,13 +94,13 @@ class HelperLoop:
         self._stop_by_s: float | None = None
 
     def post(self, event: e.Event) -> None:
-        """Hands an event to the main thread; from any thread."""
+        """Gives an event to the main thread; any thread may call this."""
         self._events.put(event)
-        with suppress(BlockingIOError):  # then enough bytes are there to wake it
+        with suppress(BlockingIOError):  # a full pipe wakes the main thread anyway
             os.write(self._wake_writer, b"x")
 
     def serve(self, server: socket.socket) -> None:
-        """Serves until the last client has gone and the directory has what it will get, or does not answer."""
+        """Serves until the last client has gone and all is written, or the directory does not answer."""
         server.setblocking(False)
         self._selector.register(server, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._take_posted)

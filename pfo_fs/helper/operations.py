@@ -1,4 +1,4 @@
-"""What the host's helper does on the shared directory: each operation is data, and one class carries them out.
+"""The host helper's operations on the shared directory: each operation is data, and one class carries them out.
 
 The helper's state decides which operations are needed and never blocks; they run in a worker thread, which may hang
 with the file system.
@@ -35,7 +35,7 @@ class CreateJob:
 
 @dataclass(frozen=True)
 class CreatedJob:
-    """A new job, and the id of the directory that it lies in."""
+    """A new job, and the id of its directory."""
 
     job_id: str
     directory_id: str
@@ -43,14 +43,14 @@ class CreatedJob:
 
 @dataclass(frozen=True)
 class AskWhoSchedules:
-    """Look, after a pause, whether a daemon has claimed the job, and whether one lives; result: `WhoSchedules`."""
+    """Read, after a pause, whether a daemon has claimed the job, and whether one runs; result: `WhoSchedules`."""
 
     pause_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class WhoSchedules:
-    """What the directory says about who schedules the job."""
+    """What the directory says about the process that schedules the job."""
 
     claimed: bool
     daemon: bodies.DaemonBody | None
@@ -126,11 +126,11 @@ Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | No
 
 
 class DirectoryOperations:
-    """Carries operations out, one after the other; every call may block for as long as the file system likes.
+    """Carries operations out, one after the other; every call may block for as long as the file system does.
 
     Args:
         root: The shared directory.
-        writer: Who writes, for people: `node17:4242`.
+        writer: The name of this process in its records: `node17:4242`.
         default_scheduler: The policy that schedules the job if neither the job nor a daemon names one.
     """
 
@@ -146,7 +146,7 @@ class DirectoryOperations:
         """The shared directory, which is not made here.
 
         Raises:
-            StoreError: It cannot be used.
+            StoreError: The directory cannot be used.
         """
         if self._shared is None:
             self._shared = SharedDirectory(Files(self._root), self._writer)
@@ -164,7 +164,7 @@ class DirectoryOperations:
         return self._folder
 
     def another_view(self) -> JobFolder:
-        """The job's folder once more, for use in another thread."""
+        """Returns another object for the job's folder, for use in another thread."""
         folder = SharedDirectory(self.shared.files, self._writer).job(self.folder.job_id)
         folder.attempt = self.folder.attempt
         return folder
@@ -174,7 +174,7 @@ class DirectoryOperations:
 
         Raises:
             StoreError: The file system refuses, or gives no stable answer.
-            RecordError: What lies there is not a valid record.
+            RecordError: A file is not a valid record.
             ValueError: There is no job yet.
         """
         match operation:
@@ -227,7 +227,7 @@ class DirectoryOperations:
         return CreatedJob(self._folder.job_id, self.shared.directory_id())
 
     def _scheduler_of_daemon(self, coordination: str) -> str:
-        """The name of the policy that will schedule the job, as far as it is known: part of the job's id."""
+        """Returns the name of the policy that will probably schedule the job; it becomes part of the job's id."""
         if coordination != "local":
             try:
                 daemon = self.shared.read_daemon()
@@ -252,10 +252,10 @@ class DirectoryOperations:
 
 
 def new_schedule(number: int, start_step: int, schedules: Sequence[FrequencySchedule], steps: int = 0) -> NewSchedule:
-    """What ranks are told of a new schedule: each different plan once."""
+    """Returns the message to ranks about a new schedule, with each different plan once."""
     plans: list[RankPlan] = []
     places: dict[str, int] = {}
-    shared: dict[tuple[int, int], int] = {}  # ranks of a stage share their lists: these need not be compared again
+    shared: dict[tuple[int, int], int] = {}  # ranks of a stage share their lists, which are compared once
     ranks: dict[int, int] = {}
     for schedule in schedules:
         lists = id(schedule.frequencies), id(schedule.stages)

@@ -1,4 +1,4 @@
-"""What the helper of a power-limit optimizer does on files: each operation is data, and one class carries them out.
+"""The file operations of a power-limit optimizer's helper: each operation is data, and one class carries them out.
 
 `power_limit_state.py` decides which operations are needed and never blocks; they run in a worker thread, which may
 hang with the file system.
@@ -36,7 +36,7 @@ class ReadProfile:
 
 @dataclass(frozen=True)
 class WriteProfile:
-    """Put the profile in place, complete or not at all."""
+    """Write the profile, complete or not at all."""
 
     path: str
     content: bytes
@@ -53,7 +53,7 @@ class OpenFolder:
 
 @dataclass(frozen=True)
 class LookForUpdates:
-    """Read what other jobs have written since the last look; result: `PowerLimitUpdates`."""
+    """Read what other jobs have written since the last call; result: `PowerLimitUpdates`."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ PowerLimitResult: TypeAlias = "bytes | bool | PowerLimitUpdates | PowerLimitChoi
 
 
 class PowerLimitOperations:
-    """Carries operations out, one after the other; every call may block for as long as the file system likes."""
+    """Carries operations out, one after the other; every call may block for as long as the file system does."""
 
     def __init__(self) -> None:
         self._folder: PowerLimitFolder | None = None
@@ -93,7 +93,7 @@ class PowerLimitOperations:
         """Carries one operation out.
 
         Raises:
-            StoreError: The file system refuses, or gives no stable answer; the last argument says why, for people.
+            StoreError: The file system refuses, or gives no stable answer; the last argument is a text for the log.
         """
         match operation:
             case ReadProfile(path):
@@ -132,7 +132,7 @@ def read_file(path: Path, limit: int) -> bytes | None:
     """Returns the first `limit` bytes of a file; None if there is no file.
 
     Raises:
-        OSError: It cannot be read, or is not a plain file.
+        OSError: The file cannot be read, or is not a plain file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO must not wait for a writer
@@ -145,15 +145,15 @@ def read_file(path: Path, limit: int) -> bytes | None:
 
 
 def write_file(path: Path, content: bytes, *, replace: bool) -> None:
-    """Puts a file in place, complete or not at all.
+    """Writes a file, complete or not at all.
 
     Args:
         path: The file.
         content: Its bytes.
-        replace: Whether it may take the place of a file that is there.
+        replace: Whether to replace a file that is there.
 
     Raises:
-        OSError: It cannot be written, or a file is there that must not be replaced; what was there stays.
+        OSError: The file cannot be written, or a file is there that must not be replaced; the old file stays.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:

@@ -1,8 +1,8 @@
 """The helper of a power-limit optimizer as a state machine: events in, actions out, no clock, no socket and no file.
 
-It reads the profile and opens the shared directory when training asks for that, then looks for what other jobs write,
-and writes what training tells it. `loop.py` runs it in the helper process. It gives the worker one operation at a time;
-a mount that hangs holds the worker, and what training sends meanwhile waits here.
+It reads the profile and opens the shared directory when training requests that, then polls for what other jobs write,
+and writes what training sends. `loop.py` runs it in the helper process. It gives the worker one operation at a time; if
+a mount hangs, it blocks the worker, and what training sends meanwhile waits here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pfo_fs.ipc import messages as m
 from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitMeasurement, PowerLimitUpdates
 
 PART_BYTES = 100_000
-"""Of a profile in one message; a packet takes that, however little it can be compressed."""
+"""Bytes of a profile in one message; they fit into a packet even if they cannot be compressed."""
 MAX_WAITING = 1000
-"""Operations that wait for the worker; the helper drops further ones, and says so."""
+"""At most this many operations wait for the worker; the helper drops further ones, and reports that."""
 _PER_MESSAGE = 500
 _LOCAL_INTERVAL_S = 0.5
 _REMOTE_INTERVAL_S = 2.0
@@ -34,20 +34,20 @@ class PowerLimitState:
     """See the module's docstring.
 
     Args:
-        token: What a client must say first.
+        token: The job's secret, which a client must send first.
         now_s: Monotonic time.
     """
 
     def __init__(self, token: str, *, now_s: float) -> None:
         self._token = token
         self._now_s = self._started_s = now_s
-        self._clients: dict[int, bool] = {}  # whether it has said goodbye
+        self._clients: dict[int, bool] = {}  # whether it has sent `Goodbye`
         self._had_clients = False
         self._waiting: deque[op.PowerLimitOperation] = deque()
         self._running: op.PowerLimitOperation | None = None
-        self._opened: m.PowerLimitFilesOpened | None = None  # what is known of it so far
+        self._opened: m.PowerLimitFilesOpened | None = None  # the parts that are known so far
         self._profile = b""
-        self._interval_s: float | None = None  # between two looks at the shared directory; None: it is not used
+        self._interval_s: float | None = None  # between two polls of the shared directory; None: it is not used
         self._look_at_s = 0.0
         self._problem = ""
         self._actions: list[e.Action] = []
@@ -56,15 +56,15 @@ class PowerLimitState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything is written that will be written."""
+        """Whether no operation runs or waits."""
         return self._running is None and not self._waiting
 
     def first_actions(self) -> list[e.Action]:
-        """What to do before anything has happened: nothing."""
+        """Returns what to do before the first event: nothing."""
         return []
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        """Takes an event; returns what to do, in this order.
+        """Handles an event; returns what to do, in this order.
 
         Args:
             event: What has happened.
@@ -86,7 +86,7 @@ class PowerLimitState:
         return actions
 
     def next_wake_s(self) -> float:
-        """When `handle(TimePassed())` is due even if nothing happens."""
+        """Returns when `handle(TimePassed())` is due if no other event comes first."""
         latest_s = self._now_s + 5.0
         return min(latest_s, self._look_at_s) if self._looks() and self.is_idle else latest_s
 
@@ -162,7 +162,7 @@ class PowerLimitState:
         if isinstance(operation, op.LookForUpdates):
             self._look_at_s = self._now_s + (self._interval_s or 0.0)
         elif isinstance(operation, (op.AnnounceLimit, op.PublishMeasurement, op.PublishChoice)):
-            self._look_at_s = self._now_s  # training decides again soon: it should know what others have done
+            self._look_at_s = self._now_s  # training decides again soon, and needs what others have done
 
     def _on_failure(self, operation: object, error: PfoError) -> None:
         text = str(error.args[-1])
@@ -197,11 +197,11 @@ class PowerLimitState:
         if self.is_idle:
             for client in [client for client, leaves in self._clients.items() if leaves]:
                 del self._clients[client]
-                self._act(e.HangUp(client))  # training knows by this that everything is written
+                self._act(e.HangUp(client))  # by this training learns that everything is written
         if not self._clients and (self._had_clients or self._now_s - self._started_s > _FIRST_CLIENT_WITHIN_S):
             self._act(e.Stop())
 
-    # ---- telling
+    # ---- messages to training
 
     def _tell_updates(self, updates: PowerLimitUpdates) -> None:
         measured = [
@@ -216,7 +216,7 @@ class PowerLimitState:
             )
 
     def _tell_problem(self, text: str) -> None:
-        """Tells training; not again what it was told last."""
+        """Sends a problem to training, unless it is the same as the last one."""
         if text != self._problem:
             self._problem = text
             self._tell_all(m.FilesProblem(message=text))

@@ -1,9 +1,9 @@
 """The helper process: does all input and output on shared files for training, which never touches them itself.
 
 There are two services. `pipeline` serves all ranks of a job on one host, `power_limit` one power-limit optimizer. A
-hung mount blocks the process that asks it, for as long as it likes, and that must be this process. It lives in a
-session of its own, ends when the last training process that it serves has gone, and is left behind when the mount does
-not let it go. Started by `client.HelperClient`.
+hung mount blocks the process that calls it, for an unlimited time; so that process must be this one and not training.
+`client.HelperClient` starts the helper in a session of its own. The helper ends when the last training process that it
+serves has gone; if a hung mount keeps it from ending, training does not wait for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def power_limit_loop(given: dict[str, Any]) -> HelperLoop:
 
 
 def reset_clocks(gpu_spec: str) -> None:
-    """Starts a process that puts the clocks of a GPU back to their default, and does not wait for it."""
+    """Starts a process that resets the clocks of a GPU to their default, and does not wait for it."""
     start_process(
         "pfo_fs.device.clock_process",
         {"spec": gpu_spec, "reset_only": True, "leave_clocks": False, "power_limit_w": None},
@@ -57,7 +57,7 @@ def reset_clocks(gpu_spec: str) -> None:
 
 
 class _ToTraining(logging.Handler):
-    """Log records go to one training process of this host, which logs them as its own."""
+    """Sends log records to one training process of this host, which logs them as its own."""
 
     def __init__(self, loop: HelperLoop) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def main() -> None:
     given = given_arguments()
     sys.path += [entry for entry in given.get("path", []) if entry not in sys.path]
     loop = power_limit_loop(given) if given["service"] == "power_limit" else pipeline_loop(given)
-    # No output of its own: a helper that a hung mount holds must not keep a launcher's pipes open.
+    # The helper has no output of its own: if a mount hangs, it must not keep a launcher's pipes open.
     logging.basicConfig(level=logging.INFO, handlers=[_ToTraining(loop)], force=True)
     if given["service"] != "power_limit":
         signal.signal(signal.SIGTERM, lambda *_: loop.post(Terminated()))

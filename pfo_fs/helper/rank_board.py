@@ -1,4 +1,4 @@
-"""Where the ranks of this host are: gathered from training and clock processes, written now and then as one record."""
+"""The progress of this host's ranks: collected from training and clock processes, written from time to time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pfo_fs.store import bodies
 _MAX_ERROR_CHARS = 4000
 _SECONDS_BETWEEN_RECORDS = 1.0
 _SLOWER_ELSEWHERE = 5.0
-"""On a network file system, times as seldom."""
+"""On a network file system, the time between records is multiplied by this."""
 _SLOWER_WITHOUT_RANK_0 = 12.0
-"""The coordinator reads the steps of rank 0 only; the others' are for people."""
+"""The same on hosts without rank 0: the coordinator reads the steps of rank 0 only, and users read the others."""
 
 
 class RankBoard:
@@ -26,7 +26,8 @@ class RankBoard:
         jitter: Spreads the writes of many hosts.
 
     Attributes:
-        name: What this host's progress record is called: the lowest rank that joined first; None before that.
+        name: The name of this host's progress record: 0 if rank 0 is here, else the rank that joined first; None
+            before that.
         infos: The ranks that have joined.
     """
 
@@ -41,11 +42,11 @@ class RankBoard:
         self._iteration_times: dict[int, IterationTimeLog] = {}
 
     def join(self, info: RankInfo, name: int | None) -> int:
-        """A rank joins; returns the name of this host's progress record.
+        """Adds a rank; returns the name of this host's progress record.
 
         Args:
             info: The rank.
-            name: What the record was called by a helper that has died since; None for the first one.
+            name: The record's name under an earlier helper that has died; None for the first helper.
         """
         self.infos[info.rank] = info
         self._progress.setdefault(info.rank, bodies.RankProgress(rank=info.rank))
@@ -56,11 +57,11 @@ class RankBoard:
         return self.name if self.name is not None else info.rank
 
     def note_problem(self, rank: int, text: str) -> None:
-        """Something went wrong with a rank."""
+        """Notes a problem of a rank."""
         self._update(rank, error=text[:_MAX_ERROR_CHARS])
 
     def note_report(self, rank: int, report: ProgressReport, now_s: float) -> None:
-        """A clock process says where its rank is."""
+        """Notes a clock process's report of its rank's progress."""
         fields: dict[str, Any] = {
             "step": report.step,
             "number": report.number,
@@ -78,7 +79,7 @@ class RankBoard:
     ) -> bodies.IterationTimesBody | None:
         """Returns the record of iteration times to write now, if one is due.
 
-        The first rank of a pipeline says how long iterations take; any other rank only whether its GPU is throttled.
+        The record of a pipeline's first rank has iteration times; that of another rank has only `throttled`.
         """
         info = self.infos.get(rank)
         if info is None:
@@ -110,14 +111,14 @@ class RankBoard:
         return bodies.ProgressBody(ranks=ranks, store_error=store_error[:_MAX_ERROR_CHARS])
 
     def not_written(self, write: WriteProgress | WriteIterationTimes) -> None:
-        """A record of this board did not reach the directory: the next one is due sooner."""
+        """Notes that a record could not be written: the next one is due sooner."""
         if isinstance(write, WriteProgress):
             self._changed = True
         elif write.body.rank in self._iteration_times:
             self._iteration_times[write.body.rank].not_written()
 
     def due_s(self) -> float | None:
-        """When a record may be written next; None while nothing has changed."""
+        """Returns when a record may be written next; None while nothing has changed."""
         return self._next_s if self._changed and self.name is not None else None
 
     def _update(self, rank: int, **fields: Any) -> None:

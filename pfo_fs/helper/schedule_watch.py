@@ -1,4 +1,4 @@
-"""When to look for a new schedule, and what of it the ranks of this host have not been told."""
+"""Decides when to poll for a new schedule, and which messages about it the ranks of this host have not received."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pfo_fs.ipc.messages import Message, PaceLeaseRenewed
 from pfo_fs.store import bodies
 
 _EAGER_S, _SOON_S = 5.0, 30.0
-"""While the first schedule is awaited: how long to look very often on a local mount, and often anywhere."""
+"""While the first schedule is awaited: how long to poll very often on a local mount, and often on any mount."""
 
 
 class ScheduleWatch:
     """Follows `current.json` for the ranks of one host.
 
     Args:
-        interval_s: Seconds between two looks; None: by the kind of file system.
-        jitter: Spreads the looks of many hosts.
+        interval_s: Seconds between two polls; None: by the kind of file system.
+        jitter: Spreads the polls of many hosts.
         now_s: Monotonic time.
     """
 
@@ -33,22 +33,22 @@ class ScheduleWatch:
         self._message = ""
 
     def interval_s(self, *, local_mount: bool) -> float:
-        """Seconds between two looks when nothing special is awaited."""
+        """Returns the seconds between two polls, except while the first schedule is awaited."""
         return self._given_interval_s or (0.25 if local_mount else 2.0)
 
     def restart(self, now_s: float) -> None:
-        """A rank has joined: it has heard of no schedule yet."""
+        """Notes that a rank has joined, which has received no schedule yet."""
         self.known, self._lease = (-1, -1), None
         self._next_s, self._has_restarted = now_s, True
 
     def due_s(self) -> float:
-        """When to look next; never while a look is under way."""
+        """Returns when to poll next; never while a poll is under way."""
         return math.inf if self._is_looking else self._next_s
 
     def looked(self, now_s: float, *, local_mount: bool) -> None:
-        """Plans the next look: often while the first schedule is awaited, later once per interval."""
+        """Sets the time of the next poll: soon while the first schedule is awaited, later after one interval."""
         self._is_looking = False
-        if self._has_restarted:  # what this look has found, the new rank has not been told
+        if self._has_restarted:  # the new rank has not received what this poll has found
             self._next_s, self._has_restarted = now_s, False
             return
         interval_s, age_s = self.interval_s(local_mount=local_mount), now_s - self._since_s
@@ -59,11 +59,11 @@ class ScheduleWatch:
         self._next_s = now_s + pause_s
 
     def looking(self) -> None:
-        """A look is under way; the next one is planned when it is over."""
+        """Notes that a poll is under way."""
         self._is_looking, self._has_restarted = True, False
 
     def learn(self, found: ScheduleFound, *, local_mount: bool) -> list[Message]:
-        """Takes what a look has found; returns what the ranks of this host must be told."""
+        """Uses the result of a poll; returns the messages for the ranks of this host."""
         current = found.current
         if current is None or current.number < 0:
             return []
@@ -80,17 +80,17 @@ class ScheduleWatch:
         return told
 
     def lease(self, lease_s: float, heartbeat: int, *, local_mount: bool) -> list[Message]:
-        """Returns how long ranks may follow the schedule without hearing from its coordinator again.
+        """Returns the message that renews the ranks' lease: the time for which they may follow the schedule.
 
-        Heartbeat 0: the coordinator does not follow the straggler yet, so the lease of the ranks is not renewed.
+        Heartbeat 0: the coordinator does not follow the straggler yet, so the lease is not renewed.
         """
         if lease_s and not heartbeat:
             return []
-        # The helper sees a renewal up to one look late, and the next one may be missed.
+        # The helper sees a renewal up to one poll late, and the next one may be missed.
         return [PaceLeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(local_mount=local_mount))]
 
     def text_for_people(self, current: bodies.CurrentBody | None) -> str:
-        """Returns what the coordinator says about the job, if that is new; for the log of rank 0."""
+        """Returns the coordinator's text about the job for the log of rank 0, if it is new; else an empty string."""
         if current is None or current.state == "ended":
             return ""
         problem = current.yaml_problem and f"schedule.yaml: {current.yaml_problem}"

@@ -1,7 +1,7 @@
 """The host's helper as a state machine: events in, actions out, no clock, no socket and no file of its own.
 
-`loop.py` runs it in the helper process; the simulator runs it in virtual time. It decides who is told what and which
-operations the shared directory needs; it never waits for either.
+`loop.py` runs it in the helper process; the simulator runs it in virtual time. It decides which messages to send and
+which operations on the shared directory are needed; it never waits for either.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = logging.getLogger("pfo_fs.helper")
 _FIRST_CLIENT_WITHIN_S = 60.0
 _MAX_EARLY_RESULTS = 100
 _TERMINATES_WITHIN_S = 120.0
-"""A training process that is gone this soon after a SIGTERM of the whole job has not crashed."""
+"""If a training process ends within this time after a SIGTERM to the job, it does not count as crashed."""
 
 
 @dataclass
 class Client:
-    """One connection. `gpu_spec` of a clock process that controls its GPU's clocks until it says that it let go."""
+    """One connection. `gpu_spec`: the GPU of a clock process, until that reports that it has released the clocks."""
 
     rank: int = -1
     role: Literal["", "training", "clocks", "gone"] = ""
@@ -49,11 +49,11 @@ class Job:
     """What the helper knows of its job.
 
     Attributes:
-        coordination: Who schedules it; None until that is known.
-        is_open: Whether its folder was created or opened.
-        is_ended: Whether its end has been noted.
-        terminated_at_s: When the job was told to end (SIGTERM), in monotonic s.
-        choice: The choice of who schedules it, while that is made.
+        coordination: The kind of process that schedules the job; None until that is known.
+        is_open: Whether the job's folder was created or opened.
+        is_ended: Whether the job's end has been noted.
+        terminated_at_s: When the job got SIGTERM, in monotonic s.
+        choice: The choice of the process that schedules the job, while that is made.
         answered: Ranks whose registration was answered.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
         early_results: What clock processes sent before any rank joined, as after a restart of this helper.
@@ -75,10 +75,10 @@ class HelperState:
     """See the module's docstring.
 
     Args:
-        token: What clients must say first.
-        poll_interval_s: Seconds between two looks at the directory; None: by the kind of file system.
+        token: The job's secret, which clients must send first.
+        poll_interval_s: Seconds between two polls of the directory; None: by the kind of file system.
         now_s: Monotonic time.
-        seed: Of the jitter that spreads the calls of many hosts.
+        seed: The seed of the random pauses that spread the calls of many hosts.
     """
 
     def __init__(self, token: str, *, poll_interval_s: float | None, now_s: float, seed: int | None = None) -> None:
@@ -100,16 +100,16 @@ class HelperState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the directory has everything that it will get."""
+        """Whether everything is written and no operation runs."""
         return self._writes.is_empty and self._health.is_idle
 
     def first_actions(self) -> list[e.Action]:
-        """What to do before anything has happened."""
+        """Returns what to do before the first event."""
         self._run(op.OpenDirectory())
         return self._flush()
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        """Takes an event; returns what to do, in this order.
+        """Handles an event; returns what to do, in this order.
 
         Args:
             event: What has happened.
@@ -136,7 +136,7 @@ class HelperState:
         return self._flush()
 
     def next_wake_s(self) -> float:
-        """When `handle(TimePassed())` is due even if nothing happens."""
+        """Returns when `handle(TimePassed())` is due if no other event comes first."""
         due = [self._writes.due_s(), self._board.due_s(), self._now_s + 5.0]
         if self._watches():
             due.append(self._watch.due_s())
@@ -149,7 +149,7 @@ class HelperState:
         client = self._clients.setdefault(number, Client())
         if not client.role:
             if not isinstance(message, m.Hello) or message.token != self._token:
-                log.warning("the helper hangs up: a connection did not begin with the job's token")
+                log.warning("the helper closes a connection that did not begin with the job's token")
                 self._hang_up(number)
                 return
             client.rank, client.role, client.gpu_spec = message.rank, message.role, message.gpu_spec
@@ -179,7 +179,7 @@ class HelperState:
                 self._act(e.StartCoordinator(infos))
             case m.OrderSeen(instructions=instructions):
                 info = self._board.infos.get(rank)
-                if info is not None and not info.dp_rank and not info.tp_rank:  # it speaks for all ranks of its stage
+                if info is not None and not info.dp_rank and not info.tp_rank:  # the first rank of a stage is enough
                     self._writes.add(op.WriteOrder(bodies.OrderBody(rank=rank, instructions=instructions)))
             case m.ScheduleApplied(number=schedule_number, step=step, late=late):
                 if rank == 0 and self._job.coordination == "local":
@@ -210,11 +210,11 @@ class HelperState:
             text = f"the training process of rank {client.rank} ended without closing the optimizer"
             self._board.note_problem(client.rank, text)
             if client.rank == 0 and self._now_s - self._job.terminated_at_s <= _TERMINATES_WITHIN_S:
-                self._end("terminated", "the job was told to end (SIGTERM)")
+                self._end("terminated", "the job got SIGTERM")
             elif client.rank == 0:
                 self._end("crashed", text)
         elif client.role == "clocks" and client.gpu_spec:
-            text = f"the clock process of rank {client.rank} died; the helper puts the clocks of its GPU back"
+            text = f"the clock process of rank {client.rank} died; the helper resets the clocks of its GPU"
             log.warning("%s", text)
             self._board.note_problem(client.rank, text)
             self._act(e.ResetClocks(client.gpu_spec))
@@ -316,7 +316,7 @@ class HelperState:
         self._watch.looked(self._now_s, local_mount=self._local_mount)
 
     def _on_written(self, write: op.Write, error: PfoError | None) -> None:
-        if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer one follows by itself
+        if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer record follows anyway
             self._writes.done(error, self._now_s, again=False)
             if error is not None:
                 self._board.not_written(write)
@@ -328,7 +328,7 @@ class HelperState:
                 taken = isinstance(error, AlreadyClaimed)
                 self._tell_rank(rank, m.Refused(message=str(error), taken=taken))
             elif rank not in self._job.answered:
-                self._job.answered.add(rank)  # a registration that has to wait keeps no training process waiting
+                self._job.answered.add(rank)  # training must not wait until the registration can be written
                 self._tell_rank(rank, m.Joined(helper_name=self._board.name if self._board.name is not None else rank))
         elif error is not None and not waits:
             log.warning("the helper drops a record (%s): %s", type(write).__name__, error)
@@ -362,7 +362,7 @@ class HelperState:
             self._default_clocks = lost
             self._tell_training(m.DirectoryLost() if lost else m.DirectoryBack())
 
-    # ---- telling
+    # ---- messages to training
 
     def _tell_training(self, message: m.Message) -> None:
         for number, client in self._clients.items():
@@ -378,7 +378,7 @@ class HelperState:
         self._tell_rank(0, message)
 
     def _tell_lowest_rank(self, message: m.Message) -> None:
-        """One training process of this host logs what the helper has to say."""
+        """Sends to the training process of the lowest rank of this host, which logs for the helper."""
         ranks = [(client.rank, number) for number, client in self._clients.items() if client.role == "training"]
         if ranks:
             self._act(e.Send(min(ranks)[1], message))

@@ -1,4 +1,4 @@
-"""Records on their way to the shared directory: one at a time, kept and tried again while the directory refuses."""
+"""Records that wait to be written to the shared directory, one at a time; a failed write is tried again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WriteQueue:
     """The records that wait.
 
     Attributes:
-        dropped: How many records were given up because too many waited; their measurements are made again.
+        dropped: Number of records dropped because too many waited; their measurements are made again.
     """
 
     def __init__(self) -> None:
@@ -41,22 +41,22 @@ class WriteQueue:
             self._waiting.append(write)
 
     def next(self, now_s: float) -> Write | None:
-        """Returns the record to write now, if none is with the worker and the directory is not given a rest."""
+        """Returns the record to write now; None while one is being written, or in the pause after an error."""
         if self._in_flight is not None or not self._waiting or now_s < self._not_before_s:
             return None
         self._in_flight = self._waiting.popleft()
         return self._in_flight
 
     def done(self, error: PfoError | None, now_s: float, *, again: bool = True) -> bool:
-        """The worker has come back; returns whether the record will be tried again.
+        """Notes that the worker has finished; returns whether the record will be tried again.
 
-        Waiting does not help where another process has taken the name, the record is not valid, or the directory is
-        another one than that of rank 0.
+        A new try does not help if another process owns the name, the record is not valid, or the directory is another
+        one than that of rank 0.
 
         Args:
-            error: What went wrong, if anything did.
+            error: The error, if there was one.
             now_s: Monotonic time.
-            again: Whether this record is worth another try.
+            again: Whether this record may be tried again.
         """
         write, self._in_flight = self._in_flight, None
         if error is None:
@@ -74,5 +74,5 @@ class WriteQueue:
         return True
 
     def due_s(self) -> float | None:
-        """When the next record can be tried; None while none waits or one is being written."""
+        """Returns when the next record can be written; None while none waits or one is being written."""
         return self._not_before_s if self._waiting and self._in_flight is None else None

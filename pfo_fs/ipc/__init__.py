@@ -1,1 +1,1 @@
-"""How the processes of one host talk: training, its clock process, and the host's helper."""
+"""Messages between the processes of one host: training, its clock process, and the host's helper."""

@@ -1,9 +1,9 @@
 """Every message between training, its clock process, and the host's helper.
 
 Each message is one frozen struct with a tag; the receiver decodes a packet into the union of what it may get
-(`ToHelper`, `ToTraining`), so a message with a missing field or a wrong type is refused where it arrives. What the
-shared directory holds (job, rank and result records) travels as plain dictionaries that the helper validates with the
-models of those records.
+(`ToHelper`, `ToTraining`), so the receiver refuses a message with a missing field or a wrong type. Records for the
+shared directory (jobs, ranks and results) are sent as plain dictionaries, which the helper validates with the models of
+those records.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-# Limits of what training takes from a helper. The records in the shared directory are written by other users too, and
-# a number that does not fit into the 64-bit words of the page shared with the clock process must not reach training.
+# Limits of what training accepts from a helper. Other users can write records in the shared directory, and a number
+# that does not fit into the 64-bit words of the page shared with the clock process must not reach training.
 ScheduleNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
 StepNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 ClockMHz: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
@@ -33,7 +33,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="ty
 class Hello(Message, frozen=True, kw_only=True):
     """The first message of every connection: which rank, training or its clock process, and the job's token.
 
-    A clock process that controls the clocks of a GPU names the GPU: should it die, the helper puts them back.
+    A clock process that controls the clocks of a GPU names the GPU: if it dies, the helper resets the clocks.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class CreateJob(Message, frozen=True, kw_only=True):
-    """Rank 0 asks for the job's folder; answered by `JobCreated` or `Refused`. `job` is a `JobBody`."""
+    """Rank 0 requests the job's folder; answered by `JobCreated` or `Refused`. `job` is a `JobBody`."""
 
     job: dict[str, Any]
     attempt: str
@@ -58,8 +58,8 @@ class ChooseCoordination(Message, frozen=True, kw_only=True):
 class JoinJob(Message, frozen=True, kw_only=True):
     """A rank registers; answered by `Joined` or `Refused`. `rank_body` is a `RankBody`.
 
-    `directory_id` came to rank 0 with the job's id: a host that sees another directory is refused.
-    `helper_name` is what `Joined` said before; a helper that takes the place of one that died goes on under that name.
+    `directory_id` is the one in rank 0's `JobCreated`: a host that sees another directory is refused. `helper_name` is
+    the one of an earlier `Joined`: a helper that replaces a dead one writes its records under the same name.
     """
 
     job_id: str
@@ -71,7 +71,7 @@ class JoinJob(Message, frozen=True, kw_only=True):
 
 
 class AllRanks(Message, frozen=True, kw_only=True):
-    """Rank 0, where no daemon schedules: the `RankInfo` of each rank, gathered by `torch.distributed`."""
+    """From rank 0, where no daemon schedules: the `RankInfo` of each rank, gathered by `torch.distributed`."""
 
     rank_infos: list[dict[str, Any]]
 
@@ -83,7 +83,7 @@ class OrderSeen(Message, frozen=True, kw_only=True):
 
 
 class ScheduleApplied(Message, frozen=True, kw_only=True):
-    """A schedule came into force on this rank at `step`; `late`: after the step at which it should have."""
+    """A schedule came into force on this rank at `step`; `late`: after the schedule's start step."""
 
     number: int
     step: int
@@ -107,10 +107,10 @@ class Goodbye(Message, frozen=True, kw_only=True):
 
 
 class ProgressReport(Message, frozen=True, kw_only=True):
-    """Where a rank is. Times in s, energy in J, clock in MHz (None: the driver's default).
+    """The progress of a rank. Times in s, energy in J, clock in MHz (None: the driver's default).
 
-    `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` is what holds
-    the GPU's clocks back, if anything does.
+    `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` says what holds
+    the GPU's clocks back; empty: nothing.
     """
 
     step: int
@@ -132,14 +132,14 @@ class MeasurementReport(Message, frozen=True, kw_only=True):
 
 
 class ClocksReleased(Message, frozen=True, kw_only=True):
-    """The clock process has put the clocks back, and is about to leave."""
+    """The clock process has reset the clocks, and is about to end."""
 
 
 # ---- from a power-limit optimizer to its helper
 
 
 class OpenPowerLimitFiles(Message, frozen=True, kw_only=True):
-    """The files of a power-limit optimizer; answered by `PowerLimitFilesOpened`. None where one is not wanted.
+    """The files of a power-limit optimizer; answered by `PowerLimitFilesOpened`. None where one is not used.
 
     `key` names, below the shared directory, the folder of measurements of the same kind.
     """
@@ -150,13 +150,13 @@ class OpenPowerLimitFiles(Message, frozen=True, kw_only=True):
 
 
 class ReadProfile(Message, frozen=True, kw_only=True):
-    """Asks for the part of the profile that begins at byte `offset`; answered by `ProfilePart`."""
+    """Requests the part of the profile that begins at byte `offset`; answered by `ProfilePart`."""
 
     offset: Annotated[int, Meta(ge=0)]
 
 
 class SaveProfile(Message, frozen=True, kw_only=True):
-    """Asks for the profile to be written; `replace`: also in place of a file that is there."""
+    """Requests that the profile is written; `replace`: also in place of a file that is there."""
 
     path: str
     content: bytes
@@ -190,7 +190,7 @@ class LimitChosen(Message, frozen=True, kw_only=True):
 class PowerLimitFilesOpened(Message, frozen=True, kw_only=True):
     """What was found; sent after the first `SharedUpdates`.
 
-    `profile`: there is none, it was read and has `profile_bytes`, or it is unknown what is there. `shares`: whether
+    `profile`: there is none, it was read and has `profile_bytes`, or it is unknown if there is one. `shares`: whether
     the shared directory can be used.
     """
 
@@ -200,7 +200,7 @@ class PowerLimitFilesOpened(Message, frozen=True, kw_only=True):
 
 
 class ProfilePart(Message, frozen=True, kw_only=True):
-    """A part of the profile; empty behind its end."""
+    """A part of the profile; empty after its end."""
 
     offset: int
     content: bytes
@@ -215,7 +215,7 @@ class SharedUpdates(Message, frozen=True, kw_only=True):
 
 
 class FilesProblem(Message, frozen=True, kw_only=True):
-    """The profile or the shared directory cannot be used as requested; `message` tells why, for people."""
+    """The profile or the shared directory cannot be used as requested; `message` says why, for the log."""
 
     message: str
 
@@ -224,29 +224,29 @@ class FilesProblem(Message, frozen=True, kw_only=True):
 
 
 class JobCreated(Message, frozen=True, kw_only=True):
-    """The job's folder is there; `directory_id` tells the other hosts which directory it lies in."""
+    """The job's folder exists; by `directory_id`, other hosts check that they see the same directory."""
 
     job_id: str
     directory_id: str = ""
 
 
 class CoordinationChosen(Message, frozen=True, kw_only=True):
-    """Who schedules the job: a daemon, or rank 0's helper (`local`)."""
+    """The process that schedules the job: a daemon, or rank 0's helper (`local`)."""
 
     coordination: Literal["daemon", "local"]
 
 
 class Joined(Message, frozen=True, kw_only=True):
-    """The rank is registered, or will be as soon as the shared directory takes it.
+    """The rank is registered, or will be as soon as the shared directory can be written.
 
-    `helper_name`: the name of this host's records, to be given to a helper that takes this one's place.
+    `helper_name`: the name of this host's records, to be given to a helper that replaces this one.
     """
 
     helper_name: int = -1
 
 
 class Refused(Message, frozen=True, kw_only=True):
-    """What was asked for failed; `taken`: because another process has registered as this rank."""
+    """A request has failed; `taken`: because another process has registered as this rank."""
 
     message: str
     taken: bool = False
@@ -264,10 +264,10 @@ class RankPlan(msgspec.Struct, frozen=True):
 
 
 class NewSchedule(Message, frozen=True, kw_only=True):
-    """A schedule: equal plans once, and for each rank the place of its plan. A rank without one keeps default clocks.
+    """A schedule: each different plan once, and each rank's index into `plans`. A rank without one has default clocks.
 
     The helper sends it to the ranks of its host; where no daemon schedules, rank 0 broadcasts it to all ranks.
-    `start_step` is the first step that follows it; `steps` is for how many steps it holds at most, 0: without an end.
+    `start_step` is the first step that follows it; it holds for at most `steps` steps, 0: without an end.
     `number` is -1 for default clocks that are not a schedule of the job.
     """
 
@@ -278,13 +278,13 @@ class NewSchedule(Message, frozen=True, kw_only=True):
     ranks: dict[int, int] = {}
 
     def plan_of(self, rank: int) -> RankPlan | None:
-        """The plan of one rank; None if its clock is left alone."""
+        """Returns the plan of one rank; None if its clock is left alone."""
         place = self.ranks.get(rank)
         return self.plans[place] if place is not None and 0 <= place < len(self.plans) else None
 
 
 class PaceLeaseRenewed(Message, frozen=True, kw_only=True):
-    """The process that schedules lives: the schedule in force holds for `lease_s` more seconds; 0: without an end."""
+    """The scheduling process runs: the schedule in force holds for `lease_s` seconds from now; 0: without an end."""
 
     lease_s: Annotated[float, Meta(ge=0, le=1e9)]
 

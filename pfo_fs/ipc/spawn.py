@@ -1,4 +1,4 @@
-"""Starts the processes beside training: always by exec, since a process that uses CUDA must not fork and go on."""
+"""Starts the processes beside training, always by exec, since a process that uses CUDA must not fork without exec."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def start_process(
 
     Args:
         module: A module of this package with a `main` that calls `given_arguments`.
-        arguments: What the process needs to know; must be JSON.
+        arguments: Values for the process; they must be JSON.
         pass_fds: File descriptors that it inherits.
-        keep_stderr: Whether it shares this process's standard error. A process that may hang in a file system must
-            not: it would keep a launcher's pipe open.
+        keep_stderr: Whether the process shares this process's standard error. A process that may hang in a file system
+            must not, because it would keep a launcher's pipe open.
 
     Raises:
         OSError: The process cannot be started.
     """
-    import subprocess  # not in the processes that only ask for their arguments
+    import subprocess  # imported late: started processes need only `given_arguments`
 
     package = str(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH", "")
@@ -64,13 +64,13 @@ def start_process(
 def _leave_behind() -> None:
     for process in _started:
         if process.poll() is None:
-            process.returncode = 0  # it goes on without this process, so there is nothing to warn of
+            process.returncode = 0  # it runs on without this process, so the interpreter must not warn
 
 
 atexit.register(_leave_behind)
 
 
 def given_arguments() -> dict[str, Any]:
-    """What `start_process` was given, in the process that it started."""
+    """Returns the arguments of `start_process`, in the process that it started."""
     arguments: dict[str, Any] = json.loads(os.environ.pop(_ARGUMENTS))
     return arguments

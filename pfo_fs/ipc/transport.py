@@ -1,8 +1,8 @@
-"""How messages travel between the processes of one host.
+"""Sends and receives messages between the processes of one host.
 
-One message is one packet of an AF_UNIX SOCK_SEQPACKET socket: MessagePack, compressed. Sockets live in Linux's abstract
-namespace, so they leave no file behind, and no two processes listen at one name. The clock process starts from here, so
-nothing heavy is imported.
+One message is one packet of an AF_UNIX SOCK_SEQPACKET socket: MessagePack, compressed. Socket addresses are in Linux's
+abstract namespace, so they leave no file behind, and no two processes listen at one name. The clock process imports
+this module and must start fast, so the module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 MAX_PACKET_BYTES = 190_000
-"""What the kernel lets through with its usual limit on socket buffers, net.core.wmem_max."""
+"""The kernel sends packets up to this size with its usual limit on socket buffers, net.core.wmem_max."""
 RECEIVE_BYTES = 1024 * 1024
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
@@ -36,8 +36,8 @@ def decode(packet: bytes, kind: Any) -> Any:
     """Returns the message in a packet.
 
     Args:
-        packet: What was received.
-        kind: What it may be: `messages.ToHelper`, `messages.ToTraining`, one message class, or `dict`.
+        packet: The bytes received.
+        kind: The expected type: `messages.ToHelper`, `messages.ToTraining`, one message class, or `dict`.
 
     Raises:
         ValueError: The packet does not hold such a message, or unpacks to more than `MAX_MESSAGE_BYTES`.
@@ -60,12 +60,12 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 def receive(connection: socket.socket, flags: int = 0) -> bytes:
     """Returns the next packet, or `b""` if the other end is closed and all that it sent has been read.
 
-    A peer that closes without having read everything counts as a reset. The kernel reports that first, once; what the
-    peer sent before is still there behind it.
+    If the peer closes without having read everything, the kernel first reports a reset, once, and then the packets that
+    the peer sent before.
 
     Raises:
-        BlockingIOError: There is no packet yet, and `flags` is not to wait.
-        TimeoutError: There is nothing within the socket's timeout.
+        BlockingIOError: There is no packet yet, and `flags` has MSG_DONTWAIT.
+        TimeoutError: No packet came within the socket's timeout.
     """
     while True:
         try:
@@ -82,7 +82,7 @@ def listen(address: str) -> socket.socket:
     """Listens at an abstract address.
 
     Raises:
-        OSError: EADDRINUSE: another process has it.
+        OSError: EADDRINUSE: another process listens there.
     """
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
@@ -95,10 +95,10 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str) -> socket.socket:
-    """Connects to a listener of the same user, at once or not at all.
+    """Connects to a listener of the same user, without waiting.
 
     Raises:
-        OSError: No process listens at the address, or one of another user does.
+        OSError: No process listens at the address, or the process belongs to another user.
     """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
@@ -128,7 +128,7 @@ os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 def enlarge(connection: socket.socket) -> None:
-    """Asks for large buffers; the kernel gives what it allows."""
+    """Requests a large send buffer; the kernel may make it smaller."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 

@@ -1,6 +1,7 @@
-"""What the records of the shared directory hold, file by file (`layout.py` says where each file lies).
+"""The contents of the records of the shared directory, file by file (`layout.py` has their paths).
 
-Every field has a type with limits: a test refuses a bare `int`, `float` or `str`.
+Each docstring begins with the file, its writer, and whether it is written once or replaced. Every field has a type with
+limits: a test refuses a bare `int`, `float` or `str`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PlanFileName = Annotated[str, Field(pattern=r"^(stage|rank)-\d{1,7}\.[0-9a-f]{12
 RankGroup = Annotated[str, Field(pattern=r"^(stage|rank):\d{1,7}$")]
 Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
 ProfileText = Annotated[str, Field(max_length=6_000_000)]
-"""CSV; only the profile reader looks into it."""
+"""CSV; only the profile reader parses it."""
 RelativePath = Annotated[str, Field(max_length=600, pattern=r"^[A-Za-z0-9._+=/-]*$")]
 
 
@@ -83,8 +84,8 @@ class DirectoryBody(_Body):
 class JobBody(_Body):
     """`job.json`: rank 0, once.
 
-    `scheduler` and `scheduler_args` are what the job asks for; empty: whatever the coordinator's settings say.
-    `model_key` says what is trained: profiles are shared by jobs with the same one.
+    `scheduler` and `scheduler_args` are those that the job requests; empty: those of the coordinator's settings.
+    `model_key` names what is trained: jobs with the same one share profiles.
     """
 
     job_info: JobInfo
@@ -94,12 +95,12 @@ class JobBody(_Body):
     model_key: ShortText = ""
     profile_steps: Annotated[int, Field(ge=1, le=1000)] = 5
     host: ShortText = ""
-    started: ShortText = Field(default="", description="UTC, for people")
+    started: ShortText = Field(default="", description="UTC, as text")
     versions: dict[ShortText, ShortText] = Field(default={}, max_length=100)
 
 
 class RankBody(_Body):
-    """`ranks/<rank>.json`: that rank, once. `nonce` tells two claimants of one rank apart."""
+    """`ranks/<rank>.json`: that rank, once. `nonce` distinguishes two processes that claim one rank."""
 
     rank_info: RankInfo
     nonce: RandomId
@@ -125,9 +126,9 @@ class ClaimBody(_Body):
 
 
 class Source(_Body):
-    """Where a schedule came from: the scheduler's request `revision`, or a person's YAML with this hash.
+    """The origin of a schedule: the scheduler's request `revision`, or a user's `schedule.yaml` with this hash.
 
-    The scheduler made it for `plan_inputs`, after it had seen the results of schedule `observed` (-1: of none) with the
+    The scheduler made it for `plan_inputs`, after it had read the results of schedule `observed` (-1: of none) with the
     plan inputs `observed_with`: a replay needs all three. `policy` names the scheduler and its arguments.
     """
 
@@ -144,8 +145,8 @@ class IndexBody(_Body):
     """`sched/<number>/index.json`: commits schedule `number`, once, after its plan files are in place.
 
     `files` names the plan file of each group of ranks: of a stage where all its ranks do the same (`"stage:3"`),
-    else of one rank (`"rank:17"`). `steps`: for how many steps it holds at most, 0 for ever:
-    a schedule that is there for measuring ends by itself when the coordinator that measures dies.
+    else of one rank (`"rank:17"`). The schedule holds for at most `steps` steps (0: for ever), so that a schedule for
+    measuring ends by itself when the coordinator that measures dies.
     """
 
     number: ScheduleNumber
@@ -163,7 +164,7 @@ class IndexBody(_Body):
 class PlanBody(_Body):
     """`sched/<number>/<plan>.json`: what ranks do in an iteration; `sched/<number>/<rank>.json` is the same file.
 
-    `ranks` are those that follow it, from step `start_step` on, for at most `steps` steps (0: for ever).
+    `ranks` follow the plan from step `start_step` on, for at most `steps` steps (0: for ever).
     `frequencies` and `stages` are those of `FrequencySchedule`: (instruction, MHz) in order, 0 MHz leaves the clock
     alone. `index.json` is the commit: a plan that it does not name is not in force.
     """
@@ -179,7 +180,7 @@ class PlanBody(_Body):
         """Returns the plan as the schedule of one of its ranks.
 
         Raises:
-            ValueError: It is not a valid schedule.
+            ValueError: The plan is not a valid schedule.
         """
         return FrequencySchedule(rank=rank, frequencies=self.frequencies, stages=self.stages)
 
@@ -188,8 +189,9 @@ class CurrentBody(_Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
-    `status_text` what the scheduler is doing. `converged`: it has measured the schedule in force, and leaves it.
-    `lease_s`: ranks follow the schedule only so many seconds after `heartbeat` changed last; 0: for ever.
+    `status_text` what the scheduler is doing. `converged`: the scheduler has measured the schedule in
+    force, and keeps it. `lease_s`: ranks follow the schedule for this time after the last change of `heartbeat`; 0: for
+    ever.
     """
 
     generation: ScheduleNumber
@@ -214,7 +216,7 @@ class ResultBody(_Body):
 
 
 class RankProgress(_Body):
-    """Where one rank is; durations in s, energies in J, clocks in MHz. `step_age_s`: how long it has been there."""
+    """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report."""
 
     rank: RankNumber
     step: StepNumberOrNone = -1
@@ -230,7 +232,7 @@ class IterationTimesBody(_Body):
     """`iteration_times/<rank>.json`: the helper of that rank's host, replaced: how long its last iterations took.
 
     `steps` holds (step, schedule number, s until the rank's last instruction had ended); `throttled` says what holds
-    its GPU's clocks back, if anything does.
+    the GPU's clocks back; empty: nothing.
     """
 
     rank: RankNumber
@@ -239,7 +241,7 @@ class IterationTimesBody(_Body):
 
 
 class CachedProfileBody(_Body):
-    """`cached_profile.json`: the coordinator, once: the profile CSV of earlier jobs as this one began."""
+    """`cached_profile.json`: the coordinator, once: the profile CSV of earlier jobs, with which this job began."""
 
     source: ShortText = ""
     csv: ProfileText = ""
@@ -249,8 +251,8 @@ class ModelBody(_Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
     Seconds, joules, watts; `full_*` is an iteration with everything at the highest clock, as measured: `full_time_s`
-    until the last instruction has ended, `full_energy_j` of all GPUs. `power_drift_factor`: power now, as a
-    multiple of the power then. `profile` is the path of what was measured, below the shared directory.
+    until the last instruction has ended, `full_energy_j` of all GPUs. `power_drift_factor`: power now, divided by the
+    power at that measurement. `profile` is the path of the measured profile, below the shared directory.
     """
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]
@@ -280,7 +282,7 @@ class EndBody(_Body):
 
 
 class DaemonBody(_Body):
-    """`daemon.json`: the leading daemon, replaced; `counter` moves as long as it lives."""
+    """`daemon.json`: the leading daemon, replaced; `counter` grows while the daemon runs."""
 
     generation: ScheduleNumber
     counter: Count

@@ -33,8 +33,8 @@ class SharedDirectory:
     """The whole directory; jobs are opened with `job`.
 
     Args:
-        files: Where it is.
-        writer: Who writes, for people: `daemon@login1:4242`.
+        files: The files of the directory.
+        writer: The name of this process in its records: `daemon@login1:4242`.
     """
 
     def __init__(self, files: Files, writer: str = "") -> None:
@@ -47,12 +47,12 @@ class SharedDirectory:
         """Opens the directory at `root`.
 
         Args:
-            root: Its path.
-            writer: Who writes, for people.
-            create: Make it if it is not there: for a daemon and for the host of rank 0, never for a host that joins.
+            root: The directory's path.
+            writer: The name of this process in its records.
+            create: Make a missing directory: for a daemon and for the host of rank 0, never for a host that joins.
 
         Raises:
-            StoreError: It is not there, cannot be made, or is open to all users.
+            StoreError: The directory is not there, cannot be made, or is open to all users.
         """
         shared = cls(Files(root, create=create), writer)
         if create:
@@ -73,11 +73,11 @@ class SharedDirectory:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a job or a daemon of pfo-fs has been here."""
+        """Whether a job or a daemon of pfo-fs has used this directory."""
         return bool({layout.JOBS, layout.DAEMON} & set(self.files.names()))
 
     def directory_id(self) -> str:
-        """Returns the random id of this directory; empty where none is seen.
+        """Returns the random id of this directory; empty while `directory.json` is not seen.
 
         Raises:
             RecordError: `directory.json` is damaged.
@@ -97,10 +97,10 @@ class SharedDirectory:
         """Checks that this host sees the directory that another host has named.
 
         Args:
-            directory_id: What `directory_id()` gave on the other host.
+            directory_id: What `directory_id()` returned on the other host.
 
         Raises:
-            StoreUnavailable: There is no `directory.json` here (yet): a listing may be old for some seconds.
+            StoreUnavailable: There is no `directory.json` here, or not yet: a listing may be some seconds old.
             NotShared: This is another directory.
         """
         found = self.directory_id()
@@ -114,25 +114,25 @@ class SharedDirectory:
     # ---- jobs
 
     def job_ids(self, known: Container[str] = ()) -> list[str]:
-        """Names of all jobs that are not archived, oldest first, but those that are `known`."""
+        """Returns the names of all jobs that are not archived, oldest first, except those in `known`."""
         return [name for name in self.files.names(layout.JOBS) if name not in known and is_safe_job_id(name)]
 
     def newest_job_ids(self, known: Container[str] = ()) -> list[str]:
-        """As `job_ids`, newest first; names that do not begin with a date of the past come last.
+        """Does the same as `job_ids`, newest first; names that do not begin with a date of the past come last.
 
-        Reading a folder costs more than its name. A caller that takes the first few of these does a bounded amount of
-        work, and sees real jobs first whatever else lies in `jobs/`.
+        Reading a folder costs more than listing its name. A caller that reads only the first few does a bounded amount
+        of work, and finds real jobs first, whatever else is in `jobs/`.
         """
         tomorrow = (datetime.now() + timedelta(days=1)).strftime("%Y-%m-%d-%H-%M-%S")
         ids = self.job_ids(known)
         return sorted(ids, key=lambda name: (bool(_DATED.match(name)) and name <= tomorrow, name), reverse=True)
 
     def archived_job_ids(self) -> list[str]:
-        """Names of all archived jobs, oldest first."""
+        """Returns the names of all archived jobs, oldest first."""
         return [name for name in self.files.names(layout.ARCHIVE) if is_safe_job_id(name)]
 
     def job(self, job_id: str, *, archived: bool = False) -> JobFolder:
-        """The folder of a job, which need not be there.
+        """Returns the folder of a job, which need not exist.
 
         Raises:
             StoreError: `job_id` is not a plain folder name.
@@ -144,7 +144,7 @@ class SharedDirectory:
     def create_job(self, body: b.JobBody, attempt: str) -> JobFolder:
         """Makes the folder of a new job and publishes `job.json` in it, last.
 
-        The id that `body.job_info` carries gets `.2`, `.3`, ... when it is taken; `job.json` has the final one.
+        If the id in `body.job_info` is used already, it gets `.2`, `.3`, ...; `job.json` has the final id.
         """
         self.make_folders()
         base = body.job_info.job_id
@@ -161,7 +161,7 @@ class SharedDirectory:
         return folder
 
     def archive(self, job_id: str) -> None:
-        """Moves a job that is over to `archive/`, without what dead writers have left in its folder."""
+        """Moves a job that has ended to `archive/`, after removing what dead writers have left in its folder."""
         with suppress(StoreError):
             self.job(job_id).remove_stale_temporaries()
         for suffix in ("", *(f".archived{n}" for n in range(2, 1000))):
@@ -180,11 +180,11 @@ class SharedDirectory:
     # ---- the site, and the leading daemon
 
     def read_site(self) -> bytes | None:
-        """`site.yaml` as it is now."""
+        """Returns `site.yaml` as it is now."""
         return self.files.read(layout.SITE, layout.SITE_LIMIT)
 
     def read_daemon(self) -> b.DaemonBody | None:
-        """What the leading daemon last said; None before the first one, and where the record is damaged."""
+        """Returns the leading daemon's last record; None before the first one, and if the record is damaged."""
         data = self.files.read(layout.DAEMON, layout.RECORD_LIMIT)
         if data is not None:
             try:
@@ -194,19 +194,19 @@ class SharedDirectory:
         return None
 
     def write_daemon(self, body: b.DaemonBody) -> None:
-        """The leader's heartbeat."""
+        """Writes the leader's heartbeat."""
         self.files.publish(layout.DAEMON, encode(Header("daemon", "", self.writer, body.counter), body))
 
     def try_leader_lock(self) -> BaseFileLock | None:
-        """Takes the lock of the leading daemon and returns it; None if it is held, or if locks do not work here."""
+        """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""
         return try_lock(self.files, layout.DAEMON_LOCK)
 
     def last_generation(self) -> int:
-        """The newest generation of daemons whose record proves itself; 0 before the first. See `Leaders`."""
+        """Returns the newest generation of daemons whose record is valid; 0 before the first. See `Leaders`."""
         return self._leaders.look()[0]
 
     def last_and_next_generation(self) -> tuple[int, int]:
-        """The newest generation, and the one to claim after it; both of one listing, see `Leaders.look`."""
+        """Returns the newest generation, and the one to claim after it; both from one listing, see `Leaders.look`."""
         return self._leaders.look()
 
     def claim_generation(self, body: b.LeaderBody) -> bool:

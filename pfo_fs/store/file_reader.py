@@ -1,10 +1,10 @@
-"""Reading below the root of the shared directory: how every path is walked, and which errors are tried again.
+"""Reads below the root of the shared directory: walks every path, and repeats calls whose errors may pass.
 
 - Every path is walked from the root one name at a time with O_NOFOLLOW, so that a symbolic link planted in the
-  directory leads nowhere. No descriptor and no working directory outlives a call.
-- Errors that may pass (stale handles, lost connections, "busy") are tried again by path with a little jitter, then
-  become `StoreUnavailable`; what only an operator can mend becomes `StoreError`. Absence is a value, not an error,
-  and says only "not seen now".
+  directory is not followed. No descriptor and no working directory outlives a call.
+- After an error that may pass (stale handle, lost connection, "busy"), the call is tried again by path after a random
+  pause, and then raises `StoreUnavailable`; an error that only an operator can fix becomes `StoreError`. A missing file
+  is a value, not an error, and means only "not seen now".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pfo_fs.store.system_calls import OPERATOR, TRANSIENT, SystemCalls
 T = TypeVar("T")
 
 TEMP_PREFIX = ".pfo-"
-"""How the names of unfinished files begin; listings leave them out."""
+"""The names of unfinished files begin with this; listings leave them out."""
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.004
@@ -37,11 +37,11 @@ class FileReader:
 
     Args:
         root: The shared directory.
-        create: Make it, private to this user, when it is not there. A host that only joins must not: where the file
-            system is not mounted, the folder would be made on the host's own disk.
+        create: Make a missing directory, private to this user. A host that only joins must not: where the file system
+            is not mounted, the folder would be made on the host's own disk.
 
     Raises:
-        StoreError: The root is not there or not a folder, or users beside its owner and group may write into it.
+        StoreError: The root is not there or not a folder, or users other than its owner and group may write into it.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create: bool = False, calls: SystemCalls | None = None) -> None:
@@ -72,7 +72,7 @@ class FileReader:
         """Returns the content of a file, None when there is none now.
 
         Raises:
-            StoreError: It is larger than `limit` bytes, not a plain file, or belongs to a user who is not trusted here.
+            StoreError: The file is larger than `limit` bytes, not a plain file, or of a user who is not trusted here.
             StoreUnavailable: The file system gave no stable answer.
         """
         return self._retry(path, lambda: self._read_once(path, limit))
@@ -121,7 +121,7 @@ class FileReader:
         return self.names_if_there(path) or []
 
     def names_if_there(self, path: str) -> list[str] | None:
-        """As `names`; None where the folder is not there now."""
+        """Does the same as `names`, but returns None if the folder is not there now."""
 
         def once() -> list[str] | None:
             found = self._listing(path)
@@ -151,7 +151,7 @@ class FileReader:
 
     @contextmanager
     def _folder(self, path: str) -> Iterator[int | None]:
-        """An O_PATH descriptor of a folder below the root, None if a name on the way is not there now."""
+        """Opens an O_PATH descriptor of a folder below the root; None if a name on the way is not there now."""
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         try:
             fd = self.calls.open(str(self.root), flags)
@@ -219,7 +219,7 @@ class FileReader:
 
 
 def _not_a_folder(error: OSError, path: Path, name: str) -> OSError:
-    """The error to raise: `error`, or a clearer one where a link or a file is in the place of a folder."""
+    """Returns the error to raise: `error`, or a clearer one where a link or a file is in the place of a folder."""
     if error.errno in (errno.ENOTDIR, errno.ELOOP):
         return StoreError(error.errno, f"{path}: {name} is not a folder, or a symbolic link")
     return error

@@ -1,10 +1,9 @@
-"""The only file-system calls on the shared directory: four primitives that every file system keeps.
+"""The only file-system calls on the shared directory: four primitives that work on every file system.
 
-Exclusive creation of a name (`claim`, `make_folder`), replacement of a file by its one writer (`publish`), reading a
-small file opened afresh (`read`) and listing a folder (`names`); plus moving a finished folder aside (`move`), a second
-name for a file (`link`), and removing what dead writers have left (`remove_stale_temporaries`).
-
-How paths are walked and which errors are tried again: see `file_reader.py`.
+They are exclusive creation of a name (`claim`, `make_folder`), replacement of a file by its one writer (`publish`),
+reading a small file that is opened afresh (`read`) and listing a folder (`names`). There are also moving a finished
+folder (`move`), a second name for a file (`link`), and removing what dead writers have left
+(`remove_stale_temporaries`). `file_reader.py` describes how paths are walked and which errors are tried again.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class Files(FileReader):
         self._folder_mode = 0o2770 if self.shared_with_group else 0o700
 
     def publish(self, path: str, data: bytes) -> None:
-        """Puts `data` in place of whatever is at `path`, whole or not at all; only the file's one writer may call it.
+        """Writes `data` to `path`, whole or not at all, replacing a file there; only the file's one writer may call it.
 
         Raises:
-            StoreError: No space, no permission, read-only; what was there stays.
-            StoreUnavailable: The file system gave no answer; what was there stays, or the new content is in place.
+            StoreError: No space, no permission, read-only; the old content stays.
+            StoreUnavailable: The file system gave no answer; the old content stays, or the new one is in place.
         """
 
         def once() -> None:
@@ -47,13 +46,13 @@ class Files(FileReader):
         self._retry(path, once)
 
     def claim(self, path: str, data: bytes) -> bool:
-        """Creates `path` with `data` if it is not there; True if the file is now ours, byte for byte.
+        """Creates `path` with `data` if it is not there; returns True if the file has exactly this data.
 
-        The name appears with its whole content, by a hard link of a finished private file. An error after which the
-        link may or may not exist is settled by reading the name back.
+        The name appears with its whole content, by a hard link of a finished private file. After an error that leaves
+        open whether the link exists, the name is read back.
 
         Raises:
-            StoreError, StoreUnavailable: As `publish`.
+            StoreError, StoreUnavailable: The same as for `publish`.
         """
 
         def once() -> bool:
@@ -74,11 +73,11 @@ class Files(FileReader):
         return self._retry(path, once)
 
     def _claim_without_links(self, folder: int, temp: str, name: str, path: str, data: bytes) -> bool:
-        """Where hard links are missing: the process that renames its folder to `.pfo-claim-NAME` owns NAME.
+        """Claims without hard links: the process that renames its folder to `.pfo-claim-NAME` owns NAME.
 
         The folder holds the content, and a rename never replaces a folder that is not empty, so exactly one process
-        succeeds. Every process, not only the owner, then puts that content in place: an owner that dies in between
-        leaves nothing undone.
+        succeeds. Every process, not only the owner, then puts that content in place, so that the claim is also
+        completed if the owner dies before that.
         """
         box = f"{temp}.d"
         self._make_folder(folder, box)
@@ -98,10 +97,10 @@ class Files(FileReader):
         return content == data
 
     def link(self, path: str, name: str) -> bool:
-        """Gives the file at `path` a second name in the same folder; False if the file system has no hard links.
+        """Gives the file at `path` a second name in its folder; returns False if the file system has no hard links.
 
-        Also False where it has no more for this file, which GlusterFS calls "no space left": a copy will show.
-        A name that is taken already stays as it is.
+        Also False where the file can get no more links, which GlusterFS reports as "no space left": if the disk is
+        really full, the caller's copy fails. If the name exists already, it stays as it is.
         """
 
         def once() -> bool:
@@ -143,7 +142,7 @@ class Files(FileReader):
         self._retry(path, once)
 
     def move(self, path: str, target: str) -> None:
-        """Renames a folder of ours to a name that must be free.
+        """Renames a folder to a name that must be free.
 
         Raises:
             AlreadyClaimed: `target` exists.
@@ -164,12 +163,12 @@ class Files(FileReader):
     def remove_stale_temporaries(self, path: str, *, older_than_s: float = _STALE_AFTER_S, most: int = 1000) -> int:
         """Removes unfinished files that dead writers have left in a folder; returns how many.
 
-        Their age is told by the file system's own clock: by the time of a file that is made now, in the same folder.
+        Their age is measured by the file system's own clock: against a file that is made now, in the same folder.
 
         Args:
-            path: The folder; what lies in folders below it stays.
-            older_than_s: Younger ones stay: their writers may live.
-            most: How many to look at.
+            path: The folder; files in folders below it stay.
+            older_than_s: Younger files stay, because their writers may be running.
+            most: At most this many files are checked.
         """
 
         def once() -> int:
@@ -196,11 +195,11 @@ class Files(FileReader):
             self._drop_folder(name, folder)
         return True
 
-    # ---- the pieces
+    # ---- parts of these
 
     @contextmanager
     def _complete_file(self, folder: int, data: bytes) -> Iterator[str]:
-        """A private file with `data` written, synced and closed without error; dropped on any error."""
+        """Makes a private file with `data` written, synced and closed without error; removes it on any error."""
         temp = f"{TEMP_PREFIX}{_HOST}-{os.getpid()}-{secrets.token_hex(6)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = self.calls.open(temp, flags, 0o600, dir_fd=folder)
@@ -211,7 +210,7 @@ class Files(FileReader):
                     view = view[self.calls.write(fd, view) :]
                 if self._file_mode != 0o600:
                     self.calls.fchmod(fd, self._file_mode)
-                # Not for durability alone: write-behind clients report "no space" only here or at close.
+                # Besides durability: clients that write later report "no space" only here or at close.
                 self.calls.fsync(fd)
             finally:
                 self.calls.close(fd)
@@ -233,7 +232,7 @@ class Files(FileReader):
     def _make_folder(self, folder: int, name: str) -> None:
         self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
         if self.shared_with_group:
-            with suppress(OSError):  # mkdir obeys the umask, which may take the group's rights away
+            with suppress(OSError):  # mkdir obeys the umask, which may remove the group's permissions
                 os.chmod(name, self._folder_mode, dir_fd=folder)
 
 

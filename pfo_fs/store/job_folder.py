@@ -1,4 +1,4 @@
-"""One job's folder: its records, by the process that writes them."""
+"""One job's folder: reads and writes its records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_SCHEDULES_CLEANED = 20
 class JobFolder(ScheduleFiles):
     """One job's folder.
 
-    Reads return None for what is not there now, and raise `RecordError` for what is not a valid record.
+    Reads return None if the file is not there now, and raise `RecordError` if it is not a valid record.
 
     Attributes:
         job_id: The folder's name.
@@ -33,7 +33,7 @@ class JobFolder(ScheduleFiles):
 
     @property
     def is_archived(self) -> bool:
-        """Whether the job is over and was moved to the archive."""
+        """Whether the job has ended and was moved to the archive."""
         return self.path.startswith(f"{layout.ARCHIVE}/")
 
     @property
@@ -42,10 +42,10 @@ class JobFolder(ScheduleFiles):
         return ProfileFiles(self.files, self.job_id)
 
     def names(self) -> set[str]:
-        """What the job's folder holds now.
+        """Returns the names in the job's folder now.
 
         Raises:
-            FolderAway: The folder itself is not there, which says nothing about any file in it.
+            FolderAway: The folder itself cannot be seen now; its files may still exist.
             StoreError: The directory gives no answer.
         """
         found = self.files.names_if_there(self.path)
@@ -56,7 +56,7 @@ class JobFolder(ScheduleFiles):
         return set(found)
 
     def read_job(self) -> b.JobBody | None:
-        """`job.json`; from then on only records of the same attempt are read."""
+        """Reads `job.json`; from then on only records of the same attempt are read."""
         data = self.files.read(f"{self.path}/{layout.JOB}", layout.RECORD_LIMIT)
         if data is None:
             return None
@@ -70,13 +70,13 @@ class JobFolder(ScheduleFiles):
         return body
 
     def claim_coordinator(self, body: b.ClaimBody) -> b.ClaimBody:
-        """Claims the job for a daemon or for its own rank 0; returns the claim that holds."""
+        """Claims the job for a daemon or for its own rank 0; returns the claim that is valid."""
         if self.claim("coordinator", body, layout.COORDINATOR):
             return body
         return self.read_coordinator() or body
 
     def read_coordinator(self) -> b.ClaimBody | None:
-        """Who schedules this job."""
+        """Reads which process schedules this job."""
         return self.read("coordinator", b.ClaimBody, layout.COORDINATOR)
 
     # ---- ranks
@@ -101,29 +101,29 @@ class JobFolder(ScheduleFiles):
         return self._numbers(layout.RANKS)
 
     def read_rank(self, rank: int) -> b.RankBody | None:
-        """What a rank said when it registered."""
+        """Reads the record that a rank wrote when it registered."""
         return self.read("rank", b.RankBody, layout.of_rank(layout.RANKS, rank))
 
     def write_order(self, body: b.OrderBody) -> None:
-        """Writes down what a rank runs in an iteration, once."""
+        """Writes the instructions that a rank runs in an iteration, once."""
         self.claim("order", body, layout.of_rank(layout.ORDER, body.rank))
 
     def ranks_with_order(self) -> list[int]:
-        """Ranks whose instruction order is there, ascending."""
+        """Ranks that have written their instruction order, ascending."""
         return self._numbers(layout.ORDER)
 
     def read_order(self, rank: int) -> b.OrderBody | None:
-        """What a rank runs in an iteration."""
+        """Reads the instructions that a rank runs in an iteration."""
         return self.read("order", b.OrderBody, layout.of_rank(layout.ORDER, rank), layout.PLAN_LIMIT)
 
-    # ---- what the coordinator says
+    # ---- records of the coordinator
 
     def write_current(self, body: b.CurrentBody) -> None:
         """Replaces `current.json`."""
         self.replace("current", body, layout.CURRENT)
 
     def read_current(self) -> b.CurrentBody | None:
-        """The schedule in force and the state of the job."""
+        """Reads the schedule in force and the state of the job."""
         return self.read("current", b.CurrentBody, layout.CURRENT)
 
     def write_model(self, body: b.ModelBody) -> None:
@@ -131,15 +131,15 @@ class JobFolder(ScheduleFiles):
         self.replace("model", body, layout.MODEL)
 
     def read_model(self) -> b.ModelBody | None:
-        """What the scheduler plans with."""
+        """Reads what the scheduler plans with."""
         return self.read("model", b.ModelBody, layout.MODEL)
 
     def read_known(self) -> b.CachedProfileBody | None:
-        """What was known when the job began."""
+        """Reads the profile of earlier jobs with which this job began."""
         return self.read("cached_profile", b.CachedProfileBody, layout.CACHED_PROFILE, layout.PLAN_LIMIT)
 
     def claim_known(self, body: b.CachedProfileBody) -> b.CachedProfileBody:
-        """Writes down what was known when the job began; returns what stands there."""
+        """Writes that profile, once; returns the one in the file."""
         return body if self.claim("cached_profile", body, layout.CACHED_PROFILE) else (self.read_known() or body)
 
     # ---- results and progress
@@ -150,11 +150,11 @@ class JobFolder(ScheduleFiles):
         self.claim("result", body, layout.of_rank(layout.results(number), body.result.rank))
 
     def ranks_with_result(self, number: int) -> list[int]:
-        """Ranks whose result under schedule `number` is there, ascending."""
+        """Ranks that have written a result under schedule `number`, ascending."""
         return self._numbers(layout.results(number))
 
     def read_result(self, number: int, rank: int) -> b.ResultBody | None:
-        """What a rank measured under schedule `number`."""
+        """Reads what a rank measured under schedule `number`."""
         return self.read("result", b.ResultBody, layout.of_rank(layout.results(number), rank), layout.PLAN_LIMIT)
 
     def write_progress(self, body: b.ProgressBody, name: int) -> None:
@@ -162,43 +162,43 @@ class JobFolder(ScheduleFiles):
         self.replace("progress", body, layout.of_rank(layout.PROGRESS, name))
 
     def read_progress(self, name: int) -> b.ProgressBody | None:
-        """The progress of the host whose file is named after rank `name`."""
+        """Reads the progress of the host whose file is named after rank `name`."""
         return self.read("progress", b.ProgressBody, layout.of_rank(layout.PROGRESS, name))
 
     def progress_names(self) -> list[int]:
-        """Ranks that files of progress are named after, one per host, ascending."""
+        """Ranks after which progress files are named, one per host, ascending."""
         return self._numbers(layout.PROGRESS)
 
     def write_iteration_times(self, body: b.IterationTimesBody) -> None:
-        """Replaces what a rank says of its last iterations."""
+        """Replaces the times of a rank's last iterations."""
         self.replace("iteration_times", body, layout.of_rank(layout.ITERATION_TIMES, body.rank))
 
     def read_iteration_times(self, rank: int) -> b.IterationTimesBody | None:
-        """How long a rank's last iterations took."""
+        """Reads the times of a rank's last iterations."""
         return self.read("iteration_times", b.IterationTimesBody, layout.of_rank(layout.ITERATION_TIMES, rank))
 
     def ranks_with_iteration_times(self) -> list[int]:
-        """Ranks that have said how long iterations take, ascending."""
+        """Ranks that have written iteration times, ascending."""
         return self._numbers(layout.ITERATION_TIMES)
 
-    # ---- people, and the end
+    # ---- files for users, and the end
 
     @property
     def yaml_location(self) -> Path:
-        """`schedule.yaml`, for people."""
+        """The path of `schedule.yaml`."""
         return self.location / layout.YAML
 
     @property
     def yaml_status_location(self) -> Path:
-        """`schedule.status.yaml`, for people."""
+        """The path of `schedule.status.yaml`."""
         return self.location / layout.YAML_STATUS
 
     def read_yaml(self) -> bytes | None:
-        """`schedule.yaml` as it is now."""
+        """Reads `schedule.yaml` as it is now."""
         return self.files.read(f"{self.path}/{layout.YAML}", layout.YAML_LIMIT)
 
     def write_yaml(self, content: bytes) -> None:
-        """Puts a person's schedule in place of `schedule.yaml`, whole."""
+        """Replaces `schedule.yaml` with a user's schedule, in one step."""
         self.files.publish(f"{self.path}/{layout.YAML}", content)
 
     def remove_yaml(self) -> None:
@@ -206,21 +206,21 @@ class JobFolder(ScheduleFiles):
         self.files.remove(f"{self.path}/{layout.YAML}")
 
     def write_yaml_status(self, text: str) -> None:
-        """Says what became of `schedule.yaml`."""
+        """Replaces `schedule.status.yaml`: whether `schedule.yaml` is applied, and why not."""
         self.files.publish(f"{self.path}/{layout.YAML_STATUS}", text.encode("utf-8", "replace"))
 
     def write_end(self, body: b.EndBody) -> None:
-        """Writes the job's tombstone, once."""
+        """Writes the end of the job, once."""
         self.claim("end", body, layout.END)
 
     def read_end(self) -> b.EndBody | None:
-        """The job's tombstone."""
+        """Reads the end of the job; None while it runs."""
         return self.read("end", b.EndBody, layout.END)
 
     def remove_stale_temporaries(self) -> int:
         """Removes what dead writers have left in the job's folders; returns how many files.
 
-        Looks at no more than 1,000 files in each folder, and at the folders of the 20 newest schedules.
+        Checks at most 1,000 files in each folder, and only the 20 newest schedules.
         """
         newest = self.schedule_numbers()[-_MOST_SCHEDULES_CLEANED:]
         folders = ["", *layout.JOB_FOLDERS, *map(layout.schedule, newest), *map(layout.results, newest)]

@@ -1,33 +1,33 @@
-"""Every path of the shared directory, and how much of a file is read. No other module writes down a path.
+"""Every path of the shared directory with its writer, and how much of a file is read. No other module has paths.
 
 <shared_dir>/
   directory.json                  the process that made the directory, once: a random id that hosts compare
-  site.yaml                       the site's operator (optional, read-only for us): what jobs may do
+  site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
-  archive/<job_id>/               jobs that are over
+  archive/<job_id>/               jobs that have ended
   profiles/<key>/<job_id>.csv     that job's coordinator, replaced: what it has measured, for later jobs of its kind
-  profiles/<key>/about.json       what the key stands for, once, for people
+  profiles/<key>/about.json       what the key stands for, once, for users
   power-limit/<key>/              measurements that the power-limit optimizers of several jobs share
-    <limit in W>.begun            the first job that began with this limit, once: others take another one
+    <limit in W>.begun            the first job that began with this limit, once: others measure another one
     <limit in W>.json             the first job that has measured this limit, once
     result-<selector>.json        the first job that has chosen, once
   jobs/<job_id>/
     job.json                      rank 0, once, after the folders below are there
-    coordinator.json              who schedules this job, once: a daemon, or rank 0 itself
+    coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself
     ranks/<rank>.json             that rank, once
     order/<rank>.json             that rank, once: the instructions of its first complete step
-    current.json                  the coordinator, replaced: number in force, state, message for people
+    current.json                  the coordinator, replaced: number in force, state, message for the status
     sched/<number>/<plan>.json    the coordinator, once: a plan of all ranks that follow it
     sched/<number>/index.json     the coordinator, once, after the plans: commits schedule <number>
-    sched/<number>/<rank>.json    the coordinator, after the index: the plan of this rank, for people
+    sched/<number>/<rank>.json    the coordinator, after the index: the plan of this rank, for users
     prof/<number>/<rank>.json     that rank, once: what it measured under schedule <number>
     progress/<rank>.json          one helper process per host, replaced, rarely
     iteration_times/<rank>.json   one helper process per host, replaced: time of a pipeline's iterations
     cached_profile.json           the coordinator, once: what earlier jobs had measured
     model.json                    the coordinator, replaced: what the scheduler plans with
-    schedule.yaml                 a person (optional, read-only for us)
-    schedule.status.yaml          the coordinator, replaced: what became of it
+    schedule.yaml                 a user (optional, read-only for pfo-fs)
+    schedule.status.yaml          the coordinator, replaced: whether schedule.yaml is applied, and why not
     end.json                      rank 0, or the daemon when the job is given up, once
 """
 
@@ -95,7 +95,7 @@ def profile(key: str, job_id: str) -> str:
 
 
 def profile_about(key: str) -> str:
-    """What the key of a kind of jobs stands for."""
+    """The file that says what the key of a kind of jobs stands for."""
     return f"{PROFILES}/{key}/about.json"
 
 
@@ -120,12 +120,12 @@ def schedule(number: int, name: str = "") -> str:
 
 
 def index(number: int) -> str:
-    """The commit of a schedule."""
+    """The index of a schedule, which commits it."""
     return schedule(number, "index.json")
 
 
 def results(number: int) -> str:
-    """The folder of what ranks measured under a schedule."""
+    """The folder of the results under a schedule."""
     return f"{RESULTS}/{number}"
 
 
@@ -142,8 +142,8 @@ def numbered_folders(names: Iterable[str]) -> list[int]:
 def without_jumps(numbers: Iterable[int]) -> list[int]:
     """Returns ascending numbers up to the first gap of more than 1,000.
 
-    Processes count up by one. One planted file with an absurd number must not use up all numbers, nor look like the
-    newest of a series; some missing numbers are tolerated, for people delete files.
+    Processes count up by one. One planted file with an absurd number must not use up all numbers, nor count as the
+    newest of a series. Some missing numbers are allowed, because users delete files.
     """
     found: list[int] = []
     for number in numbers:

@@ -1,4 +1,4 @@
-"""Which daemon leads: the newest generation in `leaders/` whose record proves itself."""
+"""Finds the leading daemon: the newest generation in `leaders/` whose record is valid."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 _MOST_READS = 32
 _TRIES = 3
-"""So often a record is read before it counts as bad: a stale read may show an older content."""
+"""A record is read this many times before it counts as bad, because a stale read may return an older content."""
 
 
 class Leaders:
-    """The generations of daemons.
+    """The generations of daemons: each daemon that becomes the leader claims the next number.
 
     A file name alone proves nothing: any member of the directory's group can put `leaders/999999999.json` there. A
     generation counts only if its record is valid and says the same number, and if no more than 1,000 numbers are
@@ -26,7 +26,7 @@ class Leaders:
 
     Args:
         files: The shared directory.
-        writer: Who claims, for people.
+        writer: The name of this process in its records.
     """
 
     def __init__(self, files: Files, writer: str) -> None:
@@ -38,10 +38,10 @@ class Leaders:
     def look(self) -> tuple[int, int]:
         """Returns the newest generation that a daemon has claimed (0 before the first), and the next free number.
 
-        Both come of one listing: a daemon that judged the newest leader to be dead must not claim a number above that
-        of another daemon, which was faster to replace it. The next free number is above all names that are there.
+        Both come from one listing: a daemon that finds the newest leader dead must not claim a number above that of
+        another daemon that has replaced the leader meanwhile. The next free number is above all names that are there.
 
-        Costs one listing, and up to 32 reads of records that were not judged before.
+        A call costs one listing, and up to 32 reads of records that were not checked before.
 
         Raises:
             StoreUnavailable: The file system gave no answer.

@@ -1,7 +1,7 @@
-"""Locks, by `filelock`: a courtesy that gives clear messages where locks work. Correctness never hangs on one.
+"""Locks, by `filelock`, for clear messages where locks work. Correctness never depends on one.
 
-On many mounts a lock is silently local to the host, or lost at the next reconnection, so with every lock here doing
-nothing the protocol still comes out right (`Files.claim`).
+On many mounts a lock is silently local to the host, or lost at the next reconnection. So the protocol is also correct
+if no lock here has any effect (`Files.claim`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def courtesy_lock(files: Files, path: str, timeout_s: float = 2.0) -> Iterator[bool]:
-    """Holds the lock at `path` if it can be had within `timeout_s`; goes on without it otherwise."""
+    """Holds the lock at `path` if it is free within `timeout_s`; otherwise goes on without it."""
     lock = try_lock(files, path, timeout_s)
     try:
         yield lock is not None
@@ -30,7 +30,7 @@ def courtesy_lock(files: Files, path: str, timeout_s: float = 2.0) -> Iterator[b
 
 
 def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> BaseFileLock | None:
-    """Takes the lock at `path` and returns it; None if it is held, or if this file system has no locks."""
+    """Acquires and returns the lock at `path`; None if it is held, or if this file system has no locks."""
     if not (files.root / path).parent.is_dir():
         return None  # filelock would make the folders, on this host's own disk if the file system is not mounted
     lock = FileLock(

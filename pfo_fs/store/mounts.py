@@ -1,4 +1,4 @@
-"""What kind of file system a path is on: decides between events and polling, and how often to look."""
+"""Finds the kind of file system of a path, which decides between events and polling, and how often to poll."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def filesystem_type(path: str | os.PathLike[str], mountinfo: str | None = None) 
 
 
 def is_local(path: str | os.PathLike[str]) -> bool:
-    """Says whether all changes below `path` are made by this host."""
+    """Returns whether all changes below `path` are made by this host."""
     return filesystem_type(path) in LOCAL_TYPES

@@ -1,7 +1,7 @@
-"""What jobs with the same load share: measurements at power limits, and the limit that was chosen from them.
+"""Jobs with the same load share measurements at power limits, and the limit that was chosen from them.
 
-`layout.py` names the files. Records are immutable and no job waits for another one: a limit that another job has
-begun with is only taken last, so a job that dies leaves nothing behind but its share of the work.
+`layout.py` names the files. Records are immutable and no job waits for another one: a limit with which another job has
+begun is only measured last, so if a job dies, the others do its share of the work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BEGUN = re.compile(r"([1-9]\d{0,5})\.begun")
 _CHOICE = re.compile(r"result-[0-9a-f]{16}\.json")
 _RECORD_BYTES = 65_536
 _FILES_PER_LOOK = 2000
-"""A folder with more new files than this, which only a fault or an attack makes, is read in several looks."""
+"""A folder with more new files than this, which only a fault or an attack makes, is read in several calls."""
 
 MAX_SELECTOR_LENGTH = 1000
 
@@ -44,8 +44,8 @@ class PowerLimitMeasurement(BaseModel):
 
     Attributes:
         power_limit: The limit of each GPU, in W.
-        energy: In J, summed over the GPUs.
-        time: In s, of the slowest GPU.
+        energy: The energy in J, summed over the GPUs.
+        time: The time of the slowest GPU, in s.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -65,7 +65,7 @@ class PowerLimitChoice(BaseModel):
 
 
 class PowerLimitUpdates(NamedTuple):
-    """What was not there at the last look: measurements, choices, and limits, in W, that a job has begun with."""
+    """What is new since the last call: measurements, choices, and limits, in W, with which a job has begun."""
 
     measurements: list[PowerLimitMeasurement]
     choices: list[PowerLimitChoice]
@@ -73,11 +73,11 @@ class PowerLimitUpdates(NamedTuple):
 
 
 def folder_key(gpu_name: str, limits_w: Sequence[int], profile_steps: int, gpus: int) -> str:
-    """Names what measurements must have in common to be shared.
+    """Returns a name for what measurements must have in common to be shared.
 
     Args:
         gpu_name: Product name and UUID; only the product counts.
-        limits_w: The limits in question.
+        limits_w: The limits to be measured, in W.
         profile_steps: Steps of a measurement.
         gpus: How many GPUs a job has.
     """
@@ -109,8 +109,8 @@ class PowerLimitFolder:
     def updates(self) -> PowerLimitUpdates:
         """Returns what has come since the last call.
 
-        Files that are not records of this kind are passed over; files that cannot be read now are tried again with the
-        next call.
+        Files that are not records of this kind are ignored; files that cannot be read now are read again at the next
+        call.
 
         Raises:
             StoreError: The directory gives no answer.
@@ -152,7 +152,7 @@ class PowerLimitFolder:
         """Tells other jobs that this job measures this limit, in W.
 
         Raises:
-            StoreError: The directory does not take it.
+            StoreError: The file cannot be written.
         """
         self._files.claim(layout.power_limit(self._key, f"{limit_w}.begun"), b"")
 
@@ -160,7 +160,7 @@ class PowerLimitFolder:
         """Writes a measurement, unless another job has written one of this limit.
 
         Raises:
-            StoreError: The directory does not take it.
+            StoreError: The file cannot be written.
         """
         self._claim(_limit_name(measurement), "power-limit", measurement)
 
@@ -168,7 +168,7 @@ class PowerLimitFolder:
         """Writes a choice, unless another job has; returns the one that is there, None if it cannot be read.
 
         Raises:
-            StoreError: The directory does not take it.
+            StoreError: The file cannot be written.
         """
         name = _choice_name(choice.selector)
         self._claim(name, "power-limit-result", choice)

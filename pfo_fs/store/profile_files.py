@@ -24,14 +24,14 @@ class ProfileFiles:
         self._job_id = job_id
 
     def path(self, key: str) -> str:
-        """Where this job's profile lies, below the shared directory."""
+        """Returns the path of this job's profile, below the shared directory."""
         return layout.profile(key, self._job_id)
 
     def write(self, key: str, csv: str, about: str) -> None:
         """Publishes what this job has measured.
 
         Args:
-            key: Of jobs that can use it, a plain name.
+            key: A plain name, the same for all jobs that can use this profile.
             csv: The profile.
             about: What the key stands for, as JSON.
         """
@@ -41,14 +41,14 @@ class ProfileFiles:
         self._files.publish(self.path(key), csv.encode())
 
     def read_own(self, key: str) -> str:
-        """What this job has measured, as `write` was given it last; empty if nothing."""
+        """Returns the profile that this job wrote last; empty if none."""
         try:
             return (self._files.read(self.path(key), layout.PROFILE_LIMIT) or b"").decode()
         except (StoreError, UnicodeDecodeError):
             return ""
 
     def read_others(self, key: str) -> dict[str, str]:
-        """What the latest jobs with this key have measured, by job id; what is too large or not text is left out."""
+        """Returns the profiles of the latest jobs with this key, by job id, except those too large or not text."""
         found: dict[str, str] = {}
         for name in reversed(self._files.names(f"{layout.PROFILES}/{key}")):
             if len(found) == _MOST_PROFILES:
@@ -66,11 +66,11 @@ class ProfileFiles:
         """Returns this job's profile; None if there is none.
 
         Args:
-            path: Where `model.json` says that it lies; empty: the folder of every key is looked into.
+            path: The profile's path according to `model.json`; empty: the folder of every key is searched.
 
         Raises:
             RecordError: `path` is not the path of a profile, or the file is not text.
-            StoreError: It cannot be read.
+            StoreError: The file cannot be read.
         """
         if path:
             parts = path.split("/")

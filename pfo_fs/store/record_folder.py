@@ -17,12 +17,12 @@ from pfo_fs.store.records import Body, Header, decode, encode
 class RecordFolder:
     """Writes and reads records below one folder.
 
-    Reads return None for what is not there now, and raise `RecordError` for what is not a valid record.
+    Reads return None if the file is not there now, and raise `RecordError` if it is not a valid record.
 
     Attributes:
         files: The shared directory.
         path: The folder, below the shared directory.
-        writer: Who writes, for people.
+        writer: The name of this process in its records.
         attempt: Random id of the training attempt; only its records are read. None: not known yet.
     """
 
@@ -34,7 +34,7 @@ class RecordFolder:
 
     @property
     def location(self) -> Path:
-        """The folder, for people."""
+        """The folder's full path, for messages."""
         return self.files.root / self.path
 
     def claim(self, kind: str, body: BaseModel, name: str, *, readable: bool = False) -> bool:
@@ -49,7 +49,7 @@ class RecordFolder:
     def read(self, kind: str, model: type[Body], name: str, limit: int = layout.RECORD_LIMIT) -> Body | None:
         """Reads a record of this folder's attempt.
 
-        A torn or stale read is tried again before it is believed.
+        A record that is not valid is read up to three times, because a read may be incomplete or stale.
         """
         problem: RecordError | None = None
         for _ in range(3):

@@ -1,7 +1,7 @@
-"""Self-proving records: a JSON object that says what it is, for which job, by whom, how long, and its checksum.
+"""Records that can be verified: JSON with its kind, job attempt, writer, length and checksum.
 
-On disk a record is one JSON object whose last key is `body`; length and checksum are of the body's exact bytes, so
-a torn, padded or stale read is seen whatever the file system did, and any JSON tool can still read the file.
+On disk a record is one JSON object whose last key is `body`; length and checksum are of the body's exact bytes. So
+an incomplete, padded or stale read is detected on any file system, and any JSON tool can still read the file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Header:
     """What a record says about itself.
 
     Attributes:
-        kind: What the body is: `job`, `rank`, `schedule`, ...
-        attempt: Random id of the training attempt it belongs to; empty outside jobs.
-        writer: Who wrote it, for people: `rank-3@node17:4242`.
+        kind: The kind of the body: `job`, `rank`, `schedule`, ...
+        attempt: Random id of the training attempt of the record; empty outside jobs.
+        writer: The process that wrote the record, for messages: `rank-3@node17:4242`.
         sequence: Counts a writer's replacements of this file.
     """
 
@@ -41,7 +41,7 @@ class Header:
 
 
 class _HeaderOnDisk(BaseModel):
-    """The header as it stands in the file, before anything in it is believed."""
+    """The header as it is in the file, before it is verified."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -63,7 +63,7 @@ def encode(header: Header, body: BaseModel, *, readable: bool = False) -> bytes:
     """Returns the record's bytes.
 
     Args:
-        header: Who writes what.
+        header: The header, without length and checksum.
         body: The content.
         readable: One line for each key, and for each item of a list of lists.
     """
@@ -95,13 +95,13 @@ def decode(data: bytes, kind: str, model: type[Body], *, attempt: str | None = N
 
     Args:
         data: The whole file.
-        kind: The kind that the file must be.
-        model: What the body must be.
-        attempt: The job attempt that it must belong to; None: any.
+        kind: The kind that the record must have.
+        model: The type that the body must have.
+        attempt: The training attempt that the record must belong to; None: any.
 
     Raises:
-        RecordError: It is torn, of another kind, release or attempt, or header or body is not valid; the message says
-            which. No other exception leaves this function, whatever `data` is.
+        RecordError: The record is incomplete, of another kind, release or attempt, or header or body is not valid; the
+            message says which. This function raises no other exception, whatever `data` is.
     """
     at = data.find(_BODY, 0, _MAX_HEADER_BYTES)
     if at < 0 or not data.endswith(b"}\n"):

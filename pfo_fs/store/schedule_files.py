@@ -1,9 +1,9 @@
-"""A job's schedules: plan files, the index that commits them, and one file per rank for people.
+"""A job's schedules: plan files, the index that commits them, and one file per rank for users.
 
 Ranks read `index.json` and the plan that it names for their stage, which all ranks of a host often share. After the
-commit every rank's plan gets a second name, `<rank>.json`: a hard link, which costs one call of the file server and no
-space; a file of its own costs several. Some file systems take few links of one file (GlusterFS on ext4 refuses
-the 49th), so every 32nd rank gets a copy, which the next ones link to; without hard links every rank gets one.
+commit every rank's plan gets a second name, `<rank>.json`: a hard link, which costs one call to the file server and no
+space, where a copy costs several calls. Some file systems allow few links to one file (GlusterFS on ext4 refuses
+the 49th), so every 32nd rank gets a copy, to which the next ones link; without hard links every rank gets a copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES_PER_FILE = 32
 
 
 class _RankFile(NamedTuple):
-    """A file for a person: its name, the plan that it holds, and the file that it is linked to; None: it is a copy."""
+    """One rank's file: its name, the plan that it holds, and the file that it is linked to; None: it is a copy."""
 
     name: str
     plan: str
@@ -52,8 +52,8 @@ class ScheduleFiles(RecordFolder):
     ) -> bool:
         """Writes schedule `number` and commits it with its index; False if another process committed that number.
 
-        Plan files are named after their content, so a restarted or a second coordinator never mixes two plans. The
-        files of up to 64 ranks are written as well; see `write_rank_files` for the others.
+        Plan files are named after their content, so a restarted or a second coordinator never mixes two plans. This
+        call also names the files of up to 64 ranks; `write_rank_files` names the others.
         """
         self.files.make_folder(f"{self.path}/{layout.schedule(number)}")
         files: dict[str, str] = {}
@@ -80,13 +80,14 @@ class ScheduleFiles(RecordFolder):
         return True
 
     def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo], most: int = _RANK_FILES_AT_ONCE) -> bool:
-        """Gives every rank's plan its name `<rank>.json`, at most `most` of them per call; True when all are there.
+        """Makes the files `<rank>.json`, at most `most` of them per call; returns True when all are there.
 
-        A coordinator calls this at each look, for the schedule in force: jobs with many ranks get their files after
-        the commit, and so do jobs whose coordinator died between commit and files. Costs nothing once all are there.
+        A coordinator calls this at each poll, for the schedule in force: jobs with many ranks get their files after
+        the commit, and so do jobs whose coordinator died between commit and files. Once all are there, a call costs
+        nothing.
 
         Raises:
-            StoreError: The directory does not take them.
+            StoreError: A file cannot be written.
         """
         if self._unnamed[0] != number:
             self._unnamed = (number, deque(self._missing_rank_files(number, rank_infos)))
@@ -111,18 +112,18 @@ class ScheduleFiles(RecordFolder):
         return [file for file in wanted if file.plan in there and file.name not in there]
 
     def schedule_numbers(self) -> list[int]:
-        """Numbers that have a folder, committed or not, ascending; what comes after a jump was planted."""
+        """Numbers that have a folder, committed or not, ascending; those after a large gap are planted and left out."""
         return layout.without_jumps(layout.numbered_folders(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
 
     def read_index(self, number: int) -> b.IndexBody | None:
-        """The commit of schedule `number`; None if it was never committed."""
+        """Reads the index of schedule `number`; None if it was never committed."""
         index = self.read("index", b.IndexBody, layout.index(number), layout.PLAN_LIMIT)
         if index is not None and index.number != number:
             raise RecordError(f"{self.location / layout.index(number)}: it commits schedule {index.number}")
         return index
 
     def read_schedule(self, index: b.IndexBody, rank_info: RankInfo) -> FrequencySchedule | None:
-        """The schedule of one rank; None if the index says nothing about it: its clock is left alone.
+        """Reads the schedule of one rank; None if the index has no plan for it: its clock is left alone.
 
         Raises:
             RecordError: The plan file is missing or not valid.
@@ -145,9 +146,9 @@ class ScheduleFiles(RecordFolder):
 
 
 def _rank_files(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[_RankFile]:
-    """The files of all ranks that have a plan, each after the file that it is linked to."""
+    """Returns the files of all ranks that have a plan, each after the file that it is linked to."""
     files: list[_RankFile] = []
-    newest: dict[str, tuple[str, int]] = {}  # of each plan: the file that the next name is given to, and its names
+    newest: dict[str, tuple[str, int]] = {}  # for each plan: the file to link to next, and how many names it has
     for info in rank_infos:
         plan = index.plan_file(info)
         if plan is None:

@@ -1,4 +1,4 @@
-"""The system calls on the shared directory, and what each of their errors means."""
+"""The system calls on the shared directory, and the meanings of their errors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OPERATOR = {
     errno.EROFS: "the file system is mounted read-only",
     errno.EPERM: "this user may not do that here",
 }
-"""Errors that only an operator can mend, and what they mean."""
+"""Errors that only an operator can fix, and what they mean."""
 NO_HARD_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
-"""What `link` says where a file system has no hard links, or no more for this file."""
+"""Errors of `link` where a file system has no hard links, or allows no more for this file."""
 
 
 class SystemCalls:

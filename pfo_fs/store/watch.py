@@ -1,4 +1,4 @@
-"""When to look again: the poll is the truth, file-system events are a hint to look sooner."""
+"""Decides when to poll again: every change is found by polling, and file-system events only make the poll earlier."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Waits for a change in a folder, or below those of its folders that are followed, or for the time to be up.
+    """Waits for a change in a folder, or below those of its folders that are followed, or until a timeout.
 
-    Only what is followed costs watches and a thread: a thousand jobs that nothing is awaited from cost nothing.
+    Only followed folders cost watches and a thread: a thousand jobs that are not followed cost nothing.
 
-    On a network file system another host's change makes no event here, and an observer looks alive all the same;
-    so events are used on local file systems only (`watch="auto"`), and even there a missed one costs no more than
-    one polling interval.
+    On a network file system another host's change makes no event here, although the observer seems to work. So events
+    are used on local file systems only (`watch="auto"`); even there, a missed one costs at most one polling interval.
 
     Args:
         root: The shared directory.
@@ -48,12 +47,12 @@ class Watcher:
         return self._observer is not None
 
     def start(self) -> None:
-        """Starts listening where that makes sense; polling alone is enough if it cannot."""
+        """Starts the observer if events are to be used; if it cannot start, polling alone is enough."""
         if not self._wanted or self._observer is not None:
             return
         from watchdog.observers import Observer
 
-        # A folder that is made and filled at once is noted twice by watchdog, which it warns of, and which is fine.
+        # watchdog warns that it adds a folder twice if the folder is made and filled at once, which does no harm.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.")
         observer = Observer()
         try:
@@ -65,7 +64,7 @@ class Watcher:
         self._observer = observer
 
     def follow(self, name: str) -> None:
-        """Listens below a folder of the folder, too."""
+        """Also observes below `name`, a folder in the watched folder."""
         if self._observer is None or name in self._followed:
             return
         try:
@@ -74,7 +73,7 @@ class Watcher:
             log.debug("no file-system events for %s: %s", name, error)
 
     def leave(self, name: str) -> None:
-        """Listens there no more."""
+        """Stops observing below `name`."""
         watch = self._followed.pop(name, None)
         if watch is not None and self._observer is not None:
             with suppress(KeyError, OSError):
@@ -93,7 +92,7 @@ class Watcher:
             def on_any_event(_, event: FileSystemEvent) -> None:  # noqa: N805 - `self` is the watcher
                 self._note(str(event.dest_path or event.src_path))
 
-        # Our own reads make events too; only those of finished writes are asked for.
+        # The filter leaves out the events of this process's own reads.
         wanted = [DirCreatedEvent, FileCreatedEvent, FileMovedEvent, FileClosedEvent]
         watch: ObservedWatch = observer.schedule(Handler(), str(path), recursive=recursive, event_filter=wanted)
         return watch
@@ -101,13 +100,13 @@ class Watcher:
     def _note(self, path: str) -> None:
         above = f"{self._path}/"
         parts = path.removeprefix(above).split("/") if path.startswith(above) else [""]
-        # Progress is written all the time, and not read any sooner for that.
+        # Progress is written all the time, so its events must not make polls earlier.
         if parts[-1].startswith(".") or parts[1:2] == ["progress"] or not parts[0]:
             return
         self._changed.put(parts[0])
 
     def wait(self, timeout_s: float) -> set[str]:
-        """Returns the names in the folder under which something may have changed; empty when the time was up."""
+        """Returns the names in the folder under which something may have changed; empty after the timeout."""
         changed = set()
         with suppress(Empty):
             changed.add(self._changed.get(timeout=max(0.0, timeout_s)))
@@ -120,7 +119,7 @@ class Watcher:
         self._changed.put(name)
 
     def stop(self) -> None:
-        """Stops listening, without waiting for a file system that hangs."""
+        """Stops the observer, without waiting for a file system that hangs."""
         if self._observer is not None:
             self._observer.stop()
             self._observer = None

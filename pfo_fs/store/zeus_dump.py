@@ -42,7 +42,7 @@ def load_sched(directory: str | Path, schedule_num: int) -> list[FrequencySchedu
 
 
 def save_ranks(data: Sequence[RankInfo], directory: str | Path) -> None:
-    """Writes who the ranks are."""
+    """Writes the numbers and clocks of all ranks."""
     _save(data, RankInfo, directory, "ranks.json")
 
 

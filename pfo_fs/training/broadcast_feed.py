@@ -1,11 +1,11 @@
 """Schedules where no daemon schedules: rank 0's helper makes them, and a broadcast carries them to all ranks.
 
-A packet comes into force on all ranks at the step at which the broadcaster hands it over, which is the same step on all
-of them. Default clocks for a lease that has ended travel the same way, as a schedule with the number -1, so that all
-ranks leave the pace of a straggler at one step.
+A packet comes into force on all ranks at the step at which the broadcaster returns it, which is the same step on all of
+them. When the lease ends (`pace_lease.py`), rank 0 broadcasts default clocks, as a schedule with the number -1, so that
+all ranks leave the pace of a straggler at one step.
 
-A rank whose broadcaster is lost goes to default clocks and stays there, whatever schedule was in force, because it can
-no longer know whether the others follow the same one. The others notice at the next exchange and do likewise (see
+A rank whose broadcaster is lost goes to default clocks and stays there, under every schedule, because it can
+no longer know whether the others follow the same one. The others notice at the next exchange and do the same (see
 `schedule_broadcaster.py`).
 """
 
@@ -37,7 +37,7 @@ class Broadcaster(Protocol):
     lost: bool
 
     def offer(self, packet: bytes) -> None:
-        """Rank 0: the packet to carry next, in place of one that is not under way yet."""
+        """On rank 0: gives the packet to send next; it replaces one that is not under way yet."""
 
     def step_begin(self, step: int, iter_time_s: float | None) -> bytes | None:
         """Does what is due at this step; returns the packet that comes into force with it, on all ranks."""
@@ -51,9 +51,9 @@ class BroadcastFeed:
 
     Args:
         rank: Global rank of this process.
-        broadcaster: Carries packets from rank 0 to all ranks; None if there is none, then clocks stay at their default.
-        warn: Takes warnings.
-        monotonic: The clock, in seconds.
+        broadcaster: Sends packets from rank 0 to all ranks; None if there is none, then clocks stay at their default.
+        warn: Logs warnings.
+        monotonic: Returns the time, in seconds.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BroadcastFeed:
         self._first: bytes | None = None
 
     def start_with(self, packet: bytes | None) -> None:
-        """Takes the packet that all ranks were given while the job was set up; it comes into force at step 0."""
+        """Keeps the packet that all ranks received while the job was set up; it comes into force at step 0."""
         self._first = packet
 
     def step_begin(
@@ -97,7 +97,7 @@ class BroadcastFeed:
             self._unpack(packet, step, updates)
         if broadcaster.lost and not self._lost_said:
             self._lost_said = True
-            text = f"rank {self._rank}: schedules can no longer be carried; default clocks from here on"
+            text = f"rank {self._rank}: schedules can no longer be broadcast; default clocks from here on"
             updates.append(Suspend(BROADCAST_LOST, text))
         return updates
 
@@ -112,7 +112,7 @@ class BroadcastFeed:
         elif isinstance(message, DirectoryBack):
             updates.append(Resume(DIRECTORY_LOST))
         elif self._rank != 0:
-            return  # the helper of rank 0's host sends to all ranks there; only rank 0 speaks for the job
+            return  # the helper of rank 0's host sends to all ranks there; only rank 0 broadcasts for the job
         elif isinstance(message, NewSchedule) and message.number >= 0:
             self._schedule = message
             self._lease_over = False
@@ -130,7 +130,7 @@ class BroadcastFeed:
     def _unpack(self, packet: bytes, step: int, updates: list[ScheduleUpdate]) -> None:
         try:
             schedule: NewSchedule = transport.decode(packet, NewSchedule)
-        except ValueError as error:  # on all ranks alike, for all have the same bytes
+        except ValueError as error:  # on all ranks alike, because all have the same bytes
             self._warn(f"a broadcast schedule is dropped: {error}", "broadcast packet")
             return
         if schedule.number < 0:

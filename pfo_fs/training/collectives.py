@@ -1,4 +1,4 @@
-"""What the ranks of a job tell each other while the optimizer is set up, by `torch.distributed`."""
+"""Values that the ranks of a job exchange by `torch.distributed` while the optimizer is set up."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Collectives:
 
 
 def problem_of(error: BaseException, *, fatal: bool) -> Problem:
-    """Returns what other ranks are told of an error. `fatal`: no rank can go on, also without `strict`."""
+    """Returns what is sent to other ranks about an error. `fatal`: no rank can go on, even without `strict`."""
     name = type(error).__name__
     if isinstance(error, PfoError):
         return fatal, name, str(error)
@@ -80,7 +80,7 @@ def problem_of(error: BaseException, *, fatal: bool) -> Problem:
 
 
 def raise_first(problems: list[Problem | None], *, strict: bool) -> None:
-    """Raises the same error on all ranks: the first one, by rank, that is fatal, or any with `strict`.
+    """Raises the same error on all ranks: the first one by rank; without `strict`, only fatal ones count.
 
     Raises:
         PfoError: What went wrong, and on which rank.

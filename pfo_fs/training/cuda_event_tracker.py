@@ -1,11 +1,11 @@
-"""Marks with the times of the device: CUDA events, read when they are ready, without waiting for the device.
+"""Marks with the GPU's own times, from CUDA events that are read when they are ready, without waiting for the GPU.
 
-A training thread launches kernels ahead of the GPU, so the times of its calls say little about when an instruction
-ran. An event recorded before and after each instruction knows. These are recorded in the steps that are measured
-only, and one at each end of every step, whose span is then the device's too. They are read in later steps; the marks of
-a step are written then, with the events' times on the same clock as all others (`time.monotonic_ns`). How the two
-clocks lie is learned on the way: an event never runs before it was recorded, and where the device had nothing else to
-do it runs at once. Should CUDA ever refuse, marks are those of the training thread from then on.
+A training thread launches kernels ahead of the GPU, so the times of its calls do not show when an instruction ran. In
+the steps that are measured, this tracker therefore records a CUDA event before and after each instruction; in every
+step, it records one at the begin and one at the end. It reads the events in later steps and then writes the step's
+marks, with the events' times converted to the clock of all other marks (`time.monotonic_ns`). It estimates the
+difference of the two clocks from the events: an event never runs before it was recorded, and where the GPU is idle it
+runs at once. If CUDA raises an error, marks have the training thread's times from then on.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pfo_fs.training.tracked_clocks import Clocks
 log = logging.getLogger("pfo_fs")
 
 _MOST_HELD = 16
-"""Steps whose events are not ready; with more than this, something is wrong, and the oldest goes."""
+"""At most this many steps wait for their events; then the oldest is dropped."""
 _ANCHORS = 32
-"""Steps over which the distance of the two clocks is taken: they drift by a few millionths."""
+"""The difference of the two clocks is estimated over this many steps: they drift by a few millionths."""
 _STEP = 0
 """Code of an event at the begin or end of a step, which is not a mark of its own."""
 _EPOCH_NS = 60_000_000_000
-"""Events are timed against one that is no older than this: CUDA tells the distance as a float of milliseconds."""
+"""Events are timed against one that is no older than this, because CUDA returns the difference as a float in ms."""
 
 
 class _Held(NamedTuple):
@@ -41,7 +41,7 @@ class _Held(NamedTuple):
 
 
 class _Epoch:
-    """Times of events against the first one of an epoch."""
+    """A period of time: its events are timed against its first one."""
 
     def __init__(self, origin: Any) -> None:
         origin.record()
@@ -50,7 +50,7 @@ class _Epoch:
         self._anchors: deque[int] = deque(maxlen=_ANCHORS)
 
     def times_ns(self, marks: Sequence[_Held]) -> list[int]:
-        """When the events of a step came, on the clock of `time.monotonic_ns`."""
+        """Returns the times of a step's events, on the clock of `time.monotonic_ns`."""
         device_ns = [round(self._origin.elapsed_time(held.event) * 1e6) for held in marks]
         self._anchors.append(max(held.first - at for held, at in zip(marks, device_ns, strict=True)))
         anchor = max(self._anchors)
@@ -63,9 +63,7 @@ class CudaEventTracker(InstructionTracker):
     Args:
         clocks: The clock process.
         make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
-        profile_steps: As for `InstructionTracker`.
-        on_mismatch: As for `InstructionTracker`.
-        on_wrong_marks: As for `InstructionTracker`.
+        profile_steps, on_mismatch, on_wrong_marks: The same as for `InstructionTracker`.
     """
 
     def __init__(
@@ -131,7 +129,7 @@ class CudaEventTracker(InstructionTracker):
             self._flush()
 
     def disconnect(self) -> None:
-        """Lets go of the page and of CUDA, in a forked child."""
+        """Stops using the page and CUDA, in a forked child."""
         super().disconnect()
         self._events_work = self._recording = self._keeping = False
         self._pool.clear()
@@ -143,12 +141,12 @@ class CudaEventTracker(InstructionTracker):
     def _new_epoch(self) -> _Epoch | None:
         try:
             return _Epoch(self._make_event())
-        except Exception as error:  # noqa: BLE001  whatever CUDA raises, training goes on
+        except Exception as error:  # noqa: BLE001  after any error of CUDA, training goes on
             self._do_without(error)
             return None
 
     def _record(self, code: int) -> None:
-        """Notes a mark whose time an event tells; without events, the training thread's time."""
+        """Notes a mark with the time of an event; without events, with the training thread's time."""
         now_ns = monotonic_ns()
         if self._events_work:
             try:
@@ -192,7 +190,7 @@ class CudaEventTracker(InstructionTracker):
             self._write(marks, times_ns)
 
     def _times_ns(self, marks: Sequence[_Held], epoch: _Epoch | None) -> list[int]:
-        """When each mark was, by the device where an event knows."""
+        """Returns the time of each mark: the event's, where there is one."""
         if not self._events_work or epoch is None:
             return [held.first for held in marks]
         events = [held for held in marks if held.event is not None]

@@ -1,8 +1,8 @@
-"""Schedules from the host's helper: each rank hears of them in its own time and switches at the schedule's start step.
+"""Schedules from the host's helper: ranks receive one at different times, and all switch at its start step.
 
-The start step is far enough ahead for all ranks to hear of it. A rank that hears too late follows at once. A rank that
-sees from the numbers that it has missed a schedule goes to default clocks until the next one starts, because other
-ranks may be following the missed one.
+The start step is far enough ahead for all ranks to receive the schedule before it. A rank that receives it later
+follows it at once. A rank that sees from the numbers that it has missed a schedule goes to default clocks until the
+next one starts, because other ranks may be following the missed one.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class HelperFeed:
 
     Args:
         rank: Global rank of this process.
-        at_once: Schedules are followed from the step at which they are heard; for a job of one rank that its own helper
+        at_once: Follow a schedule from the step at which it is received; for a job of one rank that its own helper
             schedules.
-        monotonic: The clock, in seconds.
+        monotonic: Returns the time, in seconds.
     """
 
     def __init__(self, rank: int, *, at_once: bool = False, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._rank = rank
         self._at_once = at_once
         self._lease = PaceLease(monotonic)
-        self._started = -1  # the newest schedule that was heard and has started
+        self._started = -1  # the newest schedule that was received and has started
         self._pending: dict[int, int] = {}  # number and start step of newer ones
         self._missed = False
 
@@ -58,7 +58,7 @@ class HelperFeed:
         return updates
 
     def close(self) -> None:
-        """Does nothing: the link to the helper is not the feed's."""
+        """Does nothing: the optimizer closes the link to the helper."""
 
     def _take(self, message: ToTraining, step: int, updates: list[ScheduleUpdate]) -> None:
         if isinstance(message, NewSchedule):
@@ -79,12 +79,12 @@ class HelperFeed:
             updates.append(Resume(DIRECTORY_LOST))
 
     def _look_for_gaps(self, step: int, updates: list[ScheduleUpdate]) -> None:
-        """Default clocks while other ranks may follow a schedule that this rank has not heard of."""
+        """Requests default clocks while other ranks may follow a schedule that this rank has not received."""
         due = [number for number, start_step in self._pending.items() if start_step <= step]
         if due:
             self._started = max(due)
             self._pending = {number: start for number, start in self._pending.items() if number > self._started}
-        # Numbers are given without gaps, so as many schedules are pending as there are numbers after the started one.
+        # Numbers have no gaps: if none is missed, the highest pending number is the started one plus the count pending.
         known = not self._pending or max(self._pending) - self._started == len(self._pending)
         missed = self._started >= 0 and not known
         if missed and not self._missed:

@@ -1,8 +1,8 @@
-"""The training process's link to the host's helper: what the helper must know survives the helper.
+"""The training process's link to the host's helper; it repeats to a new helper what that one needs.
 
-A helper may die at any time, also before it has written what it was told. So the link keeps each message that a new
+A helper may die at any time, also before it has written what it has received. So the link keeps each message that a new
 helper needs (registration, ranks, order of instructions, schedule applied) and sends them all, in their order, to the
-helper that takes the place of a dead one. Nothing here waits, and nothing raises.
+helper that replaces a dead one. Only `wait_for_schedule` waits, and no method raises.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pfo_fs.training.warn_once import WarnOnce
 log = logging.getLogger("pfo_fs")
 
 _REVIVE_EVERY_S = 2.0
-"""Between two tries to replace a helper that died."""
+"""The time between two tries to replace a helper that died."""
 _READ_FOR_S = 0.02
-"""When messages have been read for so long in one step, the rest waits for the next step."""
+"""Messages are read for at most this long in one step; the rest waits for the next step."""
 
 
 class Client(Protocol):
@@ -35,7 +35,7 @@ class Client(Protocol):
         """Returns the next message without waiting; None if there is none."""
 
     def send(self, message: Message) -> bool:
-        """Sends without waiting; returns whether the message is on its way: not if the helper does not read."""
+        """Sends without waiting; returns whether the message was sent: False if the helper does not read."""
 
     def revive(self, joining: list[Message]) -> bool:
         """Tries once to reach a new helper, and sends it `joining`."""
@@ -51,8 +51,8 @@ class HelperLink:
     """What training uses of its helper, whether there is one or not.
 
     Args:
-        warn: Takes warnings.
-        monotonic: The clock, in seconds.
+        warn: Logs warnings.
+        monotonic: Returns the time, in seconds.
     """
 
     def __init__(self, warn: WarnOnce, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +70,7 @@ class HelperLink:
             self.client.send(message)
 
     def send_kept(self, message: Message) -> None:
-        """Sends a message that each new helper must be told as well; the newest of its class counts."""
+        """Sends a message, and keeps it for new helpers in place of an older one of its class."""
         self.keep(message)
         if self.client is not None and not self.client.send(message):
             self._unsent.add(type(message))
@@ -80,13 +80,13 @@ class HelperLink:
         self._kept[type(message)] = message
 
     def note_joined(self, joined: messages.Joined) -> None:
-        """The helper has said under which name it keeps its records; the next helper goes on under that name."""
+        """Notes the name under which the helper keeps its records, so that the next helper uses the same."""
         join = self._kept.get(messages.JoinJob)
         if join is not None and joined.helper_name >= 0:
             self.keep(msgspec.structs.replace(join, helper_name=joined.helper_name))
 
     def send_again(self, kind: type[Message]) -> None:
-        """Repeats a message that was kept, if there is one: the helper asks for it by what it sends."""
+        """Repeats the kept message of this class, if there is one."""
         message = self._kept.get(kind)
         if message is not None:
             self.send(message)
@@ -96,7 +96,7 @@ class HelperLink:
         try:
             answer = self.client.wait_for(NewSchedule, timeout_s) if self.client is not None else None
         except (OSError, ValueError) as error:
-            self._warn(f"the helper process for the shared directory sent something wrong: {error}", "helper sent")
+            self._warn(f"the helper process for the shared directory sent an invalid message: {error}", "helper sent")
             return None
         if isinstance(answer, messages.Refused):
             self._warn(answer.message)
@@ -104,7 +104,7 @@ class HelperLink:
         return answer
 
     def put_back(self, message: ToTraining) -> None:
-        """The next `poll` returns this message first."""
+        """Makes the next `poll` return this message first."""
         self._unread.append(message)
 
     def poll(self) -> list[ToTraining]:
@@ -139,7 +139,7 @@ class HelperLink:
             client.close()
 
     def forget(self) -> None:
-        """In a forked child: the connection belongs to the parent, and nothing is sent or closed."""
+        """Drops the connection in a forked child without closing it: it belongs to the parent."""
         self.client = None
         self._unread = []
 
@@ -151,7 +151,7 @@ class HelperLink:
         self._warn("the helper process for the shared directory has died; another one is started", "helper died")
         try:
             revived = client.revive(list(self._kept.values()))
-        except OSError as error:  # the process cannot be started: too many processes, say
+        except OSError as error:  # the process cannot be started, for example because there are too many
             self._warn(f"no new helper process can be started: {error}", "helper start")
             return
         if revived:

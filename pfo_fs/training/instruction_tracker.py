@@ -1,8 +1,8 @@
-"""Where training is in its schedule: the code that runs at every instruction.
+"""Follows training through its schedule: the code that runs at every instruction.
 
-One begin and one end cost about a microsecond: a list is walked, words in the page shared with the clock process are
-stored, and its doorbell is rung only if it sleeps. No lock, no import, no file, nothing that gives up the interpreter
-lock.
+One begin and one end cost about a microsecond: the code walks a list, stores words in the page shared with the clock
+process, and rings its doorbell only if it sleeps. The code takes no lock, imports nothing, opens no file, and does not
+give up the interpreter lock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pfo_fs.training.tracked_clocks import Clocks, NoClocks
 _MAX_ORDER = 65_535
 _MAX_MHZ = 60_000
 _MAX_NUMBER = (1 << 62) - 1
-"""Of a schedule; it must fit into a word of the page."""
+"""The highest number of a schedule; it must fit into a word of the page."""
 
 _Entry = tuple[str | None, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
 _STOP: _Entry = (None, None, 0, 0)
@@ -47,7 +47,7 @@ class _MeasuredSteps:
     """Counts the steps in which instructions are marked under one schedule number.
 
     Args:
-        most: Marks end after so many, should the clock process never say that it has its result.
+        most: Marks end after this many steps, even if the clock process never reports a complete result.
     """
 
     def __init__(self, most: int) -> None:
@@ -56,7 +56,7 @@ class _MeasuredSteps:
         self._steps = 0
 
     def begin_step(self, number: int, done_number: int) -> bool:
-        """Whether the instructions of the step that begins are marked."""
+        """Returns whether the instructions of the step that begins are marked."""
         if number != self._number:
             self._number, self._steps = number, 0
         self._steps += 1
@@ -66,17 +66,17 @@ class _MeasuredSteps:
 class InstructionTracker:
     """Follows the schedule in force, instruction by instruction.
 
-    A step that does not run as scheduled (a list that runs out, another name or stage, instructions left over at its
-    end) gives the clocks back for the rest of the step; the next step begins at the top of the list again. Instructions
-    between two steps, as in an evaluation, are ignored. Without a schedule only marks are written, and the order of the
-    first complete step is kept in `observed_order`.
+    If a step does not run as scheduled (the list ends early, another name or stage comes, instructions are left over at
+    its end), clocks are at their default for the rest of the step; the next step begins at the top of the list again.
+    Instructions between two steps, as in an evaluation, are ignored. Without a schedule only marks are written, and the
+    order of the first complete step is kept in `observed_order`.
 
     Args:
         clocks: The clock process.
-        profile_steps: Complete steps that the clock process makes a result of. Marks of instructions are written until
-            it has one, but for no more than ten times as many steps.
-        on_mismatch: Told (position, expected, got), once per schedule and kind of mismatch; may raise.
-        on_wrong_marks: Told once, after a few steps, if the callbacks are called wrongly or not at all.
+        profile_steps: The clock process makes a result of this many complete steps. Instructions are marked until it
+            has a result, but for at most `10 * (profile_steps + 1)` steps.
+        on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.
+        on_wrong_marks: Called once, after a few steps, if the callbacks are called wrongly or not at all.
 
     Attributes:
         observed_order: (name, stage) of each instruction of the first complete step; None until then.
@@ -99,7 +99,7 @@ class InstructionTracker:
         self._end_codes: dict[str, int] = {}
         self._schedule: list[_Entry] | None = None
         self._told: set[str] = set()
-        self._plan = _NOTHING  # the schedule within a step; nothing where each call takes the slow way
+        self._plan = _NOTHING  # the schedule within a step; empty where `_begin_slowly` handles each call
         self._position = 0
         self._target_mhz = 0
         self._measuring = False
@@ -113,7 +113,7 @@ class InstructionTracker:
         self._order_taken = False
 
     def set_schedule(self, frequencies: Sequence[tuple[str, int]] | None, stages: Sequence[int] | None = None) -> None:
-        """Makes a schedule the one that the next step follows; None: no schedule, clocks at their default.
+        """Makes the next step follow a schedule; None: no schedule, clocks at their default.
 
         Args:
             frequencies: (instruction, MHz) of each instruction of a step; 0 MHz leaves the clock as it is.
@@ -138,7 +138,7 @@ class InstructionTracker:
         self._schedule = plan
 
     def disconnect(self) -> None:
-        """Lets go of the page, in a forked child: it is shared with the parent and its clock process."""
+        """Stops using the page, in a forked child: it belongs to the parent and its clock process."""
         self._words = memoryview(bytearray(WORDS * 8)).cast("q")
         self._clocks = NoClocks(self._words)
         self._schedule = None
@@ -153,8 +153,8 @@ class InstructionTracker:
         """Begins a step.
 
         Args:
-            step: The step.
-            number: Of the schedule in force; what is measured is reported under it.
+            step: The step's number.
+            number: The number of the schedule in force, under which measurements are reported.
         """
         words = self._words
         if self._mark_check is not None:
@@ -171,18 +171,18 @@ class InstructionTracker:
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:
-                self._clocks.ring_doorbell()  # from now on it looks more often
+                self._clocks.ring_doorbell()  # from now on it reads marks more often
         self._order = [] if self._schedule is None and self.observed_order is None else None
         self._mark(STEP_BEGIN | step << 8)
         self._mark(NUMBER, number)
 
     def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
-        """Begins an instruction: takes the next entry of the schedule and asks for its clock.
+        """Begins an instruction: requests the clock of the next entry of the schedule.
 
         Args:
-            name: `forward`, `backward`, or whatever the schedule calls it.
-            stage: The stage it belongs to, where this rank holds several.
-            microbatch: For people; the order is what counts.
+            name: `forward`, `backward`, or another name in the schedule.
+            stage: The stage of the instruction, where this rank holds several.
+            microbatch: Not used: instructions are matched by their order.
         """
         position = self._position
         expected, its_stage, mhz, code = self._plan[position]
@@ -220,10 +220,10 @@ class InstructionTracker:
             self._head = words[HEAD] = head + 1
 
     def step_end(self) -> None:
-        """Ends a step: the clocks go back to the top for what comes between steps.
+        """Ends a step: the clocks go to their default for the work between steps.
 
         Raises:
-            Exception: What `on_mismatch` raises, where instructions are left over.
+            Exception: What `on_mismatch` raises, if instructions are left over.
         """
         if not self._in_step:
             return
@@ -263,7 +263,7 @@ class InstructionTracker:
     # ---- the rest
 
     def _begin_slowly(self, name: str, stage: int | None) -> None:
-        """An instruction that the plan does not have next: there is no plan, or it is not followed."""
+        """Handles an instruction that is not the plan's next: there is no plan, or training does not follow it."""
         if not self._in_step:
             if self._mark_check is not None:
                 self._mark_check.instruction_outside()
@@ -297,12 +297,12 @@ class InstructionTracker:
             self._on_mismatch(position, expected, got)
 
     def _check_marks(self) -> None:
-        """Judges the marks of this step, as long as there is something to judge."""
+        """Checks the marks of this step, until the check is done."""
         check = self._mark_check
         if check is None:
             return
         if self._head - self._step_head > RING_MARKS:
-            self._mark_check = None  # a step of which not all marks are there cannot be judged
+            self._mark_check = None  # the ring does not hold all marks of this step
             return
         if self._measuring:
             check.step_ended(self._step_codes(), self._name_of)

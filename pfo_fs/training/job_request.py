@@ -1,4 +1,4 @@
-"""What the user asked `PFOFileOptimizer` for, checked."""
+"""The arguments that the user gave `PFOFileOptimizer`, checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Coordination = Literal["auto", "daemon", "local"]
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What the user asked `PFOFileOptimizer` for; see its arguments."""
+    """What the user requests of `PFOFileOptimizer`; see its arguments."""
 
     shared_dir: str
     settings: PFOSettings
@@ -37,7 +37,7 @@ def checked_settings(
     """Returns the settings of a job.
 
     Raises:
-        ConfigError: An argument cannot be right.
+        ConfigError: An argument is not valid.
     """
     if coordination not in ("auto", "daemon", "local"):
         raise ConfigError(f"coordination is {coordination!r}; it can be 'auto', 'daemon' or 'local'")

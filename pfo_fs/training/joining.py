@@ -1,7 +1,7 @@
-"""How a rank joins its job: clock process, job folder, registration, and the feed that its schedules come from.
+"""Joins a rank to its job: clock process, job folder, registration, and the feed of its schedules.
 
-All ranks go through the same collective calls in the same order, whatever goes wrong on one of them: a problem is noted
-where it happens and told to all ranks at the next call, and then all of them raise the same error, or none does.
+All ranks make the same collective calls in the same order, even if one of them has a problem: that rank notes the
+problem and sends it to all ranks at the next call. Then all of them raise the same error, or none does.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _REQUEST_TIMEOUT_S = 20.0
 
 
 class _Opening(TypedDict):
-    """What rank 0 tells all ranks before anything can fail."""
+    """What rank 0 sends to all ranks before anything can fail."""
 
     token: str
     strict: bool
 
 
 class _Job(TypedDict):
-    """What rank 0 has made; `why` says why there is no job if `coordination` is off."""
+    """The job that rank 0 has made; `why` says why there is none if `coordination` is off."""
 
     job_id: str
     directory_id: str
@@ -57,7 +57,7 @@ class _Job(TypedDict):
 
 @dataclass(frozen=True)
 class JoinedJob:
-    """What a rank has of its job."""
+    """The result of joining."""
 
     job_id: str | None
     coordination: Literal["daemon", "local", "off"]
@@ -66,7 +66,7 @@ class JoinedJob:
 
 
 def refuse(collectives: Collectives, error: Exception) -> None:
-    """Takes part in joining with nothing but an error, because the other ranks would wait for this one for ever.
+    """Takes part in joining only to send an error, because the other ranks would wait for this one for ever.
 
     Raises:
         PfoError: On all ranks, the first error by rank.
@@ -80,11 +80,11 @@ class JobJoiner:
     """Joins one rank to its job; making one and calling `join` is a collective call.
 
     Args:
-        dims: Where this process stands.
-        request: What the user asked for.
-        collectives: How ranks talk while the job is set up.
+        dims: This process's place in the job.
+        request: What the user requests.
+        collectives: The collective calls of all ranks.
         link: The link to the helper, still without a client.
-        warn: Takes warnings.
+        warn: Logs warnings.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class JobJoiner:
         """Joins the job.
 
         Raises:
-            PfoError: On all ranks the same: a mistake in what the user gave, or, with `strict`, anything that failed.
+            PfoError: The same on all ranks: an argument is not valid, or, with `strict`, something else failed.
         """
         try:
             return self._join()
@@ -133,7 +133,9 @@ class JobJoiner:
         assert job is not None
         assert clocks is not None
         if job["coordination"] == "off":
-            text = f"no job could be made in {self._request.shared_dir}: {job['why']}; training goes on without"
+            text = (
+                f"no job could be made in {self._request.shared_dir}: {job['why']}; training goes on at default clocks"
+            )
             if self._strict:
                 raise CoordinationError(text)
             self._warn(text)
@@ -150,7 +152,7 @@ class JobJoiner:
         return JoinedJob(job["job_id"], job["coordination"], clocks, feed)
 
     def _note(self, text: str, error: Exception | None = None) -> None:
-        """Something failed without which training can go on: one warning, or with `strict` an error on all ranks."""
+        """Notes a failure that need not stop training: it is one warning, or with `strict` an error on all ranks."""
         if self._problem is None:
             self._problem = problem_of(error or CoordinationError(text), fatal=False)
         if not self._strict:
@@ -173,7 +175,7 @@ class JobJoiner:
         )
 
     def _create_job(self, opening: _Opening) -> _Job:
-        """Rank 0: makes the job's folder and settles who schedules it.
+        """On rank 0: makes the job's folder and learns whether the daemon or rank 0's helper schedules it.
 
         Raises:
             ConfigError: The job cannot be described.
@@ -207,7 +209,7 @@ class JobJoiner:
         except ValidationError as error:
             wrong = error.errors()[0]
             where = ".".join(map(str, wrong["loc"])) or "the job"
-            raise ConfigError(f"{where} cannot be right: {wrong['msg']}") from None
+            raise ConfigError(f"{where} is not valid: {wrong['msg']}") from None
         given = request.given_settings if request.own_scheduler else {}
         return {
             "job_info": info.model_dump(),
@@ -272,7 +274,7 @@ class JobJoiner:
         return info
 
     def _make_feed(self, job: _Job, info: RankInfo) -> ScheduleFeed:
-        """The source of schedules, with the first schedule if it comes in time."""
+        """Returns the source of schedules, with the first schedule if it comes in time."""
         rank, wait_s = self._dims.rank, self._request.wait_for_schedule_s
         if job["coordination"] == "daemon":
             self._await_first_schedule(wait_s)
@@ -290,7 +292,7 @@ class JobJoiner:
             try:
                 feed.start_with(broadcaster.first(transport.encode(schedule) if schedule else None))
             except (RuntimeError, ValueError) as error:
-                self._note(f"torch.distributed cannot carry the first schedule: {error}")
+                self._note(f"torch.distributed cannot broadcast the first schedule: {error}")
         return feed
 
     def _await_first_schedule(self, wait_s: float) -> None:
@@ -299,7 +301,7 @@ class JobJoiner:
             self._link.put_back(schedule)
 
     def _make_broadcaster(self) -> ScheduleBroadcaster | None:
-        """All ranks have one, or none has: with one missing, the others would wait for it."""
+        """Returns a broadcaster on all ranks or on none: if one rank had none, the others would wait for it."""
         if self._collectives.world_size == 1:
             return None
         broadcaster, problem = None, ""
@@ -309,7 +311,7 @@ class JobJoiner:
             problem = f"rank {self._dims.rank}: {error}"
         problems = [text for text in self._collectives.all_gather(problem) if text]
         if problems:
-            self._note(f"torch.distributed cannot carry schedules, so clocks stay at their default: {problems[0]}")
+            self._note(f"torch.distributed cannot broadcast schedules, so clocks stay at their default: {problems[0]}")
             return None
         return broadcaster
 
@@ -320,6 +322,6 @@ def _address(opening: _Opening) -> str:
 
 
 def _torch_version() -> dict[str, str]:
-    """The version of torch, if training has it: kernels change with it, and profiles with them."""
+    """Returns the version of torch, if training uses it: another version has other kernels, and so another profile."""
     torch = sys.modules.get("torch")
     return {"torch": str(torch.__version__)} if torch is not None else {}

@@ -1,7 +1,7 @@
-"""Looks for callbacks that training calls wrongly or not at all, and says once what to do about it.
+"""Finds callbacks that training calls wrongly or not at all, and reports once what to do about it.
 
-Wrong marks raise no error by themselves: without them a job trains at default clocks for ever, and there would be no
-word of why. Only the first steps are looked at, so that later ones cost nothing.
+Wrong marks raise no error by themselves: the job would train at default clocks for ever, and no message would say why.
+Only the first steps are checked, so that later ones cost nothing.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable
 from pfo_fs.device.shared_page import BEGIN, END
 
 _STEPS = 3
-"""So many steps in a row must be wrong."""
+"""This many steps in a row must be wrong."""
 _INSTRUCTIONS = 100
-"""So many instructions outside any step, before the first step, mean that steps are not marked."""
+"""After this many instructions before the first step, the check reports that steps are not marked."""
 
 
 class MarkCheck:
-    """Judges the marks of the first steps.
+    """Checks the marks of the first steps.
 
     Args:
-        report: Told what is wrong, once.
+        report: Called once, with a text about what is wrong.
 
     Attributes:
-        done: Whether a step was marked well, or a problem was reported; then the check has no further use.
-        unknown_end: A name that `on_instruction_end` got in this step and that never began.
+        done: Whether a step was marked correctly, or a problem was reported; then the check has no further use.
+        unknown_end: A name with which `on_instruction_end` was called in this step, but `on_instruction_begin` never.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -39,7 +39,7 @@ class MarkCheck:
         self._wrong_name: str | None = None
 
     def instruction_outside(self) -> None:
-        """An instruction began outside a step; before the first step, that is a mistake."""
+        """Notes that an instruction began outside a step; before the first step, that is a mistake."""
         self._outside += 1
         if not self._steps_begun and self._outside >= _INSTRUCTIONS:
             self._say(
@@ -48,7 +48,7 @@ class MarkCheck:
             )
 
     def step_begins(self, *, left_open: bool) -> None:
-        """A step begins; `left_open`: while the one before has not ended."""
+        """Notes that a step begins; `left_open`: while the one before has not ended."""
         self._steps_begun += 1
         self._open_steps += left_open
         if self._open_steps >= _STEPS:
@@ -58,7 +58,7 @@ class MarkCheck:
             )
 
     def step_ended(self, codes: Iterable[int], name_of: Callable[[int], str]) -> None:
-        """Judges a complete step by the codes of its marks."""
+        """Checks a complete step by the codes of its marks."""
         self._open_steps = 0
         began: Counter[int] = Counter()
         ended: Counter[int] = Counter()
@@ -93,4 +93,4 @@ class MarkCheck:
     def _say(self, text: str) -> None:
         if not self.done:
             self.done = True
-            self._report(f"{text}. Until then clocks are not lowered as they could be, because nothing can be measured")
+            self._report(f"{text}. Until then nothing can be measured, and clocks may stay at their default")

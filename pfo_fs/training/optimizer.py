@@ -1,11 +1,11 @@
 """`PFOFileOptimizer`: what runs inside training.
 
-The training process makes no call on the shared directory and none on the GPU's clocks. It has two helpers: the clock
-process of its rank (`device/clock_process.py`) and the host's helper for the shared directory (`helper/`). In a step it
-writes words into a page that it shares with the clock process, and looks once into a socket from the helper.
+The training process never accesses the shared directory or the GPU's clocks. Two other processes do: the clock process
+of its rank (`device/clock_process.py`) and the host's helper for the shared directory (`helper/`). In a step, training
+writes words into a page that it shares with the clock process, and reads once from the helper's socket.
 
-The optimizer only connects parts: `joining.py` joins the job, a `ScheduleFeed` says which schedules there are, the
-`ScheduleSwitcher` which one is in force at a step, and the `InstructionTracker` follows it.
+The optimizer only connects parts: `joining.py` joins the job, a `ScheduleFeed` receives schedules, the
+`ScheduleSwitcher` decides which one is in force at a step, and the `InstructionTracker` follows it.
 """
 
 from __future__ import annotations
@@ -55,34 +55,34 @@ class PFOFileOptimizer:
                 ...
                 opt.on_step_end()
 
-    Nothing here stops training or makes it wait, unless `strict`: without a schedule, a daemon, a shared directory or
-    the right to set clocks, there is one warning and training goes on at default clocks. In a process that is forked
-    from training, such as a worker of a data loader, all methods do nothing.
+    Unless `strict`, no problem stops training or makes it wait: without a schedule, a daemon, a shared directory or the
+    permission to set clocks, it logs one warning and goes on at default clocks. In a process that is forked from
+    training, such as a worker of a data loader, all methods do nothing.
 
     Args:
-        shared_dir: The directory that all ranks, the daemon and people meet in.
-        rank, world_size, local_rank: This process; from `torch.distributed` or the launcher if None.
-        dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: Its place; from `mesh` if None. The degree of the
-            pipeline is never guessed.
+        shared_dir: The directory that all ranks, the daemon and users share.
+        rank, world_size, local_rank: The numbers of this process; from `torch.distributed` or the launcher if None.
+        dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None. The
+            degree of the pipeline is never guessed.
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
         device: CUDA device index of this process; the current device if None.
         job_metadata: Text that describes the job; part of its folder's name.
         model_key: What is trained, as precisely as it matters for time and power (model, micro-batch size, sequence
             length, precision): later jobs with the same key, on the same GPUs, start with this one's profile.
             `job_metadata` if None.
-        coordination: `daemon`, `local` (rank 0 schedules, `torch.distributed` carries it), or `auto`: a daemon if one
-            answers, otherwise local.
-        scheduler, scheduler_args: The scheduler that this job asks for; by default the daemon's, or that of `PFO_FS_*`.
+        coordination: `daemon`, `local` (rank 0 schedules and broadcasts by `torch.distributed`), or `auto`: a daemon if
+            one answers, otherwise local.
+        scheduler, scheduler_args: The scheduler that this job requests; by default the daemon's, or that of `PFO_FS_*`.
         profile_steps: Iterations measured for each schedule.
         device_events: Whether instructions are timed by CUDA events, in the iterations that are measured: the true
-            begin and end on the device, with no synchronisation. None: where the GPU is a CUDA device.
-        wait_for_schedule_s: How long to wait here for the first schedule, at most. Training never waits for later ones.
-        strict: Raise where there would be a warning. While the job is set up, rank 0's value counts, and all ranks
-            raise the same error.
+            begin and end on the device, with no synchronisation. None: if the GPU is a CUDA device.
+        wait_for_schedule_s: The longest wait for the first schedule. Training never waits for later ones.
+        strict: Raise an error instead of logging a warning. While the job is set up, rank 0's value counts, and all
+            ranks raise the same error.
 
     Raises:
         ConfigError: Something is missing or contradictory, on this rank or another; the message says what to pass.
-        PfoError: With `strict`, whatever else goes wrong.
+        PfoError: With `strict`, any other problem.
     """
 
     def __init__(
@@ -173,12 +173,12 @@ class PFOFileOptimizer:
             return
         self.step = step = self.step + 1
         iter_time_s = self._iteration.begin()
-        if self._clocks.lost and self._warn.is_first("clock process lost"):  # it has logged a warning itself
+        if self._clocks.lost and self._warn.is_first("clock process lost"):  # `self._clocks` has logged it
             text = f"rank {self.parallel_dims.rank}: there is no clock process any more; the clock stays at its default"
             self._link.send(messages.ProblemSeen(message=text))
         for update in self._feed.step_begin(step, iter_time_s, self._link.poll()):
             if isinstance(update, PendingSchedule) and update.number == self._switcher.number:
-                self._link.send_again(messages.ScheduleApplied)  # the helper is new and does not know
+                self._link.send_again(messages.ScheduleApplied)  # a new helper has not received it
             elif isinstance(update, Resume):
                 self._warn.forget(update.reason)
             self._switcher.take(update)
@@ -189,7 +189,7 @@ class PFOFileOptimizer:
         self._tracker.step_begin(step, self._switcher.measured_number)
 
     def on_step_end(self) -> None:
-        """Marks the end of an iteration, after its last instruction; the clocks go back to the top.
+        """Marks the end of an iteration, after its last instruction; the clocks go to their default.
 
         Raises:
             InstructionMismatch: With `strict`, if instructions of the schedule are left over.
@@ -205,9 +205,9 @@ class PFOFileOptimizer:
         """Marks the beginning of an instruction and sets the clock that the schedule gives it.
 
         Args:
-            name: `forward`, `backward`, or whatever the schedule calls it.
-            stage: The stage it belongs to, where this rank holds several.
-            microbatch: Its micro-batch; for people, the order is what counts.
+            name: `forward`, `backward`, or another name in the schedule.
+            stage: The stage of the instruction, where this rank holds several.
+            microbatch: Not used: instructions are matched by their order.
 
         Raises:
             InstructionMismatch: With `strict`, if the schedule expects another instruction.
@@ -219,7 +219,7 @@ class PFOFileOptimizer:
         raise NotImplementedError  # bound to the tracker in `__init__`
 
     def close(self, reason: str = "finished", message: str = "") -> None:
-        """Gives the clocks back and says goodbye; waits for neither the shared directory nor the daemon."""
+        """Resets the clocks and leaves the job; waits for neither the shared directory nor the daemon."""
         if self._closed:
             return
         self._closed = True
@@ -292,13 +292,13 @@ class PFOFileOptimizer:
         log.warning("%s", text)
 
     def _problem(self, text: str) -> None:
-        """One warning here, and one for the job's status."""
+        """Logs a warning, and sends it to the helper for the job's status; each text once."""
         text = f"rank {self.parallel_dims.rank}: {text}"
         if self._warn(text):
             self._link.send(messages.ProblemSeen(message=text))
 
     def _forget(self) -> None:
-        """In a forked child: job, helper, clock process and page belong to the parent, so nothing happens here."""
+        """Makes all methods do nothing in a forked child: job, helper, clock process and page belong to the parent."""
         self._closed = True
         self._link.forget()
         self._tracker.disconnect()
@@ -311,7 +311,7 @@ class _IterationTimer:
         self._began_s = 0.0
 
     def begin(self) -> float | None:
-        """Returns how long the iteration took that ends with the one that begins, in s; None for the first."""
+        """Begins an iteration; returns how long the one before took, in s; None for the first."""
         now_s = time.monotonic()
         took_s = now_s - self._began_s if self._began_s else None
         self._began_s = now_s
@@ -333,7 +333,7 @@ def _close_at_exit(reference: weakref.ref[PFOFileOptimizer]) -> None:
 
 
 def _how_it_ended(error: BaseException | None) -> tuple[str, str]:
-    """Reason and message of the end of training."""
+    """Returns reason and message of the end of training."""
     if error is None:
         return "finished", ""
     if isinstance(error, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""For how long a rank may follow the pace of a straggler without a sign of its scheduler."""
+"""Limits how long a rank follows the pace of a straggler without a message from its scheduler."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class PaceLease:
-    """Ends when the scheduler has not renewed it in time. A schedule made for no straggler has a lease without an end.
+    """A time limit that the scheduler renews. The lease of a schedule that was made without a straggler never ends.
 
     Args:
-        monotonic: The clock, in seconds.
+        monotonic: Returns the time, in seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -18,11 +18,11 @@ class PaceLease:
         self._until_s = math.inf
 
     def renew(self, lease_s: float) -> None:
-        """The scheduler has reported: the schedule in force holds for `lease_s` more seconds; 0: without an end."""
+        """Renews the lease: the schedule in force holds for `lease_s` seconds from now; 0: without an end."""
         self._until_s = self._monotonic() + lease_s if lease_s else math.inf
 
     def has_just_ended(self) -> bool:
-        """Whether the lease has ended; true once for each lease."""
+        """Returns whether the lease has ended; true once for each lease."""
         if self._until_s == math.inf or self._monotonic() < self._until_s:
             return False
         self._until_s = math.inf

@@ -1,4 +1,4 @@
-"""Where this process stands in the job: rank, world size, degrees. What is not given is found out, never guessed.
+"""Finds this process's place in the job: rank, world size, degrees. A value that is in no source is never guessed.
 
 Sources, in this order: the argument, a `DeviceMesh`, `torch.distributed`, the launcher's environment variables.
 """
@@ -51,10 +51,10 @@ def find_parallel_dims(
     mesh: Any = None,
     environ: Mapping[str, str] | None = None,
 ) -> ParallelDims:
-    """Returns where this process stands.
+    """Returns this process's place in the job.
 
     Args:
-        mesh: A `torch.distributed.DeviceMesh` whose dimension names say `pp` and `tp`; all others count as `dp`.
+        mesh: A `torch.distributed.DeviceMesh` with dimensions named `pp` and `tp`; all others count as `dp`.
         environ: The environment, for tests.
 
     Raises:
@@ -120,7 +120,7 @@ def find_parallel_dims(
 
 
 def torch_distributed() -> Any:
-    """`torch.distributed` if the program has set it up; torch is not imported for the question."""
+    """Returns `torch.distributed` if the program has set it up, without importing torch."""
     torch = sys.modules.get("torch")
     dist = getattr(torch, "distributed", None)
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
@@ -142,7 +142,7 @@ def _from_environment(environ: Mapping[str, str], names: tuple[str, ...]) -> int
 
 
 def _from_mesh(mesh: Any) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """(rank, degree) along dp, pp and tp; dimensions that are neither pp nor tp are replicas, outermost first."""
+    """Returns (rank, degree) along dp, pp and tp; dimensions other than pp and tp are replicas, outermost first."""
     names = mesh.mesh_dim_names
     if not names:
         raise ConfigError("the mesh has no dimension names; make it with mesh_dim_names=('pp', 'dp', 'tp')")

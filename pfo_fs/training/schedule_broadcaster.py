@@ -1,15 +1,14 @@
-"""Carries schedules by `torch.distributed` where no daemon schedules: rank 0 has them, all ranks get them.
+"""Broadcasts schedules from rank 0 to all ranks by `torch.distributed`, where no daemon schedules.
 
-Nothing here waits in a step as long as all ranks run. At an agreed step, all ranks exchange a header (an all-reduce in
-the background of gloo) in which rank 0 says whether a schedule follows. Some steps later, when the header has long
-arrived, each rank looks at it, and the broadcast of the schedule starts or does not. All of it happens at steps that
-every rank knows, so the collectives are issued in the same order on all ranks, and a new schedule comes into force at
-the same step on all of them.
+No step waits while all ranks run. At an agreed step, all ranks exchange a header (an all-reduce in the background, by
+gloo) that says whether a schedule follows. Some steps later, when the header has long arrived, each rank reads it; if a
+schedule follows, its broadcast starts. Every rank knows the steps at which this happens, so all ranks issue the
+collectives in the same order, and a new schedule comes into force at the same step on all of them.
 
-The header is an all-reduce and not a broadcast, because a broadcast does not tell the other ranks that one rank has
-failed: with an all-reduce, a rank that takes part no more is noticed by all others at the next header. A rank that
-fails closes its connections, which the others see at their next look; should it hang instead, they wait once, for at
-most `_WAIT_S`, and then count the broadcaster as lost.
+The header is an all-reduce and not a broadcast, because in a broadcast the other ranks do not notice that one rank has
+failed. In an all-reduce, all others notice a missing rank at the next header. A rank that fails closes its connections,
+which the others see when they read the next header; if it hangs instead, they wait once, for at most `_WAIT_S`, and
+then count the broadcaster as lost.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 _FLIGHT_TIME_S = 0.5
-"""How long a collective may be under way before a rank looks at it, in seconds of steps."""
+"""A rank reads the result of a collective after steps that take this long together."""
 _MAX_FLIGHT_STEPS = 1000
 _WAIT_S = 60.0
 """A rank that has not sent after this long counts as gone. Ranks in the same training step never come near it."""
@@ -39,7 +38,7 @@ class ScheduleBroadcaster:
         rank: Global rank of this process.
 
     Attributes:
-        lost: Whether packets can no longer be carried.
+        lost: Whether packets can no longer be broadcast.
     """
 
     def __init__(self, rank: int) -> None:
@@ -60,13 +59,13 @@ class ScheduleBroadcaster:
         self._work: Any = None
 
     def first(self, packet: bytes | None) -> bytes | None:
-        """Hands rank 0's packet, or None, to all ranks at once; collective and blocking, for start-up only."""
+        """Sends rank 0's packet, or None, to all ranks at once; collective and blocking, for start-up only."""
         box = [packet]
         self._dist.broadcast_object_list(box, src=0, group=self._group, device=self._torch.device("cpu"))
         return box[0]
 
     def offer(self, packet: bytes) -> None:
-        """Rank 0: the packet to carry next, in place of one that is not under way yet."""
+        """On rank 0: gives the packet to send next; it replaces one that is not under way yet."""
         if len(packet) <= _MAX_PACKET_BYTES:
             self._outbox = packet
         else:
@@ -112,7 +111,7 @@ class ScheduleBroadcaster:
         return packet
 
     def _exchange_header(self, iter_time_s: float | None) -> None:
-        """Starts the all-reduce of (bytes that follow, steps until the next look); rank 0's values are the sum."""
+        """Starts the all-reduce of (bytes that follow, steps until the next action); rank 0's values are the sum."""
         self._header = self._torch.zeros(2, dtype=self._torch.int64)
         if self._rank == 0:
             flight = math.ceil(_FLIGHT_TIME_S / iter_time_s) if iter_time_s else 1
@@ -140,10 +139,10 @@ class ScheduleBroadcaster:
         self._work = None
 
     def _leave(self) -> None:
-        """Counts as lost from here on, and closes the connections so that the other ranks notice at once.
+        """Marks the broadcaster as lost, and closes the connections so that the other ranks notice at once.
 
-        Not while a collective is still under way: destroying the group would wait for it, with the interpreter lock
-        held. The other ranks wait for the same collective then, and give up by themselves.
+        The connections stay open while a collective is under way: destroying the group would wait for it, with the
+        interpreter lock held. The other ranks then wait for the same collective until their own time limit.
         """
         self.lost = True
         group, self._group = self._group, None

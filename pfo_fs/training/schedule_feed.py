@@ -1,4 +1,4 @@
-"""Where schedules come from. The optimizer asks its feed once per step and gives what is due to the switcher."""
+"""The sources of schedules. The optimizer polls its feed once per step and passes the updates to the switcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pfo_fs.ipc.messages import NewSchedule, RankPlan, ToTraining
 from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, Suspend
 
 ScheduleUpdate: TypeAlias = "PendingSchedule[RankPlan] | Suspend | Resume"
-"""What a feed asks the switcher to do."""
+"""An update from a feed to the switcher."""
 
 # Reasons for default clocks.
 DIRECTORY_LOST = "directory lost"
@@ -30,7 +30,7 @@ class ScheduleFeed(Protocol):
     def step_begin(
         self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]
     ) -> Sequence[ScheduleUpdate]:
-        """Returns what is new at this step, in order. Never raises and never waits without a bound.
+        """Returns what is new at this step, in order. Never raises, and waits for a limited time at most.
 
         Args:
             step: The step that begins.

@@ -1,9 +1,9 @@
-"""Which schedule a rank follows at which step: the one rule for training and for the simulator.
+"""Decides which schedule a rank follows at which step, by one rule for training and for the simulator.
 
-Ranks hear of schedules at different times. For all of them to run the same schedule at the same step, the rule depends
-only on what was heard and not on when: at each step, the schedule in force is the one with the highest number among
-those whose start step has come. So a schedule that was heard first is not dropped because a newer one was announced
-before it started; it is in force until the newer one starts.
+Ranks receive schedules at different times. For all of them to run the same schedule at the same step, the rule depends
+only on which schedules were received, and not on when: at each step, the schedule in force is the one with the highest
+number among those whose start step has come. So a schedule is not dropped because a newer one was published before it
+started; it is in force until the newer one starts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 _OVER = "over"
 """Reason for default clocks: the schedule in force was only for some steps, and these have passed."""
 _MOST_PENDING = 64
-"""Schedules that wait for their start step. Far more than can be announced within the time that ranks need to hear."""
+"""Most schedules that wait for their start step: far more than are published while one travels to the ranks."""
 
 What = TypeVar("What")
-"""What a rank has to know of a schedule to follow it."""
+"""The part of a schedule that a rank needs to follow it."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class PendingSchedule(Generic[What]):
     """A schedule that has arrived.
 
     Attributes:
-        number: Its number; a higher one is newer.
-        start_step: The first step that follows it.
-        steps: For how many steps it holds at most; 0 for ever.
+        number: The schedule's number; a higher one is newer.
+        start_step: The first step that follows the schedule.
+        steps: The schedule holds for at most this many steps; 0: for ever.
         what: The schedule.
     """
 
@@ -40,7 +40,7 @@ class PendingSchedule(Generic[What]):
 
 @dataclass(frozen=True)
 class Suspend:
-    """Default clocks, until `Resume` with the same reason. `text` is logged as a warning, unless it is empty."""
+    """Requests default clocks until `Resume` with the same reason. `text`, unless empty, is logged as a warning."""
 
     reason: str
     text: str
@@ -48,20 +48,20 @@ class Suspend:
 
 @dataclass(frozen=True)
 class Resume:
-    """The reason for a `Suspend` has gone."""
+    """Ends the `Suspend` with the same reason."""
 
     reason: str
 
 
 class ScheduleSwitcher(Generic[What]):
-    """Puts schedules into force, each at its step, and suspends them while there is a reason for default clocks.
+    """Brings schedules into force, each at its step, and suspends them while there is a reason for default clocks.
 
     Args:
-        set_schedule: Makes a schedule the one that the next step runs by; None: default clocks.
+        set_schedule: Makes the next step follow a schedule; None: default clocks.
         warn: Called with (text, reason) when a schedule is suspended.
 
     Attributes:
-        number: Of the schedule in force, suspended or not; -1 for none.
+        number: The number of the schedule in force, suspended or not; -1 for none.
     """
 
     def __init__(self, set_schedule: Callable[[What | None], None], warn: Callable[[str, str], None]) -> None:
@@ -79,11 +79,11 @@ class ScheduleSwitcher(Generic[What]):
 
     @property
     def measured_number(self) -> int:
-        """The schedule that a step's measurements are of; -1 for none, also while the schedule is suspended."""
+        """The number of the schedule that a step measures; -1 for none, also while the schedule is suspended."""
         return -1 if self._reasons else self.number
 
     def take(self, update: PendingSchedule[What] | Suspend | Resume) -> None:
-        """Does what a schedule feed asks for."""
+        """Applies an update from a schedule feed."""
         if isinstance(update, PendingSchedule):
             self.expect(update)
         elif isinstance(update, Suspend):
@@ -92,7 +92,7 @@ class ScheduleSwitcher(Generic[What]):
             self.resume(update.reason)
 
     def expect(self, coming: PendingSchedule[What]) -> None:
-        """Takes note of a schedule. One that can never be in force, or that is known already, changes nothing."""
+        """Adds a schedule. One that can never be in force, or that is known already, is ignored."""
         if coming.number <= self.number or coming.number in self._pending:
             return
         for other in self._pending.values():
@@ -126,7 +126,7 @@ class ScheduleSwitcher(Generic[What]):
         return started
 
     def suspend(self, reason: str, text: str) -> None:
-        """Default clocks until `resume` for the same reason, also under schedules that come into force meanwhile."""
+        """Sets default clocks until `resume` for this reason, also under schedules that come into force meanwhile."""
         if reason not in self._reasons:
             self._reasons.add(reason)
             self._set_schedule(None)
@@ -136,7 +136,7 @@ class ScheduleSwitcher(Generic[What]):
     def resume(self, reason: str) -> None:
         """Ends a suspension; when no reason is left, the schedule in force is followed again.
 
-        A schedule that was only for some steps is not: ranks would measure it from different steps on.
+        A schedule that holds for some steps only is not followed again: ranks would measure it from different steps on.
         """
         if reason not in self._reasons:
             return

@@ -1,4 +1,4 @@
-"""What an instruction tracker needs of a clock process, and what stands for it where there is none."""
+"""What an instruction tracker needs of a clock process, and a replacement where there is none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Clocks(Protocol):
 
 
 class NoClocks:
-    """Stands for the clock process in a forked child, which has none."""
+    """Replaces the clock process in a forked child, which has none."""
 
     def __init__(self, words: memoryview) -> None:
         self.words = words
@@ -34,5 +34,5 @@ class NoClocks:
         return 0
 
     def check(self) -> bool:
-        """Has nothing to check."""
+        """Returns False: there is nothing to check."""
         return False

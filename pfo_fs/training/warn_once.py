@@ -1,4 +1,4 @@
-"""Warnings of the training process, each given once."""
+"""Warnings of the training process, each logged once."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class WarnOnce:
         return True
 
     def forget(self, key: str) -> None:
-        """The next warning with this key is logged again."""
+        """Makes the next warning with this key be logged again."""
         self._keys.discard(key)

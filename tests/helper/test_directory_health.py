@@ -35,7 +35,7 @@ def test_an_outage_is_said_when_it_begins_and_when_it_ends(
     assert outage.error == ""
     assert outage.unread_s() == 0
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "the shared directory does not answer; training goes on with what it has",
+        "the shared directory does not answer; training goes on with its present schedule",
         "the shared directory answers again",
     ]
 
