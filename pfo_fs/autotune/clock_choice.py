@@ -16,7 +16,7 @@ from pfo_fs.autotune.samples import Kind, Point, interpolated
 RISES = 5
 """A sweep ends when energy has risen this many times in a row, as in Zeus's profiler; on a coarse grid fewer times."""
 _LEAST_RELATIVE_RISE = 0.003
-"""A smaller difference from one clock to the next is not a rise: under a power limit, high clocks run alike."""
+"""A smaller difference from one clock to the next is not a rise: a power limit makes high clocks alike."""
 _FAR_ABOVE_MINIMUM = 0.03
 """Relative: once energy is this far above its minimum, it does not fall below it again, so one step down is noise."""
 _LEAST_SAMPLES = 3

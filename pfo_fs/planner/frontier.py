@@ -44,7 +44,7 @@ class Frontier:
     def at(
         self, *, deadline: float | None = None, slowdown: float | None = None, straggler: float | None = None
     ) -> Plan:
-        """Returns the stored plan with least energy for a request; nothing is planned anew.
+        """Returns the stored plan with least energy for a request, without planning.
 
         Args:
             deadline: The longest iteration time, in s.

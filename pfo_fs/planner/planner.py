@@ -1,4 +1,4 @@
-"""The planner: for a deadline, a slowdown, an energy or a power it returns a plan with its certificate."""
+"""The planner: for a deadline, a slowdown, an energy or a power it returns a plan with a proven lower bound."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Planner:
         """Returns the plans for many deadlines (s), as `at(deadline=...)` does for one, several times faster.
 
         The search for real clocks is a little shorter than for a single plan: energies are higher by some hundredths
-        of a percent; the certificates hold for these plans too.
+        of a percent. The lower bounds are valid for these plans as for single ones.
 
         Args:
             deadlines: The longest iteration times, in s.

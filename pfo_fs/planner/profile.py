@@ -82,7 +82,7 @@ class Profile:
         `backward_input` and `backward_weight` become half a backward each. For early recomputation, where a measured
         `backward` of a checkpointed model contains its recomputation: `recomputation` becomes a forward,
         `forward_backward` the measured backward, and `backward` the measured one less a forward. This is good enough
-        to compare schedules before profiling them. Other measured instructions stay as they are.
+        to compare schedules before profiling them. All other measured instructions stay as they are.
 
         Args:
             names: The instructions that are wanted on every stage.

@@ -17,7 +17,7 @@ _MAX_GPUS_NAMED = 64
 
 @dataclass(frozen=True)
 class LimitAgreement:
-    """The result of the agreement, the same on all ranks except `rank_warns`.
+    """The result of the agreement.
 
     Attributes:
         limits_w: The limits to choose from, in W, highest first; empty if there is a problem.

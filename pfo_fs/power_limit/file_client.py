@@ -32,7 +32,7 @@ class FileClient:
     Args:
         profile_path: The profile; None for none.
         shared_dir: The shared directory; None for none.
-        key: The kind of load, GPU and limits, which names a folder of the shared directory.
+        key: What measurements must have in common to be shared (`folder_key`); the shared directory's folder for it.
         timeout_s: The start takes at most this time.
     """
 

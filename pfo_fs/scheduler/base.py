@@ -219,7 +219,7 @@ class FrequencyScheduler(ABC):
         """
 
     def export_profile(self) -> str:
-        """Returns what has been measured, as a profile CSV for later jobs of the same kind; empty for nothing."""
+        """Returns what has been measured, as a profile CSV for later jobs of the same kind; empty if nothing was."""
         return ""
 
     def model(self) -> dict[str, float]:
