@@ -2,8 +2,8 @@
 
 An iteration of many micro-batches runs an instruction more often than is needed to measure it at one clock. So a sweep
 runs several clocks in one iteration, one after another from high to low, each for a stretch that is much longer than
-the ticks of the energy counter and than a change of the clock takes. All stages sweep at the same time: the clock of
-one stage changes when the others run, but not how long their instructions take.
+the ticks of the energy counter and the change of a clock. All stages sweep at the same time: the clock of one stage
+changes when instructions of the others begin, but not how long they take.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from itertools import pairwise
 from pfo_fs.autotune.samples import Kind, Point, interpolated
 
 RISES = 5
-"""A sweep ends when energy has risen so many times in a row, as in Zeus's profiler; on a coarse grid fewer times."""
+"""A sweep ends when energy has risen this many times in a row, as in Zeus's profiler; on a coarse grid fewer times."""
 _LEAST_RELATIVE_RISE = 0.003
-"""A smaller difference from one clock to the next is not a rise: under a power limit, high clocks run alike."""
+"""A smaller difference from one clock to the next is not a rise: a power limit makes high clocks alike."""
 _FAR_ABOVE_MINIMUM = 0.03
-"""Relative: once energy is so far above its minimum, it does not fall below it again, so one step down is noise."""
+"""Relative: once energy is this far above its minimum, it does not fall below it again, so one step down is noise."""
 _LEAST_SAMPLES = 3
-"""Of each instruction in each stretch, without those just after the change of the clock."""
+"""Samples that each instruction needs in each stretch, without those just after the change of the clock."""
 
 
 Curves = Mapping[Kind, Mapping[int, Point]]
@@ -28,7 +28,7 @@ Curves = Mapping[Kind, Mapping[int, Point]]
 
 
 def grid_of(offered_mhz: Sequence[int], about: int) -> list[int]:
-    """Returns about so many of the clocks on offer, evenly spread, highest first."""
+    """Returns about `about` of the clocks on offer, evenly spread, highest first."""
     clocks = sorted(offered_mhz, reverse=True)
     return clocks[:: max(1, round(len(clocks) / about))]
 
@@ -36,7 +36,7 @@ def grid_of(offered_mhz: Sequence[int], about: int) -> list[int]:
 def coarse_clocks(offered_mhz: Sequence[int], grid: Sequence[int], curves: Curves) -> list[int]:
     """Returns the clocks of the grid that are still to be measured, highest first; empty when the sweep may end.
 
-    From the highest clock down, until the energy of every instruction has passed its minimum and risen since.
+    The sweep goes down from the highest clock until the energy of every instruction has risen from its minimum.
     """
     lowest = lowest_useful(grid, curves, _rises(offered_mhz, grid))
     measured = _measured(grid, curves)
@@ -76,7 +76,7 @@ def _measured(clocks: Sequence[int], curves: Curves) -> list[int]:
 
 
 def _rises(offered_mhz: Sequence[int], grid: Sequence[int]) -> int:
-    """Five on a grid of every second clock (30 MHz on most GPUs); two on a coarse one are as far."""
+    """Five on a grid of every second clock (30 MHz on most GPUs); on a coarse one, two cover the same distance."""
     stride = max(1, round(len(offered_mhz) / max(1, len(grid))))
     return min(RISES, max(2, round(RISES * 2 / stride)))
 

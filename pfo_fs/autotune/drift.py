@@ -1,4 +1,4 @@
-"""Whether instructions still take the time that the profile has, and by how much time and power have moved."""
+"""Whether instructions still take the time that the profile gives, and how much time and power have changed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pfo_fs.autotune.samples import Kind, Point, Samples
 from pfo_fs.planner import MeasuredIteration, Plan
 
 LEAST_DRIFT = 0.02
-"""Relative: instructions that are off the profile by less are not measured again."""
+"""Relative: instructions that differ from the profile by less are not measured again."""
 _STANDARD_ERRORS = 5.0
-"""Instructions are off the profile if they are by more than so many standard errors."""
+"""Instructions are off the profile if they differ from it by more than this many standard errors."""
 
 Shift = tuple[float, float]
-"""How many times as long an instruction takes now, and how many times the power."""
+"""Time and power of an instruction now, as multiples of the earlier ones."""
 
 
 def has_drifted(plan: Plan, measured: MeasuredIteration, error_of: Callable[[Kind], float]) -> bool:
     """Returns whether instructions of some kind take another time than in the profile at the same clocks.
 
-    Those just after a change of the clock do not count: they may have run at the old one.
+    Instructions just after a change of the clock do not count: they may have run at the old clock.
 
     Args:
-        plan: What was in force.
-        measured: What it took.
-        error_of: How well the times of a kind are known, relative.
+        plan: The plan in force.
+        measured: The iteration that was measured under it.
+        error_of: Returns the relative error of the profile's times of a kind.
     """
     dag = plan.problem.pipeline
     changed = {0, *dag.first_nodes, *plan.problem.changes(plan.frequencies_mhz)}
@@ -38,7 +38,7 @@ def has_drifted(plan: Plan, measured: MeasuredIteration, error_of: Callable[[Kin
 
 
 def _is_off(ratios: Sequence[float], profile_error: float) -> bool:
-    """Returns whether the median of ratios is off 1 by more than their scatter and the profile's errors explain."""
+    """Returns whether the median of ratios differs from 1 by more than scatter and the profile's error explain."""
     middle = float(median(ratios))
     scatter = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
     noise = (1.25 * scatter / len(ratios) ** 0.5) + profile_error
@@ -46,11 +46,11 @@ def _is_off(ratios: Sequence[float], profile_error: float) -> bool:
 
 
 def shifts_at_highest_clocks(before: Mapping[Kind, Mapping[int, Point]], samples: Samples) -> dict[Kind, Shift]:
-    """Returns how time and power at the highest clock have moved since `before`, for each kind of instruction.
+    """Returns how time and power at the highest clock have changed since `before`, for each kind of instruction.
 
     Args:
-        before: The curves of then.
-        samples: What has been measured since; a kind that was not measured has not moved.
+        before: The earlier curves.
+        samples: What has been measured since; a kind without measurements counts as unchanged.
     """
     shifts = {}
     for kind, curve in before.items():
@@ -62,7 +62,7 @@ def shifts_at_highest_clocks(before: Mapping[Kind, Mapping[int, Point]], samples
 
 
 def take_shifted(before: Mapping[Kind, Mapping[int, Point]], shifts: Mapping[Kind, Shift], samples: Samples) -> None:
-    """Takes the curves of before for measured, moved by as much at all clocks, where nothing was measured since."""
+    """Adds the earlier points, scaled by the shift of their kind, to the samples where nothing was measured since."""
     for kind, curve in before.items():
         for mhz, point in curve.items():
             point.scale(*shifts[kind])
@@ -70,7 +70,7 @@ def take_shifted(before: Mapping[Kind, Mapping[int, Point]], shifts: Mapping[Kin
 
 
 def restore_missing(before: Mapping[Kind, Mapping[int, Point]], samples: Samples) -> None:
-    """Takes the curve of before for measured, for each kind of instruction that was not measured since."""
+    """Adds the earlier curve to the samples for each kind of instruction that was not measured since."""
     for kind, curve in before.items():
         if not samples.curve(kind):
             samples.points[kind] = dict(curve)

@@ -1,4 +1,4 @@
-"""The profile of an earlier job of the same kind, taken for measured if this job's first measurements agree with it."""
+"""The profile of an earlier job of the same kind, used if this job's first measurements agree with it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 class EarlierProfile:
-    """A profile that waits for the first measurements at the highest clocks.
+    """A profile that is compared with the first measurements at the highest clocks.
 
     Attributes:
-        waiting_power_w: What a waiting GPU drew in the earlier job, in W; 0 if that is not known.
+        waiting_power_w: Power of a waiting GPU in the earlier job, in W; 0 if it is not known.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class EarlierProfile:
         self._profile: Profile | None = None
 
     def load(self, csv: str, source: str) -> None:
-        """Reads a profile, from a file that others can write to; one that cannot be read is named in the log."""
+        """Reads a profile from a file that other users can write to; the log names one that cannot be read."""
         try:
             table = parse_table(csv, f"profile of job {source}")
             self._profile = profile_of(table, f"profile of job {source}")
@@ -35,7 +35,7 @@ class EarlierProfile:
             log.warning("the profile of job %s cannot be used: %s", source, error)
 
     def merge_into(self, measurements: JobMeasurements) -> bool:
-        """Takes the profile for measured, once, if it agrees with what was measured; returns whether it does."""
+        """Adds the profile to the samples, once, if it agrees with what was measured; returns whether it does."""
         profile, self._profile = self._profile, None
         if profile is None:
             return False

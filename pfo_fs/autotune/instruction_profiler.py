@@ -17,8 +17,8 @@ from pfo_fs.settings import PFOSettings
 class InstructionProfiler(FrequencyScheduler):
     """Measures time and power of every instruction from the highest clock down, then leaves the clocks alone.
 
-    The first window runs at default clocks, to warm up and to learn the order of instructions; the second at the
-    highest. Then windows follow in which each stage runs through several clocks per iteration, coarse steps first,
+    The first measuring window runs at default clocks, to warm up and to learn the order of instructions; the second at
+    the highest. Then windows follow in which each stage runs through several clocks per iteration, coarse steps first,
     until its curves are known within `tolerance`.
 
     Args:
@@ -26,7 +26,7 @@ class InstructionProfiler(FrequencyScheduler):
         rank_infos: All its ranks, in any order.
         pfo_settings: Settings of the scheduling side.
         tolerance: Relative error of time and power that is good enough.
-        max_windows: Never more windows than this.
+        max_windows: The largest number of windows.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class InstructionProfiler(FrequencyScheduler):
 
     @classmethod
     def check_args(cls, **args: object) -> None:
-        """Raises PlanError for arguments that cannot be right."""
+        """Raises PlanError for invalid arguments."""
         check_sweep_args(**args)
 
     def _run(self) -> ScheduleGenerator:
@@ -52,7 +52,7 @@ class InstructionProfiler(FrequencyScheduler):
         yield ScheduleRequest([], "run", problem or done, converged=not problem)
 
     def export_profile(self) -> str:
-        """Returns everything measured, as a profile CSV with the errors behind the columns of Zeus's."""
+        """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""
         return profile_csv(self._measurements.samples)
 
 
@@ -60,7 +60,7 @@ def check_sweep_args(tolerance: object = 0.003, max_windows: object = 64, **_: o
     """Checks the arguments of a sweep.
 
     Raises:
-        PlanError: One of them cannot be right.
+        PlanError: One of them is invalid.
     """
     if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
         raise PlanError(f"tolerance is {tolerance!r}; give a relative error such as 0.003")

@@ -1,4 +1,4 @@
-"""What follows from the times of iterations under a plan: stragglers to follow, or a plan to measure again."""
+"""Concludes from the times of iterations under a plan: stragglers to follow, or a plan to measure again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LONGEST_S = 1e6
 
 
 class IterationWatch:
-    """Looks at iteration times between measuring windows, and answers with other plan inputs where they call for them.
+    """Checks iteration times between measuring windows, and changes the plan inputs where they require it.
 
     Args:
         pipelines: Data-parallel degree of the job.
-        noise: How much iterations scatter.
+        noise: The scatter of iteration times.
     """
 
     def __init__(self, pipelines: int, noise: IterationNoise) -> None:
@@ -49,11 +49,11 @@ class IterationWatch:
 
         Args:
             iteration_times: New iterations under the plan in force.
-            plan_inputs: Those of now.
-            goal: What they stand for.
-            promised_s: What an iteration may take by the target.
-            measured_s: What one took when the plan was measured; 0.0 while it was not.
-            straggler_s: What one takes at the pace of the slowest straggler.
+            plan_inputs: The present plan inputs.
+            goal: The goal that follows from them.
+            promised_s: Time that an iteration may take by the target, in s.
+            measured_s: Time of an iteration when the plan was measured, in s; 0.0 before that.
+            straggler_s: Time of an iteration at the pace of the slowest straggler, in s.
         """
         usable = [one for one in iteration_times if 0 <= one.pipeline < self._pipelines and 0 < one.span_s < _LONGEST_S]
         self._backoff.note(usable)
@@ -74,7 +74,7 @@ class IterationWatch:
             return plan_inputs.model_copy(update={"slow_pipelines": found})
         drifted = not goal.slowdowns and measured_s and self._detector.drifted()
         if (most_straggle or drifted) and self._backoff.is_over():
-            # What slows most pipelines is not a straggler: the figures that the plan was made with are in question.
+            # If most pipelines are slower, none is a straggler: the figures that the plan was made with may be wrong.
             return _measured_again(plan_inputs.model_copy(update={"slow_pipelines": {}}))
         return plan_inputs
 

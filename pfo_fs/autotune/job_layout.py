@@ -15,7 +15,7 @@ class JobLayout:
     Args:
         job_info: The job.
         rank_infos: Its ranks, sorted.
-        orders: Returns the order of instructions of each rank, as far as it is known now.
+        orders: Returns the order of instructions of each rank, as far as it is known.
 
     Attributes:
         job_info: As given.
@@ -55,7 +55,7 @@ class JobLayout:
         order = self.order(rank)
         if schedule is None:
             return [(name, stage, 0) for name, stage in order]
-        # A schedule of another length is not what the rank ran: `iterations_of` then finds no iteration of it.
+        # If the schedule has another length, the rank did not run it: `iterations_of` then finds no iteration of it.
         return [(name, stage, mhz) for (name, stage), (_, mhz) in zip(order, schedule.frequencies, strict=False)]
 
     @property

@@ -1,4 +1,4 @@
-"""Everything that a job has measured of itself: samples of instructions, and the windows a model is calibrated with."""
+"""All measurements of a job: samples of instructions, and the windows that its model is calibrated with."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import MeasuredIteration, Pipeline, Profile
 
 _OUTLIER_RANK = 0.03
-"""Relative: a rank whose instructions take this much longer or shorter than its stage's median is left out: its GPU is
-not like the others."""
+"""Relative: a rank whose instructions take this much longer or shorter than its stage's median is left out, because its
+GPU differs from the others."""
 _LATEST_CALIBRATION_WINDOWS = 2
-"""The model is calibrated with the first window and with so many of the latest ones."""
+"""The model is calibrated with the first window and with this many of the latest ones."""
 _SURE_POWER_ERROR = 0.02
-"""Relative: a power that is known worse does not tell how power has drifted."""
+"""Relative: a power with a larger error is not used to measure the drift of power."""
 
 
 class JobMeasurements:
-    """What is known of a job's instructions.
+    """The measurements of a job's instructions.
 
     Args:
         layout: The job.
@@ -30,9 +30,9 @@ class JobMeasurements:
     Attributes:
         layout: As given.
         samples: Time and power of each instruction at each clock.
-        power_drift_factor: Power now, as a multiple of that of the first measurements at the same clocks: warm GPUs
-            leak more. Every window with room for it also runs the highest clock, to measure this.
-        slow_pipelines: Data-parallel ranks whose measurements are not taken: they do not run as they are asked to.
+        power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
+            GPUs leak more current. Every window with room for it also runs the highest clock, to measure this.
+        slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
 
     def __init__(self, layout: JobLayout) -> None:
@@ -43,11 +43,11 @@ class JobMeasurements:
         self._windows: list[tuple[list[ProfilingResult], list[list[RunInstruction]]]] = []
 
     def take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
-        """Takes in what was measured under some schedules, without ranks that are far off the others of their stage.
+        """Adds what was measured under schedules, without ranks that differ much from the others of their stage.
 
         Args:
-            results: Of one window, as `measured_results` returns them.
-            schedules: What was in force; a rank without one ran at its default clocks.
+            results: The results of one window, as `measured_results` returns them.
+            schedules: The schedules in force; a rank without one ran at its default clocks.
         """
         in_force = {schedule.rank: schedule for schedule in schedules}
         taken = [result for result in results if self.is_taken(result.rank)]
@@ -69,12 +69,12 @@ class JobMeasurements:
             del self._windows[1 : max(1, len(self._windows) - _LATEST_CALIBRATION_WINDOWS)]
 
     def is_taken(self, rank: int) -> bool:
-        """Returns whether a rank measures what it was asked to run: its clocks can be set, its pipeline is not slow."""
+        """Returns whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
         info = self.layout.place[rank]
         return bool(info.available_frequencies) and info.dp_rank not in self.slow_pipelines
 
     def healthy_pipeline(self, measured: Container[int]) -> list[int]:
-        """Returns the ranks, by stage, of a pipeline that was measured on all stages and runs as it is asked to."""
+        """Returns the ranks, by stage, of a pipeline that was measured on all stages and whose results are used."""
         pipelines: dict[int, dict[int, int]] = {}
         for info in self.layout.rank_infos:
             if info.rank in measured and self.is_taken(info.rank):
@@ -89,10 +89,10 @@ class JobMeasurements:
         return [iteration for iteration in found if iteration is not None]
 
     def profile(self, tolerance: float) -> Profile:
-        """Returns what is known now, as the planner takes it.
+        """Returns the measurements so far in the form that the planner uses.
 
         Raises:
-            PlanError: Nothing is known yet.
+            PlanError: Nothing was measured yet.
         """
         layout = self.layout
         return self.samples.profile(
@@ -100,15 +100,15 @@ class JobMeasurements:
         )
 
     def curves(self, pp_rank: int) -> dict[Kind, dict[int, Point]]:
-        """Returns the points measured of everything that a pipeline-parallel rank runs."""
+        """Returns the measured points of all kinds of instructions that a pipeline-parallel rank runs."""
         return {kind: self.samples.curve(kind) for kind in self.layout.kinds_of(pp_rank)}
 
     def time_error(self, kind: Kind) -> float:
-        """Returns how well the times of a kind of instruction are known, relative."""
+        """Returns the relative error of the times of a kind of instruction."""
         return float(median(min(1.0, point.time_error) for point in self.samples.curve(kind).values()))
 
     def forget(self) -> None:
-        """Drops everything but the drift of the power."""
+        """Drops everything except the drift of power."""
         self.samples.points = {}
         self._windows.clear()
 

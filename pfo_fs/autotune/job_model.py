@@ -1,4 +1,4 @@
-"""The job as the planner sees it: the DAG of its instructions, its profile, and delays that were calibrated."""
+"""The job in the form that the planner uses: the DAG of its instructions, its profile, and calibrated delays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_CACHED_PLANS = 32
 _SAME_TIME = 0.002
 """Relative: clocks whose times differ by less count as one clock; on a GPU below its limits 15 MHz make 1 %."""
 _MOST_SLOWDOWN_BY_CHANGES = 0.0005
-"""Relative: by how much clock changes may make the fastest plan slower than full speed."""
+"""Relative: clock changes may make the fastest plan slower than full speed by at most this."""
 
 
 def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
@@ -59,8 +59,8 @@ def measured_iteration(
 
     Args:
         pipeline: The DAG.
-        results: Of each of its ranks.
-        ran_by_stage: What each of them ran.
+        results: The result of each of its ranks.
+        ran_by_stage: The instructions that each of them ran.
     """
     times: dict[Instruction, float] = {}
     for order, result, ran in zip(pipeline.orders, results, ran_by_stage, strict=True):
@@ -77,18 +77,18 @@ class JobModel:
 
     Args:
         pipeline: The DAG.
-        profile: What its instructions take.
-        blocking_power_w: What a waiting GPU draws, in W.
+        profile: Time and energy of its instructions.
+        blocking_power_w: Power of a waiting GPU, in W.
         gpus_per_rank: Tensor-parallel degree.
-        iterations: Measured ones, of different schedules, to calibrate with; with fewer than two, delays are 0.
-        switch_time_s: What a clock change is taken to cost, in s.
+        iterations: Measured iterations, of different schedules, to calibrate with; with fewer than two, delays are 0.
+        switch_time_s: Assumed time of a clock change, in s.
 
     Attributes:
         calibration: The delays that were added to the DAG; None if there are none.
-        full_speed: The plan with everything at the highest clock.
-        time_margin: How much longer than measured slowed instructions are taken to be, relative. At full speed most
-            instructions have slack, which absorbs jitter and late clock changes; a plan uses the slack up, and the
-            margin gives some of it back.
+        full_speed: The plan with all instructions at the highest clock.
+        time_margin: The planner assumes that slowed instructions take longer than measured by this share. At full
+            speed most instructions have slack, which absorbs jitter and late clock changes; a plan uses the slack up,
+            and the margin gives some of it back.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class JobModel:
         if self.time_margin not in self._planners:
             self._planners.clear()
             problem = replace(self.problem, profile=_with_time_margin(self.problem.profile, self.time_margin))
-            # Under a board's power limit high clocks run alike, the best one differs by instruction, and every plan
-            # changes clocks: that must not make it slower than full speed.
+            # Under a board's power limit, high clocks take the same time, the best one differs by instruction, and
+            # every plan changes clocks: these changes must not make it slower than full speed.
             for switch_time_s in (problem.switch_time_s, problem.switch_time_s / 10, 0.0):
                 planner = Planner(replace(problem, switch_time_s=switch_time_s), thorough=False)
                 if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _MOST_SLOWDOWN_BY_CHANGES):
@@ -128,7 +128,7 @@ class JobModel:
         return self._planners[self.time_margin]
 
     def within(self, deadline_s: float, straggler: bool = False) -> Plan:
-        """Returns the plan for a deadline, or beside a straggler that takes so long; else the fastest plan."""
+        """Returns the plan for a deadline, or for a straggler's time; the fastest plan if none is fast enough."""
         key = (
             "straggler" if straggler else "deadline",
             round(deadline_s / self.full_speed.iteration_time_s, 4),
@@ -140,7 +140,7 @@ class JobModel:
         return self._plans[key]
 
     def at_power(self, power_w: float) -> Plan:
-        """Returns the fastest plan that draws at most `power_w` over all GPUs; else the one that draws least."""
+        """Returns the fastest plan that draws at most `power_w` over all GPUs, or else the plan that draws least."""
         key = "power", round(power_w, 1), 0.0
         if key not in self._plans:
             try:
@@ -158,10 +158,10 @@ class JobModel:
 
 
 def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
-    """Keeps one of the clocks that run alike under a board's power limit, the same for all instructions of a rank.
+    """Keeps one of the clocks that take the same time under a board's power limit, the same one for all of a rank.
 
-    With all of them, noise would make another one the best for each instruction, and the clock would change between
-    any two instructions.
+    With all of them, noise would decide which one is best for each instruction, and the clock would change between any
+    two instructions.
     """
     table = dict(profile.measurements)
     for order in pipeline.orders:
@@ -173,7 +173,7 @@ def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
         common = set.intersection(*alike.values())
         if not common:
             continue
-        highest_mhz = min(common)  # higher ones run at the same clock; their times differ by noise only
+        highest_mhz = min(common)  # higher ones really run at this clock; their times differ by noise only
         for kind in kinds:
             table[kind] = [
                 m

@@ -11,20 +11,20 @@ from pfo_fs.autotune.job_model import JobModel, pipeline_of
 log = logging.getLogger(__name__)
 
 _BLOCKING_SHARE = 0.2
-"""Blocking power as a part of the highest power, where no GPU was measured waiting: 84 of 475 W (A100), 70 of 299
-(A40)."""
+"""Blocking power (of a waiting GPU) as a share of the highest power, if no waiting GPU was measured: 84 of 475 W
+(A100), 70 of 299 W (A40)."""
 _USABLE_WAITING_POWER_ERROR = 0.2
-"""Relative."""
+"""Relative: a measured blocking power with a larger error is not used."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What the user of the scheduler decides about its model.
+    """The user's settings of the model.
 
     Attributes:
         tolerance: Relative error of time and power that is good enough for the profile.
-        switch_time_s: What a clock change is taken to cost, in s.
-        blocking_power_w: What a waiting GPU draws, in W; None: as measured in the training itself.
+        switch_time_s: Assumed time of a clock change, in s.
+        blocking_power_w: Power of a waiting GPU, in W; None: as measured in the training itself.
     """
 
     tolerance: float
@@ -33,15 +33,15 @@ class ModelSettings:
 
 
 def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_waiting_w: float) -> JobModel:
-    """Returns the model of the job by everything measured so far.
+    """Returns the model of the job from everything measured so far.
 
     Args:
-        measurements: What was measured.
-        settings: What the user has decided.
-        earlier_waiting_w: What a waiting GPU drew in an earlier job of the same kind, in W; 0 if that is not known.
+        measurements: The job's measurements.
+        settings: The user's settings.
+        earlier_waiting_w: Power of a waiting GPU in an earlier job of the same kind, in W; 0 if it is not known.
 
     Raises:
-        PlanError: Instructions cannot run in the order that was recorded, or nothing is known of one of them.
+        PlanError: Instructions cannot run in the recorded order, or one of them was not measured.
     """
     layout = measurements.layout
     pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
@@ -63,5 +63,5 @@ def _waiting_power_w(measurements: JobMeasurements, earlier_waiting_w: float) ->
         return earlier_waiting_w
     points = [point for curve in measurements.samples.points.values() for point in curve.values()]
     guess_w = _BLOCKING_SHARE * max(point.power_w for point in points)
-    log.warning("no GPU was measured waiting for long; its power then is taken to be %.0f W", guess_w)
+    log.warning("no GPU waited long enough to measure its power; it is assumed to be %.0f W", guess_w)
     return guess_w

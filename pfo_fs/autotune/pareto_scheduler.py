@@ -1,11 +1,11 @@
-"""The default policy: profile while training, plan, check that the plan delivers, follow stragglers and targets.
+"""The default policy: profile while training, plan, check the plan by measuring, follow stragglers and targets.
 
 `ParetoScheduler` puts the parts together; each has a module of its own:
 
     profile_sweep       windows in which instructions are measured     job_measurements  what was measured
-    earlier_profile     what an earlier job had measured               model_building    the job as the planner sees it
-    plan_selection      the plan of each pipeline                      verification      does the plan deliver?
-    iteration_watch     stragglers, and plans that are out of date     status_text       what people are told
+    earlier_profile     what an earlier job had measured               model_building    the job in the planner's form
+    plan_selection      the plan of each pipeline                      verification      does the plan meet its target?
+    iteration_watch     stragglers, and plans that are out of date     status_text       text for the status
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGen
 from pfo_fs.settings import PFOSettings
 
 _DRIFTS_PER_EPOCH = 2
-"""Re-measurements that drift alone may cause before the plan inputs change; noise must not cause them for ever."""
+"""Drift alone may cause at most this many re-measurements per epoch (until the plan inputs ask for a new measurement),
+so that noise cannot cause them for ever."""
 _FINE_WINDOWS_AFTER_DRIFT = 2
 
 
@@ -45,22 +46,22 @@ class ParetoScheduler(FrequencyScheduler):
     """Profiles during the training, then runs the plan that takes least energy within the target.
 
     It starts with what earlier jobs of the same kind have measured, if the first iterations agree with it. A plan is
-    measured as soon as it is in force; while iterations take longer than promised by more than the noise, it is made
-    faster. Pipelines that wait for a straggler get the plan for the straggler's pace (T' in Perseus, SOSP'24, section
-    4), and lose it as soon as the straggler is gone. When iterations drift away from what was measured, the plan is
-    measured and made anew.
+    measured as soon as it is in force; while iterations take longer than planned by more than the noise, the policy
+    makes the plan faster. Pipelines that wait for a straggler (a slower pipeline) get the plan for the straggler's pace
+    (T' in Perseus, SOSP'24, section 4) until the straggler is gone. When iterations differ from what was measured, the
+    policy measures again and makes a new plan.
 
     Args:
         job_info: The job.
         rank_infos: All its ranks, in any order.
         pfo_settings: Settings of the scheduling side.
         slowdown: Longest iteration time, as a multiple of that at the highest clocks; 1.0: no slowdown.
-        deadline: Instead: longest iteration time, in s.
-        power: Instead: highest average power of all GPUs of the job together, in W.
-        blocking_power: What a waiting GPU draws, in W; None: as measured in the training itself.
-        switch_time: What a clock change is taken to cost, in s: plans with few changes.
+        deadline: Instead of `slowdown`: longest iteration time, in s.
+        power: Instead of `slowdown`: highest average power of all GPUs of the job together, in W.
+        blocking_power: Power of a waiting GPU, in W; None: as measured in the training itself.
+        switch_time: Assumed time of a clock change, in s; the longer, the fewer changes a plan has.
         tolerance: Relative error of time and power that is good enough for the profile.
-        max_windows: Never more profiling windows than this.
+        max_windows: The largest number of profiling windows.
     """
 
     planning_takes_seconds: ClassVar[bool] = True
@@ -95,12 +96,12 @@ class ParetoScheduler(FrequencyScheduler):
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
-        """Raises PlanError for arguments that cannot be right."""
+        """Raises PlanError for invalid arguments."""
         check_sweep_args(**args)
         target_of(args.get("slowdown"), args.get("deadline"), args.get("power"))
         blocking = args.get("blocking_power")
         if blocking is not None and (not isinstance(blocking, (int, float)) or blocking <= 0):
-            raise PlanError(f"blocking_power is {blocking!r}; give what a waiting GPU draws, in W")
+            raise PlanError(f"blocking_power is {blocking!r}; give the power of a waiting GPU, in W")
 
     # ---- the loop
 
@@ -115,27 +116,27 @@ class ParetoScheduler(FrequencyScheduler):
             noise = relative_noise(iteration_spans(results, self._layout))
             if self._noise.judge(noise):
                 note = f"iterations scattered by {noise:.0%}, so they are measured again"
-                self._verdict = Verdict(note=note)  # and `assess` asks for another window
+                self._verdict = Verdict(note=note)  # `assess` then asks for another window
             elif self._has_drifted(results):
                 yield from self._measure_anew()
             else:
                 self._verify(results)
 
     def _measure_anew(self) -> Windows:
-        """Asks for windows at the highest clocks again, and at lower ones if those do not explain the drift.
+        """Asks for windows at the highest clocks again, and at lower ones if the highest do not explain the drift.
 
-        What "no slowdown" means is measured, never inferred: at the highest clocks, as it was in the beginning.
+        The time without slowdown is always measured at the highest clocks, never computed from other measurements.
         """
         self._drifts += 1
         samples = self._measurements.samples
         before = {kind: samples.curve(kind) for kind in self._layout.kinds}
         self._measurements.forget()
         results = yield from self._sweep.full_speed(
-            "instructions do not take what they took; measuring at the highest clocks"
+            "instructions take another time than before; measuring at the highest clocks"
         )
         shifts = shifts_at_highest_clocks(before, samples)
         if self._drifts == 1 and any(abs(times - 1) > LEAST_DRIFT for times, _ in shifts.values()):
-            take_shifted(before, shifts, samples)  # until the next window shows otherwise
+            take_shifted(before, shifts, samples)  # the next window checks this
         else:
             self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS_AFTER_DRIFT, 0
             yield from self._sweep.lower_clocks(results)
@@ -145,14 +146,14 @@ class ParetoScheduler(FrequencyScheduler):
         self._rebuild_model()
 
     def _plan_request(self) -> ScheduleRequest:
-        """Returns the plan for the plan inputs as they are now."""
+        """Returns the plan for the present plan inputs."""
         goal, verdict = self._selection.goal, self._verdict
         about = goal_text(goal, self._selection.impossibility(), self._watch.reasons)
         message = "; ".join(filter(None, [about, verdict.measured, verdict.note]))
         return ScheduleRequest(self._selection.schedules(), "run", message, verdict.converged)
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        """Returns the plan for the plan inputs as they are now, once there is one."""
+        """Returns the plan for the present plan inputs, once there is one."""
         return self._plan_request() if self._plan_is_in_force(yielded) else yielded
 
     def _plan_is_in_force(self, yielded: ScheduleRequest | None) -> bool:
@@ -161,7 +162,7 @@ class ParetoScheduler(FrequencyScheduler):
     # ---- what happens to it
 
     def react(self, plan_inputs: PlanInputs) -> None:
-        """Takes note of other plan inputs; another target is a new start for the corrections."""
+        """Uses other plan inputs from now on; another target resets the corrections."""
         selection = self._selection
         if plan_inputs.target != self.plan_inputs.target:
             selection.corrections = Corrections()
@@ -169,7 +170,7 @@ class ParetoScheduler(FrequencyScheduler):
             self._drifts = 0
             selection.corrections.count_anew()
             if selection.corrections.full_speed_only and selection.has_model:
-                # What no plan could keep up with may be over.
+                # The reason why no plan kept to the target may be gone.
                 selection.corrections, selection.model.time_margin = Corrections(), 0.0
         super().react(plan_inputs)
         selection.goal = self._goal()
@@ -192,15 +193,15 @@ class ParetoScheduler(FrequencyScheduler):
         )
 
     def load_profile(self, csv: str, source: str) -> None:
-        """Takes the profile of an earlier job, to be compared with the first measurements of this one."""
+        """Reads the profile of an earlier job, to compare it with the first measurements of this one."""
         self._earlier_profile.load(csv, source)
 
     def export_profile(self) -> str:
-        """Returns everything measured, as a profile CSV with the errors behind the columns of Zeus's."""
+        """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""
         return profile_csv(self._measurements.samples)
 
     def model(self) -> dict[str, float]:
-        """Returns the figures that it plans with."""
+        """Returns the figures of the model that plans are made with."""
         if not self._selection.has_model:
             return {}
         model, full_speed = self._selection.model, self._selection.full_speed
@@ -222,7 +223,7 @@ class ParetoScheduler(FrequencyScheduler):
         return goal_of(self.plan_inputs, self._default_target)
 
     def _accept_full_speed(self, results: Sequence[ProfilingResult]) -> bool:
-        """Takes a window at the highest clocks for what all else is compared with; returns whether it can be."""
+        """Compares all later measurements with this window at the highest clocks; returns whether that is possible."""
         full_speed = full_speed_of(results, self._layout)
         if full_speed is None:
             return False
@@ -230,7 +231,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._noise.add(relative_noise(iteration_spans(results, self._layout)))
         self._measurements.power_drift_factor = 1.0
         if self._earlier_profile.merge_into(self._measurements):
-            self._sweep.max_fine_windows = 0  # coarse clocks that it lacks are measured; the rest will do for a start
+            self._sweep.max_fine_windows = 0  # only coarse clocks that it lacks are measured
         return True
 
     def _rebuild_model(self) -> None:
@@ -239,7 +240,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
 
     def _has_drifted(self, results: Sequence[ProfilingResult]) -> bool:
-        """Returns whether instructions of a healthy pipeline take another time than in the profile."""
+        """Returns whether instructions of a pipeline that is not slow take another time than in the profile."""
         if self._drifts >= _DRIFTS_PER_EPOCH:
             return False
         by_rank = {result.rank: result for result in results}

@@ -1,4 +1,4 @@
-"""What plans are made for: a target, and pipelines that are slower than the others."""
+"""The goal of a plan: a target, and the pipelines that are slower than the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfo_fs.errors import PlanError
 from pfo_fs.models import PlanInputs, Target
 
 OUTSIDE_THE_JOB = -1
-"""Stands for a straggler that is not a pipeline of this job, or of which it is not known which pipeline it is."""
+"""The pipeline number of a straggler that is not in this job, or whose pipeline is not known."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class PlanGoal:
     """What plans are made for.
 
     Attributes:
-        target: What a person asks for.
-        slowdowns: Data-parallel rank of each straggler, and how many times slower than a healthy pipeline it is.
+        target: The user's target.
+        slowdowns: For each straggler, by data-parallel rank, its iteration time as a multiple of a healthy pipeline's.
     """
 
     target: Target
@@ -28,26 +28,26 @@ class PlanGoal:
 
     @property
     def slowest(self) -> float:
-        """How many times slower than a healthy pipeline the slowest straggler is; 1.0 without stragglers."""
+        """Iteration time of the slowest straggler as a multiple of a healthy pipeline's; 1.0 without stragglers."""
         return max(self.slowdowns.values(), default=1.0)
 
     @property
     def slow_pipelines(self) -> frozenset[int]:
-        """The pipelines that do not run at the speed that they are asked to."""
+        """The pipelines that are slower than their clocks explain."""
         return frozenset(pipeline for pipeline, slowdown in self.slowdowns.items() if slowdown != 1.0)
 
     @property
     def key(self) -> object:
-        """Equal for goals that lead to the same plans."""
+        """A key that is equal for goals with the same plans."""
         return str(self.target), tuple(sorted(self.slowdowns.items()))
 
 
 def goal_of(plan_inputs: PlanInputs, default_target: Target) -> PlanGoal:
-    """Returns the goal that plan inputs stand for.
+    """Returns the goal that follows from plan inputs.
 
     Args:
-        plan_inputs: The stragglers found and announced, and the target that a person has written, if any.
-        default_target: What the scheduler was started with.
+        plan_inputs: The stragglers found and announced, and the target that the user has written, if any.
+        default_target: The target from the scheduler's arguments.
     """
     slowdowns = dict(plan_inputs.slow_pipelines)
     announced = plan_inputs.straggler
@@ -58,7 +58,7 @@ def goal_of(plan_inputs: PlanInputs, default_target: Target) -> PlanGoal:
 
 
 def target_of(slowdown: float | None, deadline: float | None, power: float | None) -> Target:
-    """Returns the target that scheduler arguments stand for; no slowdown if none is given.
+    """Returns the target that scheduler arguments describe; if none is given, no slowdown.
 
     Raises:
         PlanError: More than one is given, or a value is out of range.

@@ -1,4 +1,4 @@
-"""Which plan each pipeline of a job runs, for a target, beside stragglers and under a cap on the power."""
+"""Which plan each pipeline of a job runs, for a target, with stragglers, and under a cap on the power."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Plan
 
 LEAST_TIME_GAIN = 0.002
-"""Relative: a plan that is faster than it need be by less than this is not replaced."""
+"""Relative: a plan that is faster than necessary by less than this is not replaced."""
 _LEAST_DEADLINE = 0.01
-"""Of full speed: a deadline may leave nothing for the pipeline, and times are divided by what it leaves."""
+"""Relative to full speed: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
 
 
 class PlanSelection:
-    """Answers with plans for the goal as it is now.
+    """Returns plans for the present goal.
 
     Args:
         layout: The job.
-        goal: What plans are for.
+        goal: The first goal.
 
     Attributes:
-        goal: May be set at any time.
-        corrections: What measured plans have shown about how the planner must be asked.
-        full_speed: What an iteration takes at the highest clocks.
+        goal: The present goal; it may be set at any time.
+        corrections: Changes of what the planner is asked for, after plans were measured.
+        full_speed: Time and energy of an iteration at the highest clocks.
     """
 
     def __init__(self, layout: JobLayout, goal: PlanGoal) -> None:
@@ -41,7 +41,7 @@ class PlanSelection:
 
     @property
     def model(self) -> JobModel:
-        """The model that plans are made with; it must have been set."""
+        """The model that plans are made with; only after `use_model`."""
         assert self._model is not None
         return self._model
 
@@ -86,12 +86,12 @@ class PlanSelection:
             return self.model.full_speed
         slowdowns, target_s = self.goal.slowdowns, self.target_s()
         straggler_s = self.goal.slowest * self.full_speed.span_s
-        # What the pipeline may take if it were healthy: a straggler takes longer by its slowdown.
+        # The time of a healthy pipeline with this plan: a straggler takes longer by its slowdown.
         budget_s = max(target_s, straggler_s) / slowdowns.get(pipeline, 1.0)
         if pipeline in slowdowns and self.goal.target.power is None:
             return self.model.within(self._model_bias * budget_s)
         if budget_s > target_s * (1 + LEAST_TIME_GAIN):
-            # Half of what is not worth a new plan stays free, so that the straggler does not wait for others.
+            # The plan ends a little before the straggler (half of the least gain), so that the straggler never waits.
             return self.model.within(self._model_bias * budget_s * (1 - LEAST_TIME_GAIN / 2), straggler=True)
         if self.goal.target.power is not None:
             return self._within_power(self.goal.target.power)
@@ -102,7 +102,7 @@ class PlanSelection:
         return self.model.at_power(self.corrections.power_scale * power_w / self._layout.job_info.dp_degree)
 
     def target_s(self) -> float:
-        """Returns what an iteration may take by the target, in s until the last instruction has ended."""
+        """Returns the time in s that the target allows from an iteration's begin to the end of its last instruction."""
         target, full_speed = self.goal.target, self.full_speed
         if target.deadline is not None:
             return max(_LEAST_DEADLINE * full_speed.span_s, target.deadline - full_speed.tail_s)
@@ -111,7 +111,7 @@ class PlanSelection:
         return (target.slowdown or 1.0) * full_speed.span_s
 
     def impossibility(self) -> str:
-        """Returns why no plan keeps to the target, for people; empty if one does, or before there is a model."""
+        """Returns why no plan keeps to the target, for the status; empty if one does, or before there is a model."""
         cap_w, deadline_s = self.goal.target.power, self.goal.target.deadline
         if self._model is None:
             return ""

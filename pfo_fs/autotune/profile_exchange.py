@@ -1,4 +1,4 @@
-"""Profiles that outlive their job: written from samples, and taken back into those of a later job."""
+"""Profiles for later jobs: written from the samples of one job, and added to those of another."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pfo_fs.planner import Profile
 from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, table_text
 
 _OTHER_JOB = 0.03
-"""Relative: a profile that is off by more at the highest clock is of something else."""
+"""Relative: a profile that differs by more at a measured clock belongs to another kind of job."""
 _ERROR = 0.002
-"""Relative: how well a recalled point is taken to be known."""
+"""Relative: the assumed error of a point from an earlier profile."""
 _COUNT = 100
 _MOST_WAITING_W = 2000.0
 
@@ -25,16 +25,16 @@ def profile_csv(samples: Samples) -> str:
 
 
 def waiting_power_of(table: Any) -> float:
-    """Returns what a waiting GPU drew according to such a table, in W; 0 if it has no plausible value."""
+    """Returns the power of a waiting GPU in a profile table, in W; 0 if it has no plausible value."""
     watts = float(table["waiting_power"].iloc[0]) if "waiting_power" in table and len(table) else 0.0
     return watts if 0 < watts < _MOST_WAITING_W else 0.0
 
 
 def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
-    """Returns the measured points of such a CSV with their errors, as the samples had them.
+    """Returns the measured points of a profile CSV with their errors, as the samples had them.
 
     Raises:
-        PlanError: It is not a profile; the message names row and column.
+        PlanError: The text is not a profile; the message names row and column.
     """
     found: dict[Kind, dict[int, Point]] = {}
     for row in parse_table(text, source).to_dict("records"):
@@ -56,7 +56,7 @@ def _or(value: float | None, otherwise: float) -> float:
 
 
 def disagreement(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str:
-    """Returns the instruction that takes another time than a known profile says, at the clocks measured; or ''."""
+    """Returns the first instruction whose measured time differs from a known profile at some clock; '' if none does."""
     for kind in kinds:
         table = {m.frequency_mhz: m for m in known.measurements.get(kind, ())}
         for mhz, point in samples.curve(kind).items():
@@ -69,7 +69,7 @@ def disagreement(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str
 def merge_profile(
     samples: Samples, known: Profile, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]]
 ) -> None:
-    """Takes a known profile for measured, at the clocks on offer where nothing was measured yet."""
+    """Adds a known profile to the samples, at the clocks on offer where nothing was measured yet."""
     for kind in kinds:
         points = samples.points.setdefault(kind, {})
         for m in known.measurements.get(kind, ()):

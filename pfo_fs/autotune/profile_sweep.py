@@ -17,10 +17,10 @@ _TIMES_THE_SECONDS_NEEDED = 3.0
 """A clock gets this many times the seconds that measuring an instruction's power needs, because the rank also waits and
 runs other instructions meanwhile."""
 _COARSE_CLOCKS, _COARSE_CLOCKS_ONE_PER_WINDOW = 21, 9
-"""Clocks of the first grid, where several share an iteration, and where each takes a window of its own."""
+"""Number of clocks of the first grid, if several share an iteration, and if each needs a window of its own."""
 _FULL_SPEED_TRIES = 5
 _MOST_FINE_WINDOWS = 6
-"""Windows after the first grid: what is then not known well enough is noise that more windows do not cure."""
+"""At most this many windows follow the first grid: more of them would not reduce the noise that is left."""
 _CLOCKS_WITH_HIGHEST = 3
 """From this many clocks per iteration on, each window includes the highest clock."""
 _WARM_UP_WINDOWS, _MOST_WINDOWS_WITHOUT_ORDER = 1, 10
@@ -31,17 +31,18 @@ Outcome = Generator[ScheduleRequest, list[ProfilingResult], str]
 
 
 class ProfileSweep:
-    """Asks for windows, and takes what is measured under them into the measurements.
+    """Asks for windows, and adds what is measured in them to the measurements.
 
     Args:
-        measurements: Where results go.
+        measurements: The measurements that results are added to.
         tolerance: Relative error of time and power that is good enough.
-        max_windows: Never more windows than this.
-        accepts_full_speed: Called with the results of each window at the highest clocks; returns whether they will do.
+        max_windows: The largest number of windows.
+        accepts_full_speed: Called with the results of each window at the highest clocks; returns whether they are
+            usable.
 
     Attributes:
-        windows: How many windows there have been.
-        max_fine_windows: How many windows may follow the coarse grid.
+        windows: Number of windows so far.
+        max_fine_windows: At most this many windows follow the coarse grid.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ProfileSweep:
         """Asks for windows until every stage is known well enough.
 
         Returns:
-            Why nothing can be planned, for people; empty if all went well.
+            Why nothing can be planned, for the status; empty if plans can be made.
         """
         layout = self._layout
         while self.windows < _WARM_UP_WINDOWS or (
@@ -71,19 +72,19 @@ class ProfileSweep:
         ):
             yield from self._window([], "warming up at default clocks")
         if not layout.one_pipeline():
-            return "the order of instructions has not become known, so there is nothing to schedule"
+            return "the order of instructions is still unknown, so there is nothing to schedule"
         if not all(layout.clocks_of_stage):
             return "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
         results = yield from self.full_speed("measuring at the highest clocks")
         if not results:
-            return "no pipeline has measured an iteration at the highest clocks, so there is nothing to plan by"
+            return "no pipeline has measured an iteration at the highest clocks, so no plan can be made"
         if not all(self._measurements.samples.curve(kind) for kind in layout.kinds):
-            return "there are GPUs whose energy cannot be read, so there is nothing to plan by"
+            return "there are GPUs whose energy cannot be read, so no plan can be made"
         yield from self.lower_clocks(results)
         return ""
 
     def full_speed(self, message: str) -> OneWindow:
-        """Asks for windows with everything at the highest clocks; returns the results of one that will do, or none."""
+        """Asks for windows at the highest clocks; returns the results of the first usable one, or none."""
         for _ in range(_FULL_SPEED_TRIES):
             results = yield from self._measure([clocks[:1] for clocks in self._layout.clocks_of_stage], 1, message)
             if self._accepts_full_speed(results):
@@ -94,7 +95,7 @@ class ProfileSweep:
         """Asks for windows of lower clocks.
 
         Args:
-            results: Of a window at the highest clocks.
+            results: The results of a window at the highest clocks.
         """
         clocks_of_stage, curves = self._layout.clocks_of_stage, self._measurements.curves
         most = self._most_clocks_per_iteration(results)
@@ -115,7 +116,7 @@ class ProfileSweep:
             yield from self._measure(wanted, most, f"profiling: {sum(map(len, wanted))} clocks to go{qualifier}")
 
     def _most_clocks_per_iteration(self, results: Sequence[ProfilingResult]) -> int:
-        """Returns how many clocks can share an iteration, so that all stages get enough samples at each of them."""
+        """Returns how many clocks can share an iteration if all stages are to get enough samples at each of them."""
         times_s = results[0].iter_time if results else []
         window_s = median(times_s) * len(times_s) if times_s else 0.0
         least_s = max(_LEAST_S_PER_CLOCK, _TIMES_THE_SECONDS_NEEDED * self._seconds_needed(results))
@@ -127,7 +128,7 @@ class ProfileSweep:
         return [(stage, name) for name, stage in self._layout.order(rank)]
 
     def _seconds_needed(self, results: Sequence[ProfilingResult]) -> float:
-        """Returns how long an instruction has to run for its power to be known well, by the noise measured so far."""
+        """Returns how many seconds an instruction must run until its power is precise enough, by the noise so far."""
         needed = []
         for result in results:
             for power in result.powers:
@@ -143,8 +144,8 @@ class ProfileSweep:
 
         Args:
             wanted: For each pipeline-parallel rank, clocks in MHz.
-            most: How many clocks can share an iteration.
-            message: For people.
+            most: At most this many clocks share an iteration.
+            message: Text for the status.
         """
         schedules = []
         for info in self._layout.rank_infos:
@@ -164,7 +165,7 @@ class ProfileSweep:
         return (yield from self._window(schedules, message))
 
     def _window(self, schedules: list[FrequencySchedule], message: str) -> OneWindow:
-        """Asks for one window, and takes in what was measured."""
+        """Asks for one window, and adds what was measured."""
         results = measured_results((yield ScheduleRequest(schedules, "measure", message)))
         self.windows += 1
         self._measurements.take(results, schedules)

@@ -1,4 +1,4 @@
-"""What was measured of each instruction at each clock, and what follows from it for the clocks in between."""
+"""Measured time and power of each instruction at each clock, and estimates for the clocks in between."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ _Run = tuple[float, float]
 """Time (s) and energy (J) of one run of an instruction."""
 
 _CLOCK_SETTLES_WITHIN_S = 0.03
-"""Instructions that begin so many s after a change of the clock, or sooner, may still have run at the old one."""
+"""Instructions that begin within this time after a change of the clock may still have run at the old clock."""
 _LEAST_SETTLED_RUNS = 3
-"""With fewer settled runs than so many, all runs count."""
+"""If fewer runs than this are settled, all runs count."""
 _OUTLIER_DEVIATIONS = 6.0
-"""Runs that are further from the median than so many median deviations are left out: the operating system paused."""
+"""Runs that are further from the median than this many median deviations are left out: the operating system paused
+them."""
 _LEAST_POWER_ERROR = 0.002
-"""Relative: no power is taken to be known better than this, even if a fit gives a smaller error."""
+"""Relative: every power has at least this error, even if a fit gives a smaller one."""
 _POINTS_PER_PARABOLA = 9
-"""So many neighbouring points are smoothed with one parabola."""
+"""This many neighbouring points are smoothed with one parabola."""
 _MOST_MEAN_SQUARE = 2.0
 """A curve is not smooth if the mean square of its distances from the parabolas, in standard errors, is larger."""
 _INTERPOLATED_POWER_ERROR = 0.05
@@ -39,11 +40,11 @@ class Point:
     """One kind of instruction at one clock.
 
     Attributes:
-        count: How many times it was measured.
+        count: Number of measured durations.
         time_s: Mean duration.
         squares: Sum of squared deviations from the mean, in s2.
         weight: Sum of 1 / error2 of the powers, in 1/W2.
-        power_w: Their weighted mean; 0 while none is known.
+        power_w: Weighted mean of the powers; 0 while none is known.
     """
 
     count: int = 0
@@ -67,7 +68,7 @@ class Point:
         self.power_w += (power_w - self.power_w) * weight / self.weight
 
     def scale(self, times: float, powers: float) -> None:
-        """Changes the point: the instruction takes `times` times as long and `powers` times the power from now on."""
+        """Multiplies the point's times by `times` and its powers by `powers`."""
         self.time_s *= times
         self.squares *= times * times
         self.power_w *= powers
@@ -96,8 +97,8 @@ class Samples:
     """Everything measured so far.
 
     Attributes:
-        points: By kind and clock (MHz).
-        waiting: What a waiting GPU draws, as a point without times.
+        points: The points by kind and clock (MHz).
+        waiting: Power of a waiting GPU, as a point without times.
     """
 
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
@@ -108,8 +109,8 @@ class Samples:
 
         Args:
             result: What was measured.
-            ran: Its instructions, in order, with their clocks.
-            power_drift_factor: Power now, as a multiple of that of the first measurements at the same clocks.
+            ran: The rank's instructions, in order, with their clocks.
+            power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
         """
         everything: dict[tuple[Kind, int], list[_Run]] = {}
         settled: dict[tuple[Kind, int], list[_Run]] = {}
@@ -175,14 +176,14 @@ class Samples:
         """Returns the profile of the clocks from the lowest to the highest measured one.
 
         A planner picks the clocks with the least energy, so it picks those that noise favours. Points are therefore
-        smoothed if a smooth curve explains all of them (`smoothed`), points that are known worse than `tolerance` are
+        smoothed if a smooth curve explains all of them (`smoothed`), points with a larger error than `tolerance` are
         left out, and clocks in between are interpolated.
 
         Args:
-            kinds: What the job runs.
+            kinds: The kinds of instructions that the job runs.
             clocks_mhz: For each stage, the clocks that its GPUs offer.
-            tolerance: Relative error of time; of power twice as much.
-            source: What messages begin with.
+            tolerance: Largest relative error of time; that of power is twice this.
+            source: Text that messages begin with.
         """
         table = {}
         for kind in kinds:
@@ -207,10 +208,10 @@ class Samples:
 def smoothed(curve: Mapping[int, Point]) -> dict[int, Point]:
     """Returns a curve with its noise averaged over neighbouring clocks, if it is smooth; else the curve as it is.
 
-    At each clock a parabola is laid through the points around it, weighted by their errors: times over 1 / clock (the
-    part of an instruction that follows the clock is a straight line there), powers over the clock. The highest clock
-    keeps its own values: all plans are compared with it. A curve stays as it is if its points lie further off their
-    parabolas than their errors allow, like one with a real step in it.
+    At each clock a parabola is fitted to the points around it, weighted by their errors: times over 1 / clock (the
+    part of an instruction that depends on the clock is a straight line there), powers over the clock. The highest clock
+    keeps its own values: all plans are compared with it. A curve stays as it is if its points are further from their
+    parabolas than their errors allow, for example because it has a real step.
     """
     if len(curve) < _POINTS_PER_PARABOLA:
         return dict(curve)
@@ -229,7 +230,7 @@ def smoothed(curve: Mapping[int, Point]) -> dict[int, Point]:
 
 
 def _local_parabolas(xs: Sequence[float], ys: Sequence[float], errors: Sequence[float]) -> list[float]:
-    """Returns the values of weighted parabolas through the points around each point; `ys` if they do not fit."""
+    """Returns the values of weighted parabolas fitted to the points around each point; `ys` if they do not fit."""
     import numpy as np
 
     fitted = []
@@ -244,7 +245,7 @@ def _local_parabolas(xs: Sequence[float], ys: Sequence[float], errors: Sequence[
 
 def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
     """Returns the measurement at a clock within those of a curve, interpolated between its neighbours if need be."""
-    # Times are straight lines over 1 / clock where part of an instruction follows it; powers bend slowly.
+    # Times are straight lines over 1 / clock as far as they depend on the clock; powers bend slowly.
     point = curve.get(mhz)
     if point is not None:
         spread_s = point.time_error * point.time_s
@@ -258,7 +259,7 @@ def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
 
 
 def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[_Run]]:
-    """Yields, for each iteration that ran `ran`, the time (s) and energy (J) of each of them in order."""
+    """Yields, for each iteration that ran `ran`, the time (s) and energy (J) of each instruction in order."""
     counts: dict[str, int] = {}
     place = []
     for name, _, _ in ran:

@@ -1,4 +1,4 @@
-"""The line in which the default policy tells people what it is doing. Pure functions."""
+"""The line in which the default policy reports what it is doing. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pfo_fs.autotune.window_results import FullSpeed
 
 
 def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) -> str:
-    """Returns what is planned for.
+    """Returns the text about the goal of the plans.
 
     Args:
         goal: Target and stragglers.
@@ -33,14 +33,14 @@ def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) ->
 def measured_text(
     goal: PlanGoal, full_speed: FullSpeed, measured_s: float, measured_j: float, power_drift_factor: float
 ) -> str:
-    """Returns what a plan saves and costs; empty where there is nothing to compare with.
+    """Returns the text about what a plan saves and costs; empty if there is nothing to compare with.
 
     Args:
-        goal: What the plan is for.
+        goal: The goal of the plan.
         full_speed: An iteration at the highest clocks.
-        measured_s: Until the last instruction has ended, in s.
-        measured_j: Of all GPUs of the job, in J.
-        power_drift_factor: Power now, as a multiple of that at the time of `full_speed`.
+        measured_s: Time until the last instruction of an iteration has ended, in s.
+        measured_j: Energy of all GPUs of the job in an iteration, in J.
+        power_drift_factor: Present power, as a multiple of that at the time of `full_speed`.
     """
     if not (measured_s and full_speed.span_s and full_speed.energy_j):
         return ""

@@ -1,4 +1,4 @@
-"""Which pipelines are slower than their plan promises, by the time that their iterations take."""
+"""Finds pipelines that are slower than their plan promises (stragglers), by the times of their iterations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from statistics import median
 from pfo_fs.scheduler.base import IterationTime
 
 _LEAST_SLOWDOWN = 0.02
-"""Relative: a pipeline that is slower by less is not a straggler, and waiting for it would save nothing."""
+"""Relative: a pipeline that is slower by less is not a straggler: slowing the others down for it would save nothing."""
 _STANDARD_DEVIATIONS = 5.0
-"""An iteration that is off by less than this many standard deviations counts as noise."""
+"""An iteration whose time differs by less than this many standard deviations counts as noise."""
 _ITERATIONS_TO_CONFIRM = 2
-"""Iterations in a row that make a straggler; one is enough where a GPU reports that it is throttled."""
+"""A pipeline is a straggler after this many slow iterations in a row, or after one if a GPU reports throttling."""
 _LEAST_DRIFT = 0.01
-"""Relative: iterations that are off the prediction by less do not cause a re-measurement."""
+"""Relative: iterations that differ from the prediction by less do not cause a re-measurement."""
 _ITERATIONS_OF_DRIFT = 8
-"""Iterations in a row, all off the prediction, that cause a re-measurement."""
+"""This many iterations in a row that differ from the prediction cause a re-measurement."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096
-"""Iterations between two re-measurements of a plan whose iterations differ from its prediction: first, longest."""
+"""Number of iterations between two re-measurements of a plan that differs from its prediction: first, longest."""
 _SAME_SLOWDOWN = 0.01
 """Relative: a slowdown that differs by less from the known one changes nothing."""
 
@@ -31,7 +31,7 @@ class StragglerDetector:
 
     Attributes:
         noise: Relative standard deviation of an iteration's time.
-        reasons: For each straggling pipeline, how that was noticed, for people.
+        reasons: For each straggling pipeline, how that was noticed, as text for the status.
     """
 
     noise: float = 0.002
@@ -42,14 +42,14 @@ class StragglerDetector:
     def slowdowns(
         self, iteration_times: Sequence[IterationTime], expected_s: Mapping[int, float], known: Mapping[int, float]
     ) -> dict[int, float]:
-        """Returns how many times as slow each straggling pipeline is, against a healthy one at the same clocks.
+        """Returns the slowdown of each straggler: its iteration time as a multiple of a healthy one at the same clocks.
 
-        A pipeline that is known to straggle and runs as fast as a healthy one is a straggler no more after one
-        iteration; a new straggler needs two iterations in a row, and so does one that gets worse.
+        A known straggler is dropped after one iteration in which it runs as fast as a healthy pipeline; a new straggler
+        needs two iterations in a row, and so does one that gets worse.
 
         Args:
             iteration_times: New iterations under the schedule in force.
-            expected_s: What an iteration of each pipeline takes under that schedule, its known slowdown included.
+            expected_s: Expected iteration time of each pipeline under that schedule, its known slowdown included.
             known: The stragglers that the schedule was made for.
         """
         for one in iteration_times:
@@ -81,9 +81,9 @@ class StragglerDetector:
         return found
 
     def drifted(self) -> float:
-        """Returns by how much all pipelines together are off what was expected; 0.0 while that may be noise.
+        """Returns how far all pipelines together differ from the expected time, relative; 0.0 while it may be noise.
 
-        If every pipeline is off by the same, none of them straggles: the figures that the plan was made with are wrong.
+        If all pipelines differ by the same, none is a straggler: the figures that the plan was made with are wrong.
         """
         full = [ratios for ratios in self._last.values() if len(ratios) == _ITERATIONS_OF_DRIFT]
         if not full or len(full) < len(self._last):
@@ -100,7 +100,7 @@ class StragglerDetector:
 
 
 class RemeasureBackoff:
-    """How soon a plan may be measured again: a job that drifts all the time is not measured all the time."""
+    """Decides when a plan may be measured again, so that a job that drifts all the time is not always measured."""
 
     def __init__(self) -> None:
         self._step = -1
@@ -112,7 +112,7 @@ class RemeasureBackoff:
         self._step = max([self._step, *(one.step for one in iteration_times)])
 
     def is_over(self) -> bool:
-        """Returns whether to measure now; if so, the next pause is twice as long, unless nothing was off for long."""
+        """Returns whether to measure now; if so, it doubles the next pause, unless the last measurement is long ago."""
         if self._step < self._not_before:
             return False
         calm = self._not_before >= 0 and self._step > self._not_before + 4 * self._pause

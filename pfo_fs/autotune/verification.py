@@ -1,4 +1,4 @@
-"""Whether a plan that is in force delivers what it promised, and what is corrected if it does not."""
+"""Checks whether a plan in force meets its target, and corrects it if it does not."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pfo_fs.autotune.window_results import first_stage_results, iteration_spans,
 from pfo_fs.models import FrequencySchedule, ProfilingResult, Target
 
 _STANDARD_ERRORS = 2.0
-"""A plan is off its target if it misses it by more than so many standard errors."""
+"""A plan is off its target if it misses it by more than this many standard errors."""
 _LEAST_ERROR = 0.002
-"""Relative: less than this beyond the target is taken for noise."""
+"""Relative: a smaller difference from the target counts as noise."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a measured plan came to.
+    """The result of measuring a plan.
 
     Attributes:
         converged: Whether the plan stays.
-        measured: What it saves and costs, for people.
-        note: What is wrong with it, for people.
+        measured: What the plan saves and costs, as text for the status.
+        note: What is wrong with the plan, as text for the status.
     """
 
     converged: bool = False
@@ -40,7 +40,7 @@ class PlanVerification:
     Args:
         layout: The job.
         selection: The plans.
-        rebuild_model: Makes the selection use a model of everything measured so far.
+        rebuild_model: Makes the selection use a model from everything measured so far.
     """
 
     def __init__(self, layout: JobLayout, selection: PlanSelection, rebuild_model: Callable[[], None]) -> None:
@@ -51,16 +51,16 @@ class PlanVerification:
         self._measured_for: Target | None = None
 
     def measured_s(self) -> float:
-        """Returns what iterations took when a plan for the target of now was measured, in s; 0.0 before that."""
+        """Returns the iteration time when a plan for the present target was measured, in s; 0.0 before that."""
         return self._measured_s if self._measured_for == self._selection.goal.target else 0.0
 
     def verify(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> Verdict | None:
         """Compares results with the plan in force; what `PlanSelection.schedules` returns may change.
 
         Args:
-            results: Of a window under the plan, as `measured_results` returns them.
+            results: The results of a window under the plan, as `measured_results` returns them.
             noise: Relative standard deviation of an iteration's time.
-            power_drift_factor: Power now, as a multiple of that of the first measurements.
+            power_drift_factor: Present power, as a multiple of that of the first measurements.
 
         Returns:
             The verdict; None if the plan stays and nothing new is known about it.
@@ -96,7 +96,7 @@ class PlanVerification:
         return Verdict(converged, text(), note)
 
     def _off(self, results: Sequence[ProfilingResult], measured_s: float, measured_j: float) -> float | None:
-        """Returns by how much the plan misses its target, relative; None if energy cannot be read, and must be."""
+        """Returns how far the plan is from its target, relative; None if the target is a power but energy unknown."""
         target = self._selection.goal.target
         if target.power is None:
             return measured_s / self._selection.target_s() - 1
@@ -107,22 +107,22 @@ class PlanVerification:
         return power_w / target.power - 1
 
     def _correct(self, off: float, before: list[FrequencySchedule]) -> str:
-        """Changes what the planner is asked for; returns a note for people if no plan keeps to the target."""
+        """Changes what the planner is asked for; returns a note for the status if no plan keeps to the target."""
         corrections = self._selection.corrections
         corrections.count += 1
         if self._selection.goal.target.power is not None:
             corrections.power_scale /= 1 + off
             return ""
         if corrections.count == 1:
-            # Recalibrate with this window too: unlike full speed, a plan without waiting shows how long a result takes
-            # to reach the next stage.
+            # Recalibrates with this window: a plan in which ranks wait less than at full speed shows better how long a
+            # result takes to reach the next stage.
             self._rebuild_model()
         if corrections.count > 1 or self._selection.schedules() is before:
             return self._change_time_margin(off, before)
         return ""
 
     def _change_time_margin(self, off: float, before: list[FrequencySchedule]) -> str:
-        """Moves the time margin until the plan is another one; full speed if that does not help any more."""
+        """Changes the time margin until the plan is another one; if that does not help, all run at full speed."""
         corrections, model = self._selection.corrections, self._selection.model
         time_margin = corrections.next_time_margin(model.time_margin, off)
         for _ in range(MOST_CORRECTIONS):
@@ -132,5 +132,5 @@ class PlanVerification:
             time_margin = round(time_margin + off, 5)
             if time_margin > MOST_TIME_MARGIN:
                 break
-        corrections.full_speed_only = True  # what makes iterations longer than at the highest clocks is not the plan
+        corrections.full_speed_only = True  # something else than the plan makes iterations longer
         return f"the plan does not deliver: {off:+.2%} beyond the target, and none is faster than the highest clocks"

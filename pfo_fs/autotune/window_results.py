@@ -1,4 +1,4 @@
-"""What the results of one measuring window tell about the whole job. Pure functions."""
+"""Figures of the whole job from the results of one measuring window. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.models import ProfilingResult
 
 _NOISE_OF_ONE_ITERATION = 0.002
-"""Relative: taken for the noise where a window has a single iteration."""
+"""Relative: the assumed noise if a window has a single iteration."""
 
 
 def measured_results(results: Sequence[ProfilingResult]) -> list[ProfilingResult]:
@@ -43,19 +43,19 @@ def first_stage_results(results: Sequence[ProfilingResult], layout: JobLayout) -
 
 
 def iteration_spans(results: Sequence[ProfilingResult], layout: JobLayout) -> dict[int, list[float]]:
-    """Returns, for each pipeline, how many s each of its iterations took until its last instruction had ended."""
+    """Returns, for each pipeline, the time in s of each iteration until its last instruction had ended."""
     first = first_stage_results(results, layout)
     return {pipeline: list(result.iter_span or result.iter_time) for pipeline, result in first.items()}
 
 
 def job_energy_j(results: Sequence[ProfilingResult], world_size: int) -> float:
-    """Returns the energy of an iteration on all GPUs, in J; GPUs without a result are taken for average ones."""
+    """Returns the energy of an iteration on all GPUs, in J; GPUs without a result count with the average."""
     energies = [fmean(result.iter_energy) for result in results if result.iter_energy]
     return fmean(energies) * world_size if energies else 0.0
 
 
 def relative_noise(spans: Mapping[int, Sequence[float]]) -> float:
-    """Returns the relative standard deviation of iteration times, of the pipeline where it is largest."""
+    """Returns the relative standard deviation of iteration times, the largest of all pipelines."""
     return max(
         (stdev(values) / fmean(values) if len(values) > 1 else _NOISE_OF_ONE_ITERATION for values in spans.values()),
         default=0.0,
@@ -64,12 +64,12 @@ def relative_noise(spans: Mapping[int, Sequence[float]]) -> float:
 
 @dataclass(frozen=True)
 class FullSpeed:
-    """An iteration with everything at the highest clocks: what all else is compared with.
+    """An iteration at the highest clocks; plans are compared with it.
 
     Attributes:
-        span_s: Until the last instruction has ended.
-        energy_j: Of all GPUs of the job; 0 where energy cannot be read.
-        tail_s: From the end of the last instruction to the end of the step: optimizer, all-reduce and the like.
+        span_s: Time until the last instruction has ended.
+        energy_j: Energy of all GPUs of the job; 0 if it cannot be read.
+        tail_s: Time from the end of the last instruction to the end of the step: optimizer, all-reduce and the like.
     """
 
     span_s: float
@@ -78,18 +78,18 @@ class FullSpeed:
 
     @property
     def step_s(self) -> float:
-        """The whole step."""
+        """Time of the whole step."""
         return self.span_s + self.tail_s
 
 
 def full_speed_of(results: Sequence[ProfilingResult], layout: JobLayout) -> FullSpeed | None:
-    """Returns what a window at the highest clocks took; None if no pipeline's first stage has a result."""
+    """Returns time and energy of a window at the highest clocks; None if no pipeline's first stage has a result."""
     spans = iteration_spans(results, layout)
     if not spans:
         return None
     first = first_stage_results(results, layout).values()
     return FullSpeed(
-        span_s=median_low(fmean(values) for values in spans.values()),  # of two pipelines the healthy one
+        span_s=median_low(fmean(values) for values in spans.values()),  # of two pipelines, the faster one
         energy_j=job_energy_j(results, layout.job_info.world_size),
         tail_s=max(0.0, median(fmean(result.iter_time) - span_of(result) for result in first)),
     )

@@ -1,1 +1,1 @@
-"""One thin adapter per training framework; each imports its framework inside its functions."""
+"""Adapters to training frameworks, one module each; they import the framework inside functions."""

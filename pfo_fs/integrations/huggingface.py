@@ -1,4 +1,4 @@
-"""The power-limit optimizer as a callback of the Hugging Face Trainer. transformers is imported when one is made."""
+"""The power-limit optimizer as a callback of the Hugging Face Trainer; making one imports transformers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class HFGlobalPowerLimitOptimizer:
 
     Make the `TrainingArguments` first: they set up `torch.distributed`. The arguments are those of
     `GlobalPowerLimitOptimizer`.
-    Limits go back when training ends, and when the process ends. After an exception in a process that goes on (a
-    notebook), call `close`, or use it in a `with` statement.
+    The earlier limits are restored when training ends, and when the process ends. After an exception in a process that
+    goes on (a notebook), call `close`, or use the optimizer in a `with` statement.
 
     Attributes:
-        optimizer: The optimizer itself.
+        optimizer: The `GlobalPowerLimitOptimizer`.
 
     Raises:
-        ConfigError: transformers is not installed. Also all that `GlobalPowerLimitOptimizer` raises.
+        ConfigError: transformers is not installed. It also raises what `GlobalPowerLimitOptimizer` raises.
     """
 
     def __new__(cls, *_args: Any, **_options: Any) -> HFGlobalPowerLimitOptimizer:
@@ -91,11 +91,11 @@ class HFGlobalPowerLimitOptimizer:
         self.optimizer.on_step_end()
 
     def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
-        """Training ends: limits are given back."""
+        """Training ends; the earlier limits are restored."""
         self.optimizer.pause()
 
     def close(self) -> None:
-        """Gives limits back and finishes writing."""
+        """Restores the earlier limits and finishes writing."""
         self.optimizer.close()
 
     def __enter__(self) -> HFGlobalPowerLimitOptimizer:

@@ -1,4 +1,4 @@
-"""What simpler means achieve on the same problem: they show what one clock per instruction saves beyond them."""
+"""Simpler plans for the same problem, for comparison: they show how much more one clock per instruction saves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None
     Args:
         problem: The problem.
         deadline_s: The longest iteration time, in s.
-        straggler_s: Iteration time of another pipeline that this one waits for, in s; energies are over it.
+        straggler_s: Iteration time of another pipeline that this one waits for, in s; energies are over this time.
 
     Raises:
         Impossible: No clock is fast enough; or no clock was measured for all instructions.
@@ -44,13 +44,13 @@ def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None
     """One clock per stage: the best of several ways to choose them, improved one stage at a time.
 
     The ways: `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1), where for each forward time that a stage can
-    have, every stage runs at its slowest clock that is no slower; the same for all instructions of a micro-batch
-    together; and one clock for all stages.
+    have, every stage runs at the slowest clock that keeps to this time; the same with the time of all instructions of
+    a micro-batch; and one clock for all stages.
 
     Args:
         problem: The problem.
         deadline_s: The longest iteration time, in s.
-        straggler_s: Iteration time of another pipeline that this one waits for, in s; energies are over it.
+        straggler_s: Iteration time of another pipeline that this one waits for, in s; energies are over this time.
 
     Raises:
         Impossible: No combination is fast enough; or a stage lacks a clock that its instructions share.
@@ -72,7 +72,7 @@ def _plan(
 ) -> Plan:
     if clocks_mhz is None:
         raise Impossible(
-            f"{solver}: no choice of clocks has an iteration of {deadline_s:.6g} s; the fastest takes "
+            f"{solver}: no choice of clocks ends an iteration in {deadline_s:.6g} s; the fastest takes "
             f"{shortest_s:.6g} s",
             asked=deadline_s,
             best=shortest_s,

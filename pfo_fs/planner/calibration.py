@@ -1,7 +1,8 @@
-"""What the DAG leaves out of a real iteration, fitted to measured ones: communication, data loading, fixed overhead.
+"""Fits to measured iterations what the DAG leaves out: communication, data loading, fixed overhead.
 
-The bare DAG of measured instruction times is a few percent short of the real iteration. What is missing is a delay on
-every dependency between two ranks, and a constant: gradient reduction, optimizer step, launch gaps.
+The bare DAG (instructions and dependencies without delays) gives an iteration time that is a few percent too short.
+Missing are a delay on every dependency between two ranks, and a constant: gradient reduction, optimizer step, launch
+gaps.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pfo_fs.planner.problem import Problem
 MAX_FILE_BYTES = 64 * 2**20
 _STEPS = 24
 _INDISTINCT = 1.05
-"""A delay whose squared error is within this factor of the least cannot be told from it; the smallest is taken."""
+"""Delays whose squared errors are within this factor of the least fit equally well; the smallest of them is used."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class MeasuredIteration:
 
     Attributes:
         times_s: Duration of each instruction, in s.
-        iteration_time_s: Of the whole iteration, in s.
-        load_s: For a stage, the seconds that each of its forwards waits for data before it begins.
+        iteration_time_s: Duration of the whole iteration, in s.
+        load_s: For a stage, the time that each of its forwards waits for data before it begins, in s.
     """
 
     times_s: Mapping[Instruction, float]
@@ -41,15 +42,15 @@ class MeasuredIteration:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What has to be added to the DAG, and how well it then predicts.
+    """What has to be added to the DAG, and how well the DAG then predicts iteration times.
 
     Attributes:
-        delay_s: On every dependency between two ranks, in s.
-        overhead_s: Per iteration, in s.
-        load_s: Before each forward of a stage, in s.
+        delay_s: Delay of every dependency between two ranks, in s.
+        overhead_s: Fixed time per iteration, in s.
+        load_s: For a stage, the time that loading data takes before each of its forwards, in s.
         bare_error: Largest relative error of the bare DAG.
-        error: Largest relative error for an iteration when fitted to all the others, never to itself.
-        iterations: How many iterations it is fitted to.
+        error: Largest relative error for an iteration after a fit to all the other iterations.
+        iterations: Number of iterations in the fit.
     """
 
     delay_s: float
@@ -68,7 +69,7 @@ class Calibration:
         return replace(problem, pipeline=self.pipeline(problem.pipeline), overhead_s=self.overhead_s)
 
     def predict(self, pipeline: Pipeline, iteration: MeasuredIteration) -> float:
-        """Returns the iteration time in s that the instruction times of an iteration lead to."""
+        """Returns the iteration time in s that follows from the instruction times of an iteration."""
         return _makespan(pipeline, iteration, self.delay_s) + self.overhead_s
 
 
@@ -77,7 +78,7 @@ def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Ca
 
     Args:
         pipeline: The DAG of each of the iterations; delays that it has are replaced.
-        iterations: At least two, better of different plans; with three and more the error is that of leaving one out.
+        iterations: At least two measured iterations, if possible of different plans.
 
     Raises:
         PlanError: There are fewer than two, or one lacks an instruction of the pipeline.
@@ -130,7 +131,7 @@ class _Table:
 
         _, missing_s = judged(0.0)
         hops = 2 * max(1, len(self._pipeline.orders) - 1)
-        low, high = 0.0, missing_s / hops  # beyond this the delays alone would fill what is missing
+        low, high = 0.0, missing_s / hops  # a longer delay would alone exceed the missing time
         for _ in range(2):
             delays = [low + (high - low) * step / _STEPS for step in range(_STEPS + 1)]
             errors = [judged(delay_s)[0] for delay_s in delays]
@@ -154,7 +155,7 @@ def _makespan(pipeline: Pipeline, iteration: MeasuredIteration, delay_s: float) 
 
 
 def _with_loads(pipeline: Pipeline, load_s: Mapping[int, float]) -> Pipeline:
-    """Puts a stage's loading time between each of its forwards and whatever its rank ran before it."""
+    """Puts a stage's loading time between each of its forwards and the instruction that the rank runs before it."""
     loads = [
         Dependency(earlier, later, load_s[later.stage])
         for order in pipeline.orders
@@ -168,7 +169,7 @@ def read_iterations(path: str | os.PathLike[str], pipeline: Pipeline) -> list[Me
     """Reads measured iterations from JSON.
 
     The file is an object with `plans`, a list of objects with `forward_s` and `backward_s` (a list per stage of seconds
-    per micro-batch; other instructions as `NAME_s`), `iteration_time_s`, and perhaps `load_s` like `forward_s`.
+    per micro-batch; other instructions as `NAME_s`), `iteration_time_s`, and optionally `load_s` in the same form.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""Finds plans of (nearly) the same energy with fewer clock changes, because each change takes a GPU milliseconds."""
+"""Finds plans of (nearly) the same energy with fewer clock changes, because a GPU needs milliseconds for each."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _ROUNDS = 4
 
 
 def fewer_changes(columns: Columns, options: Any, deadlines: Any, waiting_w: float, allowed_j: Any) -> Any:
-    """Returns assignments with at most as many clock changes, as long at most and of (nearly) the same energy.
+    """Returns assignments with no more clock changes, within the deadlines and of (nearly) the same energy.
 
     Args:
         columns: The problem.
         options: Assignments, as columns.
         deadlines: The longest makespan of each, in s.
-        waiting_w: What a second of the iteration costs, in W; 0 where it lasts until the deadline in any case.
-        allowed_j: By how much each may take more energy, in J.
+        waiting_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
+        allowed_j: Energy that each may take in addition, in J.
     """
     import numpy as np
 
@@ -41,7 +41,7 @@ def fewer_changes(columns: Columns, options: Any, deadlines: Any, waiting_w: flo
 
 
 def _with_fewer_changes(columns: Columns, options: Any, deadlines: Any, per_change: Any) -> Any:
-    """One walk along the DAG in which a node takes a neighbour's clock if that costs less than the change."""
+    """Walks along the DAG once; a node gets a neighbour's clock if that costs less than the change."""
     import numpy as np
 
     result = options.copy()

@@ -9,17 +9,17 @@ from functools import cached_property
 from pfo_fs.planner.profile import Measurement
 
 MIN_OPTIONS = 3
-"""Where more clocks than this were measured and fewer survive, the profile is noise rather than a trade-off."""
+"""If at least this many clocks were measured and fewer remain as options, the profile shows noise, not a trade-off."""
 
 
 @dataclass(frozen=True)
 class Choices:
     """The options of one kind of instruction, by rising time.
 
-    Costs are *effective* energies: the energy of an instruction beyond what the GPU would take at its blocking power
-    in the same time (Perseus, SOSP'24, section 3.2). Where clock changes cost no time, an option that is slower and
-    costs as much as another one is left out, so that costs fall as times rise. Where they cost time, such an option
-    can save a change, so all options are kept.
+    Costs are *effective* energies: the energy of an instruction beyond what a waiting GPU would take in the same time,
+    at the blocking power (Perseus, SOSP'24, section 3.2). Where clock changes cost no time, an option that is slower
+    and costs no less than another one is left out, so that costs fall as times rise. Where they cost time, such an
+    option can save a change, so all options are kept.
 
     Attributes:
         frequencies_mhz: Clock of each option.
@@ -46,9 +46,9 @@ def choices_of(
     """Returns the options of one kind of instruction.
 
     Args:
-        measurements: Of one kind of instruction, at least one.
+        measurements: At least one, all of the same kind of instruction.
         blocking_power_w: Power of a GPU that waits, in W.
-        scale: Number of GPUs that run the instruction together; costs are of all of them.
+        scale: Number of GPUs that run the instruction together; costs are sums over them.
         every_clock: Keep options that another option beats in both time and cost.
     """
     points = sorted(
@@ -77,5 +77,5 @@ def choices_of(
 
 
 def _above(left: Sequence[float], middle: Sequence[float], right: Sequence[float]) -> bool:
-    """Says whether `middle` lies on or above the line from `left` to `right`."""
+    """Whether `middle` lies on or above the line from `left` to `right`."""
     return (middle[1] - left[1]) * (right[0] - left[0]) >= (right[1] - left[1]) * (middle[0] - left[0])

@@ -1,7 +1,7 @@
 """Many assignments of one problem at once: arrays with a row per node and a column per assignment.
 
-Walks over the DAG go level by level, a level being nodes that do not depend on each other; a step then costs about the
-same for one column as for fifty.
+Walks over the DAG go level by level; nodes of one level do not depend on each other. A level then takes about the same
+time for one column as for fifty.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ NEVER = float("inf")
 
 @dataclass(frozen=True)
 class Level:
-    """Nodes that do not depend on each other; row N of the arrays stands for neighbours that are not there.
+    """Nodes that do not depend on each other; the number of nodes, as a node, means "no neighbour".
 
     Attributes:
-        nodes: The nodes, (n,).
-        before: What they wait for, (n, most neighbours), and the delay of each in s.
-        after: What waits for them; in column 0 only what their own rank runs next.
-        rivals: For each column of `after`, what else that neighbour waits for, with delays.
+        nodes: The nodes, shape (n,).
+        before: The nodes that each of them waits for, shape (n, most neighbours).
+        before_s: The delays of `before`, in s.
+        after: The nodes that wait for each of them; in column 0 only the next node of the same rank.
+        after_s: The delays of `after`, in s.
+        rivals: For each column of `after`, the other nodes that this neighbour waits for, with delays.
     """
 
     nodes: Any
@@ -42,13 +44,13 @@ class Columns:
     Attributes:
         clock_numbers: For each clock in MHz, its number; numbers rise with the clock.
         forwards: The levels from the first nodes to the last.
-        backwards: The same DAG from its end, where `before` and `after` have changed places.
+        backwards: The same DAG from its end, with `before` and `after` exchanged.
         times: For each kind of instruction its options' times in s, (kinds + 1, most options); padded with infinity.
         costs: The same for effective energies in J.
-        counts: Number of options of each kind.
         clocks: The same for clocks, as numbers from 0; -1 where there is no option.
+        counts: Number of options of each kind.
         option_at: For each kind and clock number, the option, or -1.
-        kind: Kind of each node, (nodes + 1,). Row `nodes` stands for a node that is not there.
+        kind: Kind of each node, shape (nodes + 1,); the last entry means "no neighbour".
     """
 
     def __init__(self, problem: Problem, choices_by_kind: Mapping[Kind, Choices] | None = None) -> None:
@@ -70,7 +72,7 @@ class Columns:
         self.times: Any = np.full(shape, NEVER)
         self.costs: Any = np.full(shape, NEVER)
         self.clocks: Any = np.full(shape, -1)
-        self.option_at: Any = np.full((len(kinds) + 1, len(numbers) + 1), -1)  # the last for clock -1
+        self.option_at: Any = np.full((len(kinds) + 1, len(numbers) + 1), -1)  # the last column is for clock -1
         for row, table in enumerate(tables):
             count = len(table.times_s)
             self.times[row, :count], self.costs[row, :count] = table.times_s, table.costs_j
@@ -107,7 +109,7 @@ class Columns:
 
         Args:
             options: The assignments.
-            switch_time_s: What a rank loses when it changes its clock, in s.
+            switch_time_s: Time that a rank loses when it changes its clock, in s.
         """
         import numpy as np
 
@@ -128,12 +130,12 @@ class Columns:
 
 
 def starts_of(level: Level, ends: Any) -> Any:
-    """When a level's nodes can begin, given when those before end."""
+    """When a level's nodes can begin, given when the nodes before them end."""
     return (ends[level.before] + level.before_s[..., None]).max(axis=1)
 
 
 def ends_of(view: Sequence[Level], times: Any) -> Any:
-    """When each node ends, everything as early as possible."""
+    """When each node ends, if all nodes begin as early as possible."""
     import numpy as np
 
     result: Any = np.zeros_like(times)
@@ -143,7 +145,7 @@ def ends_of(view: Sequence[Level], times: Any) -> Any:
 
 
 def latest_of(view: Sequence[Level], times: Any, deadlines: Any) -> Any:
-    """When each node must have ended for all behind it to end within the deadlines, one per column."""
+    """When each node must have ended, so that all nodes behind it can end by the deadlines (one per column)."""
     import numpy as np
 
     result: Any = np.empty_like(times)
@@ -158,10 +160,10 @@ Neighbours = list[list[tuple[int, float]]]
 
 
 def levels_of(order: Sequence[int], before: Neighbours, after: Neighbours, ranks: Sequence[int]) -> list[Level]:
-    """Sorts nodes into levels by the longest way to them.
+    """Sorts nodes into levels by the longest path to them.
 
     Args:
-        order: The nodes, none before what it waits for.
+        order: The nodes; each comes after those that it waits for.
         before: For each node, (node, delay in s) of those that it waits for.
         after: For each node, those that wait for it.
         ranks: The rank of each node.

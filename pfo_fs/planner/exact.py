@@ -1,8 +1,8 @@
 """The plan with least energy for pipelines of a few instructions, found by branch and bound over whole options.
 
-Rounding a relaxation is within a fraction of a percent of the optimum for long pipelines. It loses most where an
-instruction has few others to trade time with. For such pipelines HiGHS's mixed-integer solver proves the optimum in a
-fraction of a second.
+Rounding the relaxation (`relaxation`, `rounding`) is within a fraction of a percent of the optimum for long pipelines.
+It loses most where an instruction can trade time with few others. For such pipelines HiGHS's mixed-integer solver
+proves the optimum in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from pfo_fs.planner.problem import Problem
 
 MAX_OPTIONS = 320
-"""Options of all nodes together, up to which it is tried: 16 instructions at 20 clocks."""
+"""The exact solver is used if all nodes together have at most this many options: 16 instructions at 20 clocks."""
 _LIMIT_S = 2.0
 _TOLERANCE = 1e-9
 
 
 def small_enough(problem: Problem) -> bool:
-    """Says whether `solve_exactly` is for this problem."""
+    """Whether the problem is small enough for `solve_exactly`."""
     return sum(len(choices.times_s) for choices in problem.choices) <= MAX_OPTIONS
 
 
@@ -26,8 +26,7 @@ def solve_exactly(problem: Problem, deadline_s: float, waiting_power_w: float) -
     Args:
         problem: A problem without switch time that is small enough.
         deadline_s: The longest makespan in s, without the overhead.
-        waiting_power_w: What a second of the iteration costs besides its instructions, in W; 0 where it lasts until
-            the deadline in any case.
+        waiting_power_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
     """
     import highspy
 

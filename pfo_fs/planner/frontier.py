@@ -24,7 +24,8 @@ FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30
 MAX_POINTS = 100_000
 _CHUNK_NODES = 50_000
-"""Instructions that are planned in one go, over all deadlines of a chunk: what an interruption loses at most."""
+"""A chunk of deadlines is planned in one call and has about this many instructions over all its plans. An interruption
+loses the chunks that are being planned."""
 _MOST = 100
 
 
@@ -34,7 +35,7 @@ class Frontier:
 
     Attributes:
         problem: The problem.
-        plans: At least one, by rising deadline.
+        plans: At least one plan, by rising deadline.
     """
 
     problem: Problem
@@ -43,7 +44,7 @@ class Frontier:
     def at(
         self, *, deadline: float | None = None, slowdown: float | None = None, straggler: float | None = None
     ) -> Plan:
-        """Returns the stored plan with least energy for a request; at once, and as fine as the stored points.
+        """Returns the stored plan with least energy for a request, without planning.
 
         Args:
             deadline: The longest iteration time, in s.
@@ -51,7 +52,7 @@ class Frontier:
             straggler: Iteration time of another pipeline, for which this one waits, in s.
 
         Raises:
-            ConfigError: Not exactly one of them is given.
+            ConfigError: None of them, or more than one, is given.
             Impossible: All stored plans take longer.
         """
         given = [value for value in (deadline, slowdown, straggler) if value is not None]
@@ -93,11 +94,11 @@ def solve_frontier(
     Args:
         problem: The problem.
         deadlines_s: The deadlines, in s.
-        file: Where plans are kept as they are found; what it already holds of this problem is not computed again.
-        workers: Processes to compute with; with more than one, plans come in no particular order.
+        file: File that keeps plans as they are found; plans that it already holds are not computed again.
+        workers: Number of processes that compute; with more than one, plans come in no particular order.
 
     Raises:
-        PlanError: The file holds something else.
+        PlanError: The file is not a frontier of this problem.
         Impossible: A deadline is shorter than the fastest plan's iteration.
     """
     known = _resume(problem, Path(file)) if file is not None else {}
@@ -113,7 +114,7 @@ def solve_frontier(
                     kept.add(plan)
                     yield plan
             return
-        with _spawn().Pool(min(workers, len(chunks)), _begin, (problem,)) as pool:  # leaving it ends the workers
+        with _spawn().Pool(min(workers, len(chunks)), _begin, (problem,)) as pool:  # its end ends the workers
             for bodies in pool.imap_unordered(_solve_chunk, chunks):
                 for body in bodies:
                     plan = _plan_of(problem, body)
@@ -136,7 +137,7 @@ def load_frontier(path: str | os.PathLike[str], problem: Problem) -> Frontier:
 
     Args:
         path: The file.
-        problem: The problem that it is of; plans are evaluated with it, whatever the file says.
+        problem: The problem that the file is for; the figures of plans are computed from it, not read from the file.
 
     Raises:
         PlanError: The file cannot be read, is not a frontier, is of another problem, or has no plans.
@@ -193,7 +194,7 @@ def _plan_of(problem: Problem, body: dict[str, Any]) -> Plan:
 
 
 def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[float, Plan]:
-    """The plans that a frontier file holds, by deadline; a torn last line is what an interrupted run leaves."""
+    """The plans that a frontier file holds, by deadline, without an incomplete last line of an interrupted run."""
     try:
         if path.stat().st_size > MAX_FRONTIER_BYTES:
             raise PlanError(f"{path}: is larger than {MAX_FRONTIER_BYTES:,} bytes, so it cannot be a frontier")
@@ -280,7 +281,7 @@ def _spawn() -> Any:
 def _begin(problem: Problem) -> None:
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; only the parent handles it
     global _planner
     _planner = Planner(problem)
 

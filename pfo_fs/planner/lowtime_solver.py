@@ -1,8 +1,8 @@
-"""The `lowtime` package on the same problem: the planner of the Perseus paper, as a peer and a yardstick.
+"""Plans of the `lowtime` package, the planner of the Perseus paper, for the same problem, for comparison.
 
 The steps and their constants are those of lowtime's documented script (`examples/perseus.py`): effective energies over
-quantised times, the Pareto filter with its noise factor, an exponential fitted to each instruction, and then
-Phillips-Dessouky, which walks from the slowest plan to the fastest in steps of `unit_time_s`.
+quantised times, the Pareto filter with its noise factor, an exponential fitted to each instruction, and then the
+Phillips-Dessouky algorithm, which goes from the slowest plan to the fastest in steps of `unit_time_s`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ UNIT_TIME_S = 0.001
 NOISE_FACTOR = 0.95
 _FEW_OPTIONS = 3
 _OVERSHOOT = 0.03
-"""lowtime's own times are up to 2.6 % too short; beyond that no later plan fits a deadline better."""
+"""Relative: lowtime's own iteration times are up to 2.6 % too short. When they are shorter than a deadline by more than
+this, the later (faster) plans are not needed."""
 
 
 def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterator[tuple[float, Plan]]:
     """Runs lowtime and yields its plans as it finds them, from the slowest to the fastest.
 
     Args:
-        problem: Without delays, overhead and switch time, of which lowtime knows nothing.
+        problem: A problem without delays and switch time, which lowtime cannot express.
         unit_time_s: Time by which an iteration gets shorter from one plan to the next, in s.
 
     Yields:
-        What lowtime says of a plan's iteration time, in s, and the plan, which says what it really is.
+        The iteration time in s that lowtime computes for a plan, and the plan, which has the exact one.
 
     Raises:
-        ConfigError: lowtime is not installed, or the problem has what it cannot express.
+        ConfigError: lowtime is not installed, or it cannot express the problem.
         PlannerError: lowtime failed.
     """
     if problem.switch_time_s or any(delay_s for _, _, delay_s in problem.pipeline.edges):
@@ -64,7 +65,7 @@ def lowtime_plan(problem: Problem, deadline_s: float, unit_time_s: float = UNIT_
 
     Raises:
         Impossible: lowtime's fastest plan is slower.
-        ConfigError: As `lowtime_plans`.
+        ConfigError: As for `lowtime_plans`.
     """
     best: Plan | None = None
     shortest_s, seconds = float("inf"), 0.0

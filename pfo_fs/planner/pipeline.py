@@ -1,4 +1,4 @@
-"""The DAG of one iteration: what every rank runs in which order, and what waits for what across ranks."""
+"""The DAG (directed acyclic graph) of one iteration: the order of instructions on each rank, and their dependencies."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Pipeline:
     """The instructions of one iteration in order, rank by rank, with the dependencies between ranks.
 
     Attributes:
-        orders: For each rank (the pipeline's, from 0), its instructions in order; a rank runs one at a time.
-        dependencies: What waits for what, besides the order within a rank.
-        name: What kind of schedule it is, for people.
+        orders: For each rank of the pipeline, from 0, its instructions in order; a rank runs one at a time.
+        dependencies: Which instruction waits for which, besides the order within a rank.
+        name: Name of the kind of schedule, for messages.
     """
 
     orders: tuple[tuple[Instruction, ...], ...]
@@ -50,7 +50,7 @@ class Pipeline:
             raise PlanError("a pipeline needs at least one rank, and every rank at least one instruction")
         for instruction, count in self._counts().items():
             if count > 1:
-                raise PlanError(f"{instruction} is there {count} times; every instruction of an iteration is one node")
+                raise PlanError(f"{instruction} is listed {count} times; list every instruction of an iteration once")
         for before, after, delay_s in self.dependencies:
             for end in (before, after):
                 if end not in self.position:
@@ -88,7 +88,7 @@ class Pipeline:
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int, float], ...]:
-        """(before, after, delay in s) as nodes: order within ranks, then what it does not imply."""
+        """(before, after, delay in s) as nodes: the order within ranks, then dependencies that it does not imply."""
         edges: dict[tuple[int, int], float] = {}
         rank_of: list[int] = []
         for rank, (first, end) in enumerate(pairwise(self.first_nodes)):
@@ -104,7 +104,7 @@ class Pipeline:
 
     @cached_property
     def topological(self) -> tuple[int, ...]:
-        """The nodes in an order in which nothing comes before what it waits for."""
+        """The nodes in an order in which each comes after those that it waits for."""
         after: list[list[int]] = [[] for _ in self.instructions]
         waiting = [0] * len(self.instructions)
         for before, later, _ in self.edges:
@@ -139,15 +139,16 @@ class Pipeline:
 
 
 def stage_dependencies(orders: Iterable[Sequence[Instruction]], delay_s: float = 0.0) -> tuple[Dependency, ...]:
-    """Returns what waits for what in training with pipeline parallelism, whatever the order of the ranks.
+    """Returns the dependencies of training with pipeline parallelism; they do not depend on the order of the ranks.
 
-    A forward waits for the forward of the stage before; what makes a stage's input gradient (`backward`,
-    `backward_input` or `forward_backward`) waits for that of the stage behind, and for its own forward; a
-    `backward_weight` waits for its `backward_input`, a `recomputation` for its forward and a `backward` for it.
+    A forward waits for the forward of the stage before. The instruction that computes a stage's input gradient
+    (`backward`, `backward_input` or `forward_backward`) waits for that of the stage behind, for its own forward, and
+    for its `recomputation` if there is one. A `recomputation` waits for its forward, and a `backward_weight` for its
+    `backward_input`.
 
     Args:
-        orders: Instructions of each rank; other names take part in no dependency.
-        delay_s: Between instructions of different ranks: communication, in s.
+        orders: Instructions of each rank; instructions with other names have no dependencies.
+        delay_s: Communication time between instructions of different ranks, in s.
     """
     rank_of = {instruction: rank for rank, order in enumerate(orders) for instruction in order}
     gradient = {
@@ -181,11 +182,12 @@ def pipeline_from_orders(
 
     Args:
         orders: For each rank, (stage, instruction, micro-batch) in order.
-        delay_s: Communication between ranks, in s.
-        name: What kind of schedule it is.
+        delay_s: Communication time between ranks, in s.
+        name: Name of the kind of schedule.
 
     Raises:
-        PlanError: The orders cannot be executed: an instruction twice, or instructions wait for each other in a circle.
+        PlanError: The orders cannot run: an instruction is listed twice, or instructions wait for each other in a
+            circle.
     """
     rows = tuple(tuple(Instruction(*step) for step in order) for order in orders)
     return Pipeline(rows, stage_dependencies(rows, delay_s), name)
@@ -203,14 +205,15 @@ _TORCH_NAMES = {
 def pipeline_from_torch(schedule: Any) -> Pipeline:
     """Returns the pipeline that a `torch.distributed.pipelining` schedule object runs.
 
-    Its own `pipeline_order` is used, which holds the actions of all ranks on every rank. Where a stage's micro-batches
-    are not numbered 0 to n - 1 (the last rank of `Schedule1F1B` in torch 2.13), they are numbered as they come.
+    The function reads the schedule's `pipeline_order`, which holds the actions of all ranks on every rank. Where a
+    stage's micro-batches are not numbered 0 to n - 1 (the last rank of `Schedule1F1B` in torch 2.13), they are numbered
+    in their order.
 
     Args:
         schedule: A schedule, such as `ScheduleZBVZeroBubble(stages, n_microbatches)`.
 
     Raises:
-        PlanError: It has no `pipeline_order`, or it holds nothing to compute.
+        PlanError: The schedule has no `pipeline_order`, or that holds nothing to compute.
     """
     rows = getattr(schedule, "pipeline_order", None)
     if not isinstance(rows, Mapping) or not rows:

@@ -1,4 +1,4 @@
-"""The orders of the known pipeline schedules, by their usual names."""
+"""The orders of instructions in the known pipeline schedules, by the schedules' usual names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ RankInstructions = list[Instruction]
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int) -> list[RankInstructions]:
-    """1F1B (PipeDream-flush, Megatron-LM): a warm-up forward per later stage, then both in turn."""
+    """1F1B, "one forward, one backward" (PipeDream-flush, Megatron-LM): warm-up forwards, then both in turn.
+
+    A stage begins with one warm-up forward per later stage.
+    """
     return [_one_f_one_b(stage, num_stages, num_microbatches) for stage in range(num_stages)]
 
 
@@ -35,7 +38,8 @@ def interleaved(num_stages: int, num_microbatches: int, num_ranks: int) -> list[
     """Interleaved 1F1B (Narayanan et al., SC'21): rank r holds the stages r, r + ranks, r + 2 ranks, ...
 
     Raises:
-        ConfigError: The stages do not divide among the ranks, or the micro-batches into rounds of about one per rank.
+        ConfigError: The stages cannot be spread evenly over the ranks, or the micro-batches over rounds of about one
+            per rank.
     """
     if num_stages % num_ranks:
         raise ConfigError(f"{num_stages} stages cannot be spread evenly over {num_ranks} ranks")
@@ -44,7 +48,7 @@ def interleaved(num_stages: int, num_microbatches: int, num_ranks: int) -> list[
     if num_microbatches % rounds:
         raise ConfigError(
             f"interleaved 1F1B runs in rounds: {num_microbatches} micro-batches on {num_ranks} ranks do not divide "
-            f"into {rounds} equal ones; take a multiple of {num_ranks}"
+            f"into {rounds} equal ones; use a multiple of {num_ranks}"
         )
     size = num_microbatches // rounds
 
@@ -66,7 +70,7 @@ def interleaved(num_stages: int, num_microbatches: int, num_ranks: int) -> list[
 
 
 def zero_bubble_h1(num_stages: int, num_microbatches: int) -> list[RankInstructions]:
-    """ZB-H1 (Qi et al., ICLR'24): 1F1B with the backward split, stage s putting off its weight gradients by s.
+    """ZB-H1 (Qi et al., ICLR'24): 1F1B with the backward split; stage s computes weight gradients s backwards later.
 
     No rank holds more activations than the first one does in 1F1B.
     """
@@ -90,7 +94,7 @@ def zero_bubble_v(num_stages: int, num_microbatches: int) -> list[RankInstructio
     """ZB-V (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024): stages r and 2 ranks - 1 - r on rank r.
 
     The order is that of `ScheduleZBVZeroBubble` in torch.distributed.pipelining from 2 ranks - 1 micro-batches on; with
-    fewer, hand in the schedule object itself.
+    fewer, give the schedule object to `pipeline_from_torch`.
 
     Raises:
         ConfigError: The number of stages is odd.
@@ -137,8 +141,8 @@ def _zero_bubble_v(rank: int, ranks: int, num_microbatches: int) -> RankInstruct
 def early_recomputation(num_stages: int, num_microbatches: int) -> list[RankInstructions]:
     """1F1B with early recomputation (Merak, TPDS'23): in the cool-down a stage recomputes while it waits.
 
-    Backwards of the steady phase hold their recomputation (`forward_backward`); those behind the last forward are a
-    `recomputation`, which needs nothing from other stages, and a `backward`.
+    Backwards of the steady phase include their recomputation (`forward_backward`); those behind the last forward are
+    split into a `recomputation`, which needs nothing from other stages, and a `backward`.
     """
     orders = []
     for stage in range(num_stages):
@@ -172,10 +176,10 @@ def make_pipeline(
 
     Args:
         schedule: `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v` or `early-recomputation`.
-        num_stages: Stages over all ranks.
-        num_microbatches: Micro-batches of one iteration.
-        num_ranks: Ranks of the pipeline; `interleaved` needs it, the others know.
-        delay_s: Communication between ranks, in s.
+        num_stages: Number of stages over all ranks.
+        num_microbatches: Number of micro-batches of one iteration.
+        num_ranks: Number of ranks of the pipeline; only `interleaved` needs it.
+        delay_s: Communication time between ranks, in s.
 
     Raises:
         ConfigError: The schedule is unknown, or it does not exist for these numbers.

@@ -1,4 +1,4 @@
-"""A plan: one clock for every instruction, with what it does and how far it can be from the best."""
+"""A plan: one clock for every instruction, with its time and energy, and how far it can be from the best plan."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pfo_fs.planner.profile import Measurement
 class Plan:
     """A clock for every instruction of one iteration.
 
-    All figures follow from the problem's own profile, added up along its DAG, however the plan was found.
+    All figures are computed from the problem's profile along its DAG, not copied from the solver.
 
     Attributes:
-        problem: What was planned.
+        problem: The problem that was planned.
         frequencies_mhz: Clock of each node (`problem.pipeline.instructions`), in MHz.
-        solver: What found it.
+        solver: Name of the solver that found the plan.
         deadline_s: The longest iteration time that was allowed, in s.
         straggler_s: The iteration time in s that the pipeline has to wait for in any case, or None.
         lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
-        seconds: How long finding it took.
+        seconds: Time that the solver needed, in s.
     """
 
     problem: Problem = field(repr=False)
@@ -47,7 +47,7 @@ class Plan:
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        """What the profile says of each node at its clock.
+        """The profile's measurement of each node at its clock.
 
         Raises:
             PlanError: A clock was not measured for its instruction.
@@ -71,7 +71,7 @@ class Plan:
 
     @cached_property
     def timing(self) -> Timing:
-        """When everything happens."""
+        """When each node begins, and the iteration time."""
         return self.problem.timing(self.times_s, self.changes)
 
     @cached_property
@@ -88,21 +88,21 @@ class Plan:
     def energy_j(self) -> float:
         """Energy of all GPUs of the pipeline over one iteration, waiting included, in J.
 
-        With a straggler, the iteration lasts as long as the straggler's.
+        With a straggler, the iteration lasts at least as long as the straggler's.
         """
         return self.energy_over(max(self.iteration_time_s, self.straggler_s or 0.0))
 
     def energy_over(self, seconds: float) -> float:
-        """The same where the next iteration begins `seconds` after this one (Perseus, SOSP'24, section 3.2).
+        """The energy in J if the next iteration begins `seconds` after this one (Perseus, SOSP'24, section 3.2).
 
-        Instructions take what was measured; whatever else there is of the iteration, GPUs wait at the blocking power.
+        Instructions take the measured energy; in the rest of the iteration, GPUs wait at the blocking power.
         """
         problem = self.problem
         return self.effective_j + problem.waiting_power_w * seconds
 
     @cached_property
     def effective_j(self) -> float:
-        """Energy of the instructions beyond waiting equally long, in J."""
+        """Energy of the instructions beyond that of waiting for the same time, in J."""
         problem = self.problem
         return sum(m.energy_j - problem.blocking_power_w * m.time_s for m in self.measurements) * problem.gpus_per_rank
 
@@ -113,14 +113,14 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """By how much at most the energy is above the least possible, as a share of the least; None where unknown."""
+        """Upper limit of how far the energy is above the least possible, as a share of the least; None if unknown."""
         if self.lower_bound_j is None:
             return None
         return max(0.0, self.energy_j / self.lower_bound_j - 1.0)
 
     @cached_property
     def critical(self) -> list[int]:
-        """Nodes of one longest path, in order: none of them can be longer without the iteration being longer."""
+        """Nodes of one longest path, in order: if one of them took longer, so would the iteration."""
         problem, starts = self.problem, self.timing.starts_s
         ends = [start + time_s for start, time_s in zip(starts, self.times_s, strict=True)]
         lost = dict.fromkeys(self.changes, problem.switch_time_s)
@@ -140,7 +140,7 @@ class Plan:
         return [pairs[first:end] for first, end in pairwise(self.problem.pipeline.first_nodes)]
 
     def schedules(self) -> list[FrequencySchedule]:
-        """One schedule per rank of the pipeline, as training follows it; with stages where a rank holds several."""
+        """One schedule per rank of the pipeline, as training runs it; with stages where a rank holds several."""
         result = []
         for rank, order in enumerate(self.orders()):
             stages = [instruction.stage for instruction, _ in order]
@@ -154,7 +154,7 @@ class Plan:
         return result
 
     def summary(self) -> dict[str, float | int | str | None]:
-        """The figures, for people and programs; times in s, energies in J, power in W."""
+        """The figures by name; times in s, energies in J, power in W."""
         return {
             "solver": self.solver,
             "deadline_s": self.deadline_s,
@@ -177,9 +177,9 @@ def plan_of_orders(problem: Problem, orders: Sequence[Sequence[tuple[str, int]]]
     """Returns the plan that a plan file holds, to be evaluated.
 
     Args:
-        problem: The problem whose pipeline runs it.
+        problem: The problem whose pipeline runs the plan.
         orders: For each rank, (instruction, MHz) in order.
-        solver: What found it.
+        solver: Name of the solver that found the plan.
 
     Raises:
         PlanError: The orders are not the pipeline's; the message names rank and position.

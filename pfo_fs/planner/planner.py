@@ -1,4 +1,4 @@
-"""The planner: for a deadline, a slowdown, an energy or a power it returns a plan with its certificate."""
+"""The planner: for a deadline, a slowdown, an energy or a power it returns a plan with a proven lower bound."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from pfo_fs.planner.rounding import Rounder
 from pfo_fs.planner.switch_time import SwitchTimePlanner
 
 _CLOSE = 1e-9
-"""Relative: a deadline that is shorter than the fastest plan by no more than this is taken for the fastest plan's."""
+"""Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
 
 _MANY = 20
 _MIXED = 1e-4
-"""From so many deadlines on, an answer between two others is taken if it is within this share of the optimum."""
+"""From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
 _CHANGE_SHARE, _CHANGE_ENERGY = 0.1, (1e-6, 1e-4)
-"""For fewer clock changes, a plan may take more energy: a tenth of its gap to the bound, within these shares of it."""
+"""A plan may take more energy to save clock changes: a tenth of its gap to the bound, but at least and at most these
+shares of its energy."""
 
 
 class Planner:
@@ -87,14 +88,14 @@ class Planner:
         Args:
             deadline: The longest iteration time, in s.
             slowdown: The same as a multiple of the fastest plan's, 1.0 or more.
-            straggler: Iteration time of another pipeline in s, for which this one waits at the end of every iteration:
-                energies are then over that time, and slower clocks go on paying where a deadline alone would end
-                sooner (T' in Perseus, SOSP'24, section 4).
+            straggler: Iteration time in s of another pipeline, for which this one waits at the end of every iteration.
+                Energies are then over that time, so that slower clocks save energy even where a plan for a deadline
+                would end sooner (T' in Perseus, SOSP'24, section 4).
             energy: The most energy of an iteration, in J, over all GPUs of the pipeline.
             power: The highest average power of the pipeline, in W, over all its GPUs.
 
         Raises:
-            ConfigError: Not exactly one of them is given.
+            ConfigError: None of them, or more than one, is given.
             Impossible: No plan fulfils the request; the message says what is possible.
         """
         given = {"deadline": deadline, "slowdown": slowdown, "straggler": straggler, "energy": energy, "power": power}
@@ -121,11 +122,11 @@ class Planner:
         """Returns the plans for many deadlines (s), as `at(deadline=...)` does for one, several times faster.
 
         The search for real clocks is a little shorter than for a single plan: energies are higher by some hundredths
-        of a percent; the certificates hold for these plans too.
+        of a percent. The lower bounds are valid for these plans as for single ones.
 
         Args:
             deadlines: The longest iteration times, in s.
-            stragglers: They are iteration times of other pipelines, as in `at(straggler=...)`.
+            stragglers: Whether they are iteration times of other pipelines, as in `at(straggler=...)`.
 
         Raises:
             Impossible: A deadline is shorter than the fastest plan's iteration.
@@ -143,7 +144,7 @@ class Planner:
     # ---- deadlines
 
     def _solve_each(self, deadlines_s: Sequence[float], waiting_power_w: float) -> list[Relaxed]:
-        """Relaxed answers; of many, each third is solved, and those between are mixed where that is as good."""
+        """Relaxed answers; of many, every third is solved, and those between are mixed where that is good enough."""
         order = sorted(set(deadlines_s))
         if len(order) < _MANY:
             return [self._solve(deadline_s, waiting_power_w) for deadline_s in deadlines_s]
@@ -256,7 +257,7 @@ class Planner:
         return self._shortest(0.0, power_w, slowest)
 
     def _own_pace(self, deadline_s: float) -> Plan:
-        """The plan with least energy of instructions, which may take the whole deadline, without a straggler."""
+        """The plan whose instructions take least energy within the deadline, evaluated without a straggler."""
         plan = self._within(deadline_s, straggler=True)
         bound = self._solve(min(plan.iteration_time_s, self.slowest_s), self.problem.waiting_power_w).lower_bound_j
         bound += self.problem.waiting_power_w * self.problem.overhead_s
@@ -265,13 +266,13 @@ class Planner:
     def _shortest(self, constant_j: float, per_second_w: float, longest: Plan) -> Plan:
         """The shortest plan that takes no more energy than `constant_j + per_second_w * iteration time`.
 
-        The relaxation says where to look: its energy is convex in the iteration time, so Newton's method from the
-        fastest plan on never goes too far. Real clocks take a little more than the relaxation; what they took beyond
-        the limit is set aside, and the search repeated.
+        The search uses the relaxation: its energy is convex in the iteration time, so Newton's method, started at the
+        fastest plan, never passes the solution. Real clocks take a little more energy than the relaxation; if a plan
+        exceeds the limit, the excess is taken off the limit and the search is repeated.
 
         Args:
-            constant_j: See above.
-            per_second_w: See above.
+            constant_j: The constant part of the limit, in J.
+            per_second_w: The part of the limit that grows with the iteration time, in W.
             longest: A plan that is within the limit.
         """
 

@@ -22,11 +22,11 @@ _PLAUSIBLE_W = (10.0, 3000.0)
 
 
 class Timing(NamedTuple):
-    """When everything happens in one iteration, everything as early as possible.
+    """The times of one iteration in which all nodes begin as early as possible.
 
     Attributes:
-        starts_s: For each node, when it begins.
-        iteration_time_s: When the last one has ended, with the fixed overhead.
+        starts_s: For each node, when it begins, in s.
+        iteration_time_s: When the last node has ended, plus the fixed overhead, in s.
     """
 
     starts_s: list[float]
@@ -35,19 +35,20 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One iteration of one pipeline, and what may be chosen in it.
+    """One iteration of one pipeline, and the options of its instructions.
 
     Attributes:
         pipeline: The DAG.
         profile: Measurements of every (stage, instruction) in it, per GPU.
-        blocking_power_w: What a GPU draws while it waits, in W.
-        overhead_s: What an iteration takes beyond its DAG (optimizer step, gradient reduction), in s.
-        switch_time_s: What a rank loses when two instructions in a row run at different clocks, in s.
-        gpus_per_rank: GPUs that share a rank's work (tensor parallelism); energies and powers are of all of them.
+        blocking_power_w: Power of a GPU that waits, in W.
+        overhead_s: Time that an iteration takes beyond its DAG (optimizer step, gradient reduction), in s.
+        switch_time_s: Time that a rank loses when two instructions in a row run at different clocks, in s.
+        gpus_per_rank: Number of GPUs that share a rank's work (tensor parallelism); energies and powers are sums over
+            them.
 
     Raises:
         PlanError: The profile lacks an instruction that the pipeline runs.
-        ConfigError: A number cannot be right.
+        ConfigError: A number is out of range.
     """
 
     pipeline: Pipeline
@@ -108,12 +109,12 @@ class Problem:
 
     @property
     def waiting_power_w(self) -> float:
-        """What all GPUs of the pipeline draw while they wait, in W."""
+        """Power of all GPUs of the pipeline while they wait, in W."""
         return self.blocking_power_w * len(self.pipeline.orders) * self.gpus_per_rank
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know about the profile."""
+        """Doubts about the profile, as text for the user."""
         found = []
         for (stage, name), choices in self._choices_of(self.choices_by_kind, every_clock=False).items():
             powers_w = sorted(m.energy_j / m.time_s for m in self.profile.measurements[stage, name])
@@ -132,7 +133,7 @@ class Problem:
             if left < MIN_OPTIONS <= measured:
                 found.append(
                     f"{self.profile.source}: of {measured} clocks measured for {name} of stage {stage} only {left} "
-                    "survive, all others cost more time and more energy: the profile is too noisy to plan with; "
+                    "are useful, all others take more time and more energy: the profile is too noisy to plan with; "
                     "average more rows per clock"
                 )
         return tuple(found)
@@ -148,7 +149,7 @@ class Problem:
         ]
 
     def timing(self, times_s: Sequence[float], changes: Sequence[int] = ()) -> Timing:
-        """Returns when everything happens.
+        """Returns when each node begins, and the iteration time.
 
         Args:
             times_s: Duration of each node.
@@ -183,7 +184,7 @@ class Problem:
         return sum(choices.costs_j[option] for choices, option in zip(self.choices, assignment, strict=True))
 
     def iteration_time_of(self, assignment: Assignment) -> float:
-        """The iteration time in s, exactly: the profile's own numbers, added up along the DAG."""
+        """The exact iteration time in s: the profile's numbers, added up along the DAG."""
         changes = self.changes(self.frequencies_of(assignment)) if self.switch_time_s else ()
         return self.timing(self.times_of(assignment), changes).iteration_time_s
 
@@ -225,7 +226,7 @@ class Problem:
 def group_options(problem: Problem, group: Sequence[int], kept: Sequence[int] | None = None) -> list[list[int]]:
     """The clocks that all nodes of a group offer, as options of each node, by rising time.
 
-    A clock at which the group takes longer and costs as much as at another one is left out, except for `kept`.
+    A clock at which the group takes longer and costs no less than at another one is left out, except for `kept`.
 
     Args:
         problem: The problem.

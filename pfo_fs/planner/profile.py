@@ -1,4 +1,4 @@
-"""A profile: what each instruction of each stage takes, in time and energy, at each clock of the GPU.
+"""A profile: time and energy of each instruction of each stage at each clock of the GPU.
 
 `profile_csv` reads and writes the files. Several rows of one stage, instruction and clock are averaged.
 """
@@ -14,9 +14,10 @@ from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.profile_csv import COLUMNS, parse_table, read_table, write_table
 
 BLOCKING_POWER_W: Mapping[str, float] = {"A40": 70.38, "A100": 83.64}
-"""What a GPU draws while it waits for its neighbours (NCCL's kernels spin), in W, by a word of the GPU's name.
+"""Power of a GPU that waits for other GPUs (NCCL's kernels run while they wait), in W, by a word of the GPU's name.
 
-Measured for the Perseus paper (SOSP'24, section 6.1 and its artifact). Measure others; the idle power is not it.
+Measured for the Perseus paper (SOSP'24, section 6.1 and its artifact). Other GPUs must be measured; the idle power
+cannot be used instead.
 """
 
 Kind: TypeAlias = tuple[int, str]
@@ -33,7 +34,7 @@ class Measurement:
         energy_j: Mean energy of one GPU in joules.
         time_spread_s: Standard deviation over the rows that were averaged; 0 for a single row.
         energy_spread_j: The same in joules.
-        rows: How many rows were averaged.
+        rows: Number of rows that were averaged.
     """
 
     frequency_mhz: int
@@ -50,7 +51,7 @@ class Profile:
 
     Attributes:
         measurements: For each (stage, instruction), its measurements by falling clock.
-        source: Where it came from; messages begin with it.
+        source: Name of its file or job; messages begin with it.
     """
 
     measurements: Mapping[Kind, Sequence[Measurement]]
@@ -80,8 +81,8 @@ class Profile:
 
         `backward_input` and `backward_weight` become half a backward each. For early recomputation, where a measured
         `backward` of a checkpointed model contains its recomputation: `recomputation` becomes a forward,
-        `forward_backward` the measured backward, and `backward` the measured one less a forward. Good enough to compare
-        schedules before profiling them; instructions that are there stay as they are.
+        `forward_backward` the measured backward, and `backward` the measured one less a forward. This is good enough
+        to compare schedules before profiling them. All other measured instructions stay as they are.
 
         Args:
             names: The instructions that are wanted on every stage.
@@ -140,10 +141,10 @@ def blocking_power_w(gpu_name: str) -> float:
     """Returns the published blocking power of a GPU, in W.
 
     Args:
-        gpu_name: As NVML gives it, "NVIDIA A100-SXM4-80GB", or just "A100".
+        gpu_name: The name from NVML (NVIDIA's driver library), "NVIDIA A100-SXM4-80GB", or only "A100".
 
     Raises:
-        ConfigError: None is published for it.
+        ConfigError: No blocking power is published for this GPU.
     """
     for word in gpu_name.replace("-", " ").split():
         for known, power_w in BLOCKING_POWER_W.items():
@@ -162,7 +163,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         path: The file, in any of the forms of `profile_csv`.
 
     Returns:
-        Rows of one (stage, instruction, frequency) averaged, with their spread.
+        The profile; rows of one (stage, instruction, frequency) are averaged.
 
     Raises:
         PlanError: The file cannot be read, or a row cannot be right; the message names row and column.
@@ -171,11 +172,11 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def parse_profile(text: str, source: str) -> Profile:
-    """Reads a profile from the text of a CSV; as `read_profile` otherwise.
+    """Reads a profile from the text of a CSV; otherwise like `read_profile`.
 
     Args:
         text: The CSV, header first.
-        source: What messages begin with.
+        source: Text that messages begin with.
     """
     return profile_of(parse_table(text, source), source)
 
@@ -185,10 +186,11 @@ def profile_of(table: Any, source: str) -> Profile:
 
     Args:
         table: The table.
-        source: What messages begin with.
+        source: Text that messages begin with.
 
     Raises:
-        PlanError: Rows of one key are a hundred times apart, or the table has no rows, or lacks a stage.
+        PlanError: Values of one key differ by a factor of more than a hundred, or the table has no rows, or lacks a
+            stage.
     """
     keys = ["stage", "instruction", "frequency"]
     groups = table.groupby(keys, sort=False)[["time", "energy"]]
@@ -212,7 +214,7 @@ def profile_of(table: Any, source: str) -> Profile:
 
 
 def _refuse_mixed_units(table: Any, groups: Any, source: str) -> None:
-    """Refuses rows of one key that are a hundred times apart: seconds beside milliseconds are, noise is not."""
+    """Refuses rows of one key whose values differ by a factor of more than a hundred: noise is smaller than that."""
     lowest, highest = groups.transform("min"), groups.transform("max")
     for column in ("time", "energy"):
         apart = highest[column] > 100 * lowest[column]
@@ -223,7 +225,7 @@ def _refuse_mixed_units(table: Any, groups: Any, source: str) -> None:
         early, late = sorted((int(same.idxmin()), int(same.idxmax())))
         raise PlanError(
             f"{source}: row {late}, column {column}: {key['instruction']} of stage {key['stage']} at "
-            f"{key['frequency']} MHz is there twice, and the value in row {early} is {same.max() / same.min():,.0f} "
-            "times apart; are these the same units?",
+            f"{key['frequency']} MHz has several rows; this value and that in row {early} differ by a factor of "
+            f"{same.max() / same.min():,.0f}; are both in the same unit?",
             line=late,
         )

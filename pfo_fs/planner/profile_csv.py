@@ -1,10 +1,10 @@
-"""Profiles as CSV: the only place that reads and writes them, on pandas.
+"""Profiles as CSV: the only module that reads and writes them, with pandas.
 
 All forms have Zeus's five columns: `stage,instruction,frequency,time,energy` (MHz, s, J; one GPU, one micro-batch).
-Zeus's own profiler puts `rank,dp_rank,pp_rank,tp_rank` in front. A job of this library adds how well each row is known
-(`time_error,power_error`, both relative, and `count`) and what a waiting GPU draws (`waiting_power`, W).
+Zeus's own profiler puts `rank,dp_rank,pp_rank,tp_rank` in front. A job of this library adds the errors of each row
+(`time_error,power_error`, both relative, and `count`) and the power of a waiting GPU (`waiting_power`, W).
 
-pandas takes 0.3 s to import, so functions import it: training and an idle daemon do without it.
+pandas takes 0.3 s to import, so functions import it: training and an idle daemon never load it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLOCKS_MHZ = (50, 20_000)
 _RANKS = (0, 10_000_000)
 _LONGEST_S, _MOST_J = 1e5, 1e9
 _LARGEST = 1e9
-"""Of the optional columns; a larger value is taken for missing."""
+"""A larger value in an optional column counts as missing."""
 _TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
@@ -56,11 +56,11 @@ def parse_table(text: str, source: str) -> Any:
 
     Args:
         text: The CSV, header first. Blank lines and spaces around cells do not matter; other columns are dropped.
-        source: What messages begin with.
+        source: Text that messages begin with.
 
     Returns:
-        The five columns as int, lower-case str, int, float, float. Of the other known columns those that the text has:
-        ranks as int, the rest as float with NaN where a cell holds no usable number.
+        The five columns as int, lower-case str, int, float, float; and those of the other known columns that the text
+        has: ranks as int, the rest as float with NaN where a cell holds no usable number.
 
     Raises:
         PlanError: A column is missing, or a row cannot be right; the message names row and column.
@@ -89,7 +89,7 @@ def table_text(rows: Iterable[Sequence[Any]], columns: Sequence[str], digits: in
 
     Args:
         rows: The cells of each row; None for an empty cell.
-        columns: Their names.
+        columns: The names of the columns.
         digits: Significant digits of floating-point numbers; None for all of them.
     """
     import pandas as pd
@@ -100,7 +100,7 @@ def table_text(rows: Iterable[Sequence[Any]], columns: Sequence[str], digits: in
 
 
 def write_table(path: str | os.PathLike[str], rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> None:
-    """Writes rows to a CSV file, as `table_text` gives them."""
+    """Writes rows to a CSV file, in the form of `table_text`."""
     Path(path).write_text(table_text(rows, columns), encoding="utf-8", newline="")
 
 
@@ -127,7 +127,7 @@ def _cells(text: str, source: str) -> Any:
         raise PlanError(f"{source}: column {', '.join(missing)} is missing; a profile has {','.join(COLUMNS)}", line=1)
     known = [name for name in (*RANK_COLUMNS, *COLUMNS, *MEASURED_COLUMNS) if name in header]
     if twice := [name for name in known if header.count(name) > 1]:
-        raise PlanError(f"{source}: column {twice[0]} is there twice", line=1)
+        raise PlanError(f"{source}: column {twice[0]} appears twice", line=1)
     frame.columns = pd.Index(header)
     frame = frame.iloc[1:]
     return frame.loc[(frame != "").any(axis=1), known].copy()

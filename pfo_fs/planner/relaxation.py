@@ -1,12 +1,14 @@
 """Least energy within a deadline as a linear program: durations anywhere on the convex hulls of the options.
 
-For each node a finishing time and, per edge of its hull, how far its duration has moved along it; for the iteration its
-length. Minimised is the effective energy, plus, where the iteration may end early, the power of waiting over its
-length. Every plan with real clocks is a point of this program, so its optimum is a lower bound for all of them.
+The variables are: for each node, a finishing time and, per edge of its hull, how far its duration has moved along that
+edge; for the iteration, its length. The program minimises the effective energy, plus, where the iteration may end
+early, the energy of waiting over its length. Every plan with real clocks is a point of this program, so its optimum is
+a lower bound for all of them.
 
-The bound that is reported is not the solver's word. It is computed here from the row duals y >= 0, whatever their
-quality, by weak duality: for the least of c'x over A x >= b and l <= x <= u, it is b'y + sum_j min(r_j l_j, r_j u_j)
-with r = c - A'y. All variables have finite bounds, so any y gives a valid bound, and a good one a tight bound.
+The reported bound does not rely on the solver's precision. It is computed here from the row duals y >= 0 (the prices
+of the constraints) by weak duality: for the least of c'x over A x >= b and l <= x <= u, it is
+b'y + sum_j min(r_j l_j, r_j u_j) with r = c - A'y. All variables have finite bounds, so every y gives a valid bound;
+the closer y is to the optimum, the tighter the bound.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from pfo_fs.errors import PlannerError
 from pfo_fs.planner.problem import Problem, group_options
 
 INTERIOR_POINT_NODES = 5_000
-"""From about this size on interior points win: at 8,192 instructions the dual simplex method takes as long (8 s), and
-its time grows with the square of their number."""
+"""From about this many nodes on, the interior-point method is faster: at 8,192 instructions the dual simplex method
+takes the same time (8 s), and its time grows with the square of their number."""
 INTERIOR_POINT_TOLERANCE = 1e-3
 
 
@@ -31,10 +33,12 @@ class Relaxed:
 
     Attributes:
         times_s: Duration of each node, possibly between two real options.
-        prices_w: For each node, what a second longer costs elsewhere, in J/s: the dual of its duration.
-        lower_bound_j: No plan within the deadline needs less effective energy (with the waiting, where that was asked).
-        makespan_s: Length of the iteration without its overhead.
-        slope_w: By how much the bound changes per second of a later deadline, in J/s; never above zero.
+        prices_w: For each node, what it costs the other nodes if it takes a second longer, in J/s: the dual of its
+            duration.
+        lower_bound_j: No plan within the deadline needs less effective energy (plus that of waiting, if `solve` got
+            a power of waiting), in J.
+        makespan_s: Length of the iteration without its overhead, in s.
+        slope_w: Change of the bound per second of a later deadline, in J/s; at most zero.
     """
 
     times_s: list[float]
@@ -45,9 +49,10 @@ class Relaxed:
 
 
 def between(first: Relaxed, second: Relaxed, deadlines_s: tuple[float, float, float]) -> tuple[Relaxed, float]:
-    """Returns an answer for a deadline between two, and by how much it may be from the optimum, in J.
+    """Returns an answer for a deadline between two others, and how far it may be from the optimum, in J.
 
-    Durations in between are feasible there, as the program is linear in the deadline; the tangents of both bounds hold.
+    The mixed durations are feasible for that deadline, as the program is linear in the deadline; the tangents of both
+    bounds are valid bounds.
 
     Args:
         first: The answer for the shorter deadline.
@@ -74,16 +79,16 @@ def between(first: Relaxed, second: Relaxed, deadlines_s: tuple[float, float, fl
 
 
 class Relaxation:
-    """The linear program of a problem, solved again and again for other deadlines, each time from the last basis."""
+    """The linear program of a problem; it is solved for one deadline after another, each time from the last basis."""
 
     def __init__(self, problem: Problem, groups: Sequence[Sequence[int]] | None = None) -> None:
         """Builds the program.
 
         Args:
             problem: The problem.
-            groups: Sets of nodes that must share one clock, each node in one of them, with `switch_time_s` lost
-                between two in a row of a rank. Without groups every node is free and changes cost nothing, which bounds
-                all plans from below.
+            groups: Sets of nodes that must share one clock, each node in one of them; a rank loses `switch_time_s`
+                between two groups. Without groups every node is free and changes cost nothing, which gives a lower
+                bound for all plans.
         """
         import highspy
         import numpy as np
@@ -151,11 +156,10 @@ class Relaxation:
 
         Args:
             deadline_s: The longest makespan, in s, without the overhead.
-            waiting_power_w: What a second of the iteration costs besides its instructions, in W; 0 where the iteration
-                lasts until the deadline in any case.
+            waiting_power_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
 
         Raises:
-            PlannerError: The solver gives no answer, as for a deadline that is shorter than the fastest plan's.
+            PlannerError: The solver gives no answer, for example because the fastest plan takes longer.
         """
         import numpy as np
 
@@ -193,7 +197,7 @@ class Relaxation:
 
 
 def _has_hipo() -> bool:
-    """Whether HiGHS's newest interior point method is there; it comes with `highspy[extras]`."""
+    """Whether HiGHS's newest interior-point method is installed; it comes with `highspy[extras]`."""
     from importlib.util import find_spec
 
     return find_spec("highspy_extras") is not None
@@ -301,7 +305,7 @@ def _shared(problem: Problem, groups: Sequence[Sequence[int]], columns: _Columns
 
 
 def _horizon(problem: Problem) -> float:
-    """A makespan in s that no plan exceeds: every node at its slowest, every clock changed."""
+    """A makespan in s that no plan exceeds: every node at its slowest, and a clock change before each."""
     slowest = [choices.times_s[-1] for choices in problem.choices]
     everywhere = range(len(slowest)) if problem.switch_time_s else ()
     return problem.timing(slowest, everywhere).iteration_time_s - problem.overhead_s

@@ -1,11 +1,11 @@
-"""From durations anywhere between two options to real clocks, never beyond the deadline.
+"""Turns the relaxation's durations, which lie between two options, into real clocks within the deadline.
 
-1. *Greedy rounding*: walk the DAG in order. Each node takes, of the options that end no later than the relaxed
-   schedule needs it to, the one that is cheapest at the relaxation's price of time. The time by which it ends early is
-   passed on to the nodes behind it.
+1. *Greedy rounding*: walk the DAG in order. Of the options that end in time for the relaxed schedule, each node gets
+   the one that is cheapest at the relaxation's price of time. The time by which it ends early is passed on to the nodes
+   behind it.
 2. *Anneal*: walk the DAG, forwards and backwards in turn, at a price of time that falls from the relaxation's to
-   nothing. Each node takes what is cheapest at that price of all that fits between what is before and what is behind
-   it, so that free time goes first to where it is worth most.
+   nothing. Of the options that fit between the nodes before and behind it, each node gets the cheapest one at that
+   price, so that free time goes first to the nodes where it saves most.
 3. *Local search*: the same without a price, where a node may also trade time with one of its neighbours if that saves
    energy.
 
@@ -27,7 +27,7 @@ most; at half of it, the next nodes use the time up."""
 MANY_SHARES = (1.0,)
 """For many deadlines at once: only the full price, because the second start would gain about 0.01 %."""
 FALLING_SHARES = (0.97, 0.9, 0.8, 0.6, 0.4, 0.2)
-"""Of the price while annealing; for single plans of pipelines that are not large."""
+"""Shares of the price while annealing; used for single plans of pipelines that are not large."""
 LARGE = 20_000
 """From this many nodes on a pipeline is large."""
 _SWEEPS = 8
@@ -79,7 +79,7 @@ class Rounder:
         return options[:, costs.argmin(axis=0) * many + np.arange(many)]
 
     def _within(self, times: Any, deadlines: Any) -> Any:
-        """Returns the relaxed durations, less what a solver's tolerance has put beyond the deadline."""
+        """Returns the relaxed durations, shortened where the solver's tolerance has let them exceed the deadline."""
         import numpy as np
 
         columns = self._columns
@@ -95,7 +95,7 @@ class Rounder:
         return targets
 
     def _greedy_round(self, view: Sequence[Level], targets: Any, prices: Any, deadlines: Any) -> Any:
-        """Returns options that end when the targets need it, given what those before them took."""
+        """Returns options that end in time for the targets, one node after another."""
         import numpy as np
 
         options = np.zeros(targets.shape, int)
@@ -110,12 +110,12 @@ class Rounder:
             self._walk(view, options, latest_of(view, columns.time(options), deadlines), share * prices)
 
     def _walk(self, view: Sequence[Level], options: Any, latest: Any, prices: Any) -> None:
-        """Each node takes, of what ends by `latest`, the cheapest at its price of time."""
+        """Gives each node, of the options that end by `latest`, the cheapest at its price of time."""
         import numpy as np
 
         columns = self._columns
         ends: Any = np.zeros_like(latest)
-        slower: Any = 1e-10 * np.arange(columns.times.shape[1])[None, :, None]  # of equals the slower
+        slower: Any = 1e-10 * np.arange(columns.times.shape[1])[None, :, None]  # prefers the slower of equals
         for level in view:
             start = starts_of(level, ends)
             kinds = columns.kind[level.nodes]
@@ -170,7 +170,7 @@ class Rounder:
         kinds = columns.kind[level.nodes][:, None, None]
         partners, delay_s = level.after[:, neighbour], level.after_s[:, neighbour, None]
         partner_kinds = columns.kind[partners][:, None, None]
-        # What the node may take: it exists, and its other neighbours still fit.
+        # Options of the node: they exist, and its other neighbours still fit.
         mine = alone[:, None] + reach
         possible = (mine >= 0) & (mine < columns.counts[kinds])
         mine[~possible] = 0
@@ -178,7 +178,7 @@ class Rounder:
         must = latest[level.after] - times[level.after] - level.after_s[..., None]
         must[:, neighbour] = latest[partners] - columns.times[partner_kinds[:, 0], 0] - delay_s
         possible &= end <= must.min(axis=1)[:, None] + _EPSILON_S
-        # What that leaves for the partner: of the options around its own, the slowest that fits.
+        # For each of them, the partner's option: of those around its present one, the slowest that then fits.
         rivals, rivals_s = level.rivals[neighbour]
         ready = np.maximum((ends[rivals] + rivals_s[..., None]).max(axis=1)[:, None], end + delay_s[..., None])
         room = latest[partners][:, None] - ready + _EPSILON_S
@@ -200,7 +200,7 @@ class Rounder:
         return np.where(better, np.take_along_axis(mine, best, 1)[:, 0], alone)
 
     def _repair(self, options: Any, deadlines: Any) -> None:
-        """Takes back the last bits that rounding errors of the sweeps have put beyond the deadline."""
+        """Shortens assignments that exceed the deadline by rounding errors of the sweeps."""
         columns = self._columns
         for margin in _MARGINS:
             late = columns.makespan(options) > deadlines

@@ -1,4 +1,4 @@
-"""One clock for each stage: the best of many combinations, and that one improved a stage at a time."""
+"""One clock for each stage: the best of many combinations, then improved one stage at a time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pfo_fs.planner.columns import Columns
 from pfo_fs.planner.problem import Problem
 
 _CLIMBED_NODES = 20_000
-"""The best combination is improved in pipelines of up to so many instructions."""
+"""The best combination is improved in pipelines of at most this many instructions."""
 _REACH = 3
 """Number of clocks up and down that an improvement tries for one stage."""
 _BATCH = 4_000_000
 """Instructions times combinations that are evaluated at once: about 100 MB."""
 _SAVES = 1e-9
-"""Relative: an improvement that saves no more than this is not taken."""
+"""Relative: an improvement must save more than this."""
 
 
 class StageClocks:
@@ -70,7 +70,7 @@ class StageClocks:
 
     @cached_property
     def _candidates(self) -> list[tuple[int, ...]]:
-        """For every time that a forward can take, each stage at its slowest clock that is no slower; and `same`.
+        """For every time that a forward can take, each stage at its slowest clock within that time; and `same`.
 
         The first is `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1). The same is done with the time of all
         instructions of a micro-batch together.

@@ -16,8 +16,8 @@ from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.stage_clocks import StageClocks
 
 _WEIGHTS = (10.0, 1.0, 3.0, 100.0)
-"""By how much the price of a change is multiplied: the relaxation that sets the prices does not count changes. Mostly
-the first weight gives the best plan."""
+"""The price of a change is multiplied by each of these in turn, because the relaxation that sets the prices does not
+count changes. The first weight usually gives the best plan."""
 _TRIALS = 3
 """Number of slower options that are tried for a group, slowest first."""
 _REFINED = 2
@@ -70,7 +70,7 @@ class SwitchTimePlanner:
         within.sort(key=lambda each: energy_j(each[1]))
         best = [found for _, found in within[:1]]
         for groups, found in within[:_REFINED]:
-            # Where waiting costs energy, slower clocks pay until the relaxation's end at most.
+            # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.
             end_s = max(problem.iteration_time_of(found), relaxed.makespan_s + problem.overhead_s)
             limit_s = min(length_s, end_s) if waiting_w else length_s
             best.append(_slowed_down(problem, groups, found, limit_s))
@@ -182,7 +182,7 @@ def _slowed_down(problem: Problem, groups: Groups, found: Sequence[int], length_
 def _slower(
     problem: Problem, group: Sequence[int], options: Sequence[Sequence[int]], taken: int, slack: Sequence[float]
 ) -> range:
-    """The slower options of a group for which each of its nodes, alone, has slack; the last few of them."""
+    """The slower options of a group that fit into the slack of each of its nodes alone; the slowest few of them."""
     now = options[taken]
     last = taken
     for position in range(taken + 1, len(options)):
@@ -197,7 +197,7 @@ def _slower(
 def _merging(
     problem: Problem, assignment: Sequence[int], group: Sequence[int], clocks: Sequence[int], taken: int
 ) -> list[int]:
-    """The slower options with which a group has the clock of the one before or behind, so that a change is saved."""
+    """The slower options that give a group the clock of the group before or behind it, which saves a change."""
     ends = set(problem.pipeline.first_nodes)
     around = [n for n, edge in ((group[0] - 1, group[0]), (group[-1] + 1, group[-1] + 1)) if edge not in ends]
     theirs = {problem.choices[n].frequencies_mhz[assignment[n]] for n in around}
@@ -205,7 +205,7 @@ def _merging(
 
 
 def _slack(problem: Problem, assignment: Sequence[int], length_s: float) -> list[float]:
-    """By how much each node alone could take longer without the iteration being longer than `length_s`."""
+    """How much longer each node alone could take, in s, while the iteration stays within `length_s`."""
     times = problem.times_of(assignment)
     changes = problem.changes(problem.frequencies_of(assignment))
     lost = dict.fromkeys(changes, problem.switch_time_s)

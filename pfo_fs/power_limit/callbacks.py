@@ -1,10 +1,10 @@
-"""Callbacks of Zeus's optimizers that this one does not need; training loops written for Zeus call them."""
+"""Callbacks of Zeus's optimizers that this optimizer does not need, but training loops written for Zeus call."""
 
 from __future__ import annotations
 
 
 class UnusedCallbacks:
-    """Does nothing; `GlobalPowerLimitOptimizer` has the callbacks that do something."""
+    """Callbacks without effect; `GlobalPowerLimitOptimizer` has those with an effect."""
 
     def on_epoch_begin(self) -> None:
         """An epoch begins."""

@@ -1,4 +1,4 @@
-"""All ranks of a job agree on the power limits in question: one limit for all needs GPUs with the same range."""
+"""All ranks of a job agree on the power limits to choose from; all GPUs must have the same range of limits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MAX_GPUS_NAMED = 64
 
 @dataclass(frozen=True)
 class LimitAgreement:
-    """What all ranks know of the job's GPUs.
+    """The result of the agreement.
 
     Attributes:
-        limits_w: The limits in question, in W, highest first; empty if there is a problem.
+        limits_w: The limits to choose from, in W, highest first; empty if there is a problem.
         gpu_names: Product name and UUID of each GPU of the job.
-        range_w: The lowest and the highest limit that the GPUs take, in W.
-        problem: Why no limits can be set, or not on all ranks.
-        rank_warns: Whether this rank is the one that warns of the problem.
+        range_w: The lowest and the highest limit that the GPUs accept, in W.
+        problem: Why limits cannot be set on all ranks; empty if they can.
+        rank_warns: Whether this rank logs a warning about the problem.
     """
 
     limits_w: list[int] = field(default_factory=list)
@@ -35,7 +35,7 @@ class LimitAgreement:
 
 
 def agree_on_limits(ranks: RankGroup, gpus: RankGpus, step_w: int) -> LimitAgreement:
-    """Asks all ranks for their GPUs; a collective call.
+    """Exchanges the ranges of all ranks' GPUs; a collective call (all ranks must make it).
 
     Args:
         ranks: The ranks of the job.
@@ -49,7 +49,7 @@ def agree_on_limits(ranks: RankGroup, gpus: RankGpus, step_w: int) -> LimitAgree
     try:
         found: list[tuple[list[GpuRange], str]] = ranks.gather((mine, gpus.problem))
     except RuntimeError as error:
-        return LimitAgreement(problem=f"ranks cannot be asked: {error}", rank_warns=True)
+        return LimitAgreement(problem=f"the ranks cannot communicate: {error}", rank_warns=True)
     for rank, (_, problem) in enumerate(found):
         if problem:
             where = f"rank {rank}: " if len(found) > 1 else ""

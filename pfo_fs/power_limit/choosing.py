@@ -1,4 +1,4 @@
-"""What rank 0 decides for all ranks: which limit is measured next, or which limit is the best."""
+"""Decisions of rank 0 for all ranks: which limit is measured next, or which limit is the best."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pfo_fs.power_limit.selectors import OptimumSelector
 from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH
 
 _ANSWER_S = 15.0
-"""How long the shared directory may take to say which job's choice came first."""
+"""Time for the helper to read from the shared directory which job's choice came first."""
 
 
 class Decision(NamedTuple):
@@ -28,8 +28,8 @@ class Decision(NamedTuple):
         measurements: All measurements, of this job and of others.
         next_w: The limit to measure next, in W.
         optimal_w: The best limit, in W.
-        problem: Why the optimizer leaves limits alone from now on.
-        error: What the user must correct before training.
+        problem: The reason why the optimizer leaves limits alone from now on.
+        error: The error that the user must correct before training.
     """
 
     measurements: list[PowerLimitMeasurement]
@@ -44,11 +44,11 @@ class Chooser:
 
     Args:
         files: The profile and the shared directory.
-        selector: Says which limit is the best.
-        search: Says which limit to measure next.
-        limits_w: The limits in question, in W, highest first.
-        profile_steps: Steps that a measurement is scaled to, however many were measured.
-        range_w: The lowest and the highest limit that the GPUs take, in W.
+        selector: Chooses the best limit.
+        search: Chooses the limit to measure next.
+        limits_w: The limits to choose from, in W, highest first.
+        profile_steps: Measurements are scaled to this number of steps.
+        range_w: The lowest and the highest limit that the GPUs accept, in W.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Chooser:
         self._known: list[PowerLimitMeasurement] = []
         self._in_file: list[PowerLimitMeasurement] = []
         self._chosen_w: int | None = None
-        # Jobs with the same key share their choice. A selector without a `repr` of its own cannot be told from others.
+        # Jobs with the same key share their choice. A selector without a `repr` of its own has no key.
         self._key = "" if type(selector).__repr__ is object.__repr__ else repr(selector)[: MAX_SELECTOR_LENGTH - 20]
         if self._key and not isinstance(search, FullSweep):
             self._key += ", coarse-to-fine"
@@ -94,18 +94,18 @@ class Chooser:
             return Decision([], problem=f"{self._selector!r} could not choose: {error!r}")
         lowest_w, highest_w = self._range_w
         if not lowest_w <= optimal_w <= highest_w:
-            text = f"{self.files.profile_path} makes {optimal_w} W the best power limit, but this GPU takes "
+            text = f"{self.files.profile_path} makes {optimal_w} W the best power limit, but this GPU accepts "
             text += f"{lowest_w:g} to {highest_w:g} W; is the profile another GPU's?"
             return Decision([], error=text)
         self._in_file = found
         return Decision(found, optimal_w=optimal_w)
 
     def after(self, limit_w: int, windows: Sequence[WindowReport]) -> Decision:
-        """Decides when a limit has been measured.
+        """Decides after a limit was measured.
 
         Args:
             limit_w: The limit, in W.
-            windows: What each rank measured, by rank.
+            windows: The measurement of each rank, by rank.
         """
         for rank, window in enumerate(windows):
             if window.problem:
@@ -123,14 +123,14 @@ class Chooser:
         return self._decide()
 
     def conclude(self, decision: Decision) -> None:
-        """Has the profile written, unless it is the one that was read, and lets the helper process go."""
+        """Sends the profile to the helper process to be written, unless it was read from the file; ends the helper."""
         if decision.measurements and decision.measurements != self._in_file:
             self._in_file = decision.measurements
             self.files.save(decision.measurements)
         self.files.leave()
 
     def forget_measurements(self) -> None:
-        """Forgets all measurements: the load has changed, so earlier ones, and those of other jobs, do not hold."""
+        """Drops all measurements: the load has changed, so earlier ones, and those of other jobs, are not valid."""
         self._known = []
         self._chosen_w = None
         self.files.stop_sharing()
@@ -149,15 +149,15 @@ class Chooser:
             except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
                 return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
             if chosen_w not in self._limits_w:
-                text = f"{self._selector!r} chose {chosen_w} W, which is not one of the limits in question: "
+                text = f"{self._selector!r} chose {chosen_w} W, which is not one of the limits to choose from: "
                 return Decision(self._known, problem=text + ", ".join(map(str, self._limits_w)))
             self._chosen_w = chosen_w
             if self._key:
                 self.files.publish_choice(self._key, chosen_w)
             self._answer_by_s = time.monotonic() + _ANSWER_S
         if self._key and self.files.shares and time.monotonic() < self._answer_by_s:
-            # Another job may have chosen at the same time, and all jobs end with the choice that came first. Training
-            # does not wait for the directory's answer: it goes on at the limit that this job has chosen.
+            # Another job may have chosen at the same time, and all jobs end with the choice that came first. Until the
+            # helper reports which one that is, training goes on at the limit that this job has chosen.
             return Decision(self._known, next_w=self._chosen_w)
         return Decision(self._known, optimal_w=self._chosen_w)
 
@@ -173,7 +173,7 @@ class Chooser:
         return limit_w
 
     def _take_shared(self) -> None:
-        """Adds what other jobs have measured; it replaces this job's measurements, so that all jobs use the same."""
+        """Adds other jobs' measurements, which replace this job's own, so that all jobs use the same."""
         if self.files.shares:
             self.files.look()
             known = {measurement.power_limit: measurement for measurement in self._known} | self.files.measurements

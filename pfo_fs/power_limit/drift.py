@@ -11,9 +11,9 @@ class DriftWatch:
     An evaluation or a checkpoint between two steps hardly changes a median. Two windows in a row must differ.
 
     Args:
-        threshold: By how much a median may differ, 0.1 for 10 %.
-        settle_steps: Steps that are left out at the start.
-        window_steps: Steps in a window.
+        threshold: A median may differ by this share, 0.1 for 10 %.
+        settle_steps: Number of steps that are left out at the start.
+        window_steps: Number of steps in a window.
     """
 
     def __init__(self, threshold: float, settle_steps: int, window_steps: int) -> None:
@@ -26,7 +26,7 @@ class DriftWatch:
         self._off = 0
 
     def step_begins(self, now_s: float) -> float | None:
-        """Takes note of a step's beginning; returns how far off a window was that is complete with it, else None."""
+        """Notes the begin of a step; if that completes a window, returns its relative difference, else None."""
         last_s, self._last_s = self._last_s, now_s
         if self._left_out:
             self._left_out -= 1
@@ -42,6 +42,6 @@ class DriftWatch:
         return abs(middle_s / self._reference_s - 1) if self._reference_s > 0 else 0.0
 
     def has_drifted(self, off: float) -> bool:
-        """Says whether a window that is `off` by so much, the largest of all ranks, was one too many."""
+        """Whether the last two windows differed by more than the threshold; `off` is the largest of all ranks."""
         self._off = self._off + 1 if off > self._threshold else 0
         return self._off >= 2

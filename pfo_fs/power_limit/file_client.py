@@ -1,4 +1,4 @@
-"""The training process's side of the profile file and the shared directory; it waits only when it is made."""
+"""The training process's access to the profile file and the shared directory; only making it waits for answers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ log = logging.getLogger("pfo_fs")
 class FileClient:
     """Reads and writes the files through a helper process, and keeps what that process has reported.
 
-    After a problem, and if the helper does not answer in time, there is one warning, and training goes on as if there
-    were no files.
+    After a problem, or if the helper does not answer in time, the client logs one warning, and training goes on without
+    the files.
 
     Attributes:
         profile_path: The profile's path as it was given.
         profile: The profile as it was at the start; None if there was none.
         profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
-        measurements: What other jobs have measured, by limit in W.
-        choices: What other jobs have chosen, in W, by selector.
+        measurements: The measurements of other jobs, by limit in W.
+        choices: The choices of other jobs, in W, by selector.
         begun_w: Limits, in W, that a job has begun to measure.
 
     Args:
         profile_path: The profile; None for none.
         shared_dir: The shared directory; None for none.
-        key: What is measured, for the shared directory.
-        timeout_s: How long the start may take.
+        key: What measurements must have in common to be shared (`folder_key`); the shared directory's folder for it.
+        timeout_s: The start takes at most this time.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class FileClient:
         self.choices: dict[str, int] = {}
         self.begun_w: set[int] = set()
         self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
-        self._may_replace = False  # the file that is there is known to be a profile, or there is none
+        self._may_replace = False  # there is no file, or it is known to be a profile
         self._shares = False
         self._warned = False
         self._helper: HelperClient | None = None
@@ -64,12 +64,12 @@ class FileClient:
             try:
                 self._open(self._helper, files, timeout_s)
             except CoordinationError as error:
-                self.look()  # a message that it sent before explains more
-                self._warn(f"the helper process does not answer, and is not asked again: {error}")
+                self.look()  # an earlier message of the helper explains more
+                self._warn(f"the helper process does not answer and is not used any more: {error}")
                 self.leave()
 
     def wait_for_choice(self, selector: str, timeout_s: float = 5.0) -> None:
-        """Waits, at the start only, until the choice that came first is known."""
+        """Waits until the choice that came first is known; called at the start only."""
         deadline_s = time.monotonic() + timeout_s
         while self._helper is not None and selector not in self.choices:
             found = self._helper.wait_for(m.SharedUpdates, deadline_s - time.monotonic())
@@ -83,7 +83,7 @@ class FileClient:
         return self._shares and self._helper is not None
 
     def look(self) -> None:
-        """Takes in the messages that the helper has sent meanwhile."""
+        """Handles the messages that the helper has sent meanwhile."""
         while self._helper is not None and (message := self._helper.poll()) is not None:
             self._take(message)
         if self._helper is not None and self._helper.lost:
@@ -91,24 +91,24 @@ class FileClient:
             self.leave()
 
     def announce(self, limit_w: int) -> None:
-        """Announces to other jobs that this limit, in W, is being measured, if there is a shared directory."""
+        """Announces to other jobs that this job measures this limit, in W, if there is a shared directory."""
         if self.shares:
             self.begun_w.add(limit_w)
             self._send(m.LimitBegun(limit_w=limit_w))
 
     def publish(self, measurement: PowerLimitMeasurement) -> None:
-        """Has a measurement shared, if there is a shared directory."""
+        """Shares a measurement through the helper, if there is a shared directory."""
         if self.shares:
             limit_w, energy_j, time_s = measurement.power_limit, measurement.energy, measurement.time
             self._send(m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=time_s))
 
     def publish_choice(self, selector: str, limit_w: int) -> None:
-        """Has a choice shared, if there is a shared directory."""
+        """Shares a choice through the helper, if there is a shared directory."""
         if self.shares:
             self._send(m.LimitChosen(selector=selector, limit_w=limit_w))
 
     def save(self, measurements: list[PowerLimitMeasurement]) -> None:
-        """Has the profile file written, if there is to be one; starts a new helper if the last one has been let go."""
+        """Writes the profile file, if a path was given, through the helper; starts one if the last was released."""
         if self._path is not None:
             if self._helper is None:
                 self._start()
@@ -116,20 +116,20 @@ class FileClient:
             self._send(m.SaveProfile(path=self._path, content=content, replace=self._may_replace))
 
     def stop_sharing(self) -> None:
-        """From now on, this job neither shares its measurements nor uses those of other jobs."""
+        """Stops sharing measurements and choices with other jobs, in both directions."""
         self._shares = False
         self.measurements.clear()
         self.choices.clear()
 
     def leave(self) -> None:
-        """Releases the helper: it ends when it has written all that was sent to it. Does not wait for that."""
+        """Releases the helper, which ends when it has written all that was sent to it; does not wait for its end."""
         if self._helper is not None:
             self._helper.send(m.Goodbye(reason="finished"))
             self._leaving.append(self._helper)
             self._helper = None
 
     def hear(self) -> None:
-        """Takes in what went wrong while a helper that was let go finished; costs nothing once it has."""
+        """Logs problems of released helpers that are still writing; costs nothing once they have ended."""
         for leaving in list(self._leaving):
             while (message := leaving.poll()) is not None:
                 if isinstance(message, m.FilesProblem):
@@ -146,7 +146,7 @@ class FileClient:
             self.hear()
             time.sleep(0.01)
         if self._leaving:
-            self._warn("the helper process has not finished writing, and goes on with it")
+            self._warn("the helper process has not finished writing yet; it continues")
         while self._leaving:
             self._leaving.pop().close()
 
@@ -196,7 +196,7 @@ class FileClient:
 
     def _send(self, message: m.Message) -> None:
         if self._helper is not None and not self._helper.send(message):
-            self._warn("the helper process takes no more messages")
+            self._warn("the helper process accepts no more messages")
 
     def _warn(self, text: str) -> None:
         if not self._warned:

@@ -1,7 +1,7 @@
-"""A GPU as training sees it: its power limit and its energy, both through its clock process.
+"""Access from training to a GPU's power limit and energy, through the GPU's clock process.
 
-No driver call is made in the training process. Setting a limit does not wait; what is asked for once in many steps
-waits for the answer, until one deadline for all GPUs; after a driver has hung once, nothing waits for that GPU again.
+The training process makes no driver calls. Setting a limit does not wait; rare requests wait for their answers, until
+one deadline for all GPUs. After a GPU's driver has hung once, training never waits for that GPU again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Answer = dict[str, Any]
 
 
 class LimitedGpu:
-    """One GPU, driven by a clock process of its own, which sets the limit back when this process ends, in whatever way.
+    """One GPU, driven by a clock process of its own, which restores the limit when this process ends, even if killed.
 
     Args:
-        spec: The GPU, as `find_gpu_spec` names it.
+        spec: The GPU, in the form of `find_gpu_spec`.
 
     Attributes:
-        problem: Why limits are not set, or not any more; empty if they are. `check` brings it up to date.
+        problem: Why limits are not set, or not any more; empty if they are. `check` updates it.
     """
 
     def __init__(self, spec: str) -> None:
@@ -33,8 +33,8 @@ class LimitedGpu:
         self.problem = ""
         self._clocks = ClockProcess(spec, leave_clocks=True)
         self._limits: Answer | None = None
-        self._number = 0  # of the newest request
-        self._unconfirmed: set[int] = set()  # requests whose answer is not waited for, but whose failure is a problem
+        self._number = 0  # the newest request's number
+        self._unconfirmed: set[int] = set()  # requests to set a limit without an answer yet; a failure is a problem
         self._given_up = False  # the driver has hung: answers are not waited for any more
 
     @property
@@ -48,14 +48,14 @@ class LimitedGpu:
         return self._clocks.pid
 
     def wait_until_ready(self) -> None:
-        """Waits until the clock process has started, or failed to."""
+        """Waits until the clock process has started, or has failed to start."""
         _ = self._clocks.info
 
     def range_w(self) -> tuple[float, float]:
-        """Returns the lowest and the highest limit, in watts, and notes the limit to set back in the end.
+        """Returns the lowest and the highest limit, in watts, and notes the limit to restore in the end.
 
         Raises:
-            DeviceError: This GPU's limit cannot be set, or not by this user; `problem` says why.
+            DeviceError: This GPU's limit cannot be set, or not by this user; `problem` holds the reason.
         """
         if self._limits is None:
             self.wait_until_ready()
@@ -68,29 +68,29 @@ class LimitedGpu:
         return self._limits["lowest_w"], self._limits["highest_w"]
 
     def set_limit_w(self, limit_w: float) -> None:
-        """Has the limit set, in watts; `settle` waits for that."""
+        """Requests that the clock process sets the limit, in watts; `settle` waits for that."""
         if not self.problem:
             self._unconfirmed.add(self._send({"ask": "set", "limit_w": limit_w}))
 
     def give_back(self) -> None:
-        """Has the limit set that was in force before; `settle` waits for that."""
+        """Requests that the clock process restores the earlier limit; `settle` waits for that."""
         if self._limits is not None:
             self._unconfirmed.add(self._send({"ask": "give back"}))
 
     def settle(self, deadline_s: float) -> None:
-        """Waits until the limits that were asked for are in force, or known not to be; usually they are already.
+        """Waits until all requested limits are in force or have failed; usually they are in force already.
 
         Args:
-            deadline_s: Until when at most, on the monotonic clock.
+            deadline_s: The latest time to wait until, on the monotonic clock.
         """
         while self._unconfirmed and not self._given_up:
             if self._take(deadline_s) is None:
                 self._no_answer()
 
     def check(self) -> str:
-        """Returns `problem`, after a look at what became of limits that were set, and of the clock process.
+        """Returns `problem`, updated from answers of the clock process, and from whether that process still runs.
 
-        Does not wait; takes about a microsecond if the clock process has said nothing new.
+        Does not wait; takes about a microsecond if the clock process has sent nothing new.
         """
         if self._clocks.check():
             while self._take(0.0) is not None:
@@ -102,7 +102,7 @@ class LimitedGpu:
     def ask(self, request: Answer) -> Callable[[float], Answer]:
         """Sends a request; returns a function that waits for its answer until a time, on the monotonic clock.
 
-        An answer may be `{"error": why}`; it always is after one that did not come in time.
+        An answer may be `{"error": why}`. After one answer has not come in time, all answers are errors.
         """
         if self._given_up:
             return lambda _: {"error": self.problem}
@@ -120,14 +120,14 @@ class LimitedGpu:
         return answer
 
     def leave(self) -> None:
-        """Has the limit set back and the clock process end, without waiting for that."""
+        """Lets the clock process restore the limit and end, without waiting for that."""
         self._clocks.leave()
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Has the limit set back and the clock process end, and waits a few seconds for that.
+        """Lets the clock process restore the limit and end, and waits a few seconds for that.
 
         Args:
-            deadline_s: Until when at most, on the monotonic clock.
+            deadline_s: The latest time to wait until, on the monotonic clock.
         """
         self._clocks.close(ANSWER_WITHIN_S if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
 
@@ -137,9 +137,9 @@ class LimitedGpu:
         return self._number
 
     def _take(self, deadline_s: float) -> tuple[int | None, Answer] | None:
-        """Takes the next thing that the clock process says; None if nothing comes in time.
+        """Receives the clock process's next message: the request's number and the answer; None if none comes in time.
 
-        The number tells a late answer, which is not waited for any more, from the one that is.
+        By the number, the caller ignores late answers to earlier requests.
         """
         answer = self._clocks.receive_answer(max(0.0, deadline_s - time.monotonic()))
         if answer is None:
@@ -151,7 +151,7 @@ class LimitedGpu:
         return number, answer
 
     def _no_answer(self) -> None:
-        """From here on, nothing waits for this GPU any more."""
+        """Notes that an answer did not come in time; from now on, no call waits for this GPU."""
         self._given_up = True
         self._unconfirmed.clear()
         alive = self._clocks.alive()
@@ -164,10 +164,10 @@ class LimitedGpu:
 
 
 def read_energies_j(gpus: Sequence[LimitedGpu]) -> list[float]:
-    """Returns the readings of the GPUs' energy counters, in joules, taken at the same time.
+    """Returns the readings of the GPUs' energy counters, in joules, made at the same time.
 
     Raises:
-        DeviceError: A GPU gives no reading.
+        DeviceError: The energy of a GPU cannot be read.
     """
     waiting = [gpu.ask({"ask": "energy"}) for gpu in gpus]
     deadline_s = time.monotonic() + ANSWER_WITHIN_S
@@ -179,7 +179,7 @@ def read_energies_j(gpus: Sequence[LimitedGpu]) -> list[float]:
 
 
 def close_all(gpus: Sequence[LimitedGpu]) -> None:
-    """Closes all GPUs, in the time that one takes."""
+    """Closes all GPUs at the same time, in the time of the slowest."""
     for gpu in gpus:
         gpu.leave()
     deadline_s = time.monotonic() + ANSWER_WITHIN_S
@@ -188,14 +188,14 @@ def close_all(gpus: Sequence[LimitedGpu]) -> None:
 
 
 def give_all_back(gpus: Sequence[LimitedGpu]) -> None:
-    """Has the limits set that were in force before, and waits a few seconds for that."""
+    """Restores the limits that were in force before, and waits a few seconds for that."""
     for gpu in gpus:
         gpu.give_back()
     settle_all(gpus)
 
 
 def settle_all(gpus: Sequence[LimitedGpu]) -> None:
-    """Waits until the limits of all GPUs are in force, or known not to be, in the time that one may take."""
+    """Waits until the requested limits of all GPUs are in force or have failed; one deadline for all."""
     deadline_s = time.monotonic() + ANSWER_WITHIN_S
     for gpu in gpus:
         gpu.settle(deadline_s)

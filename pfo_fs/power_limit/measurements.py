@@ -1,4 +1,4 @@
-"""The profile: what was measured at each power limit, in a JSON file of Zeus's format:
+"""The profile: time and energy at each power limit, in a JSON file of Zeus's format:
 
 {"measurements": [{"power_limit": W, "energy": J, "time": s}, ...]}
 """
@@ -29,10 +29,10 @@ def parse_profile(text: str | bytes, name: str) -> list[PowerLimitMeasurement]:
 
     Args:
         text: The JSON.
-        name: What to call the file in errors.
+        name: The file's name in errors.
 
     Raises:
-        PlanError: It is too large, not JSON, or not a profile; the message says where.
+        PlanError: The text is too large, not JSON, or not a profile; the message names the place.
     """
     if len(text) > MAX_PROFILE_BYTES:
         raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 20} MiB; a profile of power limits is smaller")

@@ -13,7 +13,7 @@ from pfo_fs.power_limit.gpus import LimitedGpu, close_all, read_energies_j
 
 
 class Window(Protocol):
-    """What a monitor measured in a window: `time` in s, `gpu_energy` in J by the GPU's index."""
+    """The measurement of a window: `time` in s, `gpu_energy` in J by the GPU's index."""
 
     @property
     def time(self) -> float: ...
@@ -23,25 +23,25 @@ class Window(Protocol):
 
 
 class Monitor(Protocol):
-    """What the optimizer needs of a monitor; a `ZeusMonitor` has it too."""
+    """The methods that the optimizer needs of a monitor; a `ZeusMonitor` also has them."""
 
     @property
     def gpu_indices(self) -> Sequence[int]:
         """CUDA device indices of this process."""
 
     def begin_window(self, key: str) -> None:
-        """Begins to measure."""
+        """Begins a window of measurement."""
 
     def end_window(self, key: str, *, cancel: bool = False) -> Window:
         """Returns what was measured; with `cancel`, the result has no meaning."""
 
 
 class Measurement(NamedTuple):
-    """What was measured in a window.
+    """The measurement of a window.
 
     Attributes:
-        time: In s.
-        gpu_energy: In J, by the GPU's index.
+        time: Duration in s.
+        gpu_energy: Energy in J, by the GPU's index.
     """
 
     time: float
@@ -57,9 +57,10 @@ class EnergyMonitor:
     """Measures windows of training: time, and energy of each GPU.
 
     Args:
-        gpu_indices: CUDA device indices of this process; the current device if None. Where every GPU has a process of
-            its own, each process monitors its own GPU.
-        specs: The GPUs by spec instead (`simulated:<name>`, `nvml:<UUID>`); they count from 0.
+        gpu_indices: CUDA device indices of this process; the current device if None. If every GPU has a process of its
+            own, each process monitors its own GPU.
+        specs: Instead of `gpu_indices`: the GPUs by spec (`simulated:<name>`, `nvml:<UUID>`); their indices are 0, 1,
+            2, ...
     """
 
     def __init__(self, gpu_indices: Sequence[int] | None = None, *, specs: Sequence[str] | None = None) -> None:
@@ -80,11 +81,11 @@ class EnergyMonitor:
         """Begins a window.
 
         Args:
-            key: Its name; several may be open at once.
-            sync_execution: Wait until the GPUs have done what was launched, so that it counts before the window.
+            key: The window's name; several windows may be open at once.
+            sync_execution: Wait until the GPUs have finished launched work, so that it counts before the window.
 
         Raises:
-            ConfigError: It is open already.
+            ConfigError: The window is open already.
             DeviceError: Energy cannot be read.
         """
         if key in self._open:
@@ -95,8 +96,8 @@ class EnergyMonitor:
         """Ends a window and returns what was measured.
 
         Args:
-            key: Its name.
-            sync_execution: Wait until the GPUs have done what was launched, so that it counts in the window.
+            key: The window's name.
+            sync_execution: Wait until the GPUs have finished launched work, so that it counts in the window.
             cancel: Measure nothing; the result is empty.
 
         Raises:
@@ -124,17 +125,17 @@ class EnergyMonitor:
         return (before_s + time.monotonic()) / 2, energies_j
 
     def simulated_kernels(self, **options: Any) -> SimulatedKernels | None:
-        """The computing side of the first GPU, if it is a simulated one; takes the options of `SimulatedKernels`."""
+        """Returns the kernels of the first GPU if that is simulated; `options` are those of `SimulatedKernels`."""
         kind, _, name = self.gpus[0].spec.partition(":")
         return SimulatedKernels(name, **options) if kind == "simulated" else None
 
     def close(self) -> None:
-        """Sets power limits back and ends the clock processes of the GPUs."""
+        """Restores power limits and ends the clock processes of the GPUs."""
         close_all(self.gpus)
 
 
 def spec_of(index: int | None) -> str:
-    """Returns the spec of a CUDA device of this process; `none:` and the reason where it cannot be used."""
+    """Returns the spec of a CUDA device of this process; `none:` and the reason if it cannot be used."""
     try:
         return find_gpu_spec(index)
     except DeviceError as error:
@@ -142,7 +143,7 @@ def spec_of(index: int | None) -> str:
 
 
 def gpus_of(monitor: Monitor) -> list[LimitedGpu]:
-    """Returns the GPUs that a monitor watches, to set limits on; opens them if the monitor has not."""
+    """Returns the GPUs that a monitor measures, to set limits on; opens them if the monitor has not."""
     if isinstance(monitor, EnergyMonitor):
         return monitor.gpus
     specs = dict.fromkeys(spec_of(index) for index in monitor.gpu_indices)

@@ -34,8 +34,9 @@ _SEARCHES: dict[str, type[FullSweep] | type[CoarseToFine]] = {"full": FullSweep,
 class GlobalPowerLimitOptimizer(UnusedCallbacks):
     """Measures training at one power limit after the other, chooses the best, and sets it on all GPUs.
 
-    For training in which all GPUs carry the same load. Make one on every rank, after `init_process_group`; making it is
-    a collective call. Then call `on_step_begin` at the beginning of every step, and `on_epoch_end`:
+    For training in which all GPUs have the same load. Make one on every rank, after `init_process_group`; making it is
+    a collective call (all ranks wait for each other). Call `on_step_begin` at the begin of every step, and
+    `on_epoch_end`:
 
         with GlobalPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05)) as plo:
             for epoch in range(epochs):
@@ -46,34 +47,36 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
                     plo.on_step_end()
                 plo.on_epoch_end()
 
-    Where limits cannot be set, or not any more, there is one warning, the state is `Off`, and training goes on. Limits
-    go back to what they were at `close`, at the end of the process, and when it is killed.
+    If limits cannot be set, or not any more, the optimizer logs one warning, its state becomes `Off`, and training goes
+    on. The earlier limits are restored at `close`, at the end of the process, and when it is killed.
 
     Args:
-        monitor: Measures time and energy, and says which GPUs are meant: an `EnergyMonitor`, or a `ZeusMonitor`. None
-            for an `EnergyMonitor` of this process's current GPU, which is what a rank of its own per GPU needs.
-        optimum_selector: What is best; `ZeusCost(0.5, world_size=<all GPUs>)` if None.
-        wait_steps: Steps before the first limit is set.
-        warmup_steps: Steps between setting a limit and measuring it.
-        profile_steps: Steps in which a limit is measured.
-        pl_step: Watts between two limits, from the highest that the GPU takes downwards.
-        profile_path: JSON file of Zeus's format. If it is there, nothing is measured and the choice is made from it;
+        monitor: Measures time and energy of its GPUs: an `EnergyMonitor` or a `ZeusMonitor`. None for an
+            `EnergyMonitor` of this process's current GPU, which is right if each GPU has a rank of its own.
+        optimum_selector: Chooses the best limit; `ZeusCost(0.5, world_size=<all GPUs>)` if None.
+        wait_steps: Number of steps before the first limit is set.
+        warmup_steps: Number of steps between setting a limit and measuring it.
+        profile_steps: Number of steps in which a limit is measured.
+        pl_step: Watts between two limits, from the highest that the GPU accepts downwards.
+        profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the limit is chosen from it;
             else it is written.
         shared_dir: Directory in which jobs with the same load share what they measure, whether they run at once or
             one after the other; give each kind of load a directory of its own. A job that has chosen goes on at that
-            limit until the directory says which choice came first: usually one window more.
-        search: `full` measures all limits, as Zeus does; `coarse-to-fine` at most half as many steps (`search.py`).
-        reprofile_drift: Measure all limits again when steps take so much more or less time than just after the choice:
-            0.2 for 20 %, in two windows of `profile_steps` in a row. The profile is then replaced. None for never.
+            limit until it is known which job's choice came first: usually one window more.
+        search: `full` measures all limits, as Zeus does; `coarse-to-fine` needs at most half of the steps
+            (`search.py`).
+        reprofile_drift: Measure all limits again when the time of a step differs by this share from that just after
+            the choice (0.2 for 20 %), in two windows of `profile_steps` in a row. The profile is then replaced. None
+            for never.
 
     Attributes:
         state: `Ready`, `Warmup`, `Profiling`, `Done` or `Off`.
-        measurements: What is known so far.
-        power_limits: The limits in question, in W, highest first; empty if `Off` from the start.
+        measurements: The measurements so far.
+        power_limits: The limits to choose from, in W, highest first; empty if `Off` from the start.
 
     Raises:
-        ConfigError: An argument cannot be right, or the GPUs of the job have different ranges of limits.
-        PlanError: The profile is malformed, or the limit that follows from it is not one that this GPU takes.
+        ConfigError: An argument is invalid, or the GPUs of the job have different ranges of limits.
+        PlanError: The profile is malformed, or this GPU does not accept the limit that follows from it.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
     ) -> None:
         _check_steps(wait_steps=(wait_steps, 0), warmup_steps=(warmup_steps, 0))
         _check_steps(profile_steps=(profile_steps, 1), pl_step=(pl_step, 1))
-        # A wrong path is a TypeError on all ranks, not on the first alone.
+        # A path of a wrong type raises TypeError on all ranks, not on rank 0 alone.
         profile_path = None if profile_path is None else os.fsdecode(profile_path)
         shared_dir = None if shared_dir is None else os.fsdecode(shared_dir)
         if search not in _SEARCHES:
@@ -123,7 +126,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
 
     @property
     def monitor(self) -> Monitor:
-        """What measures time and energy."""
+        """The monitor that measures time and energy."""
         return self._gpus.monitor
 
     def _agree(self, step_w: int) -> LimitAgreement:
@@ -149,7 +152,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         try:
             decision = self._ranks.from_first(decision)
         except RuntimeError as error:
-            decision = Decision([], problem=f"ranks cannot be asked: {error}")
+            decision = Decision([], problem=f"the ranks cannot communicate: {error}")
         assert decision is not None
         return decision
 
@@ -180,7 +183,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             return
         state = self.state
         if isinstance(state, Done):
-            self._gpus.set_limit(state.optimal_power_limit)  # it was given back if training paused
+            self._gpus.set_limit(state.optimal_power_limit)  # a pause of training has restored the earlier limit
             self._look_after_gpus()
             if self._chooser is not None:
                 self._chooser.files.hear()
@@ -194,16 +197,16 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
                 self._go_on_from(state)
 
     def on_train_end(self) -> None:
-        """Restores limits until the next step begins."""
+        """Restores the earlier limits until the next step begins."""
         self.pause()
 
     def pause(self) -> None:
-        """Restores limits until the next step begins: at the end of training in a process that goes on."""
+        """Restores the earlier limits until the next step begins: at the end of training in a process that goes on."""
         self.on_epoch_end()
         self._gpus.pause()
 
     def close(self) -> None:
-        """Restores limits and finishes writing; waits a few seconds for that. Training may go on."""
+        """Restores the earlier limits and finishes writing; waits a few seconds for that. Training may go on."""
         if self._closed:
             return
         self._closed = True
@@ -247,13 +250,13 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         self._gpus.begin_window(limit_w)
 
     def _finish_profiling(self, limit_w: int) -> None:
-        """Ends the window; rank 0 decides from the windows of all ranks what all do next."""
+        """Ends the window; rank 0 decides from the windows of all ranks what all ranks do next."""
         window = self._gpus.end_window()
         try:
             windows = self._ranks.gather(window)
             decision = self._ranks.from_first(self._chooser and self._chooser.after(limit_w, windows))
         except RuntimeError as error:
-            self._leave_alone(f"ranks cannot be asked any more: {error}", warn=True)
+            self._leave_alone(f"the ranks cannot communicate any more: {error}", warn=True)
             return
         self._follow(decision)
 
@@ -291,7 +294,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             return
         if self._drift_watch is None or self._ranks.size == 1:
             self._leave_alone(self._gpus.problem, warn=True)
-        else:  # the other ranks still ask this one whether its steps take another time
+        else:  # the other ranks still need this rank for their exchange about drift
             log.warning("power limit: %s. Training goes on", self._gpus.problem)
 
     def _look_for_drift(self, watch: DriftWatch) -> None:
@@ -302,7 +305,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             off = max(self._ranks.gather(off))
         except RuntimeError as error:
             self._drift_watch = None
-            log.warning("power limit: ranks cannot be asked any more, the limit stays: %s", error)
+            log.warning("power limit: the ranks cannot communicate any more; the limit stays: %s", error)
             return
         if watch.has_drifted(off):
             if self._ranks.rank == 0:
@@ -319,7 +322,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
 def _check_steps(**values: tuple[int, int]) -> None:
     for name, (value, least) in values.items():
         if value < least:
-            raise ConfigError(f"{name} is {value}; it is at least {least}")
+            raise ConfigError(f"{name} is {value}; give at least {least}")
 
 
 def _close_at_exit(reference: weakref.ref[GlobalPowerLimitOptimizer]) -> None:

@@ -25,8 +25,8 @@ def draw_profile(
         measurements: One per limit.
         chosen_w: The chosen limit, in W.
         path: The picture, `.png`, `.svg` or `.pdf`.
-        title: Goes to the top.
-        longest_s: The longest time that was allowed, in s; None if none was.
+        title: The picture's title.
+        longest_s: The longest time allowed, in s; None without a limit.
 
     Raises:
         ConfigError: matplotlib is not installed, or the picture cannot be written.

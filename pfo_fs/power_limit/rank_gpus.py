@@ -1,4 +1,4 @@
-"""What one rank does with its GPUs: it sets their limit and measures windows of training."""
+"""The GPUs of one rank: sets their limit and measures windows of training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
 
 
 class GpuRange(NamedTuple):
-    """One GPU and the limits that it takes, in W; `position` counts the GPUs of a rank."""
+    """One GPU and the range of limits that it accepts, in W; `position` counts the GPUs of a rank."""
 
     name: str
     lowest_w: float
@@ -20,7 +20,7 @@ class GpuRange(NamedTuple):
 
 
 class WindowReport(NamedTuple):
-    """Time and energy of a window on one rank; `problem` says why there is no measurement, and is empty if there is."""
+    """Time and energy of a window on one rank; `problem` is the reason if there is no measurement, otherwise empty."""
 
     time_s: float
     energy_j: float
@@ -30,7 +30,7 @@ class WindowReport(NamedTuple):
 class RankGpus:
     """The GPUs of a rank, and the monitor that measures them.
 
-    No method raises: the first problem is kept, since all ranks continue in step until their next exchange.
+    No method raises; the first problem is kept instead, because all ranks must reach their next exchange.
 
     Args:
         monitor: Measures time and energy, and names the GPUs; None for an `EnergyMonitor` of the current GPU.
@@ -46,7 +46,7 @@ class RankGpus:
         # A user who gives an `EnergyMonitor` closes it, and with it its GPUs.
         self._closes_gpus = monitor is None or not isinstance(monitor, EnergyMonitor)
         self._gpus = gpus_of(self.monitor)
-        self._limit_w: int | None = None  # the limit that was asked for last; None: the one from before
+        self._limit_w: int | None = None  # the limit that was requested last; None: the earlier limit
         self._open_window = ""
 
     def ranges(self) -> list[GpuRange]:
@@ -61,24 +61,24 @@ class RankGpus:
         return found
 
     def set_limit(self, limit_w: int) -> None:
-        """Has a limit set, in W, unless it is the one that was asked for last; does not wait."""
+        """Requests a limit, in W, unless it is the one that was requested last; does not wait."""
         if limit_w != self._limit_w:
             self._limit_w = limit_w
             for gpu in self._gpus:
                 gpu.set_limit_w(limit_w)
 
     def give_back(self) -> None:
-        """Has the limits set that were in force before, and waits a few seconds for that."""
+        """Restores the limits that were in force before, and waits a few seconds for that."""
         self._limit_w = None
         give_all_back(self._gpus)
 
     def pause(self) -> None:
-        """As `give_back`, if a limit was set."""
+        """Does the same as `give_back` if a limit was set."""
         if self._limit_w is not None:
             self.give_back()
 
     def check(self) -> str:
-        """Returns `problem`, after a look at what became of limits that were set. Takes some microseconds."""
+        """Returns `problem`, updated from the answers of the clock processes. Takes some microseconds."""
         for gpu in self._gpus:
             self.note(gpu.check())
         return self.problem
@@ -90,7 +90,7 @@ class RankGpus:
     def begin_window(self, limit_w: int) -> None:
         """Waits until the limit is in force, and begins to measure."""
         settle_all(self._gpus)
-        # The name that Zeus's class gives: logs of its windows can be replayed to this one.
+        # The same name as in Zeus's class, so that logs of its windows can be replayed to this one.
         self._open_window = f"__GlobalPowerLimitOptimizer_{limit_w}"
         try:
             self.monitor.begin_window(self._open_window)
@@ -115,7 +115,7 @@ class RankGpus:
                 self.monitor.end_window(self._open_window, cancel=True)
 
     def close(self) -> None:
-        """Has the limits set that were in force before, and lets the GPUs go if they belong to the optimizer."""
+        """Restores the limits that were in force before, and closes the GPUs if the optimizer has opened them."""
         if self._closes_gpus:
             close_all(self._gpus)
         else:

@@ -1,8 +1,8 @@
-"""The ranks of one `torch.distributed` job decide together: a few small messages when a limit has been measured.
+"""Exchanges small messages among the ranks of a `torch.distributed` job, so that all follow the same decision.
 
-They use a gloo group of their own, so that no GPU is waited for, and two exchanges per measured limit. Ranks train in
-step, so a rank waits no longer here than it would for the next gradient. If they are not in step, the wait ends with
-an error.
+The ranks use a gloo (CPU) group of their own, so that they do not wait for GPUs, and two exchanges per measured limit.
+Ranks train in step, so a rank waits no longer here than it would for the next gradient. If they are not in step, the
+wait ends with an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 _WAIT_S = 600.0
-"""A rank that has not answered for so long counts as gone. It is long because some ranks write checkpoints."""
+"""A rank that has not answered within this time counts as gone. It is long because some ranks write checkpoints."""
 
 
 class RankGroup:
@@ -50,7 +50,7 @@ class RankGroup:
         """Returns what rank 0 gave; the values that other ranks give are not used.
 
         Raises:
-            RuntimeError: As `gather`.
+            RuntimeError: As for `gather`.
         """
         if self.size == 1:
             return value
@@ -59,7 +59,7 @@ class RankGroup:
         return box[0]
 
     def close(self) -> None:
-        """Ends the group, so that other ranks that still ask get an error at once."""
+        """Ends the group, so that other ranks that still call get an error at once."""
         if self.size > 1 and not self._closed:
             self._closed, self._broken = True, self._broken or "this rank has closed its optimizer"
             with suppress(Exception):  # the default group may have gone before

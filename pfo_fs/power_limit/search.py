@@ -1,14 +1,15 @@
 """Which power limits are measured, and in which order.
 
 `FullSweep` is Zeus's way: all limits, highest first. `CoarseToFine` measures a few, predicts the others from them,
-and measures where the optimum is predicted, until that and its neighbours are measured. Its windows are half as long,
-and it takes at most half of the sweep's steps.
+and measures at the predicted optimum, until that and its neighbours are measured. Its windows are half as long, and it
+needs at most half of the sweep's steps.
 
-What lies between two measurements is predicted from how GPUs behave under a limit: where the limit holds, average
-power is the limit, so that power over limit changes little from one limit to the next and is taken to be linear in
-between; and time is close to a power of the limit, so that its logarithm is interpolated over the limit's, by the
-monotone cubics of Fritsch and Carlson ("Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17(2), 1980),
-with the slopes of Fritsch and Butland. Below the lowest measured limit both go on as they were.
+Values between two measurements are predicted from how GPUs behave under a limit. A GPU that reaches its limit draws the
+limit on average, so that the ratio of power and limit changes little between limits; it is interpolated linearly. Time
+is about proportional to a power (exponent) of the limit, so that the logarithm of time is interpolated over that of the
+limit, by the monotone cubics of Fritsch and Carlson ("Monotone piecewise cubic interpolation", SIAM J. Numer. Anal.
+17(2), 1980), with the slopes of Fritsch and Butland. Below the lowest measured limit, the ratio is constant and the
+logarithm of time is a straight line.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _FEWEST = 5
 
 
 class Search(ABC):
-    """Says which limit to measure next. It keeps no state: it decides from all measurements, of any job.
+    """Chooses the limit to measure next. It keeps no state: it decides from all measurements, of any job.
 
     Attributes:
-        window_steps: Steps in which one limit is measured.
+        window_steps: Number of steps in which one limit is measured.
     """
 
     window_steps: int
@@ -43,9 +44,9 @@ class Search(ABC):
         """Returns the limit to measure next, one of `limits_w`; None if enough is known.
 
         Args:
-            limits_w: The limits in question, in W, highest first.
-            measurements: Of some of these limits.
-            selector: Says which limit is the best.
+            limits_w: The limits to choose from, in W, highest first.
+            measurements: Measurements of some of these limits.
+            selector: Chooses the best limit.
         """
 
 
@@ -53,8 +54,8 @@ class FullSweep(Search):
     """All limits, from the highest down.
 
     Args:
-        warmup_steps: Steps before a limit is measured.
-        profile_steps: Steps in which it is.
+        warmup_steps: Number of steps before a limit is measured.
+        profile_steps: Number of steps in which a limit is measured.
     """
 
     def __init__(self, warmup_steps: int, profile_steps: int) -> None:
@@ -69,16 +70,16 @@ class FullSweep(Search):
 
 
 class CoarseToFine(Search):
-    """The highest, the middle, each limit at which the optimum is predicted, and in the end the neighbours of it.
+    """Measures the highest limit, the middle one, each predicted optimum, and finally the neighbours of the optimum.
 
-    Of fewer than five limits, all are measured: there is too little between them to predict anything.
+    If there are fewer than five limits, all are measured: there are too few between them to predict.
 
-    A prediction never goes further down than half of what lies below the lowest limit measured: low limits are slow,
-    and seldom the best.
+    Of the limits below the lowest measured one, only the upper half is predicted, because low limits are slow, and
+    seldom the best.
 
     Args:
-        warmup_steps: Steps before a limit is measured.
-        profile_steps: Steps in which the full sweep would measure it; half of them are used.
+        warmup_steps: Number of steps before a limit is measured.
+        profile_steps: Number of steps in which the full sweep would measure a limit; half of them are used.
     """
 
     def __init__(self, warmup_steps: int, profile_steps: int) -> None:
@@ -102,7 +103,7 @@ class CoarseToFine(Search):
         reach = limits_w[: lowest + 1 + (count - lowest) // 2]
         best_w = selector.select(predict(reach, list(known.values())))
         if best_w not in limits_w:
-            raise ValueError(f"{best_w} W is not one of the limits in question")
+            raise ValueError(f"{best_w} W is not one of the limits to choose from")
         if best_w not in known:
             return best_w
         position = limits_w.index(best_w)
@@ -111,7 +112,7 @@ class CoarseToFine(Search):
 
 
 def predict(limits_w: Sequence[int], known: Sequence[PowerLimitMeasurement]) -> list[PowerLimitMeasurement]:
-    """Returns a measurement for each limit, highest limit first as in `limits_w`: a known one, or what is predicted.
+    """Returns a measurement for each limit, in the order of `limits_w`: the known one, or a predicted one.
 
     Args:
         limits_w: Limits in W.
@@ -145,7 +146,7 @@ def _linear(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def _slopes(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
-    """Returns the slope of the monotone cubic at each point: the weighted harmonic mean of those on both sides."""
+    """Returns the slope of the monotone cubic at each point: the weighted harmonic mean of the secants beside it."""
     widths = [b - a for a, b in pairwise(xs)]
     secants = [(b - a) / width for (a, b), width in zip(pairwise(ys), widths, strict=True)]
     slopes = [secants[0]]

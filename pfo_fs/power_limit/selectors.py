@@ -1,4 +1,4 @@
-"""Which of the measured power limits is the best one. What a selector is called and chooses is as in Zeus."""
+"""Which of the measured power limits is the best one. Names and choices of the selectors are as in Zeus."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pfo_fs.power_limit.measurements import PowerLimitMeasurement
 class OptimumSelector(ABC):
     """Chooses a power limit; make a subclass for another way to choose.
 
-    A choice must depend on nothing but the measurements, since jobs that share a directory share choices too: two
-    selectors with the same `repr` count as the same selector.
+    A choice must depend only on the measurements, because jobs that share a directory also share choices: two selectors
+    with the same `repr` count as the same selector.
     """
 
     @abstractmethod
@@ -24,7 +24,7 @@ class OptimumSelector(ABC):
 
 @dataclass(frozen=True)
 class Energy(OptimumSelector):
-    """Least energy; the first one of equals."""
+    """Chooses the least energy; of equals, the first."""
 
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
         """Returns the power limit in W."""
@@ -33,9 +33,9 @@ class Energy(OptimumSelector):
 
 @dataclass(frozen=True)
 class Time(OptimumSelector):
-    """Least time; the first one of equals.
+    """Chooses the least time; of equals, the first.
 
-    Where several limits take the same time, noise decides between them, and the choice need not be the highest.
+    If several limits take the same time, noise decides between them, and the choice may not be the highest.
     """
 
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
@@ -50,11 +50,11 @@ class ZeusCost(OptimumSelector):
     The maximum power is that of all GPUs at the largest limit measured.
 
     Args:
-        eta_knob: 1 is for energy alone, 0 for time alone.
-        world_size: GPUs whose energy is in the measurements.
+        eta_knob: 1 for energy alone, 0 for time alone.
+        world_size: Number of GPUs whose energy is in the measurements.
 
     Raises:
-        ConfigError: One of them is out of range.
+        ConfigError: An argument is out of range.
     """
 
     eta_knob: float
@@ -79,13 +79,13 @@ class ZeusCost(OptimumSelector):
 
 @dataclass(frozen=True)
 class MaxSlowdownConstraint(OptimumSelector):
-    """The lowest power limit that takes no longer than `factor` times as long as the largest one measured.
+    """Chooses the lowest power limit with at most `factor` times the time of the largest limit measured.
 
     Args:
         factor: 1.05 allows 5 % more time.
 
     Raises:
-        ConfigError: It is below 1.
+        ConfigError: `factor` is below 1.
     """
 
     factor: float

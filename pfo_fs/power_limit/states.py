@@ -1,9 +1,9 @@
-"""States of the power-limit optimizer; steps are counted where one begins. Limits are in W.
+"""States of the power-limit optimizer; they count the steps that begin. Limits are in W.
 
     Ready ─▶ Warmup ─▶ Profiling ─▶ Warmup for the next limit ... ─▶ Done
       ▲────────┴──────────┘  an epoch's end: the same limit again, an incomplete window is dropped
 
-`Off` takes the place of all of them where limits cannot be set or measured: the optimizer leaves training alone.
+If limits cannot be set or measured, the state is `Off`: the optimizer leaves training alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Ready:
 
 @dataclass
 class Warmup:
-    """The limit is set and takes effect; goes to `Profiling` when `steps` more steps have begun."""
+    """The limit was set and takes effect; goes to `Profiling` when `steps` more steps have begun."""
 
     current_power_limit: int
     steps: int
@@ -44,7 +44,7 @@ class Done:
 
 @dataclass
 class Off:
-    """Power limits are left alone; `reason` says why, for people."""
+    """Power limits are left alone; `reason` is the reason, as text for the user."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""What pfo-fs shows: the state of jobs, the report page with its pictures, traces; names load on first use."""
+"""The state of jobs, the report page with its pictures, and traces; names load on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the files that a user asked for: whole or not at all, and never in place of a pipe or a device."""
+"""Writes the files that a user asked for, completely or not at all, and never replaces a pipe or a device."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _STREAMS = re.compile(r"/dev/(?:(stdout|stderr)|fd/(\d{1,4}))")
 
 @contextmanager
 def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """Opens a file to be written, which is at its place when the block ends without an exception.
+    """Opens a file for writing; it appears at its path when the block ends without an exception.
 
-    What is there and is not a plain file, such as a pipe, is written into, and so is what /dev/stdout stands for. A
-    link stays, and the file that it leads to is replaced, with its mode.
+    If the path is /dev/stdout or the like, or not a plain file (a pipe, for example), the text is written into it. A
+    link stays, and the file that it leads to is replaced and keeps its mode.
 
     Args:
         path: The file.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     stream = _STREAMS.fullmatch(os.fspath(path))
     try:

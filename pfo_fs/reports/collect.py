@@ -1,4 +1,4 @@
-"""Reads everything that the shared directory says about one job into plain data."""
+"""Reads all records of one job in the shared directory into plain data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Measured:
     """What was measured under one schedule.
 
     Attributes:
-        ranks: How many ranks have handed in results.
-        iterations: How many iterations each of them measured, at least.
-        first_step: The first of them.
+        ranks: Number of ranks with results.
+        iterations: The smallest number of iterations that one of them measured.
+        first_step: The step of the first measured iteration.
         spans_s: For each pipeline (data-parallel rank), mean time in s until its last instruction had ended.
         time_s: Mean duration of an iteration, in s, its end (gradient reduction, optimizer) included.
-        energy_j: Mean energy of an iteration over all GPUs, in J; None while results of a rank are missing, or where
+        energy_j: Mean energy of an iteration over all GPUs, in J; None while results of a rank are missing, or if
             GPUs do not measure it.
     """
 
@@ -42,7 +42,7 @@ class Measured:
 
     @property
     def span_s(self) -> float:
-        """Time in s until the last instruction has ended, of the pipeline in the middle (as the scheduler has it)."""
+        """Time in s until the last instruction has ended: the median of all pipelines."""
         return median(self.spans_s.values())
 
     @property
@@ -53,13 +53,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Window:
-    """One schedule: from which step on, what it says, what was measured under it.
+    """One schedule: its first step, its clocks, and what was measured under it.
 
     Attributes:
-        index: Its commit.
-        end_step: The first step of the next schedule; None: it is the last one.
-        schedules: Of each rank that has one; ranks without leave their clocks alone.
-        measured: None while there are no results.
+        index: The schedule's index record.
+        end_step: The first step of the next schedule; None for the last schedule.
+        schedules: The clocks of each rank that has any; the other ranks leave their clocks alone.
+        measured: What was measured; None while there are no results.
     """
 
     index: bodies.IndexBody
@@ -73,21 +73,21 @@ class Window:
         return self.index.number
 
     def is_like(self, other: Window) -> bool:
-        """Says whether all ranks have the same clocks under both."""
+        """Whether all ranks have the same clocks under both."""
         return self.schedules == other.schedules
 
 
 @dataclass
 class JobData:
-    """A job, as its folder says.
+    """A job, as its folder describes it.
 
     Attributes:
-        folder: Where it is.
-        job: What rank 0 said of it.
+        folder: The job's folder.
+        job: The job's description, written by rank 0.
         ranks: Every registered rank.
-        orders: What each rank runs in an iteration, where that is known.
-        windows: Its schedules, by number.
-        profile_csv: What was measured of each instruction and clock; None where there is no profile.
+        orders: The instructions that each rank runs in an iteration, as far as they are known.
+        windows: The job's schedules, by number.
+        profile_csv: The measurements of each instruction and clock; None if there is no profile.
         unreadable: What could not be read, and why.
     """
 
@@ -109,12 +109,12 @@ class JobData:
 
     @property
     def infos(self) -> list[RankInfo]:
-        """Place of each registered rank."""
+        """Place and clocks of each registered rank."""
         return [rank.rank_info for rank in self.ranks]
 
     @property
     def last_step(self) -> int:
-        """The last step that is known of; -1 before the first."""
+        """The last step that was reported; -1 before the first."""
         seen = [rank.step for rank in self.progress]
         seen += [step for iteration_times in self.paces for step, _, _ in iteration_times.steps]
         seen += [w.measured.first_step + w.measured.iterations - 1 for w in self.windows if w.measured]
@@ -122,24 +122,24 @@ class JobData:
 
     @property
     def in_force(self) -> Window | None:
-        """The schedule in force, or that was when the job ended."""
+        """The schedule in force, or the one in force when the job ended."""
         number = self.current.number if self.current is not None else -1
         return next((window for window in self.windows if window.number == number), None)
 
     @property
     def place(self) -> str:
-        """What people call the place of a rank in its pipeline: its stage, unless it holds several."""
+        """The word in texts for a rank's place in its pipeline: "stage", unless ranks hold several stages."""
         several = any(len({stage for _, stage in order}) > 1 for order in self.orders.values())
         return "pipeline rank" if several else "stage"
 
     def pipeline_ranks(self, pipeline: int, tp_rank: int = 0) -> list[RankInfo]:
-        """The ranks of one pipeline by stage; empty where one of them is missing."""
+        """The ranks of one pipeline by stage; empty if one of them is missing."""
         found = {i.pp_rank: i for i in self.infos if i.dp_rank == pipeline and i.tp_rank == tp_rank}
         degree = self.job.job_info.pp_degree
         return [found[stage] for stage in range(degree)] if set(range(degree)) <= set(found) else []
 
     def pipeline_orders(self, pipeline: int, tp_rank: int = 0) -> list[StagedOrder]:
-        """What they run; empty where that is not known of all."""
+        """The instructions that the ranks of one pipeline run; empty if those of a rank are not known."""
         orders = [self.orders.get(info.rank) for info in self.pipeline_ranks(pipeline, tp_rank)]
         return [order for order in orders if order] if all(orders) else []
 
@@ -152,7 +152,7 @@ class JobData:
 
 
 class _Quietly:
-    """Reads, and notes what cannot be read instead of raising."""
+    """Reads records; notes the error of one that cannot be read, instead of raising it."""
 
     def __init__(self, unreadable: list[str]) -> None:
         self._unreadable = unreadable
@@ -169,12 +169,12 @@ def collect_job(folder: JobFolder) -> JobData:
     """Reads a job, live, ended or archived; what cannot be read is noted and left out.
 
     Raises:
-        RecordError: `job.json` is not there or no record, so there is nothing to say about this job.
+        RecordError: `job.json` is missing or malformed, so nothing is known about this job.
         StoreError: The directory cannot be read.
     """
     job = folder.read_job()
     if job is None:
-        raise RecordError(f"{folder.location}: job.json is not there; is this a job's folder?")
+        raise RecordError(f"{folder.location}: job.json is missing; is this a job's folder?")
     data = JobData(folder, job, archived=folder.is_archived)
 
     quietly = _Quietly(data.unreadable)
@@ -209,7 +209,7 @@ def collect_job(folder: JobFolder) -> JobData:
 
 
 def results_of(data: JobData, number: int, infos: Sequence[RankInfo]) -> dict[int, bodies.ResultBody]:
-    """What these ranks have measured under a schedule; what cannot be read is left out, `collect` has said so."""
+    """The results of these ranks under a schedule, without unreadable ones, which `collect_job` has noted."""
     return _results(data, number, infos, _Quietly([]))
 
 
@@ -225,7 +225,7 @@ def _results(data: JobData, number: int, infos: Sequence[RankInfo], quietly: _Qu
 
 
 def _has_a_place(info: RankInfo, job: JobInfo) -> bool:
-    """Says whether a rank can be of this job; what loops over stages and pipelines relies on it."""
+    """Whether a rank's place exists in this job; loops over stages and pipelines rely on it."""
     return info.pp_rank < job.pp_degree and info.dp_rank < job.dp_degree and info.tp_rank < job.tp_degree
 
 
@@ -251,7 +251,7 @@ def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured 
     for rank, result in firsts.items():
         spans.setdefault(place[rank].dp_rank, []).append(fmean(result.iter_span or result.iter_time))
     total_j = sum(fmean(body.result.iter_energy) for body in results.values())
-    complete = len(results) == data.job.job_info.world_size and total_j > 0  # 0 J: these GPUs do not count
+    complete = len(results) == data.job.job_info.world_size and total_j > 0  # 0 J: these GPUs have no energy counter
     return Measured(
         ranks=len(results),
         iterations=min(len(body.result.iter_time) for body in results.values()),
@@ -263,7 +263,7 @@ def _measured(data: JobData, results: dict[int, bodies.ResultBody]) -> Measured 
 
 
 def _orders(data: JobData, quietly: _Quietly) -> dict[int, StagedOrder]:
-    """What each rank was seen to run, else what another rank of its stage was, else what its last schedule says."""
+    """The order that each rank reported, else that of another rank of its stage, else that of its last schedule."""
     seen: dict[int, list[tuple[str, int | None]]] = {}
     for rank in data.folder.ranks_with_order():
         body = quietly(data.folder.read_order, rank)
@@ -284,5 +284,5 @@ def _orders(data: JobData, quietly: _Quietly) -> dict[int, StagedOrder]:
 
 
 def _profile_of(data: JobData) -> str | None:
-    """The job's own profile: where `model.json` says, or in the folder of any key."""
+    """The job's own profile: the one that `model.json` names, or else one in the folder of any key."""
     return data.folder.profiles.find(data.model.profile if data.model is not None else "")

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, axes, and the ways to a file (PNG, PDF, SVG) and into the report page.
+"""Shared by all pictures: colours, axes, and output to a file (PNG, PDF, SVG) or into the report page.
 
 matplotlib draws; functions import it, because commands without pictures start faster without it. In the page, colours
 of the palette become the page's CSS variables, so that pictures follow the light or dark theme, and every point can
@@ -38,12 +38,12 @@ COLOURS = {
 SERIES = ("s0", "accent", "good", "s3", "s4", "soft")
 """Colours of the instructions of a profile, in order."""
 
-# viridis without its darkest and lightest ends. It grows lighter all the way, so its order does not depend on hue.
+# viridis without its darkest and lightest ends. It becomes lighter all the way, so its order does not depend on hue.
 _RAMP = ("#443a83", "#3b528b", "#31688e", "#287c8e", "#21918c", "#2fb47c", "#5ec962", "#9bd93c", "#d8e219", "#fde725")
 SHADES = 24
 """Number of colours of a scale."""
 LIGHT_INK, DARK_INK = "#fffffe", "#000001"
-"""Text on a shade. They differ from the palette's colours, so that they stay as they are in the dark theme."""
+"""Colours of text on a shade. They differ from the palette's colours, so that the dark theme does not change them."""
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _COORDINATES = ("d", "x", "y", "width", "height", "transform")
@@ -54,7 +54,7 @@ _DPI = 130
 
 
 def shade(value: float, low: float, high: float) -> int:
-    """Returns which of the `SHADES` stands for a value between two bounds."""
+    """Returns the number of the shade, out of `SHADES`, for a value between two bounds."""
     share = (value - low) / (high - low) if high > low else 1.0
     return min(SHADES - 1, max(0, int(share * SHADES)))
 
@@ -143,7 +143,7 @@ def fit(axes: Any, x: Sequence[float], y: Sequence[float], room: float = 0.06, r
 
 
 def set_ticks(axis: Any, about: int, unit: float = 1.0) -> None:
-    """Puts about so many round values on an axis, in multiples of a unit, with as many decimals as they need."""
+    """Puts about `about` round values on an axis, in multiples of a unit, with the decimals that they need."""
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
     low, high = axis.get_view_interval()
@@ -153,7 +153,7 @@ def set_ticks(axis: Any, about: int, unit: float = 1.0) -> None:
 
 
 def round_values(low: float, high: float, about: int) -> tuple[int, list[float]]:
-    """Returns about so many round values between two bounds, and the number of decimals that they need."""
+    """Returns the number of decimals that they need, and about `about` round values between two bounds."""
     span = high - low
     if not 0 < span < math.inf:
         return 0, [low]
@@ -183,13 +183,13 @@ def svg_of(
 
     Args:
         figure: The figure; its size in inches times 72 are the units of its view.
-        name: What the picture shows, for people who do not see it.
+        name: What the picture shows, as text for screen readers.
         kind: Further classes of the element.
         tooltips: For the gid of an artist, the text of each of its points.
         classes: For the gid of an artist, its class in the page's style.
     """
     for artist in figure.findobj():
-        artist.set_clip_on(False)  # limits hold everything; without clipping the page refers to nothing by "url(...)"
+        artist.set_clip_on(False)  # all lies within the limits; clipping would need "url(...)" in the page
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None}, transparent=True)
     ElementTree.register_namespace("", _SVG)
@@ -229,7 +229,7 @@ def _add_tooltips(root: ElementTree.Element, gid: str, texts: Sequence[str]) -> 
 
 
 def _shorten(root: ElementTree.Element) -> None:
-    """Removes what the page does not need: names that nothing refers to, empty groups, fonts, digits, white space."""
+    """Removes what the page does not need: unused names, empty groups, fonts, digits, white space."""
     referred = {
         name
         for element in root.iter()
@@ -255,7 +255,7 @@ def _shorten(root: ElementTree.Element) -> None:
 
 
 def _flatten(element: ElementTree.Element) -> None:
-    """Puts the children of groups without attributes in their place, and drops the style that is in `page.css`."""
+    """Replaces groups without attributes by their children, and drops the style that is in `page.css`."""
     children: list[ElementTree.Element] = []
     for child in element:
         _flatten(child)

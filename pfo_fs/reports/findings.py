@@ -1,4 +1,4 @@
-"""What is worked out about a job before its page is written."""
+"""Computes the model, predictions and frontier of a job for its page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pfo_fs.reports.forecast import Curve, Forecast, Predicted, forecast_of, fro
 
 @dataclass
 class Findings:
-    """What was worked out about a job; where something could not be, `missing` says why."""
+    """What was computed about a job; `missing` holds the reasons for what could not be computed."""
 
     data: JobData
     forecast: Forecast | None = None
@@ -25,7 +25,7 @@ class Findings:
 
 
 def work_out(data: JobData, points: int | None) -> Findings:
-    """Predicts and plans as far as the job's data go; `points` as in `render_page`."""
+    """Predicts and plans as far as the job's data allow; `points` as in `render_page`."""
     found = Findings(data)
     try:
         found.forecast = forecast_of(data)

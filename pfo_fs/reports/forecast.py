@@ -1,4 +1,4 @@
-"""What the scheduler's model says of a job: predictions of its schedules, and the frontier."""
+"""Predictions of a job's schedules by the scheduler's model, and the frontier."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import dag_of
 
 _TOLERANCE = 0.003
-"""What the scheduler takes where the job does not say otherwise."""
+"""The scheduler's default tolerance, for jobs that do not give one."""
 _FEW_NODES = 600
-"""With more instructions, planning in what clock changes cost takes seconds for each point of a frontier."""
+"""With more instructions, a frontier that counts the time of clock changes takes seconds per point."""
 POINTS = 12
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the model says of an iteration of the whole job: time in s, energy over all GPUs in J."""
+    """The model's prediction for an iteration of the whole job: time in s, energy over all GPUs in J."""
 
     time_s: float
     energy_j: float
@@ -45,14 +45,14 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The model of one pipeline of the job, as warm as its GPUs are now.
+    """The model of one pipeline of the job, with the power of its GPUs at their present temperature.
 
     Attributes:
         problem: The planner's problem.
         wide: The same problem including clocks measured too imprecisely to plan with; earlier plans may use them.
-        points: What was measured of each kind of instruction at each clock.
+        points: The measurements of each kind of instruction at each clock.
         pipelines: Data-parallel degree.
-        after_s: From the end of the last instruction to the end of the step, in s, as measured.
+        after_s: Measured time from the end of the last instruction to the end of the step, in s.
         scale: Model time divided by measured time, both at the highest clocks; predicted times are divided by it.
     """
 
@@ -64,10 +64,10 @@ class Forecast:
     scale: float
 
     def plan_of(self, data: JobData, window: Window, pipeline: int = 0) -> Plan:
-        """The plan that one pipeline follows under a schedule; clocks that are left alone are taken for the highest.
+        """The plan that one pipeline runs under a schedule; clocks that are left alone count as the highest.
 
         Raises:
-            PlanError: A clock was not measured, or the schedule is of other instructions.
+            PlanError: A clock was not measured, or the schedule has other instructions.
         """
         highest = {kind: rows[0].frequency_mhz for kind, rows in self.wide.profile.measurements.items()}
         orders = []
@@ -79,17 +79,17 @@ class Forecast:
         return plan
 
     def predict(self, data: JobData, window: Window) -> Predicted:
-        """What an iteration takes under a schedule; the slow pipelines it was made for are as slow as it says.
+        """Predicts an iteration under a schedule, with the slowdowns of pipelines that the schedule was made for.
 
         Raises:
-            PlanError: A clock was not measured, or the schedule is of other instructions.
+            PlanError: A clock was not measured, or the schedule has other instructions.
         """
         slow = window.index.source.plan_inputs.slow_pipelines
         plans: dict[tuple[str | None, ...], Plan] = {}
         chosen = []
         for pipeline in range(self.pipelines):
             ranks = data.pipeline_ranks(pipeline)
-            # Names of plan files end in a digest of what they say.
+            # Names of plan files end in a digest of their content.
             key = tuple((window.index.plan_file(info) or "").split(".")[-2:][0] for info in ranks)
             if key not in plans:
                 plans[key] = self.plan_of(data, window, pipeline)
@@ -98,9 +98,9 @@ class Forecast:
         return self.of_plans(chosen, span_s, slow)
 
     def of_plans(self, plans: Sequence[Plan], span_s: float, slow: Mapping[int, float] | None = None) -> Predicted:
-        """An iteration in which each pipeline follows its plan and the slowest takes `span_s` by the model (s).
+        """Predicts an iteration in which each pipeline runs its plan and the slowest takes `span_s` (s) by the model.
 
-        What a slow pipeline runs takes that many times as long, at the same power.
+        Instructions of a slow pipeline take longer by its slowdown, at the same power.
         """
         time_s = span_s / self.scale + self.after_s
         longer = slow or {}
@@ -110,7 +110,7 @@ class Forecast:
         return Predicted(time_s, energy_j)
 
     def all_maximum(self) -> Predicted:
-        """What an iteration takes with everything at the highest clocks."""
+        """Predicts an iteration at the highest clocks."""
         plan = all_maximum(self.problem)
         return self.of_plans([plan] * self.pipelines, plan.iteration_time_s)
 
@@ -120,9 +120,9 @@ class Curve:
     """The frontier of the whole job.
 
     Attributes:
-        planned: (s, J) of each plan.
-        bound: (s, J): no plan with such a deadline can take less.
-        with_changes: What clock changes cost was planned in.
+        planned: Time (s) and energy (J) of each plan.
+        bound: Deadlines (s), and the energy (J) below which no plan with this deadline can be.
+        with_changes: Whether the plans count the time of clock changes.
     """
 
     planned: list[tuple[float, float]]
@@ -130,7 +130,7 @@ class Curve:
     with_changes: bool
 
     def energy_at(self, time_s: float) -> float | None:
-        """Least planned energy at an iteration time, in J; None outside of the curve."""
+        """Least planned energy at an iteration time, in J; None outside the curve."""
         if time_s < self.planned[0][0]:
             return self.planned[0][1] if time_s > 0.99 * self.planned[0][0] else None
         for (before_s, before_j), (after_s, after_j) in pairwise(self.planned):
@@ -144,7 +144,7 @@ def forecast_of(data: JobData) -> Forecast:
     """Makes the scheduler's model of the job again, from its own figures.
 
     Raises:
-        PlanError: The model, the profile or the order of instructions is not there, or cannot be right.
+        PlanError: The model, the profile or the order of instructions is missing or invalid.
     """
     if data.model is None:
         raise PlanError("its scheduler has written no model (model.json), so there are no predictions")
@@ -180,8 +180,8 @@ def forecast_of(data: JobData) -> Forecast:
     scale = full_s / model.full_time_s if model.full_time_s > 0 else 1.0
     if not 0.5 < scale < 2:
         raise PlanError(
-            f"model.json says that an iteration at the highest clocks takes {model.full_time_s:.4g} s, the profile "
-            f"says {full_s:.4g} s: these are of two jobs, so there are no predictions"
+            f"an iteration at the highest clocks takes {model.full_time_s:.4g} s by model.json and "
+            f"{full_s:.4g} s by the profile: these are of two jobs, so there are no predictions"
         )
     return Forecast(problem, wide, points, data.job.job_info.dp_degree, _after_s(data), scale)
 
@@ -191,8 +191,8 @@ def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
 
     Args:
         forecast: The model.
-        points: How many plans, with what clock changes cost planned in; None: as many as take a few seconds, and in
-            long pipelines with clock changes taken for free.
+        points: Number of plans, which then count the time of clock changes; None: `POINTS` plans, which in long
+            pipelines do not count it.
     """
     problem = forecast.problem
     with_changes = points is not None or len(problem.pipeline.instructions) <= _FEW_NODES
@@ -204,7 +204,7 @@ def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
     waiting_w = n * problem.waiting_power_w
     times = [forecast.of_plans([plan] * n, plan.iteration_time_s) for plan in plans]
     planned = sorted((predicted.time_s, predicted.energy_j) for predicted in times)
-    # Real iterations are `scale` times shorter than the model's, and so is the waiting that is in the bound.
+    # The model's iterations are `scale` times as long as real ones, and so is the waiting that is in the bound.
     bound = sorted(
         (
             plan.deadline_s / scale + after_s,
@@ -217,7 +217,7 @@ def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
 
 
 def _completed(profile: Profile, everything: Profile) -> Profile:
-    """The profile, with the clocks beside that only the other has."""
+    """The profile, plus the clocks that only `everything` has."""
     table = {}
     for kind, rows in everything.measurements.items():
         known = {m.frequency_mhz: m for m in rows} | {m.frequency_mhz: m for m in profile.measurements.get(kind, ())}
@@ -244,6 +244,6 @@ def quiet_predictions(data: JobData, forecast: Forecast) -> dict[int, Predicted]
     for window in data.windows:
         try:
             found[window.number] = forecast.predict(data, window)
-        except (PfoError, KeyError):  # by hand, at a clock that was not measured
+        except (PfoError, KeyError):  # a schedule by hand, at a clock that was not measured
             continue
     return found

@@ -15,7 +15,7 @@ Points = Sequence[tuple[float, float]]
 """(iteration time in s, energy in J) of each point."""
 
 _MANY = 40
-"""With so many points, a curve has no markers."""
+"""A curve with this many points or more has no markers."""
 _TIME, _ENERGY = "time of an iteration (s)", "energy of an iteration (kJ)"
 
 
@@ -27,9 +27,9 @@ class Dot:
         time_s: Iteration time, in s.
         energy_j: Energy of an iteration, in J.
         kind: `maximum`, `now` or `other`.
-        name: For the tooltip.
-        label: Beside the point; empty for none.
-        predicted: Drawn hollow: it was not measured.
+        name: Text of the tooltip.
+        label: Text beside the point; empty for none.
+        predicted: Whether the point was predicted, not measured; such points are drawn hollow.
     """
 
     time_s: float
@@ -44,9 +44,9 @@ def frontier_svg(curve: Curve | None, dots: Sequence[Dot], width: float, kind: s
     """Returns the frontier of a job for the page: plans, their lower bound, and where the job was.
 
     Args:
-        curve: The frontier; None where there is no model.
-        dots: What was measured and predicted. Those of kind `other` are left out where they lie outside of the rest.
-        width: In pixels.
+        curve: The frontier; None if there is no model.
+        dots: What was measured and predicted. Dots of kind `other` are left out if they lie outside the rest.
+        width: Width in pixels.
         kind: `wide` or `narrow`.
     """
     narrow = kind == "narrow"
@@ -79,13 +79,13 @@ def frontier_svg(curve: Curve | None, dots: Sequence[Dot], width: float, kind: s
 def draw_frontier(
     plans: Sequence[Plan], path: str | os.PathLike[str], others: Sequence[Sequence[Plan]] = (), title: str = ""
 ) -> None:
-    """Draws plans, their lower bound, and other means of the same problem into a file.
+    """Draws plans, their lower bound, and plans of other solvers for the same problem into a file.
 
     Args:
         plans: Plans of one problem.
         path: The picture, `.png`, `.svg` or `.pdf`.
-        others: Each a curve, or with a single plan a point, named by its solver.
-        title: Goes to the top.
+        others: Plans of each other solver: drawn as a curve, or a single plan as a point, with the solver's name.
+        title: The picture's title.
     """
     with drawing():
         figure = new_figure(9.0, 6.0)

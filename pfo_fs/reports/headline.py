@@ -1,4 +1,4 @@
-"""What the page says first: what the plan in force saves, against everything at the highest clocks."""
+"""The first figures of the page: what the plan in force saves, against everything at the highest clocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.forecast import Curve, Forecast, Predicted
 
 _ON_FRONTIER = 0.03
-"""Relative: a schedule that takes no more energy than this beyond the least at its time is one that was planned."""
+"""Relative: a schedule whose energy is above the least at its time by at most this counts as a plan."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Figures:
 
     Attributes:
         span_s: Time in s until the last instruction has ended.
-        time_s: With the end of the step.
+        time_s: Time in s until the end of the step.
         energy_j: Energy over all GPUs, in J.
-        origin: Where these figures are from.
+        origin: How these figures were found, as text.
     """
 
     span_s: float
@@ -40,11 +40,11 @@ class Headline:
     """The schedule in force, and what it is compared with.
 
     Attributes:
-        baseline: Everything at the highest clocks, measured, at today's power; None where that was never measured.
-        measured: Under the schedule in force; None while there are no complete results.
-        predicted: What the model says of the schedule in force; None without a model.
-        predicted_baseline: What it says of the highest clocks.
-        same_since: The first step from which on the clocks were those of now, with pauses.
+        baseline: Measured figures at the highest clocks, scaled to the present power; None if there are none.
+        measured: Measured figures under the schedule in force; None while there are no complete results.
+        predicted: The model's figures for the schedule in force; None without a model.
+        predicted_baseline: The model's figures for the highest clocks; None without a model.
+        same_since: The first step at which the clocks were the present ones; they may have changed meanwhile.
     """
 
     baseline: Figures | None
@@ -59,12 +59,12 @@ class Headline:
         return self.measured or self.predicted
 
     def against(self) -> Figures | None:
-        """What `best` is compared with: measured with measured if possible."""
+        """The figures that `best` is compared with: measured ones if possible."""
         return self.baseline or (self.predicted_baseline if self.measured is None else None)
 
 
 def headline_of(data: JobData, forecast: Forecast | None, predictions: Mapping[int, Predicted]) -> Headline:
-    """Works out the headline."""
+    """Returns the headline of a job."""
     after_s = forecast.after_s if forecast is not None else 0.0
     window = data.in_force
 
@@ -89,7 +89,7 @@ def _figures(window: Window) -> Figures | None:
         return None
     origin = f"measured under schedule {window.number}, {measured.iterations} iteration"
     origin += "s" if measured.iterations != 1 else ""
-    origin += "" if any(_clocks(window)) else "; clocks were left alone, which is taken for the highest"
+    origin += "" if any(_clocks(window)) else "; clocks were left alone, which counts as the highest"
     return Figures(measured.span_s, measured.time_s, measured.energy_j, origin)
 
 
@@ -105,7 +105,7 @@ def _baseline(data: JobData) -> Figures | None:
         after_s = highest.measured.time_s - highest.measured.span_s if highest and highest.measured else 0.0
         origin = "measured at the highest clocks"
         if abs(model.power_drift_factor - 1) >= 0.0005:
-            origin += f", times {model.power_drift_factor:.3f}: so much more the GPUs draw now that they are warm"
+            origin += f", times {model.power_drift_factor:.3f}, because GPUs draw another power at present temperatures"
         return Figures(
             model.full_time_s,
             model.full_time_s + max(0.0, after_s),
@@ -121,7 +121,7 @@ def _clocks(window: Window) -> list[int]:
 
 
 def is_highest(data: JobData, window: Window) -> bool:
-    """Says whether a schedule runs everything at the highest clock that its GPU offers."""
+    """Whether a schedule runs everything at the highest clock that each GPU offers."""
     tops = {info.rank: max(info.available_frequencies, default=0) for info in data.infos}
     return len(window.schedules) == len(tops) and all(
         mhz == tops[rank] for rank, schedule in window.schedules.items() for _, mhz in schedule.frequencies
@@ -129,10 +129,10 @@ def is_highest(data: JobData, window: Window) -> bool:
 
 
 def above_frontier(window: Window, predicted: Predicted | None, curve: Curve | None) -> float | None:
-    """How much more energy an iteration takes than the least at its time, relative; None where it is not known."""
+    """How much more energy an iteration takes than the least at its time, relative; None if it is not known."""
     plan_inputs = window.index.source.plan_inputs
     if curve is None or plan_inputs.slow_pipelines or plan_inputs.straggler is not None:
-        return None  # beside a straggler less is possible than the frontier says, and it costs more
+        return None  # the frontier does not hold for iterations that wait for a straggler
     measured = window.measured
     if measured is not None and measured.energy_j is not None:
         time_s, energy_j = measured.time_s, measured.energy_j
@@ -145,13 +145,14 @@ def above_frontier(window: Window, predicted: Predicted | None, curve: Curve | N
 
 
 def purpose(data: JobData, window: Window, above: float | None, may_profile: bool) -> str:
-    """What a schedule was for, as far as that can be seen from outside.
+    """What a schedule was for, as far as its record and its clocks show.
 
     Args:
         data: The job.
         window: The schedule.
-        above: How far above the frontier it is, relative; None where it is not known.
-        may_profile: There is a frontier, and no schedule before was on it: what is not on it is there to measure.
+        above: How far above the frontier it is, relative; None if it is not known.
+        may_profile: Whether there is a frontier and no earlier schedule was on it; a schedule that is not on it then
+            counts as profiling.
     """
     source = window.index.source
     if source.kind == "yaml":
@@ -159,7 +160,7 @@ def purpose(data: JobData, window: Window, above: float | None, may_profile: boo
     if not any(_clocks(window)):
         return "clocks left alone"
     if source.plan_inputs.slow_pipelines or source.plan_inputs.straggler is not None:
-        return "plan beside a straggler"
+        return "plan for a straggler's pace"
     if is_highest(data, window):
         return "everything at the highest clocks"
     if above is not None and above <= _ON_FRONTIER:

@@ -22,9 +22,9 @@ from pfo_fs.reports.figures import (
 from pfo_fs.reports.forecast import Predicted
 
 _MOST_WINDOWS = 80
-"""So many schedules fit beside one another; the table of the page has all."""
+"""This many schedules fit beside one another; the table of the page has all."""
 _TOP, _PANEL, _GAP = 18.0, 118.0, 34.0
-"""Heights in px: what is above the clocks, a panel, and what is between two."""
+"""Heights in px: of the space above the clocks, of a panel, and of the space between two panels."""
 _SMALL, _LABEL = 11, 11.5
 
 
@@ -44,8 +44,8 @@ def life_svg(data: JobData, predictions: Mapping[int, Predicted], width: float, 
 
     Args:
         data: The job.
-        predictions: By number of the schedule.
-        width: In pixels.
+        predictions: The predictions by number of the schedule.
+        width: Width in pixels.
         kind: `wide` or `narrow`.
     """
     narrow = kind == "narrow"
@@ -175,7 +175,7 @@ def _add_steps(axes: Any, windows: Sequence[Window], every: int, narrow: bool) -
 def _add_stragglers(
     figure: Any, windows: Sequence[Window], columns: tuple[float, float], rows: tuple[float, float]
 ) -> None:
-    """Draws a frame around the schedules that were made beside a straggler."""
+    """Draws a frame around the schedules that were made for a straggler's pace."""
     from matplotlib.patches import Rectangle
 
     width, height = (size * 72 for size in figure.get_size_inches())

@@ -39,7 +39,7 @@
       const same = Math.abs(button.dataset.from - from) + Math.abs(button.dataset.to - to) < 1e-6 * data.length;
       button.setAttribute("aria-pressed", same);
     }
-    // Outlines would drown boxes of a few pixels.
+    // Outlines would cover boxes of a few pixels.
     root.classList.toggle("dense", boxPx() < 5);
     root.dataset.from = from.toFixed(4);
     root.dataset.to = to.toFixed(4);
@@ -146,7 +146,7 @@
     for (const more of document.querySelectorAll("details")) more.open = true;
     show(0, data.length);
   });
-  // A phone shows a stretch that can be read; the rest is a swipe away.
+  // A narrow screen shows only a part at first, so that boxes can be read.
   const stretch = root.querySelectorAll("[data-from]")[1];
   if (stretch && boxPx() < 3) show(+stretch.dataset.from, +stretch.dataset.to);
   else draw();

@@ -1,7 +1,7 @@
 """The page about one job: one file of HTML that needs nothing else, neither a network nor JavaScript.
 
-Templates (`templates/`) hold the markup, the sections the data. Jinja2 escapes everything that is not a picture of
-ours, because texts of the shared directory can come from any member of its group.
+Templates (`templates/`) hold the markup, the sections the data. Jinja2 escapes everything except this package's
+pictures, because texts in the shared directory can come from any member of its group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def render_page(data: JobData, points: int | None = None) -> str:
 
     Args:
         data: The job.
-        points: Number of plans of the frontier, planned with the cost of clock changes; None: what takes seconds.
+        points: Number of plans of the frontier, which then count the time of clock changes; None: a fast default.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup

@@ -30,7 +30,7 @@ WIDTH = 10_000.0
 """Units of the page's picture from the begin of the longest iteration to its end; the script zooms in them."""
 _ROW_WIDTH_IN = 18.0
 _BOXES_PER_INCH = 3.2
-"""So many instructions of a rank side by side leave room for their micro-batch's number."""
+"""With this many instructions of a rank per inch, there is room for their micro-batch's number."""
 _MOST_ROWS = 12
 _HEIGHT = {"forward": 0.62, "recomputation": 0.62, "backward_weight": 0.4}
 
@@ -39,7 +39,7 @@ Bounds = tuple[float, float]
 
 
 def height_of(instruction: str) -> float:
-    """Returns the part of a row that an instruction fills: kinds are told apart without colour."""
+    """Returns the part of a row's height that an instruction fills, which shows its kind without colour."""
     return _HEIGHT.get(instruction, 0.92)
 
 
@@ -47,9 +47,9 @@ def pipeline_svg(title: str, laid: Laid, length_s: float, scales: Mapping[str, B
     """Returns one iteration for the page: only the boxes, once for each colour scale.
 
     Args:
-        title: What it is.
+        title: What the picture shows.
         laid: The iteration.
-        length_s: The time that the width stands for, in s.
+        length_s: The time that the width shows, in s.
         scales: For `clock` (MHz) and `power` (W), the bounds of their colours.
     """
     ranks = len(laid.rows())
@@ -74,7 +74,7 @@ def _limits(axes: Any, begin_s: float, end_s: float, ranks: int) -> None:
 def _add_boxes(
     axes: Any, laid: Laid, values: Sequence[float], bounds: Bounds, name: str, edge: str = "none"
 ) -> list[str]:
-    """Adds a box per instruction, all of one shade as one path: thousands of them stay small. Returns their gids."""
+    """Adds a box per instruction; boxes of one shade are one path, which keeps files small. Returns the paths' gids."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -98,7 +98,7 @@ def _add_boxes(
 
 
 def draw_pipeline(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Draws when every rank runs what, coloured by power, with a critical path; long iterations take several rows.
+    """Draws what every rank runs when, coloured by power, with a critical path; long iterations take several rows.
 
     Args:
         plan: The plan.
@@ -161,7 +161,7 @@ def _add_numbers(axes: Any, laid: Laid, bounds: Bounds, window_s: tuple[float, f
                 color=ink(shade(laid.powers_w[node], *bounds)),
                 clip_on=True,
                 zorder=4,
-            ).set_in_layout(False)  # laying out around a thousand of them would take seconds
+            ).set_in_layout(False)  # in the layout, a thousand of them would take seconds
 
 
 def _add_colour_bar(figure: Any, all_axes: Sequence[Any], bounds: Bounds) -> None:

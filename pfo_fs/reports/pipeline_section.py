@@ -15,7 +15,7 @@ from pfo_fs.reports.sections import legend, picture_markup, seconds_text
 from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
 
 _READABLE = 40
-"""So many instructions of a rank side by side can be read."""
+"""This many instructions of a rank side by side can be read."""
 
 
 def pipeline(found: Findings) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def pipeline(found: Findings) -> dict[str, Any]:
     elif (shown := window or data.in_force) is not None:
         _add_predicted(found, shown, dag, pictures, remarks)
     if not pictures:
-        return _missing("No picture: no results of a whole pipeline are there yet.")
+        return _missing("No picture: there are no results of a whole pipeline yet.")
     if window is not None and window is not data.in_force and data.in_force is not None:
         remarks.append(f"Schedule {data.in_force.number} is in force, but has no results yet.")
     degree = data.job.job_info.dp_degree
@@ -55,7 +55,7 @@ def _missing(text: str) -> dict[str, Any]:
 
 
 def _window_to_draw(data: JobData) -> Window | None:
-    """The schedule in force if it has results, else the newest that has."""
+    """The schedule in force if it has results, else the newest one with results."""
     if data.in_force is not None and data.in_force.measured is not None:
         return data.in_force
     return next((window for window in reversed(data.windows) if window.measured is not None), None)
@@ -76,8 +76,8 @@ def _add_measured(
     first = results[ranks[0].rank]
     span_s = (first.result.iter_span or first.result.iter_time)[number]
     remarks.append(
-        "Only durations are measured; they are laid along the dependencies, everything as early as possible. "
-        f"That makes {seconds_text(picture.length_s)} of an iteration that took {seconds_text(span_s)} "
+        "Only durations are measured; begins follow from the dependencies, with everything as early as possible. "
+        f"This gives {seconds_text(picture.length_s)} for an iteration that took {seconds_text(span_s)} "
         f"({picture.length_s / span_s - 1:+.2%})."
     )
     remark = f"schedule {window.number}, {seconds_text(picture.length_s)}"
@@ -97,12 +97,12 @@ def _add_predicted(
         remarks.append("There is no prediction beside it: the schedule has clocks that were not measured.")
         return
     if abs(forecast.scale - 1) > 5e-4:
-        remarks.append(f"The prediction is drawn as the model has it, {forecast.scale - 1:+.2%} off at full clocks.")
+        remarks.append(f"The prediction is not corrected: the model is {forecast.scale - 1:+.2%} off at full clocks.")
     pictures.append(("predicted", f"schedule {window.number}, {seconds_text(laid.length_s)}", laid))
 
 
 def _chart(pictures: Sequence[tuple[str, str, Laid]]) -> dict[str, Any]:
-    """The pictures, one below the other on one time axis, with all that the script needs."""
+    """The pictures, one below the other on one time axis, and the data for the script."""
     length_s = max(laid.length_s for _, _, laid in pictures)
     clocks = [mhz for _, _, laid in pictures for mhz in laid.clocks_mhz if mhz]
     powers = [power_w for _, _, laid in pictures for power_w in laid.powers_w if power_w > 0]

@@ -1,4 +1,4 @@
-"""What was measured of each instruction over the clock, stage by stage: points with errors, and the planned curve."""
+"""Measured time and power of each instruction over the clock, by stage: points with errors, and the planned curve."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def profile_svg(
 
     Args:
         stage: The stage.
-        curves: By instruction and clock.
-        planned: What the planner takes; None where there is none.
+        curves: The measured points by instruction and clock.
+        planned: The profile that the planner uses; None if there is none.
         names: All instructions of the job, in the order of their colours.
     """
     with drawing(f"stage {stage}"):

@@ -1,4 +1,4 @@
-"""The data of the page's sections; each says itself what is missing."""
+"""The data of the page's sections; each has a text about what is missing in it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def picture_markup(svg: str) -> Markup:
 
 
 def seconds_text(seconds: float) -> str:
-    """Five digits: what is compared here differs by parts of a percent."""
+    """Returns a time with five digits, because the compared times differ by parts of a percent."""
     return f"{seconds:#.5g} s"
 
 
 def legend(values: Sequence[float], unit: str) -> dict[str, Any]:
-    """Returns what a colour scale reaches from and to."""
+    """Returns the bounds of a colour scale."""
     return {"low": float(min(values)), "high": float(max(values)), "unit": unit}
 
 
@@ -58,11 +58,11 @@ def frontier(found: Findings, headline: Headline) -> dict[str, Any]:
         return {"lead": "", "missing": missing, "pictures": [], "keys": []}
     lead = "Least energy for each time of an iteration, over all GPUs, with waiting and the end of the step. "
     if curve is not None and not curve.with_changes:
-        lead += "Clock changes are free here; what they do cost puts a real plan a little to the upper right. "
+        lead += "The curve does not count the time of clock changes; a real plan is a little to the upper right of it. "
     if found.forecast is not None and abs(found.forecast.scale - 1) > 5e-4:
         lead += (
-            f"At the highest clocks the model takes {found.forecast.scale - 1:+.2%} against the measured iteration, "
-            "and its times are corrected for that, as the scheduler corrects them."
+            f"At the highest clocks the model's time is {found.forecast.scale - 1:+.2%} off the measured iteration; "
+            "times are corrected for this, as the scheduler corrects them."
         )
     keys = []
     if curve is not None:
@@ -89,7 +89,7 @@ def life(found: Findings) -> dict[str, Any]:
 
 
 def stragglers(found: Findings) -> dict[str, Any]:
-    """Returns when which pipeline was slow."""
+    """Returns which pipelines were slow, and when."""
     data = found.data
     rows: list[list[Any]] = []
     for window in data.windows:
@@ -123,11 +123,9 @@ def stragglers(found: Findings) -> dict[str, Any]:
 
 
 def profile(found: Findings) -> dict[str, Any]:
-    """Returns what was measured of each instruction at each clock."""
+    """Returns the measurements of each instruction at each clock."""
     if not found.points:
-        why = found.missing.get(
-            "profile", "nothing was measured instruction by instruction, or its profile is not there"
-        )
+        why = found.missing.get("profile", "no instruction was measured on its own, or the job's profile is missing")
         return {"lead": "", "missing": f"No profile: {why}.", "pictures": [], "keys": []}
     names = list(dict.fromkeys(name for _, name in sorted(found.points)))
     every = [point for curve in found.points.values() for point in curve.values()]
@@ -135,8 +133,8 @@ def profile(found: Findings) -> dict[str, Any]:
     times, powers = [p.time_error for p in every], [p.power_error for p in every]
     lead = (
         f"{min(clocks)} to {max(clocks)} clocks per instruction and stage. Standard errors: time {median(times):.2%} "
-        f"in the middle and {max(times):.2%} at most, power {median(powers):.2%} and {max(powers):.2%}. Points are "
-        "measured, bars are one standard error, lines are what is planned with. One GPU."
+        f"(median) and {max(times):.2%} (largest), power {median(powers):.2%} and {max(powers):.2%}. Points are "
+        "measured, bars are one standard error, lines are the planner's profile. Figures are of one GPU."
     )
     planned = found.forecast.problem.profile if found.forecast is not None else None
     pictures = [

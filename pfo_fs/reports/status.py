@@ -1,4 +1,4 @@
-"""What `pfo-fs status` shows: everything that the shared directory says, on one screen."""
+"""What `pfo-fs status` shows: the state of daemon and jobs in the shared directory, on one screen."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _HEARTBEAT_WAIT_S = 1.5
 _MOST_FOLDERS = 500
 _MOST_SECONDS = 10.0
 _MOST_HOSTS = 2000
-"""Hosts of one job whose progress is read."""
+"""Progress is read from at most this many hosts of a job."""
 
 
 def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -> dict[str, Any]:
     """Reads the state of daemon and jobs, the newest jobs first.
 
-    Looks at no more than 500 folders and for about 10 s; `folders_without_job` counts those of them that hold no job,
-    and `jobs_not_shown` all jobs and folders beyond.
+    Reads at most 500 folders and for about 10 s; `folders_without_job` counts those of them that hold no job, and
+    `jobs_not_shown` all other jobs and folders that are not in the result.
 
     Args:
         shared: The shared directory.
-        ended: How many of the jobs that are over to include.
-        live: How many of the others to include.
+        ended: The largest number of ended jobs to include.
+        live: The largest number of other jobs to include.
     """
     told, since_s = _daemon(shared), time.monotonic()
     ids = shared.newest_job_ids()
@@ -59,7 +59,7 @@ def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -
 
 
 def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s: float) -> dict[str, Any]:
-    """The daemon's record and whether its counter moves within 1.5 s; clocks of two hosts are not compared."""
+    """The daemon's record, and whether its counter changes within 1.5 s; the times of two hosts are not compared."""
     alive = False
     while not told.stopped and not alive:
         newer = _daemon(shared)
@@ -73,12 +73,12 @@ def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s
 
 
 def describe_job(folder: JobFolder) -> dict[str, Any]:
-    """Everything known about one job, as plain data; `problem` says what cannot be read."""
+    """The state of one job, as plain data; `problem` names what cannot be read."""
     row: dict[str, Any] = {"job_id": folder.job_id, "state": "waiting", "problem": ""}
     try:
         job = folder.read_job()
         if job is None:
-            return {**row, "problem": "job.json is not there"}
+            return {**row, "problem": "job.json is missing"}
         row |= {
             "world_size": job.job_info.world_size,
             "pp_degree": job.job_info.pp_degree,
@@ -122,7 +122,7 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
 
 
 def render(state: dict[str, Any]) -> Group:
-    """The screen for people."""
+    """Returns the screen."""
     daemon = state["daemon"]
     line = Text()
     line.append(state["shared_dir"], style="bold")
@@ -151,7 +151,7 @@ def render(state: dict[str, Any]) -> Group:
 
 
 def _render_job(job: dict[str, Any]) -> list[Text]:
-    """A line with the job's id, which is long; its figures below, within 80 columns; what went wrong below that."""
+    """Returns a line with the job's id, which is long; its figures, within 80 columns; and lines with its problems."""
     schedule = job.get("schedule")
     row = Text("  ")
     row.append(f"{job.get('end_reason') or job['state']:<11} ", style=_STATE_STYLE.get(job["state"], ""))

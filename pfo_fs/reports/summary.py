@@ -1,4 +1,4 @@
-"""The data of the page's first sections: what the plan saves, and the messages of coordinator, scheduler and ranks."""
+"""The data of the page's first sections: what the plan saves, and messages of coordinator, scheduler and ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def headline_section(data: JobData, headline: Headline) -> dict[str, Any]:
         cards.append(_plain_card("in force", "no schedule yet", said or "clocks are left alone"))
     missing = ""
     if best is None:
-        missing = "No energies yet: neither complete results of all ranks nor a model of the job are there."
+        missing = "No energies yet: there are neither complete results of all ranks nor a model of the job."
     elif against is None:
         missing = (
             "Nothing to compare with: no iteration with everything at the highest clocks, or with clocks left alone, "

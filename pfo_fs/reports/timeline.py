@@ -1,4 +1,4 @@
-"""When everything happened: only durations are measured, so begins follow from the DAG of the iteration."""
+"""When instructions ran: only durations are measured, so begins follow from the DAG of the iteration."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Laid:
     Attributes:
         pipeline: The DAG.
         starts_s: When each instruction begins, in s from the begin of the iteration.
-        times_s: How long each takes.
+        times_s: Duration of each, in s.
         clocks_mhz: The clock that was set for each; 0: it was left alone.
-        powers_w: What the rank's GPUs draw meanwhile; 0 where it is not known.
+        powers_w: Power of the rank's GPUs during each; 0 if it is not known.
     """
 
     pipeline: Pipeline
@@ -34,7 +34,7 @@ class Laid:
 
     @property
     def length_s(self) -> float:
-        """From the first begin to the last end."""
+        """Time from the begin of the iteration to the last end, in s."""
         return max(start + time for start, time in zip(self.starts_s, self.times_s, strict=True))
 
     def rows(self) -> list[range]:
@@ -43,10 +43,10 @@ class Laid:
 
 
 def dag_of(data: JobData, pipeline: int = 0) -> Pipeline | None:
-    """The DAG that a pipeline's ranks run, with the communication delay that was found; None while it is not known.
+    """The DAG that a pipeline's ranks run, with the model's communication delay; None while it is not known.
 
     Raises:
-        PlanError: Nothing can run in the orders that the directory holds.
+        PlanError: The recorded orders cannot run.
     """
     orders = data.pipeline_orders(pipeline)
     if not orders:
@@ -55,7 +55,7 @@ def dag_of(data: JobData, pipeline: int = 0) -> Pipeline | None:
 
 
 def starts_of(dag: Pipeline, times_s: Sequence[float]) -> list[float]:
-    """When each node begins, everything as early as the DAG allows (as `Problem.timing`, but without a profile)."""
+    """When each node begins, as early as the DAG allows (like `Problem.timing`, but without a profile)."""
     before: list[list[tuple[int, float]]] = [[] for _ in times_s]
     for first, then, delay_s in dag.edges:
         before[then].append((first, delay_s))
@@ -68,16 +68,16 @@ def starts_of(dag: Pipeline, times_s: Sequence[float]) -> list[float]:
 def measured_iterations(
     data: JobData, window: Window, results: Sequence[ProfilingResult], dag: Pipeline
 ) -> list[tuple[int, Laid]]:
-    """Lays the measured durations of each iteration along the DAG.
+    """Returns measured iterations, with begins from the DAG.
 
     Args:
         data: The job.
-        window: The schedule under which it was measured.
-        results: Of each rank of one pipeline, by stage.
-        dag: What they run.
+        window: The schedule under which they were measured.
+        results: The result of each rank of one pipeline, by stage.
+        dag: The DAG that these ranks run.
 
     Returns:
-        (number of the iteration in the window, iteration); those in which a rank ran something else are left out.
+        (number of the iteration in the window, iteration); iterations in which a rank ran something else are left out.
     """
     entries = [data.entries(result.rank, window) for result in results]
     clocks = [mhz for row in entries for _, _, mhz in row]
@@ -105,12 +105,12 @@ def measured_iterations(
 
 
 def _plausible(power_w: float) -> float:
-    """A power, or 0 for what is none: an instruction between two ticks of the energy counter may seem to have none."""
+    """A power, or 0 if it is impossible, as for an instruction between two ticks of the energy counter."""
     return power_w if 0 < power_w < math.inf else 0.0
 
 
 def _powers(result: ProfilingResult) -> dict[tuple[str, int], float]:
-    """What was told apart over the whole window, which is finer than one instruction between two ticks."""
+    """Powers that were fitted over the whole window, more precise than the energy of one run of an instruction."""
     return {(p.instruction, p.frequency): p.power for p in result.powers if p.instruction and p.power > 0}
 
 

@@ -16,9 +16,9 @@ from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
 
 NOTE = (
-    "Only durations of instructions are recorded. Begins are reconstructed: the measured durations are laid along the "
-    "dependencies of the pipeline, everything as early as they allow, with the communication delay delay_s between "
-    "ranks. How long that makes an iteration stands beside how long it was measured to be."
+    "Only durations of instructions are recorded. Begins are reconstructed from the dependencies of the pipeline, with "
+    "everything as early as possible and the communication delay delay_s between ranks. Each iteration has its "
+    "reconstructed and its measured length (reconstructed_span_s, measured_span_s)."
 )
 
 
@@ -26,7 +26,7 @@ def window_to_trace(data: JobData, number: int | None) -> Window:
     """The schedule to trace: `number`, or the newest with results.
 
     Raises:
-        ConfigError: There is none, or it has no results.
+        ConfigError: There is no such schedule, or it has no results.
     """
     measured = [window for window in data.windows if window.measured is not None]
     if not measured:
@@ -40,25 +40,25 @@ def window_to_trace(data: JobData, number: int | None) -> Window:
         if window.number == number:
             return window
     there = ", ".join(str(window.number) for window in measured)
-    raise ConfigError(f"job {data.folder.job_id} has no results of schedule {number}; there are those of {there}")
+    raise ConfigError(f"job {data.folder.job_id} has no results of schedule {number}; it has results of {there}")
 
 
 def write_trace(
     data: JobData, window: Window, path: str | os.PathLike[str], pipeline: int | None = None
 ) -> dict[str, int]:
-    """Writes the measured iterations of one schedule, whole or not at all.
+    """Writes the measured iterations of one schedule, completely or not at all.
 
     Args:
         data: The job.
         window: One of its schedules, with results.
         path: The file.
-        pipeline: Data-parallel rank of the only pipeline that it shall have; None: all of them.
+        pipeline: Data-parallel rank of the only pipeline to write; None: all of them.
 
     Returns:
-        How many `iterations`, `ranks` and `slices` it has.
+        The number of `iterations`, `ranks` and `slices` in the file.
 
     Raises:
-        PlanError: What the ranks run, or how long it took, is not known.
+        PlanError: The order of instructions or their durations are not known.
         ConfigError: The file cannot be written, or there is no such pipeline.
     """
     degree = data.job.job_info.dp_degree
@@ -96,7 +96,7 @@ def _about(data: JobData, window: Window) -> dict[str, Any]:
         "begins": NOTE,
         "delay_s": model.delay_s if model is not None else 0.0,
         "delay_known": model is not None,
-        "power": "of an instruction at its clock over the whole window where it was told apart, else its own energy "
+        "power": "of an instruction at its clock over the whole window if it could be fitted, else its own energy "
         "over its time; between instructions the blocking power"
         + ("" if model is not None else ", which is not known here"),
         "clock": "the clock that was set (MHz); absent where clocks were left alone",
@@ -143,7 +143,7 @@ def _events(data: JobData, window: Window, chosen: range, counts: dict[str, int]
 def _job_events(
     data: JobData, window: Window, pipelines: list[Any], begins: dict[int, float], end_s: float
 ) -> Iterator[dict[str, Any]]:
-    """A process of its own for the iterations."""
+    """Returns the iterations as a process of their own."""
     assert window.measured is not None
     pid = 1 + max((info.rank for info in data.infos), default=0)
     yield _meta(pid, "process_name", name=f"iterations of {data.folder.job_id}, schedule {window.number}")

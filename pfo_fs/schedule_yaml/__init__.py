@@ -1,4 +1,4 @@
-"""`schedule.yaml`, the language in which people write schedules: parse, resolve for a job, format, report problems."""
+"""`schedule.yaml`, the format in which users write schedules: parse, resolve for a job, format, report problems."""
 
 from pfo_fs.schedule_yaml.format import format_schedule_yaml
 from pfo_fs.schedule_yaml.parse import (

@@ -1,4 +1,4 @@
-"""What a person may write for a rank, a stage or all ranks in `schedule.yaml`, and how it is read.
+"""Reads the entries of `schedule.yaml`: what a user may write for a rank, a stage or all ranks.
 
     1200                                    one clock for every instruction
     {forward: 1200, backward: 1110}         one clock per instruction; `forward@4` for that of stage 4 only
@@ -23,7 +23,7 @@ from pfo_fs.schedule_yaml.nodes import describe_node, line_of, pairs_of
 from pfo_fs.schedule_yaml.problems import Problem
 
 MAX_WRITTEN = 1_000_000
-"""Instructions of all lists of one document together, repetitions counted."""
+"""The most instructions of all lists of one document together, repetitions counted."""
 _MAX_MHZ = 60_000
 _MAX_NUMBER = 9  # digits
 _MAX_LINE = 4096  # characters
@@ -83,7 +83,7 @@ class InstructionList:
                     yield instruction, repeated.line
 
     def line_at(self, position: int) -> int:
-        """Returns the line of the instruction at a 0-based position; behind the end, that of the last one."""
+        """Returns the line of the instruction at a 0-based position; beyond the end, that of the last instruction."""
         line = self.line
         for repeated in self.lines:
             line = repeated.line
@@ -107,7 +107,7 @@ class SelectedEntry:
 
 
 class BadValue(ValueError):
-    """A word that cannot be read; the message tells why."""
+    """A word that cannot be read; the message gives the reason."""
 
 
 def read_number(text: str, what: str, most: int) -> int:
@@ -125,7 +125,7 @@ def read_number(text: str, what: str, most: int) -> int:
 
 
 class ClockEntryReader:
-    """Reads the entries of one document and collects what is wrong with them in `problems`."""
+    """Reads the entries of one document and adds what is wrong with them to `problems`."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems

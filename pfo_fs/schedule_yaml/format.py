@@ -1,4 +1,4 @@
-"""Writes schedules as a `schedule.yaml` that a person can read, change and hand back."""
+"""Writes schedules as a `schedule.yaml` that a user can read, change and use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _Instructions: TypeAlias = tuple[_Instruction, ...]
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _LONGEST_GROUP = 8
-"""Instructions that repeat together: 2 in 1F1B, 3 in zero-bubble schedules, more where ranks hold several stages."""
+"""The most instructions of a repeated group: 2 are needed in 1F1B (one forward, one backward), 3 in zero-bubble
+schedules (split backwards), more where ranks hold several stages."""
 _WIDTH = 96
 
 
@@ -27,14 +28,14 @@ def format_schedule_yaml(
 ) -> str:
     """Returns YAML that `parse_schedule_yaml` and `resolve` turn into the same schedules again.
 
-    Ranks of a stage that do the same become one entry of the stage, equal stages one entry of a range; runs and
-    repeated groups become one line each.
+    Equal ranks of a stage become one entry of the stage, equal stages one entry of a range; runs and repeated groups
+    become one line each.
 
     Args:
         schedules: At most one per rank.
         rank_infos: The job's ranks.
         job_info: The job.
-        comment: Goes to the top, each of its lines behind a `#`.
+        comment: Text at the top; each of its lines follows a `#`.
     """
     lines = [f"# {line}".rstrip() for line in re.split(r"[\r\n\x85\u2028\u2029]+", comment)] if comment else []
     lines = [re.sub(r"[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]", "?", line) for line in lines]
@@ -57,7 +58,7 @@ def _instructions(schedule: FrequencySchedule) -> _Instructions:
 def _sort_into_stages(
     instructions_of: dict[int, _Instructions], rank_infos: Sequence[RankInfo]
 ) -> tuple[dict[int, _Instructions], dict[int, _Instructions]]:
-    """Returns what can be said per stage and what must be said per rank."""
+    """Returns what can be written per stage and what must be written per rank."""
     members: dict[int, list[int]] = {}
     for info in rank_infos:
         members.setdefault(info.pp_rank, []).append(info.rank)
@@ -68,7 +69,7 @@ def _sort_into_stages(
         if first is None or any(instructions_of.get(rank) != first for rank in there):
             continue
         if any(on is not None and on != stage for _, on, _ in first):
-            continue  # ranks that hold several stages: there an entry of a stage means something else
+            continue  # where ranks hold several stages, an entry of a stage means something else
         stages[stage] = first
         for rank in there:
             ranks.pop(rank, None)
@@ -100,12 +101,12 @@ def _format_key(numbers: Sequence[int]) -> str:
     key = ",".join(parts)
     if "," not in key:
         return key
-    # YAML looks for the colon behind a key within 1,024 characters; longer ones need the `?` form.
+    # In YAML a key is at most 1,024 characters from its colon; longer keys need the `?` form.
     return f'"{key}"' if len(key) < 1000 else f'? "{key}"\n  '
 
 
 def _format_instructions(instructions: _Instructions) -> Iterator[str]:
-    """Yields the items of a list: repeated groups where there are any, the rest several to a line."""
+    """Yields the items of a list: one line per repeated group, several other instructions on a line."""
     waiting: list[str] = []
     at = 0
     while at < len(instructions):
@@ -127,7 +128,7 @@ def _format_instructions(instructions: _Instructions) -> Iterator[str]:
 
 
 def _best_group(instructions: _Instructions, at: int) -> tuple[int, int]:
-    """Returns length and count of the repetition that covers most from `at` on; (1, 1) if none is worth a line."""
+    """Returns length and count of the repetition that covers most from `at` on; (1, 1) if all are too short."""
     best = (1, 1)
     for length in range(1, _LONGEST_GROUP + 1):
         group = instructions[at : at + length]

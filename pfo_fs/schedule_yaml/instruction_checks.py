@@ -1,4 +1,4 @@
-"""Checks a clock against a GPU, and a list of instructions against what a rank runs; answers in words for people."""
+"""Checks a clock against a GPU, and a list of instructions against what a rank runs; returns text for messages."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pfo_fs.models import InstructionOrder
 
 
 def nearest_clocks(mhz: int, available: Collection[int]) -> list[int]:
-    """Returns the offered clocks next to `mhz`, one below and one above where there are, ascending."""
+    """Returns the two offered clocks nearest to `mhz` (fewer if fewer are offered), ascending."""
     clocks = sorted(set(available))
     at = bisect.bisect_left(clocks, mhz)
     return sorted(sorted(clocks[max(0, at - 2) : at + 2], key=lambda clock: abs(clock - mhz))[:2])
 
 
 def clock_problem(mhz: int, available: Collection[int], who: str) -> str:
-    """Returns what is wrong with setting `mhz` on a GPU, or nothing.
+    """Returns what is wrong with setting `mhz` on a GPU; empty if nothing is.
 
-    0 MHz (leave alone) is always right, and so is everything where `available` is empty: there the clocks cannot be
-    set at all, which is not a problem of the schedule.
+    0 MHz (leave alone) is always right. If `available` is empty, every clock is right: the clocks cannot be set at all,
+    which is not a problem of the schedule.
     """
     if mhz == 0 or not available or mhz in available:
         return ""
@@ -28,7 +28,7 @@ def clock_problem(mhz: int, available: Collection[int], who: str) -> str:
 
 
 def describe(name: str, stage: int | None) -> str:
-    """Returns `forward`, or `forward@3` where the stage is known."""
+    """Returns `forward`, or `forward@3` if the stage is known."""
     return name if stage is None else f"{name}@{stage}"
 
 

@@ -1,7 +1,7 @@
-"""From untrusted bytes to a YAML node tree with line numbers, or to a list of problems; nothing is constructed.
+"""Turns untrusted bytes into a YAML node tree with line numbers, or into a list of problems; constructs no objects.
 
 PyYAML's pure loader composes nodes only. What could use up memory or time is refused while events arrive, before a
-node is built of them: aliases (the "billion laughs"), anchors, tags, merge keys, depth, further documents.
+node is built from them: aliases (the "billion laughs" attack), anchors, tags, merge keys, depth, further documents.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Refused(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes plain trees: no aliases, anchors or tags, no halves of characters, and not nested too deep."""
+    """Composes plain trees: without aliases, anchors, tags and halves of characters, and of limited depth."""
 
     depth = 0
 
@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             raise _Refused(line, f"aliases (*{event.anchor}) are not used here; write the value itself")
         if event.anchor is not None:
-            raise _Refused(line, f"anchors (&{event.anchor}) are not used here; a range of stages such as `0-3` is")
+            raise _Refused(line, f"anchors (&{event.anchor}) are not used here; use a range of stages such as `0-3`")
         if event.tag is not None:
             raise _Refused(line, f"tags ({event.tag[:60]!r}) are not used here")
         if isinstance(event, yaml.ScalarEvent) and any("\ud800" <= character <= "\udfff" for character in event.value):
@@ -52,7 +52,7 @@ def compose(text: bytes | str) -> yaml.Node | None:
     """Returns the root node of a YAML document, or None if it has nothing but comments.
 
     Args:
-        text: UTF-8, at most `MAX_YAML_BYTES`.
+        text: UTF-8 text of at most `MAX_YAML_BYTES`.
 
     Raises:
         ScheduleProblems: The text is too large, not UTF-8, not YAML, or YAML with something that schedules do not use.
@@ -76,8 +76,8 @@ def compose(text: bytes | str) -> yaml.Node | None:
         raise ScheduleProblems([_syntax_problem(error)]) from None
     except yaml.YAMLError as error:
         raise ScheduleProblems([Problem(line, f"is not YAML: {error}")]) from None
-    except (ValueError, OverflowError):  # PyYAML hands the number to chr() unchecked
-        reason = "is not YAML: an escape such as \\UFFFFFFFF does not stand for a character"
+    except (ValueError, OverflowError):  # PyYAML passes the number to chr() unchecked
+        reason = "is not YAML: an escape such as \\UFFFFFFFF is not the code of a character"
         raise ScheduleProblems([Problem(line, reason)]) from None
 
 

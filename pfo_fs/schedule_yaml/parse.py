@@ -1,4 +1,4 @@
-"""`schedule.yaml`: schedules typed by a person.
+"""`schedule.yaml`: schedules that a user writes.
 
     # Everything is optional; ranks win over stages, stages over all. 0 or not mentioned: the clock is left alone.
     all: 1200                                 # a clock in MHz for all instructions of all ranks
@@ -57,11 +57,11 @@ class ScheduleDocument:
     """A well-formed `schedule.yaml`.
 
     Attributes:
-        for_all: Under `all`: for ranks that the others do not mention.
-        stages: Under `stages`; no stage is in two of them.
-        ranks: Under `ranks`; no rank is in two of them.
-        target: What the scheduler is to plan for.
-        straggler: What it is to expect.
+        for_all: The entry below `all`, for ranks that the other entries do not mention.
+        stages: The entries below `stages`; no stage is in two of them.
+        ranks: The entries below `ranks`; no rank is in two of them.
+        target: The target that the scheduler is to plan for.
+        straggler: The straggler that the scheduler is to expect.
     """
 
     for_all: ClockEntry | None = None
@@ -72,14 +72,14 @@ class ScheduleDocument:
 
     @property
     def has_clocks(self) -> bool:
-        """Whether it sets clocks in place of the scheduler; otherwise it holds only requests to the scheduler."""
+        """Whether the document sets clocks in place of the scheduler; otherwise it only has requests to it."""
         return self.for_all is not None or bool(self.stages or self.ranks)
 
     def check_straggler(self, pipelines: int) -> None:
         """Checks that the job has the announced straggler.
 
         Args:
-            pipelines: How many the job has.
+            pipelines: The job's number of pipelines.
 
         Raises:
             PlanError: The job has no such pipeline.
@@ -94,9 +94,9 @@ class ScheduleDocument:
     ) -> list[FrequencySchedule]:
         """Returns the schedules that the document describes for a job, sorted by rank.
 
-        A rank that is given only 0, or nothing, gets no schedule. Lists are taken as typed; if the order of a rank is
+        A rank with only 0, or with no entry, gets no schedule. Lists are used as written; if the order of a rank is
         known, they are compared with it. If a rank holds several stages, an entry below `stages` is for the
-        instructions of that stage on any rank, and what it leaves open comes from `all`.
+        instructions of that stage on any rank, and `all` gives the clocks that the entry lacks.
 
         Args:
             job_info: The job.
@@ -104,8 +104,8 @@ class ScheduleDocument:
             orders: The instructions of each rank, in order, as (name, stage or None); None while not known.
 
         Raises:
-            ScheduleProblems: Something does not fit the job; it holds all problems, with their lines.
-            OrderUnknown: It may fit, but a number or a mapping is given for ranks whose order is not known yet.
+            ScheduleProblems: Something does not fit the job; the exception holds all problems, with their lines.
+            OrderUnknown: A number or a mapping is given for ranks whose order is not known yet.
         """
         return Resolver(self.for_all, self.stages, self.ranks, job_info, rank_infos, orders).run()
 
@@ -114,10 +114,10 @@ def parse_schedule_yaml(text: bytes | str) -> ScheduleDocument:
     """Reads a document without knowing the job: syntax and structure.
 
     Args:
-        text: UTF-8, at most 256 KiB.
+        text: UTF-8 text of at most 256 KiB.
 
     Raises:
-        ScheduleProblems: It holds all problems; text that is not YAML is one problem.
+        ScheduleProblems: The document has problems; the exception holds all. Text that is not YAML is one problem.
     """
     root = compose(text)
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
@@ -239,11 +239,11 @@ _TOP_LEVEL: dict[str, Callable[[_DocumentReader, yaml.Node], None]] = {
     "target": _DocumentReader.read_target,
     "straggler": _DocumentReader.read_straggler,
 }
-"""The keys of a document and what reads them."""
+"""The keys of a document and the methods that read them."""
 
 
 def read_ranges(key: str | None, what: str) -> list[tuple[int, int]]:
-    """Returns the (first, last) pairs that a key such as `3`, `0-3` or `0,2,5-7` stands for.
+    """Returns the (first, last) pairs of a key such as `3`, `0-3` or `0,2,5-7`.
 
     Raises:
         BadValue: The key is none of these.
@@ -264,7 +264,7 @@ def read_ranges(key: str | None, what: str) -> list[tuple[int, int]]:
 
 
 def unknown_key(key: str | None, known: Iterable[str]) -> str:
-    """Returns the message about a key that is none of the known ones, with the closest of them."""
+    """Returns the message about an unknown key, with the closest known one."""
     names = list(known)
     if key is None:
         return f"expected one of the keys {', '.join(names)}, got something that is not text"

@@ -16,7 +16,7 @@ class Problem:
     """One thing that is wrong in a YAML file.
 
     Attributes:
-        line: 1-based.
+        line: The line's number, from 1.
         reason: What is wrong there and what would be right.
     """
 
@@ -31,7 +31,7 @@ class ScheduleProblems(PlanError):
     """Everything that is wrong with a `schedule.yaml`, in the order of its lines.
 
     Attributes:
-        problems: At most 50 and one that counts the rest.
+        problems: At most 50 problems, and one that gives the number of the rest.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -47,7 +47,7 @@ class ScheduleProblems(PlanError):
 
 
 class OrderUnknown(PlanError):
-    """A clock is given for all instructions, or for those of a name, of a rank whose instructions are not known yet.
+    """A clock is given for all instructions of a rank, or by name, and the rank's instructions are not known yet.
 
     Attributes:
         ranks: The ranks whose order is not known.

@@ -1,4 +1,4 @@
-"""Turns a well-formed `schedule.yaml` into schedules of a job, by what its ranks run and which clocks they offer."""
+"""Turns a well-formed `schedule.yaml` into schedules of a job, from its ranks' instructions and offered clocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfo_fs.schedule_yaml.clock_entries import ClockByName, ClockEntry, Instruct
 from pfo_fs.schedule_yaml.instruction_checks import clock_problem, describe, order_problem
 from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblems
 
-_WHO = "\0"  # stands for the ranks in a message until all of them are known
+_WHO = "\0"  # placeholder in a message until all its ranks are known
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class _RankInstructions:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came of one rank: its schedule, or what is wrong as (line, reason), or where its order would be needed."""
+    """The result for one rank: its schedule, or problems as (line, reason), or the line that needs its order."""
 
     schedule: FrequencySchedule | None = None
     problems: tuple[tuple[int, str], ...] = ()
@@ -53,8 +53,8 @@ class Resolver:
         self._problems: dict[tuple[int, str], list[int]] = {}
         self._used: set[tuple[int, tuple[str, int | None]]] = set()  # (id of a ClockByName, its key)
         self._consulted: dict[int, tuple[ClockByName, list[int]]] = {}
-        self._listed: dict[int, _RankInstructions] = {}  # id of a InstructionList -> the same for all its ranks
-        self._new: list[tuple[int, str]] = []  # problems of the rank that is being looked at
+        self._listed: dict[int, _RankInstructions] = {}  # id of an InstructionList -> the same for all its ranks
+        self._new: list[tuple[int, str]] = []  # problems of the rank that is being resolved
 
     def run(self) -> list[FrequencySchedule]:
         """Returns the schedules; raises as `ScheduleDocument.resolve`."""
@@ -66,7 +66,7 @@ class Resolver:
         for info in self._infos:
             order = self._orders.get(info.rank)
             frozen = None if order is None else tuple((name, stage) for name, stage in order)
-            # Ranks of a stage mostly share all of this, so 16,384 ranks take hardly longer than 8.
+            # Ranks of a stage usually share all of this, so 16,384 ranks take little longer than 8.
             key = (id(rank_entries.get(info.rank)), info.pp_rank, frozen, tuple(info.available_frequencies))
             if key not in outcomes:
                 outcomes[key] = self._look(info, frozen, rank_entries.get(info.rank), stage_entries)
@@ -77,7 +77,7 @@ class Resolver:
                 unknown[info.rank] = outcome.unknown_line
             if outcome.schedule is not None:
                 schedules.append(outcome.schedule.model_copy(update={"rank": info.rank}))
-        if not unknown:  # otherwise a rank that is not known yet may be the one that runs it
+        if not unknown:  # otherwise a rank whose order is not known yet may run it
             self._find_unused_names()
         if self._problems:
             raise ScheduleProblems(
@@ -114,7 +114,7 @@ class Resolver:
         rank_entry: ClockEntry | None,
         stage_entries: dict[int, ClockEntry],
     ) -> _Outcome:
-        """Returns what comes of one rank."""
+        """Resolves one rank."""
         here = {info.pp_rank} if not order else {_stage(stage, info) for _, stage in order}
         top = rank_entry
         if top is None and len(here) == 1:
@@ -160,7 +160,7 @@ class Resolver:
         rank_entry: ClockEntry | None,
         stage_entries: dict[int, ClockEntry],
     ) -> _RankInstructions | None:
-        """Gives each instruction the clock of the first entry that has one: of its rank, of its stage, of all."""
+        """Gives each instruction the clock of the first entry that has one: of its rank, of its stage, or of `all`."""
         parts: dict[int, list[tuple[str, int | None]]] = {}
         for name, stage in order:
             parts.setdefault(_stage(stage, info), []).append((name, stage))
@@ -213,7 +213,7 @@ class Resolver:
         return found
 
     def _find_unused_names(self) -> None:
-        """Reports names of which no rank of their entry runs an instruction: they are typing errors."""
+        """Reports names that no rank of their entry runs: they are typing errors."""
         for entry, ranks in self._consulted.values():
             names = {name for rank in ranks for name, _ in self._orders.get(rank) or ()}
             for key, (_, line) in entry.clocks.items():

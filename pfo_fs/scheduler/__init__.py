@@ -1,6 +1,6 @@
-"""Scheduling policies: which clocks the ranks run at, from results in to schedules out.
+"""Scheduling policies: they decide from results which clocks the ranks run at.
 
-Policies are pure. The only file that is read here is a plan that the user names.
+Policies do no input or output. The only file that this package reads is a plan that the user names.
 """
 
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest

@@ -1,4 +1,4 @@
-"""The interface of a scheduling policy, written as a generator: requests for schedules out, results in."""
+"""The interface of a scheduling policy: a generator that yields requests for schedules and gets results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ScheduleRequest:
         schedules: At most one per rank; a rank that is left out keeps its default clocks.
         purpose: `run`: in force until the next request. `measure`: for a measuring window only; if no other request
             follows in time, the ranks go back to default clocks.
-        message: What the policy is doing, in one line for people.
+        message: What the policy is doing, as one line for the status.
         converged: Whether the policy has measured this schedule under load and keeps it.
         revision: Another number means another request: the coordinator publishes a new schedule. 0 is the first one.
             `FrequencyScheduler.request` fills it in; what a policy writes here is not used.
@@ -41,11 +41,12 @@ class IterationTime(NamedTuple):
     """One iteration of one pipeline, as its first stage measured it.
 
     Attributes:
-        pipeline: Data-parallel rank.
-        step: The iteration.
-        number: The schedule that was in force.
-        span_s: From its begin to the end of the last instruction, in s: without waiting for other pipelines.
-        throttled: What holds the clocks of one of its GPUs back, in words; empty if nothing does.
+        pipeline: The pipeline's data-parallel rank.
+        step: The iteration's step.
+        number: The number of the schedule in force.
+        span_s: Time from the iteration's begin to the end of its last instruction, in s: without waiting for other
+            pipelines.
+        throttled: The reason, as text, why a GPU of the pipeline runs below its set clock; empty if none does.
     """
 
     pipeline: int
@@ -56,12 +57,12 @@ class IterationTime(NamedTuple):
 
 
 class FrequencyScheduler(ABC):
-    """A policy: decides which clocks the ranks run at, and learns from what they measured.
+    """A policy: decides which clocks the ranks run at, from what they measured.
 
-    **Deterministic by contract.** The only state that survives a daemon is what is in the shared directory: after a
-    restart, or on another host, the coordinator makes a new scheduler from the same arguments and repeats `react` and
-    `observe` with what was recorded. Given the same calls it must make the same requests: no clock, no unseeded
-    randomness, no files that change, no iteration over unordered sets.
+    **A scheduler must be deterministic.** Only what is in the shared directory survives a daemon: after a restart, or
+    on another host, the coordinator makes a new scheduler from the same arguments and replays `react` and `observe`
+    with the records. After the same calls, a scheduler must make the same requests: it must not read the time or files
+    that change, use randomness without a seed, or iterate over unordered sets.
 
     Args:
         job_info: The job.
@@ -69,16 +70,16 @@ class FrequencyScheduler(ABC):
         pfo_settings: Settings of the scheduling side.
 
     Attributes:
-        planning_takes_seconds: Capability of the class: its methods may take seconds, so the daemon calls them in a
-            thread of their own.
-        watches_iteration_times: Capability of the class: `assess` wants to know how long iterations take.
+        planning_takes_seconds: Whether methods of the class may take seconds; the daemon then calls them in a thread of
+            their own.
+        watches_iteration_times: Whether the class needs `assess` to be called with iteration times.
         job_info: As given.
         rank_infos: Sorted by rank.
         world_size: Number of ranks.
         pfo_settings: As given.
         orders: Instructions of each rank in the order of an iteration, as soon as they are known; the coordinator sets
             it before it calls `observe`.
-        plan_inputs: What schedules are made for, besides results.
+        plan_inputs: What schedules depend on besides results: target and stragglers.
     """
 
     planning_takes_seconds: ClassVar[bool] = False
@@ -100,7 +101,7 @@ class FrequencyScheduler(ABC):
 
     @abstractmethod
     def _run(self) -> ScheduleGenerator:
-        """Yields requests, and gets from each `yield` the results that were measured under it, sorted by rank.
+        """Yields requests; each `yield` returns the results that were measured under the request, sorted by rank.
 
             while not good_enough:
                 results = yield schedules
@@ -110,24 +111,25 @@ class FrequencyScheduler(ABC):
         - a list of `FrequencySchedule`: it is published with a new number and measured, even if it equals the last;
         - a `ScheduleRequest` with purpose `measure`: likewise, but its clocks are for a measuring window only;
         - a `ScheduleRequest` with purpose `run`: it is published only if its purpose or schedules differ from those
-            in force. If they do not, the next results come after the plan inputs have changed.
+            in force. If they are the same, the next results come after the plan inputs have changed.
 
         When the generator ends, its last request stays in force for the rest of the training.
         """
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        """Returns what the request that `_run` yielded last becomes under the plan inputs as they are now.
+        """Returns the request that `_run` yielded last, adapted to the present plan inputs.
 
-        A policy overrides this if its schedules depend on `plan_inputs`. Called often, so it must be cheap while
-        nothing has changed: it returns the same list of schedules then.
+        A policy overrides this if its schedules depend on `plan_inputs`. It is called often, so it must be fast and
+        return the same list of schedules while nothing has changed.
         """
         return yielded
 
     def request(self) -> ScheduleRequest:
         """Returns what the policy asks for now.
 
-        Its revision is that of the last call if nothing has to be published: if schedules and purpose are the same,
-        no new measuring window was asked for, and the remeasure epoch of the plan inputs has not changed.
+        Its revision is that of the last call if nothing has to be published: if schedules and purpose are the same, no
+        new measuring window was asked for, and the plan inputs have the same remeasure epoch (a number that rises when
+        the plan is to be measured again).
 
         Raises:
             PlanError: The generator ended before its first `yield`, or yielded something else than a request.
@@ -148,7 +150,7 @@ class FrequencyScheduler(ABC):
         return self._answer
 
     def continue_from(self, revision: int) -> None:
-        """After a replay: the request as it is now has this revision, and later ones have higher numbers."""
+        """After a replay: gives the present request this revision; later ones have higher numbers."""
         self._answer = replace(self.request(), revision=revision)
 
     @property
@@ -160,30 +162,31 @@ class FrequencyScheduler(ABC):
         """Returns the schedules of the request in force: the same list until the request changes.
 
         Raises:
-            PlanError: As `request`.
+            PlanError: As for `request`.
         """
         return self.request().schedules
 
     @classmethod  # noqa: B027  most schedulers have nothing to check
     def check_args(cls, **args: Any) -> None:
-        """Checks the scheduler's own arguments as far as that goes without a job; called when a daemon starts.
+        """Checks the scheduler's own arguments as far as possible without a job; called when a daemon starts.
 
         Raises:
-            PlanError: Something is wrong with them.
+            PlanError: An argument is invalid.
         """
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
-        """Hands over what the ranks measured under the request in force.
+        """Gives the policy what the ranks measured under the request in force.
 
-        Results come from files that others can write to. Those that cannot be true (of a rank that the job does not
-        have, or with a time that is negative or not a number) are left out. Does nothing once the scheduler is done.
+        Results come from files that other users can write to. Those that cannot be true (of a rank that the job does
+        not have, or with a time that is negative or not a number) are left out. Does nothing once the scheduler is
+        done.
 
         Args:
             profiling_results: One per rank, in any order. A rank whose measurement is unusable may be missing.
 
         Raises:
-            PlanError: `request` was never called, so that there is nothing these results could belong to; or the
-                generator yielded something else than a request.
+            PlanError: `request` was never called, so that no request belongs to these results; or the generator
+                yielded something else than a request.
         """
         if self._generator is None:
             raise PlanError(
@@ -201,35 +204,35 @@ class FrequencyScheduler(ABC):
         self._take_request(yielded)
 
     def react(self, plan_inputs: PlanInputs) -> None:
-        """Takes note of other plan inputs; what `request` returns may change.
+        """Uses other plan inputs from now on; what `request` returns may change.
 
-        Called before `request` or `observe`, also in a replay: the plan inputs are recorded with a schedule.
+        Called before `request` or `observe`, and in a replay: plan inputs are recorded with each schedule.
         """
         self.plan_inputs = plan_inputs
 
     def load_profile(self, csv: str, source: str) -> None:  # noqa: B027  most schedulers measure nothing
-        """Takes what earlier jobs of the same kind had measured; once, as soon as all orders are known.
+        """Gives the policy what an earlier job of the same kind measured; called once, when all orders are known.
 
         Args:
-            csv: As `export_profile` gives it; from a file that others can write to.
-            source: The job that it comes from.
+            csv: The text from `export_profile`, read from a file that other users can write to.
+            source: The job that measured it.
         """
 
     def export_profile(self) -> str:
-        """Returns what has been measured, as a profile CSV for later jobs of the same kind; empty for nothing."""
+        """Returns what has been measured, as a profile CSV for later jobs of the same kind; empty if nothing was."""
         return ""
 
     def model(self) -> dict[str, float]:
-        """Returns the figures that it plans with, as `pfo-fs report` shows them; empty while there are none."""
+        """Returns the figures that the policy plans with, for `pfo-fs report`; empty while there are none."""
         return {}
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        """Looks at iterations that have ended since the last call, and returns the plan inputs that follow from them.
+        """Returns the plan inputs that follow from the iterations that have ended since the last call.
 
-        Not replayed: what it learns is lost with the daemon, and learned again. Changes nothing in the schedules.
+        These calls are not replayed: a new daemon begins without them. They must not change the schedules.
 
         Args:
-            iteration_times: Of all pipelines, in the order of their steps.
+            iteration_times: Iterations of all pipelines, in the order of their steps.
         """
         return self.plan_inputs
 
@@ -247,7 +250,7 @@ class FrequencyScheduler(ABC):
         return self._take_request(yielded)
 
     def _take_request(self, yielded: Any) -> ScheduleRequest:
-        """Checks what the generator yielded and puts it in force."""
+        """Checks what the generator yielded and keeps it as the request in force."""
         wants_window = not isinstance(yielded, ScheduleRequest) or yielded.purpose == "measure"
         schedules = yielded.schedules if isinstance(yielded, ScheduleRequest) else yielded
         expected = "it must yield a list of FrequencySchedule, or a ScheduleRequest with one"

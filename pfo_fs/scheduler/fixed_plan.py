@@ -17,7 +17,7 @@ from pfo_fs.settings import PFOSettings
 
 
 class Manual(FrequencyScheduler):
-    """Leaves all clocks alone; a person who wants otherwise writes a `schedule.yaml` into the job's folder."""
+    """Leaves all clocks alone; a user can set them with a `schedule.yaml` in the job's folder."""
 
     def _run(self) -> ScheduleGenerator:
         yield []
@@ -30,8 +30,8 @@ class PointSolution(FrequencyScheduler):
         job_info: The job.
         rank_infos: All its ranks, in any order.
         pfo_settings: Settings of the scheduling side.
-        solution_path: lowtime's `freqs_pipeline_*.py`, with one list per rank; or a YAML plan as a person writes it,
-            whose entries are lists of instructions. It is read once, here.
+        solution_path: lowtime's `freqs_pipeline_*.py`, with one list per rank; or a plan in the form of
+            `schedule.yaml`, whose entries are lists of instructions. The file is read once, here.
 
     Raises:
         PlanError: The file cannot be read, is not a plan, or is a plan for another number of ranks.
@@ -53,7 +53,7 @@ class PointSolution(FrequencyScheduler):
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
-        """Reads the plan, so that one that is missing or malformed is found before a job comes."""
+        """Reads the plan, so that a missing or malformed one is found before the first job."""
         path = Path(args["solution_path"])
         if plan_suffix(path) == ".py":
             read_plan(path)
@@ -87,8 +87,8 @@ class PointSolution(FrequencyScheduler):
             raise PlanError(f"{self.solution_path}: {error}", line=error.line) from error
         except OrderUnknown as error:
             raise PlanError(
-                f"{self.solution_path}: a plan file must list the instructions one by one, since which ones the ranks "
-                f"run is not known when it is read; a single clock, or one per name, is given in line {error.line}",
+                f"{self.solution_path}: a plan file must list the instructions one by one, because it is read before "
+                f"it is known what the ranks run; line {error.line} gives a single clock, or one per name",
                 line=error.line,
             ) from error
 

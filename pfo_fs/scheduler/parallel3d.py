@@ -1,4 +1,4 @@
-"""Lets a policy that knows stages only run a job with data and tensor parallelism."""
+"""Adapts a policy that handles stages only to jobs with data and tensor parallelism."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _Combine = Callable[[Iterable[float]], float]
 def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> type[FrequencyScheduler]:
     """Returns a scheduler class that shows `cls` pure pipeline parallelism and runs its schedules on all ranks.
 
-    What `cls` sees: dp_degree and tp_degree 1, world_size pp_degree, and one rank per stage whose number is the
-    stage's `pp_rank` and whose `available_frequencies` are those that all ranks of the stage offer. Results arrive
+    `cls` gets a job with dp_degree and tp_degree 1, world_size pp_degree, and one rank per stage, whose number is the
+    stage's `pp_rank` and whose `available_frequencies` are those that all ranks of the stage offer. It gets results
     per stage (`stage_results`), and the schedule of a stage is copied to all its ranks. All pipelines run the same
-    plan, so they are one pipeline to `cls`, pipeline 0, and the slowest of them gives its times.
+    plan, so `cls` gets them as one pipeline, number 0, with the times of the slowest of them.
 
     Args:
         cls: The scheduler to wrap.
-        name: Name of the new class; None: that of `cls` with `3D` behind it.
+        name: Name of the new class; None: that of `cls` with `3D` appended.
     """
 
     class Adapter(StageAdapter):
@@ -55,7 +55,7 @@ def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> 
 
 
 class StageAdapter(FrequencyScheduler):
-    """Translates between a job and a policy that sees one rank per stage; made by `make_3d_parallel`.
+    """Translates between a job and a policy with one rank per stage; made by `make_3d_parallel`.
 
     Attributes:
         stage_policy: The class of that policy.
@@ -69,7 +69,7 @@ class StageAdapter(FrequencyScheduler):
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
         self._stage_of = {info.rank: info.pp_rank for info in self.rank_infos}
-        # model_copy assigns at once: one after another would pass through a world size that is not the product.
+        # model_copy sets all fields at once: set one by one, the world size would differ from the product meanwhile.
         stages_only = job_info.model_copy(update={"dp_degree": 1, "tp_degree": 1, "world_size": job_info.pp_degree})
         infos = stage_infos(job_info, self.rank_infos)
         self.inner = self.stage_policy(stages_only, infos, pfo_settings, *args, **kwargs)
@@ -77,7 +77,7 @@ class StageAdapter(FrequencyScheduler):
         self._for_ranks: list[FrequencySchedule] = []
 
     def _run(self) -> ScheduleGenerator:
-        raise NotImplementedError(f"{type(self).__name__} hands everything on to {self.stage_policy.__name__}")
+        raise NotImplementedError(f"{type(self).__name__} passes everything to {self.stage_policy.__name__}")
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
@@ -98,24 +98,24 @@ class StageAdapter(FrequencyScheduler):
         return replace(asked, schedules=self._for_ranks)
 
     def continue_from(self, revision: int) -> None:
-        """After a replay: the request as it is now has this revision."""
+        """After a replay: gives the present request this revision."""
         self.inner.continue_from(revision)
         self.request()
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
-        """Hands over one result per stage."""
+        """Gives the wrapped policy one result per stage."""
         self._share_orders()
         results = plausible_results(profiling_results, self._stage_of)
         self.inner.observe(stage_results(results, self._stage_of, self.job_info.pp_degree))
 
     def react(self, plan_inputs: PlanInputs) -> None:
-        """Hands the plan inputs on; slow pipelines and an announced straggler become pipeline 0."""
+        """Passes the plan inputs on; slow pipelines and an announced straggler become pipeline 0."""
         super().react(plan_inputs)
         self._share_orders()
         self.inner.react(_for_one_pipeline(plan_inputs))
 
     def load_profile(self, csv: str, source: str) -> None:
-        """Hands the profile on: profiles are by stage."""
+        """Passes the profile on: profiles are by stage."""
         self._share_orders()
         self.inner.load_profile(csv, source)
 
@@ -128,7 +128,7 @@ class StageAdapter(FrequencyScheduler):
         return self.inner.model()
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        """Hands on the slowest pipeline's time of each iteration, and translates what the wrapped policy concludes."""
+        """Passes on the slowest pipeline's time of each iteration, and translates what the wrapped policy concludes."""
         slowest: dict[tuple[int, int], IterationTime] = {}
         for one in iteration_times:
             known = slowest.get((one.step, one.number))
@@ -147,7 +147,7 @@ class StageAdapter(FrequencyScheduler):
         return self.plan_inputs.model_copy(update=changes)
 
     def _share_orders(self) -> None:
-        """Tells the wrapped policy the order of a rank of each stage."""
+        """Gives the wrapped policy the order of one rank of each stage."""
         orders: dict[int, InstructionOrder | None] = {}
         for rank, stage in self._stage_of.items():
             if orders.get(stage) is None:
@@ -156,7 +156,7 @@ class StageAdapter(FrequencyScheduler):
 
 
 def _for_one_pipeline(plan_inputs: PlanInputs) -> PlanInputs:
-    """Returns the plan inputs as they are where all pipelines of the job are one."""
+    """Returns the plan inputs with all pipelines of the job as pipeline 0."""
     changes: dict[str, Any] = {}
     if plan_inputs.slow_pipelines:
         changes["slow_pipelines"] = {0: max(plan_inputs.slow_pipelines.values())}
@@ -168,7 +168,7 @@ def _for_one_pipeline(plan_inputs: PlanInputs) -> PlanInputs:
 def stage_infos(job_info: JobInfo, rank_infos: Sequence[RankInfo]) -> list[RankInfo]:
     """Returns one rank per stage, numbered by `pp_rank`, with the clocks (MHz) that all ranks of the stage offer.
 
-    Ranks that offer no clock at all cannot be set and do not count.
+    Ranks that offer no clocks are left out: their clocks cannot be set.
 
     Raises:
         PlanError: A stage has no rank, a rank is on a stage that the job does not have, or the ranks of a stage have
@@ -201,12 +201,12 @@ def stage_results(
 ) -> list[ProfilingResult]:
     """Returns one result per stage: the largest of the times (s), the sum of energies (J) and powers (W) of its ranks.
 
-    Element by element, over iterations and over micro-batches. Where ranks report lists of different lengths, the
-    part that all of them have counts, and so do only the instructions and clocks that all of them report. A stage
-    none of whose ranks has a result is left out.
+    Lists are combined element by element, over iterations and over micro-batches. If ranks report lists of different
+    lengths, the part that all of them have counts; so do the instructions and clocks that all of them report. A stage
+    without any result is left out.
 
     Args:
-        results: Of the job's ranks, in any order, one per rank.
+        results: Results of the job's ranks, in any order, one per rank.
         stage_of: pp_rank of each rank.
         pp_degree: Number of stages.
     """
@@ -280,7 +280,7 @@ def _for_all_ranks(
         if schedule.rank in by_stage:
             raise PlanError(f"{who} made two schedules for stage {schedule.rank}")
         by_stage[schedule.rank] = schedule
-    # Shallow copies: the ranks of a stage share one list, or 10,000 ranks would hold 10,000 equal ones.
+    # Shallow copies: the ranks of a stage share one list; otherwise 10,000 ranks would hold 10,000 equal ones.
     return [
         by_stage[stage].model_copy(update={"rank": rank})
         for rank, stage in sorted(stage_of.items())

@@ -1,9 +1,8 @@
-"""lowtime's plan files, `freqs_pipeline_%05d.py`: a list per stage of (instruction, MHz), with comments behind.
+"""lowtime's plan files, `freqs_pipeline_%05d.py`: a list per stage of (instruction, MHz), then comments.
 
-Such a file looks like Python but is data. It is read in three steps, and nothing in it ever runs: a bounded read; a
-look at the text with strings, numbers and comments taken out, after which only brackets and commas may be left, so
-that the parser below never meets an expression (a chain of operators is how its recursion is exhausted); then
-`ast.literal_eval`.
+Such a file looks like Python but is data, and nothing in it ever runs. It is read in three steps: a read of bounded
+size; a check that only brackets and commas are left when strings, numbers and comments are removed, so that the parser
+gets no expressions (a long chain of operators would exhaust its recursion); and `ast.literal_eval`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ StagePlan: TypeAlias = list[tuple[str, int]]
 MAX_PLAN_BYTES = 16 * 2**20
 """A plan for 64 stages x 1,000 micro-batches has about 2 MB."""
 MAX_PLAN_INSTRUCTIONS = 400_000
-"""Over all stages; 64 x 1,000 micro-batches have 128,000. Each 100,000 take about 2 s, and 320 MB for a moment."""
+"""The limit over all stages; 64 stages x 1,000 micro-batches have 128,000. To read 100,000 takes about 2 s, and 320 MB
+of memory meanwhile."""
 
 _TOKEN = re.compile(
     r"""\#[^\n]*"""
@@ -33,14 +33,15 @@ _TOKEN = re.compile(
     r"""|(?P<number>(?<![\w.])[+-]?\d{1,9}(?:\.\d{0,20})?(?![\w.]))"""
 )
 _NOT_DATA = re.compile(r"[^\s\[\](),'0]|[\])0]\s*[\[(0]")
-"""What may not be left of a plan: other characters, or a call or subscript, whose chains exhaust the parser too."""
+"""What must not be left: other characters, or a call or subscript, as long chains of these exhaust the parser, too."""
 
 
 def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Returns the content of a regular file that a person named, if it has at most `limit` bytes.
+    """Returns the content of a regular file that the user named, if it has at most `limit` bytes.
 
     Raises:
-        PlanError: It is missing, cannot be read, is not a regular file (a pipe would block for ever) or is larger.
+        PlanError: The file is missing, cannot be read, is not a regular file (a pipe would block for ever) or is
+            larger.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -68,16 +69,16 @@ def read_plan(path: str | os.PathLike[str], max_bytes: int = MAX_PLAN_BYTES) -> 
         For each stage (or rank) in order, its list of (instruction, MHz).
 
     Raises:
-        PlanError: The file cannot be read or is not a plan; the message names stage, position and what is there.
+        PlanError: The file cannot be read or is not a plan; the message names stage, position and value.
     """
     return parse_plan(read_bounded(path, max_bytes), str(path))
 
 
 def parse_plan(data: bytes, source: str) -> list[StagePlan]:
-    """Parses the content of a plan file; `source` is what messages call it.
+    """Parses the content of a plan file; `source` is its name in messages.
 
     Raises:
-        PlanError: As `read_plan`.
+        PlanError: As for `read_plan`.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -95,7 +96,7 @@ def parse_plan(data: bytes, source: str) -> list[StagePlan]:
 
 
 def _refuse_code(text: str, source: str) -> None:
-    """Refuses a text in which anything but strings, numbers, brackets, commas and comments is left."""
+    """Refuses a text with anything except strings, numbers, brackets, commas and comments."""
 
     def blank(match: re.Match[str]) -> str:
         return "''" if match["text"] else "0" if match["number"] else ""
@@ -167,7 +168,7 @@ def format_lowtime_plan(schedules: Sequence[FrequencySchedule], comments: Sequen
         comments: Lines that end the file.
 
     Raises:
-        PlanError: A rank is missing or there twice; the format has no place to say so.
+        PlanError: A rank is missing or appears twice, which the format cannot express.
     """
     ordered = sorted(schedules, key=lambda schedule: schedule.rank)
     ranks = [schedule.rank for schedule in ordered]

@@ -1,4 +1,4 @@
-"""Which profiling results can be true: they come from files that other users may have written."""
+"""Leaves out profiling results that cannot be true: they come from files that other users can write to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]
     """Returns the results that can be true, sorted by rank, at most one per rank; the log names the others.
 
     Args:
-        results: As read from the shared directory.
+        results: The results from the shared directory.
         ranks: The ranks of the job.
     """
     found: dict[int, ProfilingResult] = {}
@@ -29,7 +29,7 @@ def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]
         elif result.rank in found:
             log.warning("a second profiling result of rank %d is left out", result.rank)
         elif not is_plausible(result):
-            log.warning("the profiling result of rank %d is left out: it holds values that cannot be", result.rank)
+            log.warning("the profiling result of rank %d is left out: it holds impossible values", result.rank)
         else:
             found[result.rank] = result
     return [found[rank] for rank in sorted(found)]
@@ -38,7 +38,7 @@ def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]
 def is_plausible(result: ProfilingResult) -> bool:
     """Returns whether all times, energies and powers are numbers in the range that a training job can have.
 
-    A time of 0 s is plausible: it is what a clock with coarse ticks measures.
+    A time of 0 s is plausible: a timer with coarse ticks measures it.
     """
     times = chain(result.iter_time, result.iter_span, _values(result.time_breakdown.values()))
     energies = chain(result.iter_energy, _values(result.energy_breakdown.values()))

@@ -19,13 +19,13 @@ BUILTIN: dict[str, type[FrequencyScheduler] | str] = {
     "InstructionProfiler": "pfo_fs.autotune.instruction_profiler",
     "ParetoScheduler": "pfo_fs.autotune.pareto_scheduler",
 }
-"""Schedulers with a short name; for those that need the planner, the module, which is imported when asked for."""
+"""Schedulers with a short name; those that need the planner are given by their module, which is imported on demand."""
 
 
 def is_builtin(name: str) -> bool:
-    """Says whether `name` is a built-in scheduler.
+    """Whether `name` is a built-in scheduler.
 
-    Only these may be named by a job's files: to import what a file in a shared directory names is to run it.
+    A job's files may name only these: importing a module that a file in a shared directory names would run its code.
     """
     return name in BUILTIN
 
@@ -87,8 +87,8 @@ def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any])
     """Checks that `cls(job_info, rank_infos, pfo_settings, **args)` is a possible call.
 
     Raises:
-        ConfigError: It is not a possible call; the message names missing and unexpected arguments and the signature.
-        PlanError: The scheduler itself finds something wrong with them, such as a file that is missing.
+        ConfigError: It is not; the message names missing and unexpected arguments and the signature.
+        PlanError: The scheduler itself refuses an argument, for example because a file is missing.
     """
     signature = inspect.signature(cls)
     try:

@@ -15,22 +15,22 @@ def check_schedules(
     rank_infos: Sequence[RankInfo],
     orders: InstructionOrders | None = None,
 ) -> None:
-    """Checks schedules of a policy or a person against the job. Ranks without a schedule are fine: they are left alone.
+    """Checks schedules of a policy or a user against the job. Ranks may have no schedule: their clocks are left alone.
 
     Args:
         schedules: At most one per rank.
         job_info: The job.
         rank_infos: Its ranks; those that offer no clocks are not checked for clocks.
-        orders: What the ranks run, as far as it is known.
+        orders: The instructions that the ranks run, as far as they are known.
 
     Raises:
-        PlanError: A rank is out of range or there twice, its GPU does not offer a clock, or it runs other instructions.
-            The message names rank, position, value and the nearest clocks.
+        PlanError: A rank is out of range or appears twice, its GPU does not offer a clock, or it runs other
+            instructions. The message names rank, position, value and the nearest clocks.
     """
     offers = {info.rank: info.available_frequencies for info in rank_infos}
     seen: set[int] = set()
-    # Ranks of a stage share schedules, clocks and orders: what was found right once need not be looked at again.
-    # The value keeps the order alive, so that its id stays its own.
+    # Ranks of a stage share schedules, clocks and orders: what was found right once is not checked again.
+    # The value keeps the order alive, so that no other object gets its id.
     right: dict[tuple[int, int, int, int], InstructionOrder | None] = {}
     offer_sets: dict[tuple[int, ...], frozenset[int]] = {}
     for schedule in schedules:

@@ -1,8 +1,8 @@
 """A cluster in virtual time: whole iterations of all pipelines at once, with the noise and the delays of real GPUs.
 
-Simulated are: durations and powers that jitter, a GPU that takes more power as it warms up, clocks that take time to
-change, blocking power while waiting, communication between stages, pipelines that wait for the slowest one at the end
-of an iteration, and temporary stragglers.
+The simulation has durations and powers that jitter, GPUs that draw more power as they warm up, clocks that take time to
+change, blocking power (of waiting GPUs), communication between stages, pipelines that wait for the slowest one at the
+end of an iteration, and temporary stragglers (slower pipelines).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Nuisances:
 
     Attributes:
         time_jitter: Standard deviation of a duration, relative.
-        power_jitter: The same of a power.
-        warm_up: How much more power a warm GPU takes, relative.
+        power_jitter: Standard deviation of a power, relative.
+        warm_up: Additional power of a warm GPU, relative.
         warm_up_s: Time constant of warming up, in s.
-        switch_s: How long a GPU continues at the old clock after another one was set, in s.
-        delay_s: Communication between two stages, in s.
-        overhead_s: Of an iteration, after the last instruction of the slowest pipeline, in s.
+        switch_s: Time that a GPU continues at the old clock after another one was set, in s.
+        delay_s: Communication time between two stages, in s.
+        overhead_s: Time of an iteration after the last instruction of the slowest pipeline, in s.
         tick_s: Period of the energy counter, in s.
     """
 
@@ -46,7 +46,7 @@ QUIET = Nuisances(time_jitter=0.0, power_jitter=0.0, warm_up=0.0)
 
 
 class Episode(NamedTuple):
-    """A pipeline that is `slowdown` times as slow for iterations `first` to `last - 1`."""
+    """A pipeline whose iterations `first` to `last - 1` take `slowdown` times as long."""
 
     slowdown: float
     first: int
@@ -58,11 +58,11 @@ class Played(NamedTuple):
     """One iteration; arrays have a row per node of the pipeline and a column per pipeline.
 
     Attributes:
-        starts_s, ends_s: When instructions run, from the begin of the iteration.
-        powers_w: The mean power of each while it runs.
-        spans_s: For each pipeline, from the begin of the iteration to the end of its last instruction.
-        time_s: Until the next iteration begins, the same for all.
-        energy_j: Of all GPUs over that time, waiting included.
+        starts_s, ends_s: When each instruction begins and ends, from the begin of the iteration.
+        powers_w: Mean power of each instruction.
+        spans_s: For each pipeline, time from the begin of the iteration to the end of its last instruction.
+        time_s: Time until the next iteration begins, the same for all pipelines.
+        energy_j: Energy of all GPUs over that time, waiting included.
     """
 
     starts_s: Any
@@ -80,10 +80,10 @@ class Cluster:
     Attributes:
         pipeline: The instructions that each pipeline runs.
         truth: Time and energy of instructions.
-        nuisances: See `Nuisances`.
-        pipelines: How many there are.
-        episodes: Stragglers.
-        seed: Of all noise.
+        nuisances: Noise and delays.
+        pipelines: Number of pipelines.
+        episodes: The stragglers.
+        seed: Seed of all noise.
         now_s: Virtual time, in s.
         iteration: The number of the next iteration.
         energy_j: Energy of all iterations so far, in J.
@@ -127,7 +127,7 @@ class Cluster:
         return self._random.uniform(-half_width, half_width, count)
 
     def slowdowns(self) -> list[float]:
-        """Returns how many times as slow each pipeline is in the next iteration."""
+        """Returns the factor by which each pipeline is slower in the next iteration."""
         found = [1.0] * self.pipelines
         for slowdown, first, last, pipeline in self.episodes:
             if first <= self.iteration < last and pipeline < self.pipelines:

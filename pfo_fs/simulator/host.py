@@ -16,7 +16,7 @@ from pfo_fs.store import JobFolder
 
 _TOKEN = "simulated"  # noqa: S105  not a secret: the simulation has no sockets
 _CLOCKS = 1_000_000
-"""Connections of clock processes are numbered from here on, those of training by rank."""
+"""Number of the first connection of a clock process; connections of training are numbered by rank."""
 
 
 class SimulatedHost:
@@ -25,10 +25,10 @@ class SimulatedHost:
     Args:
         root: The shared directory.
         scheduler: The policy that a daemon schedules with; part of the job's id.
-        seed: Of the helper's jitter.
+        seed: Seed of the helper's jitter.
 
     Attributes:
-        received: Messages to training that it has not read yet.
+        received: Messages to training that training has not read yet.
     """
 
     def __init__(self, root: str, scheduler: str, seed: int) -> None:
@@ -43,13 +43,13 @@ class SimulatedHost:
         return self._operations.folder
 
     def create_job(self, job: dict[str, Any], attempt: str) -> None:
-        """Rank 0 creates the job, which a daemon schedules."""
+        """Lets rank 0 create the job, which a daemon schedules."""
         self._deliver(0, m.Hello(rank=0, role="training", token=_TOKEN), 0.0)
         self._deliver(0, m.CreateJob(job=job, attempt=attempt), 0.0)
         self._deliver(0, m.ChooseCoordination(mode="daemon"), 0.0)
 
     def join(self, infos: Sequence[RankInfo], attempt: str, gpu_name: str) -> None:
-        """All ranks and their clock processes connect, and the ranks register."""
+        """Connects all ranks and their clock processes, and registers the ranks."""
         for info in infos:
             rank = info.rank
             if rank:
@@ -60,15 +60,15 @@ class SimulatedHost:
             self._deliver(rank, join, 0.0)
 
     def training_says(self, rank: int, message: m.ToHelper, now_s: float) -> None:
-        """A training process sends a message."""
+        """Sends a message from a training process."""
         self._deliver(rank, message, now_s)
 
     def clocks_say(self, rank: int, message: m.ToHelper, now_s: float) -> None:
-        """A clock process sends a message."""
+        """Sends a message from a clock process."""
         self._deliver(_CLOCKS + rank, message, now_s)
 
     def look(self, now_s: float) -> list[m.NewSchedule]:
-        """Lets time pass; returns the schedules that training has received since the last call."""
+        """Lets the helper handle passed time; returns the schedules that training received since the last call."""
         self._do(self._state.handle(e.TimePassed(), now_s), now_s)
         new = [message for message in self.received if isinstance(message, m.NewSchedule)]
         self.received.clear()
@@ -87,5 +87,5 @@ class SimulatedHost:
                 except PfoError as error:
                     done = e.OperationDone(action.operation, error=error)
                 waiting.extend(self._state.handle(done, now_s))
-            elif isinstance(action, e.Send) and action.client == 0:  # every rank of the host is sent the same
+            elif isinstance(action, e.Send) and action.client == 0:  # all ranks of the host get the same messages
                 self.received.append(action.message)

@@ -1,4 +1,4 @@
-"""What one pipeline's instructions take at each clock and in which order they run, as arrays for whole iterations."""
+"""Times, powers and order of one pipeline's instructions at each clock, as arrays for whole iterations."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pfo_fs.simulator.truth import Truth
 
 
 class KernelTables:
-    """Times, powers and dependencies of a pipeline's instructions; nothing in it changes.
+    """Times, powers and dependencies of a pipeline's instructions; all constant.
 
     Nodes are numbered as in `pipeline.instructions`, clocks as in `truth.clocks_mhz` (0 is the highest).
 
     Args:
-        pipeline: What each pipeline runs.
+        pipeline: The instructions that each pipeline runs.
         truth: Time and energy of each instruction at each clock.
-        delay_s: Communication between two stages, in s.
+        delay_s: Communication time between two stages, in s.
 
     Attributes:
-        num_ranks: Ranks of one pipeline.
+        num_ranks: Number of ranks of one pipeline.
     """
 
     def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
@@ -73,7 +73,7 @@ class KernelTables:
 
         Args:
             clocks: From `clocks_of`.
-            switch_s: How long a GPU continues at the old clock after another one was set, in s.
+            switch_s: Time that a GPU continues at the old clock after another one was set, in s.
         """
         import numpy as np
 

@@ -12,18 +12,19 @@ from pfo_fs.models import RankInfo
 from pfo_fs.simulator.cluster import Cluster, Played
 
 _TICK_JITTER_S = 0.001
-"""How exactly the time of a tick of the energy counter is known."""
+"""Largest error of the time of a tick of the energy counter."""
 
 
 class PlayedStep(NamedTuple):
     """One iteration as the ranks run it.
 
     Attributes:
-        step: Its number.
-        number: Of the schedule in force.
-        measured_number: Of the schedule that its measurement counts for; negative if it is not to be measured.
-        begin_s: The virtual time of its begin.
-        played: What the cluster computed.
+        step: The iteration's number.
+        number: The number of the schedule in force.
+        measured_number: The number of the schedule that the measurement counts for; negative if the iteration is not to
+            be measured.
+        begin_s: The virtual time of the iteration's begin.
+        played: The iteration as the cluster computed it.
     """
 
     step: int
@@ -36,12 +37,13 @@ class PlayedStep(NamedTuple):
 class SimulatedMeters:
     """The meters of all ranks.
 
-    A step's marks are given to the meters one iteration later, when the energy counters have ticked beyond its end.
+    A step's marks (times of its instructions) are given to the meters one iteration later, when the energy counters
+    have ticked beyond its end.
 
     Args:
         cluster: The cluster that computes the iterations; its noise jitters the ticks.
         infos: The ranks.
-        profile_steps: Steps that make one result.
+        profile_steps: Number of steps of one result.
     """
 
     def __init__(self, cluster: Cluster, infos: Sequence[RankInfo], profile_steps: int) -> None:
@@ -86,7 +88,7 @@ class SimulatedMeters:
         return slice(firsts[info.pp_rank], firsts[info.pp_rank + 1])
 
     def _tick(self, info: RankInfo, meter: StepMeter, new: PlayedStep) -> None:
-        """Adds the ticks of a rank's energy counter in an iteration to its energy curve."""
+        """Adds the ticks of a rank's energy counter in an iteration to the meter's energy curve."""
         import numpy as np
 
         rows, pipeline, tick_s = self._rows(info), info.dp_rank, self._cluster.nuisances.tick_s
@@ -137,7 +139,7 @@ class SimulatedMeters:
 
 
 class _Names:
-    """The name table of the page."""
+    """The names of instructions by number, like the table of names in the shared page."""
 
     def __init__(self) -> None:
         self._names: list[str] = []

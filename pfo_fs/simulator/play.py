@@ -1,7 +1,7 @@
 """Plays a whole job in virtual time: the real store, coordinator, scheduler, planner and meter on a simulated cluster.
 
-Only training, the processes around it and the passing of time are simulated. The records in the directory are those of
-a real job, so `pfo-fs status`, `report` and `trace` work on it.
+Only training, its processes and time are simulated. The records in the directory are those of a real job, so
+`pfo-fs status`, `report` and `trace` work on it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pfo_fs.simulator.ranks import RankSchedules, SimulatedRanks
 from pfo_fs.store import JobFolder, SharedDirectory
 
 _LOOKS_S = (0.3, 1.3, -0.3)
-"""When the daemon looks, in s after the begin of an iteration, or before its end if negative."""
+"""When the daemon polls the directory, in s after the begin of an iteration, or before its end if negative."""
 _LEAD_S = 1.5
 
 
 class Iteration(NamedTuple):
-    """One iteration, for people and programs.
+    """One iteration.
 
     Attributes:
-        step: Its number.
-        number: The schedule in force.
-        time_s: Its duration.
-        energy_j: Of all GPUs.
+        step: The iteration's number.
+        number: The number of the schedule in force.
+        time_s: The iteration's duration.
+        energy_j: Energy of all GPUs.
         spans_s: For each pipeline, the time to the end of its last instruction.
         status_text: The scheduler's status.
     """
@@ -49,17 +49,17 @@ class Play:
     """One job.
 
     Args:
-        cluster: The cluster that it runs on.
+        cluster: The cluster that the job runs on.
         root: The shared directory.
-        settings: Of the daemon that schedules it.
-        metadata: Of the job.
+        settings: Settings of the daemon that schedules the job.
+        metadata: The job's metadata.
         mute_ranks: Ranks whose results never reach the directory.
         without_rights: Ranks whose clocks cannot be set.
-        offers_clocks: False if the clocks of all ranks cannot be set.
+        offers_clocks: False if no rank's clocks can be set.
         daemon_runs: Whether a daemon schedules the job.
 
     Attributes:
-        first_plan: Number of the first schedule that is a plan rather than a measuring window; None before that.
+        first_plan: Number of the first schedule that is a plan, not a measuring window; None before that.
         coordinator: The daemon's coordinator of this job.
     """
 
@@ -90,7 +90,7 @@ class Play:
         return self._ranks.host.folder
 
     def restart_daemon(self) -> None:
-        """Ends the daemon and starts another one, which has only the records in the directory."""
+        """Ends the daemon and starts another one, which knows only the records in the directory."""
         fresh = SharedDirectory(self.folder.files, "simulator").job(self.folder.job_id)
         self.coordinator = Coordinator(
             fresh, self.settings, kind="daemon", generation=1, lead_s=_LEAD_S, monotonic=lambda: self._virtual_s
@@ -143,7 +143,7 @@ class Play:
         return self.coordinator.message or (scheduler.request().message if scheduler else "")
 
     def _look(self) -> None:
-        """Lets the daemon look into the directory, and then the ranks receive its new schedules."""
+        """Lets the daemon poll the directory, and then the ranks receive its new schedules."""
         if self.daemon_runs:
             self.coordinator.poll()
         for number in self._ranks.receive(self._virtual_s):
@@ -152,7 +152,7 @@ class Play:
                 self.first_plan = number
 
     def _measure(self, new: PlayedStep) -> None:
-        """Lets the meters measure, and sends their results, except those of ranks that are mute."""
+        """Lets the meters measure, and sends their results, except those of mute ranks."""
         for rank, report in self._meters.measure(new, self._ranks.schedule):
             if rank not in self.mute_ranks:
                 self._ranks.host.clocks_say(rank, report, self._virtual_s)

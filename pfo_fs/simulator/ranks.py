@@ -24,12 +24,12 @@ class SimulatedRanks:
     Args:
         cluster: The cluster that the job runs on.
         root: The shared directory.
-        settings: Of the daemon that schedules the job.
-        metadata: Of the job.
-        may_set_clocks: Says of a rank whether its clocks can be set.
+        settings: Settings of the daemon that schedules the job.
+        metadata: The job's metadata.
+        may_set_clocks: Returns whether a rank's clocks can be set.
 
     Attributes:
-        infos: What each rank registers with.
+        infos: The place and clocks of each rank, as registered.
         host: The host's helper.
         schedule: The schedule in force; its number is -1 if there is none.
     """
@@ -91,7 +91,7 @@ class SimulatedRanks:
         return self._switcher.measured_number
 
     def receive(self, now_s: float) -> list[int]:
-        """Takes the schedules that the helper has sent; returns the numbers of those that are new."""
+        """Keeps the schedules that the helper has sent; returns the numbers of the new ones."""
         new_numbers = []
         for new in self.host.look(now_s):
             if new.number > self._switcher.newest:
@@ -125,7 +125,7 @@ class SimulatedRanks:
         return found
 
     def report(self, step: int, played: Played, now_s: float) -> None:
-        """Reports progress and pace of the iteration that has ended at `now_s`; after the first, the order too."""
+        """Reports progress and pace of the iteration that ended at `now_s`; after step 0, also the order."""
         if step == 0:
             for rank, order in enumerate(self._cluster.pipeline.orders):
                 several = len({instruction.stage for instruction in order}) > 1

@@ -1,4 +1,4 @@
-"""The result of a simulated job: what the closed loop did, and the true time and energy of its plan, without noise."""
+"""The result of a simulated job: when plans were in force, and the true time and energy of its plan, without noise."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class EpisodeSummary:
 
     Attributes:
         slowdown, first, last, pipeline: The episode, as given.
-        followed_after: Iterations from its begin until the others ran the plan for it; None if never.
-        back_after: Iterations from its end until they were back; None if not within the run.
-        saved: Energy saved over the episode against the plan in force before it.
+        followed_after: Number of iterations from its begin until the others ran the plan for it; None if never.
+        back_after: Number of iterations from its end until they ran another plan; None if not within the run.
+        saved: Share of energy saved over the episode, against the plan in force before.
     """
 
     slowdown: float
@@ -36,15 +36,15 @@ class Summary:
     """A simulated job.
 
     Attributes:
-        iterations: Played.
+        iterations: Number of iterations.
         deployed_at: First iteration under a plan; None if no plan was applied.
         settled_at: First iteration under the plan that was in force longest.
-        schedules: Their count.
-        full_time_s, full_energy_j: An iteration at the highest clocks, without noise.
-        plan_time_s, plan_energy_j: Under that plan, without noise.
+        schedules: Number of schedules.
+        full_time_s, full_energy_j: Time and energy of an iteration at the highest clocks, without noise.
+        plan_time_s, plan_energy_j: Time and energy of an iteration under that plan, without noise.
         overhead_s, overhead_j: Total time and energy of profiling beyond those of the highest clocks.
-        energy_j: Of the whole run, noise included.
-        episodes: Stragglers.
+        energy_j: Energy of the whole run, noise included.
+        episodes: How plans followed the stragglers.
         status_text: The scheduler's last status.
     """
 
@@ -64,16 +64,16 @@ class Summary:
 
     @property
     def energy_saved(self) -> float:
-        """Of an iteration under the plan, relative."""
+        """Energy that the plan saves in an iteration, relative."""
         return 1 - self.plan_energy_j / self.full_energy_j
 
     @property
     def slowdown(self) -> float:
-        """Of an iteration under the plan, relative: 0.01 is 1 % longer."""
+        """Additional time of an iteration under the plan, relative: 0.01 is 1 % longer."""
         return self.plan_time_s / self.full_time_s - 1
 
     def as_json(self) -> dict[str, Any]:
-        """All figures, for programs."""
+        """All figures, by name."""
         return {**asdict(self), "energy_saved": self.energy_saved, "slowdown": self.slowdown}
 
 
@@ -81,8 +81,8 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     """Returns the result of a run.
 
     Args:
-        play: After the run.
-        played: All its iterations.
+        play: The job after the run.
+        played: All iterations of the run.
     """
     quiet = _quiet(play.cluster)
     idle: list[dict[int, Any]] = [{} for _ in range(quiet.pipelines)]
@@ -127,7 +127,7 @@ def _numbers(play: Play) -> Iterator[tuple[int, PlanInputs]]:
 
 
 def _settled(play: Play, played: Sequence[Iteration], plans: dict[int, PlanInputs]) -> int | None:
-    """The plan for no straggler that was in force longest; of several, the last."""
+    """The plan without stragglers that was in force longest; of several, the last."""
     counts: dict[int, int] = {}
     for iteration in played:
         number = iteration.number

@@ -32,7 +32,7 @@ class ModelTruth:
     Attributes:
         model: The kind of GPU.
         num_stages: Stages of the pipeline; the last one takes longer.
-        slowest_mhz: Clocks below are not on offer: the models are fitted to 855 MHz and above.
+        slowest_mhz: Lower clocks are not on offer; the models are fitted to 855 MHz and above.
     """
 
     model: GpuModel
@@ -60,7 +60,7 @@ class ProfileTruth:
     """The truth of a measured profile: its means are taken as exact.
 
     Args:
-        profile: Every instruction at every clock.
+        profile: Measurements of every instruction at every clock.
         blocking_power_w: The power of a waiting GPU, in W.
 
     Raises:
@@ -80,7 +80,7 @@ class ProfileTruth:
         """Time and energy of an instruction at a clock.
 
         Raises:
-            ConfigError: The profile does not have it.
+            ConfigError: The profile does not have the instruction at this clock.
         """
         try:
             return self._tables[stage, instruction][mhz]

@@ -115,7 +115,7 @@ def test_any_dag_can_be_given_as_data() -> None:
 @pytest.mark.parametrize(
     ("orders", "dependencies", "message"),
     [
-        ([[(0, "f", 0), (0, "f", 0)]], [], "is there 2 times"),
+        ([[(0, "f", 0), (0, "f", 0)]], [], "is listed 2 times"),
         ([[(0, "f", 0)], []], [], "at least one instruction"),
         ([[(0, "f", 0)]], [((0, "f", 0), (1, "f", 0), 0.0)], "which no rank runs"),
         ([[(0, "f", 0), (0, "g", 0)]], [((0, "g", 0), (0, "f", 0), 0.0)], "go in a circle"),

@@ -54,7 +54,7 @@ def test_spaces_blank_lines_and_capitals_do_not_matter(tmp_path: Path) -> None:
         ("0,forward,1.41,0.1,20\n", "row 2, column frequency"),
         (
             "0,forward,1410,0.1,20\n0,forward,1410,100,20\n",
-            "row 3, column time: forward of stage 0 at 1410 MHz is there twice",
+            "row 3, column time: forward of stage 0 at 1410 MHz has several rows",
         ),
         ("-1,forward,1410,0.1,20\n", "row 2, column stage"),
         ("0.5,forward,1410,0.1,20\n", "row 2, column stage"),
@@ -136,7 +136,7 @@ def test_an_unknown_gpu_has_no_blocking_power() -> None:
 def test_a_profile_of_noise_says_so() -> None:
     noise = [Measurement(1400 - 15 * n, 0.1 + 0.01 * n, 20.0 + n) for n in range(10)]
     problem = Problem(make_pipeline("gpipe", 1, 1), Profile({(0, "forward"): noise, (0, "backward"): noise}), 50.0)
-    assert any("forward of stage 0 only 1 survive" in warning for warning in problem.warnings)
+    assert any("forward of stage 0 only 1 are useful" in warning for warning in problem.warnings)
 
 
 @pytest.mark.parametrize(("energy_j", "said"), [(20_000.0, "joules and seconds"), (4.0, "less than a GPU that waits")])

@@ -60,7 +60,7 @@ def test_a_rank_that_is_not_a_whole_number_is_named() -> None:
 
 
 def test_a_column_that_is_there_twice_is_named() -> None:
-    with pytest.raises(PlanError, match="column time is there twice"):
+    with pytest.raises(PlanError, match="column time appears twice"):
         parse_table("stage,instruction,frequency,time,energy,time\n", "p.csv")
 
 

@@ -144,7 +144,7 @@ def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(
 ) -> None:
     """One waits for the other's measurement, which waits for the first one's gradients."""
     for rank, result in enumerate(job[1]):
-        assert result["out_of_step"]["state"].startswith("Off(reason='ranks cannot be asked")
+        assert result["out_of_step"]["state"].startswith("Off(reason='the ranks cannot communicate")
         assert len(result["out_of_step"]["warnings"]) == 1
         assert limits_set(job[0] / "sim", f"out_of_step{rank}")[-1] == 500
 
@@ -153,7 +153,7 @@ def test_a_rank_that_dies_leaves_the_others_training(tmp_path: Path, wait_for: W
     folder = tmp_path / "two"
     folder.mkdir()
     (survivor,) = run_ranks(folder, 2, {"death": {"dies_at": 7}})
-    assert survivor["death"]["state"].startswith("Off(reason='ranks cannot be asked")
+    assert survivor["death"]["state"].startswith("Off(reason='the ranks cannot communicate")
     assert len(survivor["death"]["warnings"]) == 1
     for rank in range(2):
         wait_for(lambda rank=rank: limits_set(folder / "sim", f"death{rank}")[-1] == 500)
@@ -163,5 +163,5 @@ def test_a_process_group_that_is_destroyed_too_soon_leaves_training_going_on(tmp
     folder = tmp_path / "two"
     folder.mkdir()
     for rank, result in enumerate(run_ranks(folder, 2, {"gone": {"destroys_at": 3}})):
-        assert result["gone"]["state"].startswith("Off(reason='ranks cannot be asked")
+        assert result["gone"]["state"].startswith("Off(reason='the ranks cannot communicate")
         assert limits_set(folder / "sim", f"gone{rank}")[-1] == 500

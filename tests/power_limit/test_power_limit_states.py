@@ -156,7 +156,7 @@ def test_without_warm_up_a_limit_is_measured_at_once(monkeypatch: pytest.MonkeyP
     [
         ({"wait_steps": -1}, "wait_steps is -1"),
         ({"warmup_steps": -1}, "warmup_steps"),
-        ({"profile_steps": 0}, "profile_steps is 0; it is at least 1"),
+        ({"profile_steps": 0}, "profile_steps is 0; give at least 1"),
         ({"pl_step": 0}, "pl_step"),
         ({"search": "binary"}, "'full' or 'coarse-to-fine'"),
         ({"reprofile_drift": 0.0}, "reprofile_drift"),

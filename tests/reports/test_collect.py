@@ -62,7 +62,7 @@ def test_a_profile_elsewhere_is_not_read(played: JobFolder) -> None:
 def test_a_folder_without_job_json_is_no_job(tmp_path: Path) -> None:
     shared = SharedDirectory(Files(tmp_path))
     shared.make_folders()
-    with pytest.raises(RecordError, match=r"job\.json is not there"):
+    with pytest.raises(RecordError, match=r"job\.json is missing"):
         collect_job(shared.job("nobody"))
 
 

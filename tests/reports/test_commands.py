@@ -54,7 +54,7 @@ def test_a_job_that_is_not_there_is_exit_code_1(played_once: Path, tmp_path: Pat
 def test_a_schedule_without_results_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:
     done = pfo_fs("trace", "latest", "-d", played_once, "-o", tmp_path / "trace.json", "--number", "99")
     assert done.returncode == 1
-    assert "there are those of" in done.stderr
+    assert "it has results of" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -110,7 +110,7 @@ def test_another_schedule_can_be_asked_for(data: JobData, tmp_path: Path) -> Non
 
 
 def test_a_schedule_without_results_is_refused_with_those_that_have_some(data: JobData) -> None:
-    with pytest.raises(ConfigError, match="no results of schedule 99; there are those of 0, 1,"):
+    with pytest.raises(ConfigError, match="no results of schedule 99; it has results of 0, 1,"):
         window_to_trace(data, 99)
 
 

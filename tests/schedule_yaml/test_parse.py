@@ -223,7 +223,7 @@ def test_problems_survive_pickling() -> None:
         ("all: {1: 2\nranks: 3\n", 2, "is not YAML"),
         ("all: 1\n  ranks: 3\n", 2, "is not YAML: mapping values are not allowed here"),
         ("stages:\n  0: 1\n\t1: 2\n", 3, "indent with spaces, not tabs"),
-        ('all: 1\nranks: "\\UFFFFFFFF"\n', 2, "does not stand for a character"),
+        ('all: 1\nranks: "\\UFFFFFFFF"\n', 2, "is not the code of a character"),
         ('all: 1\nranks: "x\\udfff"\n', 2, "half of a character"),
         ("all: 1\nranks: \x07\n", 2, "a character that YAML does not allow (#x0007)"),
         (b"all: 1\nranks: \xff\xfe\n", 2, "byte 0xff is not UTF-8"),
@@ -252,7 +252,7 @@ def test_the_billion_laughs_are_not_heard() -> None:
     laughs = "a: &a [lol, lol]\n" + "".join(
         f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
     )
-    assert only_problem(laughs) == (1, "anchors (&a) are not used here; a range of stages such as `0-3` is")
+    assert only_problem(laughs) == (1, "anchors (&a) are not used here; use a range of stages such as `0-3`")
 
 
 SIZE = 256 * 1024

@@ -213,4 +213,4 @@ def test_a_result_with_a_time_that_cannot_be_does_not_reach_the_policy(
     scheduler.request()
     scheduler.observe([result_of(0), result_of(1).model_copy(update={"iter_time": [seconds]})])  # not validated
     assert scheduler.heard == [[0]]
-    assert "result of rank 1 is left out: it holds values that cannot be" in caplog.text
+    assert "result of rank 1 is left out: it holds impossible values" in caplog.text
