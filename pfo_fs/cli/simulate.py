@@ -106,7 +106,8 @@ def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None)
     if profile is None:
         return ModelTruth(gpu_model(gpu), stages), stages
     measured = read_profile(profile)
-    return ProfileTruth(measured, p2p_power or blocking_power_w(gpu)), measured.num_stages
+    power_w = p2p_power if p2p_power is not None else blocking_power_w(gpu)
+    return ProfileTruth(measured, power_w), measured.num_stages
 
 
 def _episode(text: str, pipelines: int) -> Any:

@@ -25,9 +25,11 @@ _HOME = {
 __all__ = ["ClockProcess", "Gpu", "SimulatedGpu", "SimulatedKernels", "find_gpu_spec", "open_gpu"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        from importlib import import_module
+if not TYPE_CHECKING:  # so that mypy knows the names above only
 
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'pfo_fs.device' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            from importlib import import_module
+
+            return getattr(import_module(_HOME[name]), name)
+        raise AttributeError(f"module 'pfo_fs.device' has no attribute {name!r}")

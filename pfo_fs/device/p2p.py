@@ -70,7 +70,7 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from pfo_fs.device import ClockProcess, find_gpu_spec, open_gpu, page
+    from pfo_fs.device import ClockProcess, find_gpu_spec, open_gpu, shared_page
 
     cuda = torch.cuda.is_available()
     rank = int(os.environ["RANK"])
@@ -97,7 +97,7 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
             continue
         if mhz and clocks.message:
             problem = clocks.message
-        clocks.words[page.TARGET] = 0 if problem else mhz
+        clocks.words[shared_page.TARGET] = 0 if problem else mhz
         clocks.ring_doorbell()
         dist.barrier()
         work = dist.irecv(tensor, src=0)
@@ -106,7 +106,7 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
         time.sleep(given["seconds"] - 0.2)
         t1, e1 = time.monotonic(), gpu.energy_j()
         work.wait()
-        if clocks.words[page.CLOCK_MHZ] not in (0, mhz):
+        if clocks.words[shared_page.CLOCK_MHZ] not in (0, mhz):
             problem = f"{mhz} MHz is not among the clocks of the GPU"
         if e1 <= e0:
             problem = f"{clocks.gpu_name}: its energy counter does not move"

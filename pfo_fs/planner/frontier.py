@@ -205,6 +205,8 @@ def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[floa
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot be read as a frontier: {error}") from error
+    if len(lines) == 1 and json.dumps(_header(problem)).startswith(lines[0]):
+        return {}  # an earlier run was killed while it wrote the header
     plans: dict[float, Plan] = {}
     for number, line in enumerate(lines):
         if not line.endswith("\n") and number:
@@ -251,7 +253,7 @@ class _Appender:
             content = self._file.read()
             self._file.truncate(content.rfind(b"\n") + 1)
             self._file.seek(0, os.SEEK_END)
-            if not content:
+            if self._file.tell() == 0:
                 self._write(_header(self._problem))
         return self
 

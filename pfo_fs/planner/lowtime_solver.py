@@ -56,8 +56,8 @@ def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterato
             raise PlannerError(f"lowtime cannot fit its cost model to {problem.profile.source}: {error}") from error
         for result in PhillipsDessouky(graph).run():
             frequencies = tuple(operation.assigned_knob for operation in operations)
-            plan = Plan(problem, frequencies, "lowtime", result.real_time, seconds=time.perf_counter() - began)
-            yield result.real_time + problem.overhead_s, plan
+            time_s = result.real_time + problem.overhead_s
+            yield time_s, Plan(problem, frequencies, "lowtime", time_s, seconds=time.perf_counter() - began)
 
 
 def lowtime_plan(problem: Problem, deadline_s: float, unit_time_s: float = UNIT_TIME_S) -> Plan:

@@ -24,6 +24,8 @@ _CLOSE = 1e-9
 _MANY = 20
 _MIXED = 1e-4
 """From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
+_BISECTIONS, _SHORT_ENOUGH = 8, 0.005
+"""For a limit on energy or power, the search ends this close to the shortest iteration that the relaxation allows."""
 _CHANGE_SHARE, _CHANGE_ENERGY = 0.1, (1e-6, 1e-4)
 """A plan may take more energy to save clock changes: a tenth of its gap to the bound, but at least and at most these
 shares of its energy."""
@@ -284,6 +286,7 @@ class Planner:
             return best.replace(deadline_s=best.iteration_time_s)
         best, aside_j = longest, 0.0
         waiting_w = self.problem.waiting_power_w
+        at_least_s: float | None = None  # no plan within the limit is shorter than the relaxation
         for _ in range(10):
             length_s = self.fastest_s
             for _ in range(50):
@@ -294,9 +297,20 @@ class Planner:
                 length_s = min(length_s + step_s, longest.iteration_time_s)
                 if step_s <= 1e-6 * length_s:
                     break
+            at_least_s = length_s if at_least_s is None else at_least_s
             found = self._own_pace(length_s)
             if excess_j(found) <= 0:
                 best = min(best, found, key=lambda plan: plan.iteration_time_s)
                 break
             aside_j += max(aside_j, 1.1 * excess_j(found))
+        # What was taken off the limit may have been too much.
+        for _ in range(_BISECTIONS):
+            if at_least_s is None or best.iteration_time_s <= at_least_s * (1 + _SHORT_ENOUGH):
+                break
+            length_s = (at_least_s + best.iteration_time_s) / 2
+            within = [plan for plan in (self._own_pace(length_s), self._within(length_s)) if excess_j(plan) <= 0]
+            if within:
+                best = min(best, *within, key=lambda plan: plan.iteration_time_s)
+            else:
+                at_least_s = length_s
         return best

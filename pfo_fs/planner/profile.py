@@ -97,7 +97,7 @@ class Profile:
             have = {name: self.measurements[stage, name] for name in self.instructions(stage)}
             for name in names:
                 kinds[stage, name] = have[name] if name in have else self._derive(stage, name, have)
-            if "recomputation" in names and "forward_backward" not in have:
+            if "recomputation" in names and not {"forward_backward", "recomputation"} & have.keys():
                 kinds[stage, "backward"] = self._derive(stage, "backward_only", have)
         return Profile(kinds, self.source)
 

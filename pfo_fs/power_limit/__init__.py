@@ -55,9 +55,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        from importlib import import_module
+if not TYPE_CHECKING:  # so that mypy knows the names above only
 
-        return getattr(import_module(f"pfo_fs.power_limit.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'pfo_fs.power_limit' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            from importlib import import_module
+
+            return getattr(import_module(f"pfo_fs.power_limit.{_HOME[name]}"), name)
+        raise AttributeError(f"module 'pfo_fs.power_limit' has no attribute {name!r}")

@@ -21,9 +21,11 @@ _HOME = {
 __all__ = ["JobData", "Window", "collect_job", "render_page", "window_to_trace", "write_trace"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        from importlib import import_module
+if not TYPE_CHECKING:  # so that mypy knows the names above only
 
-        return getattr(import_module(f"pfo_fs.reports.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'pfo_fs.reports' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            from importlib import import_module
+
+            return getattr(import_module(f"pfo_fs.reports.{_HOME[name]}"), name)
+        raise AttributeError(f"module 'pfo_fs.reports' has no attribute {name!r}")

@@ -142,8 +142,8 @@ class StageAdapter(FrequencyScheduler):
             if getattr(after, field) != getattr(before, field)
         }
         if changes.get("slow_pipelines"):
-            last = max(slowest.values(), key=lambda one: one.step)
-            changes["slow_pipelines"] = {last.pipeline: max(after.slow_pipelines.values())}
+            pipeline = max(slowest.values(), key=lambda one: one.step).pipeline if slowest else 0
+            changes["slow_pipelines"] = {pipeline: max(after.slow_pipelines.values())}
         return self.plan_inputs.model_copy(update=changes)
 
     def _share_orders(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from running import modules_loaded_by
 
-from pfo_fs.device import ClockProcess, SimulatedKernels, page
+from pfo_fs.device import ClockProcess, SimulatedKernels, shared_page
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.physics import A100
 from pfo_fs.device.shared_page import SharedPage
@@ -63,8 +63,8 @@ def last_time_ns(sim_dir: Path) -> int:
 
 
 def ask(clocks: ClockProcess, mhz: int) -> None:
-    clocks.words[page.TARGET] = mhz
-    if clocks.words[page.SLEEPING]:
+    clocks.words[shared_page.TARGET] = mhz
+    if clocks.words[shared_page.SLEEPING]:
         clocks.ring_doorbell()
 
 
@@ -98,7 +98,7 @@ def test_clocks_are_set_in_order_and_reset_at_the_close(start: Start, sim_dir: P
         ask(clocks, mhz)
         wanted.append(("lock", mhz) if mhz else ("reset", 0))
         wait_for(lambda: actions(sim_dir) == wanted, what=f"{wanted}")
-    assert clocks.words[page.CLOCK_MHZ] == 210
+    assert clocks.words[shared_page.CLOCK_MHZ] == 210
     clocks.close()
     assert actions(sim_dir) == [*wanted, ("reset", 0)]
     assert not clocks.alive()
@@ -113,7 +113,7 @@ def test_calls_after_the_close_and_without_a_gpu_do_nothing(start: Start) -> Non
         tracker.set_schedule([("forward", 900)])
         clocks.close()
         for step in range(3):
-            clocks.words[page.SLEEPING] = 1
+            clocks.words[shared_page.SLEEPING] = 1
             tracker.step_begin(step, 0)
             tracker.begin("forward")
             tracker.end("forward")
@@ -126,7 +126,7 @@ def test_a_sleeping_clock_process_is_woken_by_the_doorbell(start: Start, sim_dir
     assert clocks.message == ""
     lags_ms = []
     for i in range(30):
-        wait_for(lambda: clocks.words[page.SLEEPING], what="sleep")
+        wait_for(lambda: clocks.words[shared_page.SLEEPING], what="sleep")
         asked_ns = time.monotonic_ns()
         ask(clocks, 900 + 15 * (i % 2))
         count = i + 2
@@ -196,13 +196,13 @@ def test_without_permission_there_is_a_reason_and_no_attempt(
 
 TRAINER = textwrap.dedent("""
     import os, signal, sys, time
-    from pfo_fs.device import ClockProcess, page
+    from pfo_fs.device import ClockProcess, shared_page
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in the background ignores it
     clocks = ClockProcess("simulated:a")
     assert clocks.message == ""
-    clocks.words[page.TARGET] = 900
+    clocks.words[shared_page.TARGET] = 900
     clocks.ring_doorbell()
-    while clocks.words[page.CLOCK_MHZ] != 900:
+    while clocks.words[shared_page.CLOCK_MHZ] != 900:
         time.sleep(0.001)
     child = 0
     if sys.argv[1] == "forked":
@@ -462,7 +462,7 @@ def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitF
         tracker.begin("forward")
         tracker.end("forward")
         tracker.step_end()
-    wait_for(lambda: clocks.words[page.MEASURED_NUMBER] == -1, what="the measurement")
+    wait_for(lambda: clocks.words[shared_page.MEASURED_NUMBER] == -1, what="the measurement")
     with helper:
         assert helper.wait(messages.MeasurementReport).number == -1
 
@@ -506,7 +506,7 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
             min_dwell_ms=0,
             why_clocks_stay="",  # type: ignore[arg-type]
         )
-        shared.words[page.TARGET] = 900
+        shared.words[shared_page.TARGET] = 900
         for _ in range(3):
             assert loop._serve_once()
         ours.close()

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfo_fs.ipc import messages, transport
@@ -18,6 +18,7 @@ plain_values = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(max_size=10), plain_values, max_size=5))
 def test_a_dictionary_arrives_as_it_was_sent(message: dict[str, Any]) -> None:
     assert transport.decode(transport.encode(message), dict) == message

@@ -48,7 +48,7 @@ def test_a_frontier_of_so_many_points_is_refused(problem: Problem, points: int) 
         even_deadlines(Planner(problem), points)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(problems())
 def test_a_frontier_survives_the_way_to_its_file_and_back(
     tmp_path_factory: pytest.TempPathFactory, problem: Problem
@@ -152,3 +152,12 @@ def test_a_stored_frontier_answers_for_deadlines_and_stragglers(problem: Problem
         stored.at(deadline=0.9 * fastest_s)
     with pytest.raises(ConfigError):
         stored.at()
+
+
+def test_a_frontier_file_that_was_killed_in_its_first_line_starts_afresh(problem: Problem, tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    deadlines = even_deadlines(Planner(problem), 4)
+    list(solve_frontier(problem, deadlines, path))
+    path.write_bytes(path.read_bytes()[:25])
+    assert len(list(solve_frontier(problem, deadlines, path))) == 4
+    assert len(load_frontier(path, problem).plans) == 4

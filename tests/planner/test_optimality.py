@@ -22,7 +22,7 @@ def deadline_of(planner: Planner, share: float) -> float:
     return planner.fastest_s + share * (planner.slowest_s - planner.fastest_s)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(small_problems(), shares)
 def test_a_small_pipeline_gets_the_best_plan_there_is(problem: Problem, share: float) -> None:
     planner = Planner(problem)
@@ -46,7 +46,7 @@ def test_a_small_pipeline_gets_the_best_plan_beside_a_straggler(problem: Problem
     assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * (1 + 1.1e-4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(small_problems(), shares)
 def test_rounding_alone_is_near_the_best_plan_and_never_beyond_the_deadline(problem: Problem, share: float) -> None:
     planner = Planner(problem)
@@ -59,7 +59,7 @@ def test_rounding_alone_is_near_the_best_plan_and_never_beyond_the_deadline(prob
     assert found_j <= best_j * 1.05
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(problems(), shares)
 def test_deadlines_are_kept_to_the_last_bit(problem: Problem, share: float) -> None:
     planner = Planner(problem)
@@ -70,7 +70,7 @@ def test_deadlines_are_kept_to_the_last_bit(problem: Problem, share: float) -> N
         assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(problems(), st.integers(0, 10**9))
 def test_no_plan_at_all_is_below_the_lower_bound_of_its_own_iteration_time(problem: Problem, seed: int) -> None:
     rng = random.Random(seed)

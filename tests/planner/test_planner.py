@@ -267,3 +267,14 @@ def test_lowtimes_own_plans_are_beaten_at_their_own_iteration_time(shared_data: 
         theirs = plan_of_orders(problem, read_plan(file))
         ours = planner.at(straggler=theirs.iteration_time_s)
         assert ours.energy_j <= theirs.energy_j
+
+
+@pytest.mark.parametrize("seed", [1, 7])
+def test_an_energy_budget_near_the_least_costs_little_time(seed: int) -> None:
+    pipeline = make_pipeline("1f1b", 4, 8)
+    planner = Planner(Problem(pipeline, random_profile(random.Random(seed), pipeline, 12), 80.0))
+    most, least = planner.fastest().energy_j, planner.least_energy().energy_j
+    budget_j = least + 0.05 * (most - least)
+    plan = planner.at(energy=budget_j)
+    assert plan.energy_j <= budget_j
+    assert planner.at(deadline=plan.iteration_time_s * 0.97).energy_j > budget_j

@@ -126,7 +126,7 @@ def test_status_and_the_data_of_a_report_cope_with_every_record(data: st.DataObj
     scene.check_outside()
 
 
-@examples(40)
+@examples(15)
 @given(data=st.data())
 def test_a_report_is_a_page_or_an_error_of_ours(data: st.DataObject, scene: Scene) -> None:
     _, folder = scene.show(*draw(data, scene))
