@@ -96,7 +96,7 @@ class Host:
             self.say(rank, m.JoinJob(rank_body={**body, "gpu_name": "NVIDIA A100-SXM4-80GB"}, **job))
         return 0.0
 
-    def look(self) -> float | None:
+    def poll(self) -> float | None:
         """One look for the schedule; returns the seconds until the next one, None once all ranks have theirs."""
         from pfo_fs.helper import events as e
         from pfo_fs.ipc import messages as m
@@ -130,7 +130,7 @@ def run_hosts(hosts: list[Host], job: dict[str, Any]) -> None:
             time.sleep(max(0.0, at - time.monotonic()))
             first = number not in joined
             joined.add(number)
-            pause_s = hosts[number].join(job) if first else hosts[number].look()
+            pause_s = hosts[number].join(job) if first else hosts[number].poll()
             if pause_s is not None:
                 heapq.heappush(due, (time.monotonic() + pause_s, number))
 

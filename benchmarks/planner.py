@@ -96,9 +96,9 @@ def bench_lowtime(profile: Profile, power_w: float, microbatches: int, limit_s: 
     plans: list[Plan] = []
     said: list[float] = []
     began = time.perf_counter()
-    for said_s, plan in lowtime_plans(problem):
+    for computed_s, plan in lowtime_plans(problem):
         plans.append(plan)
-        said.append(said_s)
+        said.append(computed_s)
         if time.perf_counter() - began > limit_s:
             break
     else:

@@ -85,10 +85,10 @@ class Machine:
     def check(self) -> str:
         return ""
 
-    def give_back(self, deadline_s: float | None = None) -> None:
+    def restore(self, deadline_s: float | None = None) -> None:
         pass
 
-    leave = close = settle = give_back
+    leave = close = settle = restore
 
     # Zeus's GPU layer
 

@@ -39,7 +39,7 @@ class FakeGpu:
     def check(self) -> str:
         return self.problem
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         self.given_back += 1
 
     def leave(self) -> None:

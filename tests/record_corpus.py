@@ -106,7 +106,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     )
     folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
     folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[(8, 0, 0.1), (9, 0, 0.1)], throttled="power"))
-    folder.claim_known(bodies.CachedProfileBody(source="earlier", csv=_PROFILE))
+    folder.claim_cached_profile(bodies.CachedProfileBody(source="earlier", csv=_PROFILE))
     folder.profiles.write("gpt-0123", _PROFILE, "{}")
     folder.write_model(
         bodies.ModelBody(

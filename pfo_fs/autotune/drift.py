@@ -61,7 +61,7 @@ def shifts_at_highest_clocks(before: Mapping[Kind, Mapping[int, Point]], samples
     return shifts
 
 
-def take_shifted(before: Mapping[Kind, Mapping[int, Point]], shifts: Mapping[Kind, Shift], samples: Samples) -> None:
+def add_shifted(before: Mapping[Kind, Mapping[int, Point]], shifts: Mapping[Kind, Shift], samples: Samples) -> None:
     """Adds the earlier points, scaled by the shift of their kind, to the samples where nothing was measured since."""
     for kind, curve in before.items():
         for mhz, point in curve.items():

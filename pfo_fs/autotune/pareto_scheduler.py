@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pfo_fs.autotune.corrections import Corrections
-from pfo_fs.autotune.drift import LEAST_DRIFT, has_drifted, restore_missing, shifts_at_highest_clocks, take_shifted
+from pfo_fs.autotune.drift import LEAST_DRIFT, add_shifted, has_drifted, restore_missing, shifts_at_highest_clocks
 from pfo_fs.autotune.earlier_profile import EarlierProfile
 from pfo_fs.autotune.instruction_profiler import check_sweep_args
 from pfo_fs.autotune.iteration_watch import IterationWatch
@@ -136,7 +136,7 @@ class ParetoScheduler(FrequencyScheduler):
         )
         shifts = shifts_at_highest_clocks(before, samples)
         if self._drifts == 1 and any(abs(times - 1) > LEAST_DRIFT for times, _ in shifts.values()):
-            take_shifted(before, shifts, samples)  # the next window checks this
+            add_shifted(before, shifts, samples)  # the next window checks this
         else:
             self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS_AFTER_DRIFT, 0
             yield from self._sweep.lower_clocks(results)

@@ -222,7 +222,7 @@ class Coordinator:
     def _all_ranks_known(self, now: float) -> bool:
         assert self._job is not None
         job = self._job.job_info
-        if self._ranks.look(job):
+        if self._ranks.poll(job):
             self.last_alive = now
         missing = self._ranks.missing(job)
         if missing:
@@ -232,7 +232,7 @@ class Coordinator:
         return not missing
 
     def _look_at_progress(self, now: float) -> None:
-        if self._progress.look(now):
+        if self._progress.poll(now):
             self.last_alive = now
         self._publication.follow(self._progress)
 

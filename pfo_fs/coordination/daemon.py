@@ -103,7 +103,7 @@ class Daemon:
 
     def _turn(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
-        self._leader.look()
+        self._leader.poll()
         leadership = self._leader.leadership
         if leadership is not self._served:
             self._serve(leadership)

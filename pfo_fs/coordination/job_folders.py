@@ -87,7 +87,7 @@ class JobFolders:
         """Notes that a job has ended, to be archived at `archive_at` (monotonic s)."""
         self._over.put((job_id, archive_at))
 
-    def look(self, *, list_now: bool = False) -> Found:
+    def poll(self, *, list_now: bool = False) -> Found:
         """Lists new folders, reads those that are due, archives ended jobs; takes a limited time.
 
         Args:

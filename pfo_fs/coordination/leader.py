@@ -87,7 +87,7 @@ class Leader:
         """When `look` is due again, in monotonic s; minus infinity while this daemon stands by."""
         return self._lease.next_look_at
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Does what is due: claims, writes the heartbeat, or steps down.
 
         Raises:

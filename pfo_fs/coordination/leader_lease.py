@@ -13,7 +13,7 @@ from typing import Literal
 
 from pfo_fs.store import bodies
 
-SILENT_LOCK_HOLDER = 3
+LEASES_WITH_LOCK = 3
 """A silent leader whose lock is still held counts as dead after this many lease times."""
 LONGEST_BEAT_S = 1.0
 
@@ -80,7 +80,7 @@ class LeaderLease:
             return "claim"
         if self.silent_s < self._lease_s:
             return "wait"
-        if has_lock or self.silent_s >= SILENT_LOCK_HOLDER * self._lease_s:
+        if has_lock or self.silent_s >= LEASES_WITH_LOCK * self._lease_s:
             return "claim"
         return "lock"
 

@@ -65,7 +65,7 @@ class ProfileCache:
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
         self._key = f"{safe_name(str(about['model'])) or 'unnamed'}-{digest}"
         self._about = json.dumps(about, indent=1)[:200_000]
-        known = self._folder.read_known()
+        known = self._folder.read_cached_profile()
         self._kept = self._folder.profiles.read_own(self._key)
         if known is None:
             found = self._folder.profiles.read_others(self._key)
@@ -73,7 +73,7 @@ class ProfileCache:
                 log.warning("job %s: the profile of job %s holds no measurements", self._folder.job_id, job_id)
                 del found[job_id]
             best = max(found, key=lambda job_id: (_rows(found[job_id]), job_id), default="")
-            known = self._folder.claim_known(bodies.CachedProfileBody(source=best, csv=found.get(best, "")))
+            known = self._folder.claim_cached_profile(bodies.CachedProfileBody(source=best, csv=found.get(best, "")))
         self._consulted = True  # last: if something above fails, the next call asks again
         return known if known.csv else None
 

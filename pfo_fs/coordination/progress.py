@@ -31,7 +31,7 @@ class Progress:
         self._since = self._first_seen = now
         self._read = -math.inf
 
-    def look(self, now: float) -> bool:
+    def poll(self, now: float) -> bool:
         """Reads the progress, at most once a second; returns whether training has reached another step.
 
         Args:

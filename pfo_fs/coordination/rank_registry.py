@@ -36,7 +36,7 @@ class RankRegistry:
         """All known ranks, ordered by number."""
         return [self.by_rank[rank] for rank in sorted(self.by_rank)]
 
-    def look(self, job: JobInfo) -> bool:
+    def poll(self, job: JobInfo) -> bool:
         """Reads the ranks that have registered since the last call; returns whether there are any.
 
         Raises:

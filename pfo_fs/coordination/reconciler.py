@@ -108,7 +108,7 @@ class Reconciler:
         """
         if self._runner.scheduler is None and not self._runner.failure:
             self._runner.start(self._publication.made)
-        self.override.look(layout.YAML in names, now, self._resolve)
+        self.override.poll(layout.YAML in names, now, self._resolve)
         self._observe_results(now)
         self._update_plan_inputs(now)
         self._write_rank_files()  # before a newer schedule: the coordinator that published this one may have died

@@ -126,7 +126,7 @@ class ServedJobs:
     def _look_at_folders(self, list_now: bool) -> None:
         outcome = Found(again_in_s=AFTER_FAILURE_S)
         try:
-            outcome = self._folders.look(list_now=list_now)
+            outcome = self._folders.poll(list_now=list_now)
         except StoreError as error:
             log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat also fails, and that is logged
             outcome = Found()

@@ -105,7 +105,7 @@ class YamlOverride:
         """Whether something is still to be decided, so that the next poll should be soon."""
         return self._file.may_be_gone or (self._file.content is not None and self._decided != self._file.sha256)
 
-    def look(self, present: bool, now: float, resolve: Resolve) -> None:
+    def poll(self, present: bool, now: float, resolve: Resolve) -> None:
         """Reads the file, and accepts, rejects or removes it.
 
         Args:

@@ -33,7 +33,7 @@ from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.device.measuring import Measuring
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.device.power_limits import PowerLimits
-from pfo_fs.device.priority import be_prompt
+from pfo_fs.device.priority import raise_priority
 from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.errors import DeviceError
@@ -121,7 +121,7 @@ class ClockLoop:
             measuring.clock_changed()
         now_ns = time.monotonic_ns()
         if now_ns >= measuring.next_look_ns:
-            measuring.look(now_ns)
+            measuring.poll(now_ns)
             now_ns = time.monotonic_ns()
         wake_ns = measuring.next_look_ns
         if setter.controls:
@@ -215,7 +215,7 @@ def main() -> int:
     }
     with suppress(OSError):
         trainer.send(json.dumps(hello).encode() + b"\n", socket.MSG_NOSIGNAL)
-    be_prompt()
+    raise_priority()
     loop.watch_process(given["trainer_pid"])
     try:
         loop.serve()

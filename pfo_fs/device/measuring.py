@@ -62,7 +62,7 @@ class Measuring:
         if self._words[shared_page.MEASURING] and time.monotonic_ns() - self._meter.curve.last_ns() > _SOON_NS:
             self.next_look_ns = 0
 
-    def look(self, now_ns: int, *, everything: bool = False) -> None:
+    def poll(self, now_ns: int, *, everything: bool = False) -> None:
         """Measures and reports; after an error measuring stops, but clocks are still set.
 
         Args:
@@ -83,7 +83,7 @@ class Measuring:
 
     def finish(self) -> None:
         """Measures the marks that training left, sends the result, and reports that the clocks are reset."""
-        self.look(time.monotonic_ns(), everything=True)
+        self.poll(time.monotonic_ns(), everything=True)
         if self._works:
             self._reporter.progress(self._meter.last_step, 0, self._message(), now=True)
             self._reporter.released()
@@ -102,7 +102,7 @@ class Measuring:
             iteration_times=self._meter.pace,
             throttled=self._throttled(now_ns),
         )
-        self._reporter.pump()
+        self._reporter.send_waiting()
 
     def _read_energy(self, now_ns: int) -> None:
         """Adds a reading to the energy curve; after an error energy is not read again, and only time is measured."""

@@ -89,13 +89,13 @@ class GpuModel(NamedTuple):
     def coefficients(self, instruction: str, *, last_stage: bool = False) -> Coefficients:
         """Returns the coefficients of an instruction."""
         table = self.last_stage if last_stage else self.instructions
-        backwards = _LIKE_BACKWARD.get(instruction)
+        backwards = _DURATION_IN_BACKWARDS.get(instruction)
         if backwards is None:
             return table["forward"]
         return table["backward"]._replace(time_ref_s=table["backward"].time_ref_s * backwards)
 
 
-_LIKE_BACKWARD = {"backward": 1.0, "backward_input": 0.5, "backward_weight": 0.5, "forward_backward": 1.5}
+_DURATION_IN_BACKWARDS = {"backward": 1.0, "backward_input": 0.5, "backward_weight": 0.5, "forward_backward": 1.5}
 """Duration of an instruction as a multiple of a backward's; all others take as long as a forward."""
 
 A100 = GpuModel(

@@ -20,7 +20,7 @@ _SLICE_NS = 100_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 
 
-def be_prompt() -> None:
+def raise_priority() -> None:
     """Asks for a short slice (Linux 6.12 and later) and a better nice value; ignores refusals."""
     number = _SCHED_SETATTR.get(os.uname().machine)
     if number is not None:

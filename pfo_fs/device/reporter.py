@@ -105,7 +105,7 @@ class Reporter:
         """Reports that the clocks are reset and stay so."""
         self._farewell = transport.encode(messages.ClocksReleased())
 
-    def pump(self) -> bool:
+    def send_waiting(self) -> bool:
         """Sends as much as it can without waiting; returns whether everything is sent."""
         if self._address is None:
             return True
@@ -143,7 +143,7 @@ class Reporter:
         """Sends the remaining messages, within `deadline_s` seconds."""
         until = time.monotonic() + deadline_s
         self._retry_at_s = 0.0
-        while not self.pump() and time.monotonic() < until:
+        while not self.send_waiting() and time.monotonic() < until:
             time.sleep(0.01)
         self._disconnect()
 

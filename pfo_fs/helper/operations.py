@@ -63,7 +63,7 @@ class ClaimForRank0:
 
 
 @dataclass(frozen=True)
-class LookForSchedule:
+class PollSchedule:
     """Read `current.json`, and the schedule that it names if that is newer; result: `ScheduleFound`."""
 
     known: tuple[int, int]
@@ -119,7 +119,7 @@ class WriteEnd:
     body: bodies.EndBody
 
 
-Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | LookForSchedule
+Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule
 Write: TypeAlias = RegisterRank | WriteOrder | WriteResult | WriteIterationTimes | WriteProgress | WriteEnd
 Operation: TypeAlias = Question | Write
 Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | None"
@@ -190,7 +190,7 @@ class DirectoryOperations:
             case ClaimForRank0():
                 mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
                 return self.folder.claim_coordinator(mine).kind
-            case LookForSchedule(known, rank_infos):
+            case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
             case RegisterRank(body, job_id, attempt, directory_id):
                 self._open(job_id, attempt, directory_id)

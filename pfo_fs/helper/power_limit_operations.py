@@ -52,7 +52,7 @@ class OpenFolder:
 
 
 @dataclass(frozen=True)
-class LookForUpdates:
+class PollUpdates:
     """Read what other jobs have written since the last call; result: `PowerLimitUpdates`."""
 
 
@@ -78,7 +78,7 @@ class PublishChoice:
 
 
 PowerLimitOperation: TypeAlias = (
-    ReadProfile | WriteProfile | OpenFolder | LookForUpdates | AnnounceLimit | PublishMeasurement | PublishChoice
+    ReadProfile | WriteProfile | OpenFolder | PollUpdates | AnnounceLimit | PublishMeasurement | PublishChoice
 )
 PowerLimitResult: TypeAlias = "bytes | bool | PowerLimitUpdates | PowerLimitChoice | None"
 
@@ -111,7 +111,7 @@ class PowerLimitOperations:
             case OpenFolder(shared_dir, key):
                 self._folder = PowerLimitFolder(Files(shared_dir, create=True), key)
                 return is_local(shared_dir)
-            case LookForUpdates():
+            case PollUpdates():
                 return self._open_folder.updates()
             case AnnounceLimit(limit_w):
                 self._open_folder.announce(limit_w)

@@ -113,7 +113,7 @@ class PowerLimitState:
                     self._run(op.ReadProfile(message.profile_path))
                 if message.shared_dir is not None:
                     self._run(op.OpenFolder(message.shared_dir, message.key))
-                    self._run(op.LookForUpdates())
+                    self._run(op.PollUpdates())
             case m.ReadProfile(offset=offset):
                 self._act(e.Send(client, m.ProfilePart(offset=offset, content=self._profile[offset:][:PART_BYTES])))
             case m.SaveProfile(path=path, content=content, replace=replace):
@@ -155,11 +155,11 @@ class PowerLimitState:
             case op.OpenFolder(), bool(local):
                 self._interval_s = _LOCAL_INTERVAL_S if local else _REMOTE_INTERVAL_S
                 self._note_opened(shares=True)
-            case op.LookForUpdates(), PowerLimitUpdates() as updates:
+            case op.PollUpdates(), PowerLimitUpdates() as updates:
                 self._tell_updates(updates)
             case op.PublishChoice(), PowerLimitChoice() as first:
                 self._tell_updates(PowerLimitUpdates([], [first], []))
-        if isinstance(operation, op.LookForUpdates):
+        if isinstance(operation, op.PollUpdates):
             self._look_at_s = self._now_s + (self._interval_s or 0.0)
         elif isinstance(operation, (op.AnnounceLimit, op.PublishMeasurement, op.PublishChoice)):
             self._look_at_s = self._now_s  # training decides again soon, and needs what others have done
@@ -169,8 +169,8 @@ class PowerLimitState:
         if isinstance(operation, op.ReadProfile):
             self._note_opened(profile="unknown")
         elif isinstance(operation, op.OpenFolder):
-            self._waiting = deque(other for other in self._waiting if not isinstance(other, op.LookForUpdates))
-        elif isinstance(operation, op.LookForUpdates):
+            self._waiting = deque(other for other in self._waiting if not isinstance(other, op.PollUpdates))
+        elif isinstance(operation, op.PollUpdates):
             self._look_at_s = self._now_s + (self._interval_s or 0.0)
         if not isinstance(operation, (op.ReadProfile, op.WriteProfile)):
             text = f"measurements are not shared: {text}"
@@ -190,7 +190,7 @@ class PowerLimitState:
             self._tell_all(self._opened)
             self._opened = None
         if self.is_idle and self._looks() and self._now_s >= self._look_at_s:
-            self._waiting.append(op.LookForUpdates())
+            self._waiting.append(op.PollUpdates())
         if self._running is None and self._waiting:
             self._running = self._waiting.popleft()
             self._act(e.Run(self._running))

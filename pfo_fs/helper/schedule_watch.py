@@ -28,7 +28,7 @@ class ScheduleWatch:
         self._jitter = jitter
         self._since_s = now_s
         self._next_s = now_s
-        self._is_looking = self._has_restarted = False
+        self._is_polling = self._has_restarted = False
         self._lease: tuple[float, int] | None = None
         self._message = ""
 
@@ -43,11 +43,11 @@ class ScheduleWatch:
 
     def due_s(self) -> float:
         """Returns when to poll next; never while a poll is under way."""
-        return math.inf if self._is_looking else self._next_s
+        return math.inf if self._is_polling else self._next_s
 
-    def looked(self, now_s: float, *, local_mount: bool) -> None:
+    def polled(self, now_s: float, *, local_mount: bool) -> None:
         """Sets the time of the next poll: soon while the first schedule is awaited, later after one interval."""
-        self._is_looking = False
+        self._is_polling = False
         if self._has_restarted:  # the new rank has not received what this poll has found
             self._next_s, self._has_restarted = now_s, False
             return
@@ -58,9 +58,9 @@ class ScheduleWatch:
             pause_s = interval_s * self._jitter.uniform(0.8, 1.2)
         self._next_s = now_s + pause_s
 
-    def looking(self) -> None:
+    def polling(self) -> None:
         """Notes that a poll is under way."""
-        self._is_looking, self._has_restarted = True, False
+        self._is_polling, self._has_restarted = True, False
 
     def learn(self, found: ScheduleFound, *, local_mount: bool) -> list[Message]:
         """Uses the result of a poll; returns the messages for the ranks of this host."""
@@ -89,7 +89,7 @@ class ScheduleWatch:
         # The helper sees a renewal up to one poll late, and the next one may be missed.
         return [PaceLeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(local_mount=local_mount))]
 
-    def text_for_people(self, current: bodies.CurrentBody | None) -> str:
+    def text_for_log(self, current: bodies.CurrentBody | None) -> str:
         """Returns the coordinator's text about the job for the log of rank 0, if it is new; else an empty string."""
         if current is None or current.state == "ended":
             return ""

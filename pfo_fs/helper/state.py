@@ -285,10 +285,10 @@ class HelperState:
                 if self._job.choice is not None:
                     self._job.choice.claimed_by(kind)
                     self._go_on_choosing(None)
-            case op.LookForSchedule(), op.ScheduleFound() as found:
+            case op.PollSchedule(), op.ScheduleFound() as found:
                 self._on_found(found)
-            case op.LookForSchedule(), _:
-                self._watch.looked(self._now_s, local_mount=self._local_mount)
+            case op.PollSchedule(), _:
+                self._watch.polled(self._now_s, local_mount=self._local_mount)
             case ((op.CreateJob() | op.AskWhoSchedules() | op.ClaimForRank0()), _) if error is not None:
                 self._tell_rank_0(m.Refused(message=str(error)))
 
@@ -310,10 +310,10 @@ class HelperState:
         for told in self._watch.learn(found, local_mount=self._local_mount):
             self._tell_training(told)
         if self._board.name == 0:
-            text = self._watch.text_for_people(found.current)
+            text = self._watch.text_for_log(found.current)
             if text:
                 log.warning("%s", text)
-        self._watch.looked(self._now_s, local_mount=self._local_mount)
+        self._watch.polled(self._now_s, local_mount=self._local_mount)
 
     def _on_written(self, write: op.Write, error: PfoError | None) -> None:
         if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer record follows anyway
@@ -349,8 +349,8 @@ class HelperState:
         if write is not None:
             self._run(write)
         if self._watches() and now_s >= self._watch.due_s():  # after the registration, which opens the job's folder
-            self._watch.looking()
-            self._run(op.LookForSchedule(self._watch.known, tuple(self._board.infos.values())))
+            self._watch.polling()
+            self._run(op.PollSchedule(self._watch.known, tuple(self._board.infos.values())))
         self._fall_back()
         if not self._clients and (self._had_clients or now_s - self._started_s > _FIRST_CLIENT_WITHIN_S):
             self._act(e.Stop())

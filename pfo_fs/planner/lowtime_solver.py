@@ -69,11 +69,11 @@ def lowtime_plan(problem: Problem, deadline_s: float, unit_time_s: float = UNIT_
     """
     best: Plan | None = None
     shortest_s, seconds = float("inf"), 0.0
-    for said_s, plan in lowtime_plans(problem, unit_time_s):
+    for computed_s, plan in lowtime_plans(problem, unit_time_s):
         seconds, shortest_s = plan.seconds, min(shortest_s, plan.iteration_time_s)
         if plan.iteration_time_s <= deadline_s and (best is None or plan.energy_j < best.energy_j):
             best = plan
-        if best is not None and said_s < deadline_s * (1 - _OVERSHOOT):
+        if best is not None and computed_s < deadline_s * (1 - _OVERSHOOT):
             break
     if best is None:
         raise Impossible(

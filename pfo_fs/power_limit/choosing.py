@@ -175,6 +175,6 @@ class Chooser:
     def _take_shared(self) -> None:
         """Adds other jobs' measurements, which replace this job's own, so that all jobs use the same."""
         if self.files.shares:
-            self.files.look()
+            self.files.poll()
             known = {measurement.power_limit: measurement for measurement in self._known} | self.files.measurements
             self._known = [known[limit_w] for limit_w in self._limits_w if limit_w in known]

@@ -64,7 +64,7 @@ class FileClient:
             try:
                 self._open(self._helper, files, timeout_s)
             except CoordinationError as error:
-                self.look()  # an earlier message of the helper explains more
+                self.poll()  # an earlier message of the helper explains more
                 self._warn(f"the helper process does not answer and is not used any more: {error}")
                 self.leave()
 
@@ -82,7 +82,7 @@ class FileClient:
         """Whether there is a shared directory that can be used."""
         return self._shares and self._helper is not None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Handles the messages that the helper has sent meanwhile."""
         while self._helper is not None and (message := self._helper.poll()) is not None:
             self._take(message)
@@ -128,7 +128,7 @@ class FileClient:
             self._leaving.append(self._helper)
             self._helper = None
 
-    def hear(self) -> None:
+    def log_late_problems(self) -> None:
         """Logs problems of released helpers that are still writing; costs nothing once they have ended."""
         for leaving in list(self._leaving):
             while (message := leaving.poll()) is not None:
@@ -143,7 +143,7 @@ class FileClient:
         self.leave()
         deadline_s = time.monotonic() + timeout_s
         while self._leaving and time.monotonic() < deadline_s:
-            self.hear()
+            self.log_late_problems()
             time.sleep(0.01)
         if self._leaving:
             self._warn("the helper process has not finished writing yet; it continues")
@@ -181,7 +181,7 @@ class FileClient:
             except PlanError as error:
                 self.profile_error = str(error)
         self._may_replace = opened.profile != "unknown" and not self.profile_error
-        self.look()
+        self.poll()
 
     def _take(self, message: m.ToTraining) -> None:
         if isinstance(message, m.FilesProblem):

@@ -72,7 +72,7 @@ class LimitedGpu:
         if not self.problem:
             self._unconfirmed.add(self._send({"ask": "set", "limit_w": limit_w}))
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Requests that the clock process restores the earlier limit; `settle` waits for that."""
         if self._limits is not None:
             self._unconfirmed.add(self._send({"ask": "give back"}))
@@ -190,7 +190,7 @@ def close_all(gpus: Sequence[LimitedGpu]) -> None:
 def give_all_back(gpus: Sequence[LimitedGpu]) -> None:
     """Restores the limits that were in force before, and waits a few seconds for that."""
     for gpu in gpus:
-        gpu.give_back()
+        gpu.restore()
     settle_all(gpus)
 
 

@@ -186,7 +186,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             self._gpus.set_limit(state.optimal_power_limit)  # a pause of training has restored the earlier limit
             self._look_after_gpus()
             if self._chooser is not None:
-                self._chooser.files.hear()
+                self._chooser.files.log_late_problems()
             if self._drift_watch is not None:
                 self._look_for_drift(self._drift_watch)
         elif not isinstance(state, Off):
@@ -282,7 +282,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         if warn:
             log.warning("power limit: %s. Power limits are left alone, and training goes on", reason)
         self.state = Off(reason)
-        self._gpus.give_back()
+        self._gpus.restore()
         if self._chooser is not None:
             self._chooser.files.leave()
 

@@ -67,7 +67,7 @@ class RankGpus:
             for gpu in self._gpus:
                 gpu.set_limit_w(limit_w)
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Restores the limits that were in force before, and waits a few seconds for that."""
         self._limit_w = None
         give_all_back(self._gpus)
@@ -75,7 +75,7 @@ class RankGpus:
     def pause(self) -> None:
         """Does the same as `give_back` if a limit was set."""
         if self._limit_w is not None:
-            self.give_back()
+            self.restore()
 
     def check(self) -> str:
         """Returns `problem`, updated from the answers of the clock processes. Takes some microseconds."""

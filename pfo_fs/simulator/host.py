@@ -59,15 +59,15 @@ class SimulatedHost:
             join = m.JoinJob(job_id=self.folder.job_id, attempt=attempt, coordination="daemon", rank_body=body)
             self._deliver(rank, join, 0.0)
 
-    def training_says(self, rank: int, message: m.ToHelper, now_s: float) -> None:
+    def send_from_training(self, rank: int, message: m.ToHelper, now_s: float) -> None:
         """Sends a message from a training process."""
         self._deliver(rank, message, now_s)
 
-    def clocks_say(self, rank: int, message: m.ToHelper, now_s: float) -> None:
+    def send_from_clocks(self, rank: int, message: m.ToHelper, now_s: float) -> None:
         """Sends a message from a clock process."""
         self._deliver(_CLOCKS + rank, message, now_s)
 
-    def look(self, now_s: float) -> list[m.NewSchedule]:
+    def poll(self, now_s: float) -> list[m.NewSchedule]:
         """Lets the helper handle passed time; returns the schedules that training received since the last call."""
         self._do(self._state.handle(e.TimePassed(), now_s), now_s)
         new = [message for message in self.received if isinstance(message, m.NewSchedule)]

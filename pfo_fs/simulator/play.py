@@ -155,4 +155,4 @@ class Play:
         """Lets the meters measure, and sends their results, except those of mute ranks."""
         for rank, report in self._meters.measure(new, self._ranks.schedule):
             if rank not in self.mute_ranks:
-                self._ranks.host.clocks_say(rank, report, self._virtual_s)
+                self._ranks.host.send_from_clocks(rank, report, self._virtual_s)

@@ -93,7 +93,7 @@ class SimulatedRanks:
     def receive(self, now_s: float) -> list[int]:
         """Keeps the schedules that the helper has sent; returns the numbers of the new ones."""
         new_numbers = []
-        for new in self.host.look(now_s):
+        for new in self.host.poll(now_s):
             if new.number > self._switcher.newest:
                 self._switcher.expect(PendingSchedule(new.number, new.start_step, new.steps, new))
                 new_numbers.append(new.number)
@@ -106,7 +106,7 @@ class SimulatedRanks:
             late = 0 < applied.start_step < step
             message = messages.ScheduleApplied(number=applied.number, step=step, late=late)
             for info in self.infos:
-                self.host.training_says(info.rank, message, now_s)
+                self.host.send_from_training(info.rank, message, now_s)
         if self._clocks is None:
             plans = {info.rank: self.schedule.plan_of(info.rank) for info in self.infos}
             self._clocks = self._cluster.clocks_of(self.by_pipeline(plans))
@@ -130,7 +130,7 @@ class SimulatedRanks:
             for rank, order in enumerate(self._cluster.pipeline.orders):
                 several = len({instruction.stage for instruction in order}) > 1
                 seen = [(i.name, i.stage if several else None) for i in order]
-                self.host.training_says(rank, messages.OrderSeen(instructions=seen), now_s)
+                self.host.send_from_training(rank, messages.OrderSeen(instructions=seen), now_s)
         number = self.measured_number
         for pipeline, span_s in enumerate(played.spans_s):
             report = messages.ProgressReport(
@@ -139,8 +139,8 @@ class SimulatedRanks:
                 iter_time_s=played.time_s,
                 iteration_times=[(step, number, float(span_s))],
             )
-            self.host.clocks_say(pipeline * self._stages, report, now_s)
+            self.host.send_from_clocks(pipeline * self._stages, report, now_s)
 
     def end(self, now_s: float) -> None:
         """Writes the job's end."""
-        self.host.training_says(0, messages.Goodbye(reason="finished", message="simulated"), now_s)
+        self.host.send_from_training(0, messages.Goodbye(reason="finished", message="simulated"), now_s)

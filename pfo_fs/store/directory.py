@@ -203,11 +203,11 @@ class SharedDirectory:
 
     def last_generation(self) -> int:
         """Returns the newest generation of daemons whose record is valid; 0 before the first. See `Leaders`."""
-        return self._leaders.look()[0]
+        return self._leaders.poll()[0]
 
     def last_and_next_generation(self) -> tuple[int, int]:
         """Returns the newest generation, and the one to claim after it; both from one listing, see `Leaders.look`."""
-        return self._leaders.look()
+        return self._leaders.poll()
 
     def claim_generation(self, body: b.LeaderBody) -> bool:
         """Becomes the leader of `body.generation`; False if another daemon has."""

@@ -134,13 +134,15 @@ class JobFolder(ScheduleFiles):
         """Reads what the scheduler plans with."""
         return self.read("model", b.ModelBody, layout.MODEL)
 
-    def read_known(self) -> b.CachedProfileBody | None:
+    def read_cached_profile(self) -> b.CachedProfileBody | None:
         """Reads the profile of earlier jobs with which this job began."""
         return self.read("cached_profile", b.CachedProfileBody, layout.CACHED_PROFILE, layout.PLAN_LIMIT)
 
-    def claim_known(self, body: b.CachedProfileBody) -> b.CachedProfileBody:
+    def claim_cached_profile(self, body: b.CachedProfileBody) -> b.CachedProfileBody:
         """Writes that profile, once; returns the one in the file."""
-        return body if self.claim("cached_profile", body, layout.CACHED_PROFILE) else (self.read_known() or body)
+        return (
+            body if self.claim("cached_profile", body, layout.CACHED_PROFILE) else (self.read_cached_profile() or body)
+        )
 
     # ---- results and progress
 

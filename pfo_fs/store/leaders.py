@@ -35,7 +35,7 @@ class Leaders:
         self._valid: set[int] = set()
         self._bad_reads: dict[int, int] = {}
 
-    def look(self) -> tuple[int, int]:
+    def poll(self) -> tuple[int, int]:
         """Returns the newest generation that a daemon has claimed (0 before the first), and the next free number.
 
         Both come from one listing: a daemon that finds the newest leader dead must not claim a number above that of

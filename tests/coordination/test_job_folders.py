@@ -38,7 +38,7 @@ def look(folders: JobFolders, clock: Clock, seconds: float) -> list[str]:
     """Looks as often as is asked for; returns the jobs that were found."""
     found, end = [], clock.now + seconds
     while clock.now < end:
-        outcome = folders.look()
+        outcome = folders.poll()
         found += [coordinator.folder.job_id for coordinator in outcome.jobs]
         clock.now += outcome.again_in_s
     return found
@@ -46,7 +46,7 @@ def look(folders: JobFolders, clock: Clock, seconds: float) -> list[str]:
 
 def test_fifty_jobs_that_start_at_once_are_all_claimed_before_any_is_served(root: Path, clock: Clock) -> None:
     jobs = [make_job(root, 1) for _ in range(50)]
-    assert len(folders_in(root, clock).look().jobs) == 50
+    assert len(folders_in(root, clock).poll().jobs) == 50
     for job in jobs:
         claim = job.read_coordinator()
         assert claim is not None
@@ -68,7 +68,7 @@ def test_a_look_among_ten_thousand_empty_folders_takes_a_bounded_time(
     monkeypatch.setattr(JobFolder, "names", slow)
     folders = folders_in(root, clock)
     before = clock.now
-    folders.look()
+    folders.poll()
     assert clock.now - before <= 2 * LOOK_TAKES_S
     assert 1 <= len(seen) <= 20
 
@@ -88,7 +88,7 @@ def test_a_job_that_comes_after_thousands_of_empty_folders_is_found_before_they_
     folders = folders_in(root, clock)
     look(folders, clock, 30)
     job = make_job(root, 1)
-    outcome = folders.look(list_now=True)
+    outcome = folders.poll(list_now=True)
     assert [coordinator.folder.job_id for coordinator in outcome.jobs] == [job.job_id]
 
 
@@ -194,7 +194,7 @@ def test_a_job_whose_folder_is_missing_from_two_listings_is_reported(root: Path,
     (root / job.path).rename(root / "elsewhere")
     gone = []
     for _ in range(60):
-        gone += folders.look().gone
+        gone += folders.poll().gone
         clock.now += 1
     assert gone == [job.job_id]
     (root / "elsewhere").rename(root / job.path)

@@ -27,7 +27,7 @@ def daemon(shared: SharedDirectory, clock: Clock) -> Leader:
 def look(leader: Leader, clock: Clock, seconds: float) -> None:
     end = clock.now + seconds
     while clock.now < end:
-        leader.look()
+        leader.poll()
         clock.now += 0.5
 
 
@@ -75,12 +75,12 @@ def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later
             raise StoreUnavailable(errno.EIO, "no answer")
 
         outage.setattr(SharedDirectory, "write_daemon", fails)
-        leader.look()
+        leader.poll()
         for _ in range(3):
             with pytest.raises(StoreError):
-                leader.look()
+                leader.poll()
     assert leader.leadership is not None
-    leader.look()
+    leader.poll()
     heartbeat = shared.read_daemon()
     assert heartbeat is not None
     assert heartbeat.generation == leader.leadership.generation == 1
@@ -89,10 +89,10 @@ def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later
 def test_a_leader_that_resigns_is_replaced_at_once(shared: SharedDirectory, clock: Clock) -> None:
     first, second = daemon(shared, clock), daemon(shared, clock)
     look(first, clock, 1)
-    second.look()
+    second.poll()
     assert second.leadership is None
     first.resign()
-    second.look()
+    second.poll()
     assert second.leadership is not None
     assert second.leadership.generation == 2
 
@@ -114,7 +114,7 @@ def test_of_two_daemons_that_find_a_silent_leader_one_leads(shared: SharedDirect
     others = [daemon(shared, clock) for _ in range(2)]
     for _ in range(60):
         for other in others:
-            other.look()
+            other.poll()
         clock.now += 0.5
     assert sum(other.leadership is not None for other in others) == 1
     assert shared.last_generation() == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pfo_fs.coordination.leader_lease import SILENT_LOCK_HOLDER, LeaderLease
+from pfo_fs.coordination.leader_lease import LEASES_WITH_LOCK, LeaderLease
 from pfo_fs.store import bodies
 
 LEASE_S = 3.0
@@ -57,7 +57,7 @@ def test_the_resignation_of_an_older_leader_does_not_count_for_the_newest() -> N
         (LEASE_S - 0.1, True, "wait"),
         (LEASE_S, True, "claim"),
         (LEASE_S, False, "lock"),
-        (SILENT_LOCK_HOLDER * LEASE_S, False, "claim"),
+        (LEASES_WITH_LOCK * LEASE_S, False, "claim"),
     ],
 )
 def test_a_silent_leader_is_replaced_later_if_its_lock_is_still_held(

@@ -25,7 +25,7 @@ from jobs import make_job, rank_infos, register, write_step
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.history import read_history, replay
 from pfo_fs.coordination.leader import Leader
-from pfo_fs.coordination.leader_lease import SILENT_LOCK_HOLDER
+from pfo_fs.coordination.leader_lease import LEASES_WITH_LOCK
 from pfo_fs.coordination.policy_start import PolicyChoice
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.results import Results
@@ -99,7 +99,7 @@ class FakeDaemon:
 
     def turn(self) -> None:
         try:
-            self.leader.look()
+            self.leader.poll()
         except StoreError:
             self.leader.forget_silence()
             return
@@ -204,7 +204,7 @@ class Cluster(RuleBasedStateMachine):
     def the_other_daemon_takes_over(self, silent: int) -> None:
         """One daemon is stopped for as long as the other needs to take it for dead."""
         self.start(1 - silent)
-        for _ in range(2 * SILENT_LOCK_HOLDER):
+        for _ in range(2 * LEASES_WITH_LOCK):
             self.turns([1 - silent] * 2, LEASE_S / 4)
 
     @precondition(lambda self: not self.away)

@@ -98,6 +98,6 @@ def test_a_profile_without_measurements_is_nothing_to_begin_with(tmp_path: Path)
     path.write_text(CSV.splitlines()[0] + "\n")
     later = ProfileCache(second)
     assert later.known(job_body(), ORDERS, GPUS) is None
-    known = second.read_known()
+    known = second.read_cached_profile()
     assert known is not None
     assert known.source == ""

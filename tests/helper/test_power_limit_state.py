@@ -25,7 +25,7 @@ ERRORS: list[PfoError | None] = [
     StoreUnavailable(errno.EIO, "no answer"),
     StoreError(28, "it is full"),
 ]
-Shared = op.AnnounceLimit | op.PublishMeasurement | op.PublishChoice | op.LookForUpdates
+Shared = op.AnnounceLimit | op.PublishMeasurement | op.PublishChoice | op.PollUpdates
 
 
 class PowerLimitMachine(RuleBasedStateMachine):
@@ -192,7 +192,7 @@ class PowerLimitMachine(RuleBasedStateMachine):
             case op.PublishChoice(choice):
                 self.choice = self.choice or choice
                 return self.choice
-            case op.LookForUpdates():
+            case op.PollUpdates():
                 measured = [
                     PowerLimitMeasurement(power_limit=found.limit_w, energy=found.energy_j, time=found.time_s)
                     for found in self.updates

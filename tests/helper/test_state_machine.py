@@ -143,7 +143,7 @@ class HelperMachine(RuleBasedStateMachine):
     def the_worker_comes_back(self, data: Any, publishes: bool) -> None:
         operation = self.running.pop(0)
         error = data.draw(st.sampled_from(ERRORS))
-        if isinstance(operation, op.OpenDirectory | op.LookForSchedule) and isinstance(error, AlreadyClaimed):
+        if isinstance(operation, op.OpenDirectory | op.PollSchedule) and isinstance(error, AlreadyClaimed):
             error = None
         result: op.Result = None
         if error is None:
@@ -152,7 +152,7 @@ class HelperMachine(RuleBasedStateMachine):
                     result = True
                 case op.WriteResult(number, body):
                     self.results.append((number, body.result.rank))
-                case op.LookForSchedule():
+                case op.PollSchedule():
                     self.number += publishes
                     current = bodies.CurrentBody(generation=1, number=self.number, state="running")
                     schedule = m.NewSchedule(number=self.number) if publishes else None
@@ -194,7 +194,7 @@ class HelperMachine(RuleBasedStateMachine):
             if self.running:
                 operation = self.running.pop(0)
                 result: op.Result = True if isinstance(operation, op.OpenDirectory) else None
-                if isinstance(operation, op.LookForSchedule):
+                if isinstance(operation, op.PollSchedule):
                     result = op.ScheduleFound(None)
                 if isinstance(operation, op.WriteResult):
                     self.results.append((operation.number, operation.body.result.rank))

@@ -21,7 +21,7 @@ def problem(shared_data: Path) -> Problem:
 
 def test_lowtime_finds_plans_from_the_slowest_to_the_fastest(problem: Problem) -> None:
     found = list(lowtime_plans(problem, unit_time_s=0.005))
-    said = [said_s for said_s, _ in found]
+    said = [computed_s for computed_s, _ in found]
     assert said == sorted(said, reverse=True)
     assert len(said) > 20
 

@@ -208,9 +208,9 @@ def test_a_helper_that_dies_is_one_warning(tmp_path: Path, wait_for: WaitFor, ca
     assert files._helper is not None
     assert files._helper.process is not None
     os.kill(files._helper.process.pid, signal.SIGKILL)
-    wait_for(lambda: (files.look(), caplog.records)[1])
+    wait_for(lambda: (files.poll(), caplog.records)[1])
     files.publish(pl.PowerLimitMeasurement(power_limit=1, energy=1, time=1))
-    files.look()
+    files.poll()
     files.close()
     assert len(caplog.records) == 1
 
@@ -321,7 +321,7 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
         """Whether each job knows that this limit is taken, or measured."""
         open_files = [job._chooser.files for job in jobs if not isinstance(job.state, pl.Done)]
         for files in open_files:
-            files.look()
+            files.poll()
         return all(limit_w in files.begun_w and files.measurements.keys() >= written() for files in open_files)
 
     def written() -> set[int]:
@@ -350,7 +350,7 @@ def test_jobs_that_choose_at_the_same_time_end_with_the_choice_that_came_first(
     folder = tmp_path / "shared" / "power-limit"
     jobs = [make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())[0] for _ in range(2)]
     with monkeypatch.context() as deaf:
-        deaf.setattr(FileClient, "look", lambda _: None)
+        deaf.setattr(FileClient, "poll", lambda _: None)
         for job, selects_w in zip(jobs, (200, 150), strict=True):  # each has noise of its own
             deaf.setattr(pl.Energy, "select", lambda _, __, limit_w=selects_w: limit_w)
             for _ in range(12):
@@ -394,7 +394,7 @@ def test_a_job_does_not_wait_for_a_directory_that_does_not_answer_its_choice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     job, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
-    monkeypatch.setattr(FileClient, "look", lambda _: None)
+    monkeypatch.setattr(FileClient, "poll", lambda _: None)
     monkeypatch.setattr("pfo_fs.power_limit.choosing._ANSWER_S", 0.1)
     finish(job)
     assert state_of(job) == ("Done", 150, None)

@@ -218,7 +218,7 @@ def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, s
     with pytest.raises(DeviceError):
         gpu.range_w()
     gpu.set_limit_w(100)
-    gpu.give_back()
+    gpu.restore()
 
 
 def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
@@ -296,7 +296,7 @@ def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: 
         gpu.set_limit_w(200)
         gpu.settle(time.monotonic() + 0.05)
         assert "the driver may hang" in gpu.problem
-        gpu.give_back()
+        gpu.restore()
         gpu.settle(math.inf)
         assert gpu.ask({"ask": "energy"})(math.inf) == {"error": gpu.problem}
     finally:

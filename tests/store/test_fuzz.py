@@ -85,7 +85,7 @@ def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Call
     yield from (shared.directory_id, shared.read_daemon, shared.last_generation)
     yield from (shared.job_ids, shared.newest_job_ids, shared.archived_job_ids)
     yield from (folder.read_job, folder.names, folder.read_coordinator, folder.read_current, folder.read_model)
-    yield from (folder.read_known, folder.read_end, folder.read_yaml, folder.schedule_numbers)
+    yield from (folder.read_cached_profile, folder.read_end, folder.read_yaml, folder.schedule_numbers)
     yield from (folder.registered_ranks, folder.ranks_with_order, folder.progress_names)
     for rank in (0, 1):
         yield from (lambda rank=rank: folder.read_rank(rank), lambda rank=rank: folder.read_order(rank))  # type: ignore[misc]
