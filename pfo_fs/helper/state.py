@@ -7,11 +7,7 @@ which operations on the shared directory are needed; it never waits for either.
 from __future__ import annotations
 
 import logging
-import math
 import random
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Literal
 
 from pydantic import ValidationError
 
@@ -20,6 +16,7 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
 from pfo_fs.helper.directory_health import DirectoryHealth, Way
+from pfo_fs.helper.job import Client, Job
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.helper.write_queue import WriteQueue
@@ -30,45 +27,8 @@ from pfo_fs.store import bodies
 log = logging.getLogger("pfo_fs.helper")
 
 _FIRST_CLIENT_WITHIN_S = 60.0
-_MAX_EARLY_RESULTS = 100
 _TERMINATES_WITHIN_S = 120.0
 """If a training process ends within this time after a SIGTERM to the job, it does not count as crashed."""
-
-
-@dataclass
-class Client:
-    """One connection. `gpu_spec`: the GPU of a clock process, until that reports that it has released the clocks."""
-
-    rank: int = -1
-    role: Literal["", "training", "clocks", "gone"] = ""
-    gpu_spec: str = ""
-
-
-@dataclass
-class Job:
-    """What the helper knows of its job.
-
-    Attributes:
-        coordination: The kind of process that schedules the job; None until that is known.
-        is_open: Whether the job's folder was created or opened.
-        is_ended: Whether the job's end has been noted.
-        terminated_at_s: When the job got SIGTERM, in monotonic s.
-        choice: The choice of the process that schedules the job, while that is made.
-        answered: Ranks whose registration was answered.
-        late: (rank, schedule number) of schedules that came into force too late: their results are marked.
-        early_results: What clock processes sent before any rank joined, as after a restart of this helper.
-    """
-
-    coordination: Literal["daemon", "local"] | None = None
-    is_open: bool = False
-    is_ended: bool = False
-    terminated_at_s: float = -math.inf
-    choice: CoordinationChoice | None = None
-    answered: set[int] = field(default_factory=set)
-    late: set[tuple[int, int]] = field(default_factory=set)
-    early_results: deque[tuple[int, m.MeasurementReport]] = field(
-        default_factory=lambda: deque(maxlen=_MAX_EARLY_RESULTS)
-    )
 
 
 class HelperState:
@@ -176,7 +136,7 @@ class HelperState:
                 self._on_join(message)
             case m.AllRanks(rank_infos=rank_infos):
                 infos = tuple(RankInfo.model_validate(info) for info in rank_infos)
-                self._act(e.StartCoordinator(infos))
+                self._start_coordinator(infos)
             case m.OrderSeen(instructions=instructions):
                 info = self._board.infos.get(rank)
                 if info is not None and not info.dp_rank and not info.tp_rank:  # the first rank of a stage is enough
@@ -277,6 +237,7 @@ class HelperState:
                 self._local_mount = is_local
             case op.CreateJob(), op.CreatedJob(job_id, directory_id):
                 self._job.is_open = True
+                self._on_folder()
                 self._tell_rank_0(m.JobCreated(job_id=job_id, directory_id=directory_id))
             case op.AskWhoSchedules(), op.WhoSchedules() as found:
                 if self._job.choice is not None:
@@ -303,8 +264,20 @@ class HelperState:
                 log.warning("%s", choice.warning)
             self._job.coordination, self._job.choice = choice.chosen, None
             if choice.chosen == "local":
-                self._act(e.StartCoordinator(None))
+                self._start_coordinator(None)
             self._tell_rank_0(m.CoordinationChosen(coordination=choice.chosen))
+
+    def _start_coordinator(self, rank_infos: tuple[RankInfo, ...] | None) -> None:
+        self._job.coordinator = e.StartCoordinator(rank_infos)
+        if self._job.has_folder:
+            self._on_folder()
+
+    def _on_folder(self) -> None:
+        """The worker has the job's folder, which a coordinator needs: a helper that replaces another starts without."""
+        self._job.has_folder = True
+        if self._job.coordinator is not None:
+            self._act(self._job.coordinator)
+            self._job.coordinator = None
 
     def _on_found(self, found: op.ScheduleFound) -> None:
         for told in self._watch.learn(found, local_mount=self._local_mount):
@@ -323,6 +296,8 @@ class HelperState:
             return
         waits = self._writes.done(error, self._now_s)
         if isinstance(write, op.RegisterRank):
+            if error is None or isinstance(error, AlreadyClaimed):
+                self._on_folder()
             rank = write.body.rank_info.rank
             if error is not None and not waits:
                 taken = isinstance(error, AlreadyClaimed)

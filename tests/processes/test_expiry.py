@@ -75,7 +75,7 @@ def test_a_plan_for_a_straggler_ends_when_its_lease_is_not_renewed(
     assert step_mhz(opt) == 900
     wait_for(lambda: step_mhz(opt) == 0, what="the end of the lease")
     assert step_mhz(opt) == 0
-    assert caplog.text.count("the process that follows the straggler has not reported") == 1
+    assert caplog.text.count("the scheduler has not reported") == 1
     hear(opt, PaceLeaseRenewed(lease_s=60.0))
     assert step_mhz(opt) == 900
     hear(opt, PaceLeaseRenewed(lease_s=0))
