@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -19,6 +20,8 @@ AFTER_FAILURE_S = 5.0
 MOST_THREADS = 128
 """At most this many jobs are planned for, or wait for a slow directory, at the same time; others wait for them."""
 
+_TOGETHER_S = 0.25
+"""When one job is due, jobs that are due within this time are polled with it: each turn of the loop costs CPU time."""
 _FOLDERS = ""
 """Marks the poll of `jobs/` itself where a job's id is expected: ids are never empty."""
 
@@ -64,6 +67,7 @@ class ServedJobs:
         self._monotonic = monotonic
         self._entries: dict[str, _Entry] = {}
         self._ended: SimpleQueue[tuple[str, float | Found]] = SimpleQueue()  # polls that have ended, and their results
+        self._ended_lock = threading.Lock()
         self._workers = Workers(MOST_THREADS)
         self._folders_worker = Workers(1)  # separate, so that new jobs never wait for others that are planned for
         self._folders_due = -math.inf
@@ -102,13 +106,12 @@ class ServedJobs:
             list_now, self._folders_changed = self._folders_changed, False
             self._folders_worker.start(lambda: self._look_at_folders(list_now))
         soonest = math.inf if self._folders_looking else self._folders_due
-        for job_id, entry in self._entries.items():
-            if entry.looking:
-                continue
-            if now >= entry.due:
-                self._start_look(job_id, entry)
-            else:
-                soonest = min(soonest, entry.due)
+        free = {job_id: entry for job_id, entry in self._entries.items() if not entry.looking}
+        if any(entry.due <= now for entry in free.values()):
+            for job_id, entry in free.items():
+                if entry.due <= now + _TOGETHER_S:
+                    self._start_look(job_id, entry)
+        soonest = min((soonest, *(entry.due for entry in free.values() if not entry.looking)))
         return max(0.0, soonest - now)
 
     def restart_timers(self) -> None:
@@ -131,8 +134,7 @@ class ServedJobs:
             log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat also fails, and that is logged
             outcome = Found()
         finally:
-            self._ended.put((_FOLDERS, outcome))
-            self._wake()
+            self._put_ended(_FOLDERS, outcome)
 
     def _look(self, job_id: str, coordinator: Coordinator) -> None:
         delay_s = AFTER_FAILURE_S
@@ -147,7 +149,13 @@ class ServedJobs:
         except StoreError as error:
             log.warning("job %s: %s", job_id, error.args[-1])
         finally:
-            self._ended.put((job_id, delay_s))
+            self._put_ended(job_id, delay_s)
+
+    def _put_ended(self, job_id: str, outcome: float | Found) -> None:
+        with self._ended_lock:
+            self._ended.put((job_id, outcome))
+            is_first = self._ended.qsize() == 1
+        if is_first:  # otherwise the loop has been woken already, and has not used the results yet
             self._wake()
 
     # ---- in the loop

@@ -73,7 +73,7 @@ class RankGpus:
         give_all_back(self._gpus)
 
     def pause(self) -> None:
-        """Does the same as `give_back` if a limit was set."""
+        """Does the same as `restore` if a limit was set."""
         if self._limit_w is not None:
             self.restore()
 

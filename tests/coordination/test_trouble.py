@@ -40,7 +40,7 @@ def test_a_failure_is_logged_with_its_traceback_once(
 
     coordinator = coordinate(folder, clock)
     poll(coordinator, clock, 2)
-    monkeypatch.setattr("pfo_fs.coordination.yaml_override.YamlOverride.look", fails)
+    monkeypatch.setattr("pfo_fs.coordination.yaml_override.YamlOverride.poll", fails)
     poll(coordinator, clock, 50)
     assert caplog.text.count("Traceback") == 1
 

@@ -163,7 +163,7 @@ def test_interior_points_as_for_large_pipelines_keep_the_deadline_and_prove_near
         assert plan.energy_j <= exact.energy_j * 1.02
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(problems())
 def test_answers_between_two_others_are_feasible_and_their_bounds_hold(problem: Problem) -> None:
     planner = Planner(problem)

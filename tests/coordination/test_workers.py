@@ -1,0 +1,95 @@
+"""Threads that poll jobs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfo_fs.coordination.workers import Workers
+
+Wait = Callable[..., Any]
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    made = Workers(3)
+    yield made
+    made.close()
+
+
+def test_short_calls_run_one_after_the_other(workers: Workers, wait_for: Wait) -> None:
+    running, most, done = 0, 0, []
+
+    def call() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        done.append(threading.get_ident())
+        running -= 1
+
+    for _ in range(20):
+        workers.start(call)
+    wait_for(lambda: len(done) == 20 and not workers.busy, what="all calls")
+    assert most == 1
+
+
+def test_a_call_that_takes_long_holds_up_no_other(workers: Workers, wait_for: Wait) -> None:
+    held, done = threading.Event(), []
+    workers.start(lambda: held.wait(30) and None)
+    workers.start(lambda: done.append(1))
+    wait_for(lambda: done, what="the second call")
+    assert workers.busy
+    held.set()
+    wait_for(lambda: not workers.busy, what="the first call")
+
+
+def test_calls_wait_when_all_threads_are_held(workers: Workers, wait_for: Wait) -> None:
+    held, done = threading.Event(), []
+    for _ in range(3):
+        workers.start(lambda: held.wait(30) and None)
+    workers.start(lambda: done.append(1))
+    assert workers.busy
+    assert not done
+    held.set()
+    wait_for(lambda: done, what="the call that waited")
+
+
+def test_an_exception_is_logged_and_the_next_call_runs(
+    workers: Workers, wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[int] = []
+    workers.start(lambda: 1 // 0 and None)
+    workers.start(lambda: done.append(1))
+    wait_for(lambda: done, what="the next call")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_closed_workers_end_their_threads(wait_for: Wait) -> None:
+    before = threading.active_count()
+    workers = Workers(2)
+    workers.start(lambda: None)
+    workers.close()
+    wait_for(lambda: threading.active_count() == before, what="the end of the threads")
+
+
+@settings(max_examples=20)
+@given(pauses=st.lists(st.sampled_from([0.0, 0.0, 0.002, 0.08]), min_size=1, max_size=12))
+def test_every_call_runs_once_however_long_others_take(pauses: list[float]) -> None:
+    workers, done, all_done = Workers(4), [], threading.Event()
+
+    def call(number: int, pause_s: float) -> None:
+        threading.Event().wait(pause_s)
+        done.append(number)
+        if len(done) == len(pauses):
+            all_done.set()
+
+    for number, pause_s in enumerate(pauses):
+        workers.start(lambda number=number, pause_s=pause_s: call(number, pause_s))  # type: ignore[misc]
+    assert all_done.wait(20)
+    workers.close()
+    assert sorted(done) == list(range(len(pauses)))
