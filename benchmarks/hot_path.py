@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 STEP = 192  # instructions of a step: 96 micro-batches, forward and backward
 
 
-class PlanInputs(NamedTuple):
+class Situation(NamedTuple):
     """How training behaves between two instructions."""
 
     title: str
@@ -44,12 +44,12 @@ class PlanInputs(NamedTuple):
 
 
 SITUATIONS = {
-    "back_to_back": PlanInputs("calls back to back", 0.0, False, 0, 1.0),
-    "0.2ms_busy": PlanInputs("0.2 ms apart, Python busy", 0.0002, False, 0, 0.2),
-    "1ms_busy": PlanInputs("1 ms apart, Python busy", 0.001, False, 0, 0.05),
-    "1ms_sleeping": PlanInputs("1 ms apart, sleeping", 0.001, True, 0, 0.05),
-    "1ms_busy_threads": PlanInputs("1 ms apart, busy, 2 more busy threads", 0.001, False, 2, 0.02),
-    "1ms_sleeping_threads": PlanInputs("1 ms apart, sleeping, 2 busy threads", 0.001, True, 2, 0.005),
+    "back_to_back": Situation("calls back to back", 0.0, False, 0, 1.0),
+    "0.2ms_busy": Situation("0.2 ms apart, Python busy", 0.0002, False, 0, 0.2),
+    "1ms_busy": Situation("1 ms apart, Python busy", 0.001, False, 0, 0.05),
+    "1ms_sleeping": Situation("1 ms apart, sleeping", 0.001, True, 0, 0.05),
+    "1ms_busy_threads": Situation("1 ms apart, busy, 2 more busy threads", 0.001, False, 2, 0.02),
+    "1ms_sleeping_threads": Situation("1 ms apart, sleeping, 2 busy threads", 0.001, True, 2, 0.005),
 }
 SYSTEMS = {"zeus": "Zeus 0.16", "ours": "pfo-fs", "ours_measuring": "pfo-fs, measuring"}
 
@@ -165,17 +165,17 @@ def cpu_ns(pid: int | str, leave_out: set[int]) -> int:
     return total
 
 
-def pause(plan_inputs: PlanInputs) -> None:
+def pause(situation: Situation) -> None:
     """What training does between two calls."""
-    if plan_inputs.sleeping:
-        time.sleep(plan_inputs.apart_s)
-    elif plan_inputs.apart_s:
-        until = time.perf_counter() + plan_inputs.apart_s
+    if situation.sleeping:
+        time.sleep(situation.apart_s)
+    elif situation.apart_s:
+        until = time.perf_counter() + situation.apart_s
         while time.perf_counter() < until:
             pass
 
 
-def drive(side: Side, plan_inputs: PlanInputs, steps: int) -> dict[str, Any]:
+def drive(side: Side, situation: Situation, steps: int) -> dict[str, Any]:
     """Runs the steps; returns costs per call and the times at which clocks were asked for."""
     order = [name for name, _ in schedule()]
     begin, end, now, cpu = side.begin, side.end, time.monotonic_ns, time.thread_time_ns
@@ -185,19 +185,19 @@ def drive(side: Side, plan_inputs: PlanInputs, steps: int) -> dict[str, Any]:
     for step in range(steps):
         side.step_begin(step)
         for name in order:
-            if plan_inputs.apart_s:
-                pause(plan_inputs)
+            if situation.apart_s:
+                pause(situation)
                 cpu_ns -= cpu()
             t0 = now()
             begin(name)
             end(name)
             t1 = now()
-            if plan_inputs.apart_s:
+            if situation.apart_s:
                 cpu_ns += cpu()
             calls.append(t0)
             costs.append(t1 - t0)
         side.step_end()
-    if plan_inputs.apart_s:
+    if situation.apart_s:
         for _ in calls:  # what reading the clocks costs
             cpu_ns += cpu()
             now()
@@ -219,22 +219,22 @@ def wait_until_quiet(path: Path, limit_s: float = 30.0) -> None:
 
 
 def measure(system: str, key: str, calls: int) -> dict[str, Any]:
-    """One system in one plan_inputs."""
-    plan_inputs = SITUATIONS[key]
-    steps = max(3, round(calls * plan_inputs.share / STEP))
+    """One system in one situation."""
+    situation = SITUATIONS[key]
+    steps = max(3, round(calls * situation.share / STEP))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         side = zeus_side(folder) if system == "zeus" else our_side(folder, measuring=system == "ours_measuring")
         drive(side, SITUATIONS["back_to_back"], 5)
         wait_until_quiet(side.log)
         stop = threading.Event()
-        busy = [threading.Thread(target=spin, args=(stop,), daemon=True) for _ in range(plan_inputs.busy_threads)]
+        busy = [threading.Thread(target=spin, args=(stop,), daemon=True) for _ in range(situation.busy_threads)]
         for thread in busy:
             thread.start()
         known = {thread.native_id or 0 for thread in busy} | {threading.main_thread().native_id or 0}
         child_before, others_before = cpu_ns(side.child_pid, set()), cpu_ns("self", known)
         begin_ns = time.monotonic_ns()
-        driven = drive(side, plan_inputs, steps)
+        driven = drive(side, situation, steps)
         stop.set()
         for thread in busy:
             thread.join()
@@ -249,7 +249,7 @@ def measure(system: str, key: str, calls: int) -> dict[str, Any]:
     own_ns = driven["cpu_ns"]
     return {
         "system": system,
-        "plan_inputs": key,
+        "situation": key,
         "calls": count,
         "clock_changes_made": len(set_ns),
         "cost_us": percentiles(driven["costs"], 1e3),
@@ -318,7 +318,7 @@ def show(results: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="begin + end of one instruction")
-    for title in ("plan_inputs", "system"):
+    for title in ("situation", "system"):
         table.add_column(title)
     for title in (
         "cost us\nmedian",
@@ -335,7 +335,7 @@ def show(results: list[dict[str, Any]]) -> None:
     for result in results:
         cost, lag, cpu = result["cost_us"], result["lag_ms"], result["cpu_us_per_call"]
         table.add_row(
-            SITUATIONS[result["plan_inputs"]].title,
+            SITUATIONS[result["situation"]].title,
             SYSTEMS[result["system"]],
             *(f"{cost[key]:.2f}" for key in ("median", "p99")),
             *(f"{lag[key]:.3f}" for key in ("median", "p99", "max")),
