@@ -52,7 +52,7 @@ class HelperMachine(RuleBasedStateMachine):
         self.measured = 0
         self.number = 0
         self.silent_since: float | None = None
-        self.lost_told = False
+        self.at_default_clocks: set[int] = set()  # clients that were told that the directory is lost
         self.do(self.state.first_actions())
 
     # ---- what the loop does
@@ -62,8 +62,10 @@ class HelperMachine(RuleBasedStateMachine):
             match action:
                 case e.Send(client, message):
                     self.sent.setdefault(client, []).append(message)
-                    if isinstance(message, (m.DirectoryLost, m.DirectoryBack)):
-                        self.lost_told = isinstance(message, m.DirectoryLost)
+                    if isinstance(message, m.DirectoryLost):
+                        self.at_default_clocks.add(client)
+                    elif isinstance(message, m.DirectoryBack):
+                        self.at_default_clocks.discard(client)
                 case e.Run(operation):
                     self.running.append(operation)
                 case e.ResetClocks(spec):
@@ -180,7 +182,7 @@ class HelperMachine(RuleBasedStateMachine):
 
     @invariant()
     def ranks_are_not_sent_to_default_clocks_by_a_directory_that_answers(self) -> None:
-        if self.lost_told and self.trainers and not self.running:
+        if self.at_default_clocks & set(self.trainers.values()) and not self.running:
             assert self.state._health.is_lost
 
     def teardown(self) -> None:
