@@ -20,19 +20,21 @@ AFTER_FAILURE_S = 5.0
 MOST_THREADS = 128
 """At most this many jobs are planned for, or wait for a slow directory, at the same time; others wait for them."""
 
-_TOGETHER_S = 0.25
-"""When one job is due, jobs that are due within this time are polled with it: each turn of the loop costs CPU time."""
+_EARLY = 0.25
+"""When one job is due, others are polled with it up to this share of their pause early: each turn costs CPU time."""
 _FOLDERS = ""
 """Marks the poll of `jobs/` itself where a job's id is expected: ids are never empty."""
 
 
 @dataclass
 class _Entry:
-    """One job: when its next poll is due (monotonic s), and whether one is running."""
+    """One job: when its next poll is due, from when on it may be polled with others (both monotonic s), and whether a
+    poll is running."""
 
     coordinator: Coordinator
     due: float = -math.inf
-    looking: bool = False
+    not_before: float = -math.inf
+    polling: bool = False
     changed: bool = False
 
 
@@ -71,7 +73,7 @@ class ServedJobs:
         self._workers = Workers(MOST_THREADS)
         self._folders_worker = Workers(1)  # separate, so that new jobs never wait for others that are planned for
         self._folders_due = -math.inf
-        self._folders_looking = False
+        self._folders_polling = False
         self._folders_changed = True
 
     @property
@@ -87,7 +89,8 @@ class ServedJobs:
                 self._folders_changed = True
                 self._folders_due = -math.inf
             else:
-                entry.due, entry.changed = -math.inf, True
+                entry.due = entry.not_before = -math.inf
+                entry.changed = True
 
     def turn(self) -> float:
         """Uses the results of ended polls, and starts the polls that are due; returns s until the next one is due."""
@@ -100,18 +103,18 @@ class ServedJobs:
             if isinstance(outcome, Found):
                 self._take_over(outcome, now)
             elif job_id in self._entries:
-                self._look_ended(job_id, self._entries[job_id], outcome, now)
-        if not self._folders_looking and now >= self._folders_due:
-            self._folders_looking = True
+                self._poll_ended(job_id, self._entries[job_id], outcome, now)
+        if not self._folders_polling and now >= self._folders_due:
+            self._folders_polling = True
             list_now, self._folders_changed = self._folders_changed, False
-            self._folders_worker.start(lambda: self._look_at_folders(list_now))
-        soonest = math.inf if self._folders_looking else self._folders_due
-        free = {job_id: entry for job_id, entry in self._entries.items() if not entry.looking}
+            self._folders_worker.start(lambda: self._poll_folders(list_now))
+        soonest = math.inf if self._folders_polling else self._folders_due
+        free = {job_id: entry for job_id, entry in self._entries.items() if not entry.polling}
         if any(entry.due <= now for entry in free.values()):
             for job_id, entry in free.items():
-                if entry.due <= now + _TOGETHER_S:
-                    self._start_look(job_id, entry)
-        soonest = min((soonest, *(entry.due for entry in free.values() if not entry.looking)))
+                if entry.not_before <= now:
+                    self._start_poll(job_id, entry)
+        soonest = min((soonest, *(entry.due for entry in free.values() if not entry.polling)))
         return max(0.0, soonest - now)
 
     def restart_timers(self) -> None:
@@ -126,7 +129,7 @@ class ServedJobs:
 
     # ---- in the threads
 
-    def _look_at_folders(self, list_now: bool) -> None:
+    def _poll_folders(self, list_now: bool) -> None:
         outcome = Found(again_in_s=AFTER_FAILURE_S)
         try:
             outcome = self._folders.poll(list_now=list_now)
@@ -136,7 +139,7 @@ class ServedJobs:
         finally:
             self._put_ended(_FOLDERS, outcome)
 
-    def _look(self, job_id: str, coordinator: Coordinator) -> None:
+    def _poll_job(self, job_id: str, coordinator: Coordinator) -> None:
         delay_s = AFTER_FAILURE_S
         try:
             delay_s = coordinator.poll()
@@ -160,12 +163,12 @@ class ServedJobs:
 
     # ---- in the loop
 
-    def _start_look(self, job_id: str, entry: _Entry) -> None:
-        entry.looking, entry.changed = True, False
-        self._workers.start(lambda: self._look(job_id, entry.coordinator))
+    def _start_poll(self, job_id: str, entry: _Entry) -> None:
+        entry.polling, entry.changed = True, False
+        self._workers.start(lambda: self._poll_job(job_id, entry.coordinator))
 
     def _take_over(self, found: Found, now: float) -> None:
-        self._folders_looking = False
+        self._folders_polling = False
         self._folders_due = -math.inf if self._folders_changed else now + found.again_in_s
         for coordinator in found.jobs:
             self._entries.setdefault(coordinator.folder.job_id, _Entry(coordinator))
@@ -174,9 +177,9 @@ class ServedJobs:
                 log.warning("job %s: its folder has been removed", job_id)
                 self._follow(job_id, False)
 
-    def _look_ended(self, job_id: str, entry: _Entry, delay_s: float, now: float) -> None:
+    def _poll_ended(self, job_id: str, entry: _Entry, delay_s: float, now: float) -> None:
         coordinator = entry.coordinator
-        entry.looking = False
+        entry.polling = False
         if coordinator.state == "ended" or delay_s < 0:
             del self._entries[job_id]
             self._follow(job_id, False)
@@ -187,4 +190,5 @@ class ServedJobs:
         if coordinator.is_mine and interval_s is not None:
             delay_s = min(delay_s, interval_s)
         entry.due = -math.inf if entry.changed else now + delay_s
+        entry.not_before = entry.due - _EARLY * delay_s
         self._follow(job_id, not coordinator.is_quiet)

@@ -53,6 +53,8 @@ class Workers:
 
     def _provide_watcher(self) -> None:
         if self._has_watcher or not self._calls:
+            if not self._running:
+                self._changed.notify_all()  # the watcher waits for a thread that has finished in the meantime
             return
         if self._idle:
             self._wanted = True

@@ -1,0 +1,76 @@
+"""When the daemon polls its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from clock import Clock
+
+from pfo_fs.coordination.job_folders import Found, JobFolders
+from pfo_fs.coordination.served_jobs import ServedJobs
+
+Wait = Callable[..., Any]
+
+
+class PolledJob:
+    """A coordinator that only counts; it is also its own folder."""
+
+    state, is_mine, is_quiet = "running", True, True
+
+    def __init__(self, job_id: str, clock: Clock, pause_s: float) -> None:
+        self.job_id, self.pause_s, self.polls = job_id, pause_s, 0
+        self.folder = self
+        self.last_alive = clock()
+
+    def poll(self) -> float:
+        self.polls += 1
+        return self.pause_s
+
+
+class Folders:
+    def __init__(self, jobs: list[PolledJob]) -> None:
+        self.found = Found(jobs=cast(Any, jobs), again_in_s=1e9)
+
+    def poll(self, *, list_now: bool) -> Found:
+        return self.found
+
+
+def serve(jobs: list[PolledJob], clock: Clock) -> ServedJobs:
+    return ServedJobs(
+        cast(JobFolders, Folders(jobs)),
+        max_idle_s=1e9,
+        interval_s=lambda: None,
+        follow=lambda *_: None,
+        wake=lambda: None,
+        monotonic=clock,
+    )
+
+
+def run(served: ServedJobs, clock: Clock, seconds: float, wait_for: Wait) -> None:
+    until = clock() + seconds
+    while clock() < until:
+        served.turn()  # uses the results of the polls that have ended, and starts those that are due
+        wait_for(lambda: not served.busy, what="the polls of this turn")
+        clock.now += 0.01
+
+
+def test_a_job_that_is_polled_often_makes_the_others_be_polled_hardly_more_often(clock: Clock, wait_for: Wait) -> None:
+    eager, other = PolledJob("eager", clock, 0.02), PolledJob("other", clock, 0.2)
+    served = serve([eager, other], clock)
+    run(served, clock, 10.0, wait_for)
+    served.close()
+    assert eager.polls > 300
+    assert 45 <= other.polls <= 75
+
+
+def test_jobs_with_the_same_pause_come_to_be_polled_in_the_same_turn(clock: Clock, wait_for: Wait) -> None:
+    first, second = PolledJob("first", clock, 1.0), PolledJob("second", clock, 1.0)
+    served = serve([first, second], clock)
+    run(served, clock, 0.5, wait_for)
+    second.pause_s = 1.2  # its next poll moves by 0.2 s
+    run(served, clock, 1.0, wait_for)
+    second.pause_s = 1.0
+    run(served, clock, 10.0, wait_for)
+    assert served._entries["first"].due == served._entries["second"].due
+    served.close()
