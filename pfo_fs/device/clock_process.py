@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device import shared_page
+from pfo_fs.device.clock_requests import ClockRequests
 from pfo_fs.device.clock_setter import ClockSetter
 from pfo_fs.device.gpu import Gpu, NoGpu, open_gpu
 from pfo_fs.device.limit_note import LimitNote
@@ -36,9 +37,14 @@ from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.priority import raise_priority
 from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.switch_latency import SwitchLatency
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc.spawn import given_arguments
 
+_SHORT_NS = 2_000_000
+"""Shorter waits are slept, because a wait for events takes whole milliseconds."""
+_EVENTS_EVERY_NS = 5_000_000
+"""While it sleeps shortly only, the process looks this often whether the trainer has ended."""
 _GLANCES = 50
 """The target is read this often, in 2 us, before sleeping: a wake-up costs training 10 us, and this process more."""
 
@@ -71,10 +77,18 @@ class ClockLoop:
     ) -> None:
         meter = StepMeter(profile_steps, shared)
         self._words = words = shared.words
+        latency = SwitchLatency()
+        self._requests = ClockRequests(words, latency)
         self._setter = ClockSetter(
-            gpu, words, meter.clock_set, min_dwell_ms=min_dwell_ms, why_clocks_stay=why_clocks_stay
+            gpu,
+            words,
+            meter.clock_set,
+            min_dwell_ms=min_dwell_ms,
+            why_clocks_stay=why_clocks_stay,
+            called=latency.called,
         )
-        self._measuring = Measuring(gpu, words, meter, self._setter, reporter)
+        self._measuring = Measuring(gpu, words, meter, self._setter, reporter, self._apply)
+        self._asked_events_ns = 0
         self._power_limits = PowerLimits(gpu)
         self._trainer = trainer
         self._poll = select.epoll()
@@ -114,37 +128,59 @@ class ClockLoop:
         """Measures the marks that training left, and sends the result."""
         self._measuring.finish()
 
+    def _apply(self) -> bool:
+        """Sets the clock that is wanted now; returns whether the clock has changed."""
+        return self._setter.apply(self._requests.wanted(time.monotonic_ns()))
+
     def _serve_once(self) -> bool:
         """Sets the requested clock, measures if that is due, sleeps; returns False at the trainer's end."""
         words, setter, measuring = self._words, self._setter, self._measuring
-        if setter.apply():
+        if self._apply():
             measuring.clock_changed()
         now_ns = time.monotonic_ns()
         if now_ns >= measuring.next_look_ns:
             measuring.poll(now_ns)
             now_ns = time.monotonic_ns()
         wake_ns = measuring.next_look_ns
-        if setter.controls:
-            target = setter.target
-            for _ in range(_GLANCES):
-                if words[shared_page.TARGET] != target:
-                    break
-            # Training stores TARGET and then reads SLEEPING; this process stores SLEEPING and then reads TARGET. About
-            # a microsecond passes before that second read, so one of the two sees the other's store; if neither
-            # does, the wait below ends at `wake_ns`.
-            words[shared_page.SLEEPING] = 1
-            dwells = setter.not_before_ns > now_ns
-            requested = words[shared_page.TARGET]
-            if requested != target and not (dwells and requested):  # a reset does not wait for the dwell time
-                words[shared_page.SLEEPING] = 0
+        if setter.controls and self._requests.follows:
+            wake_ns = min(wake_ns, self._requests.wake_ns(now_ns))
+            if wake_ns - now_ns < _SHORT_NS and now_ns - self._asked_events_ns < _EVENTS_EVERY_NS:
+                time.sleep(max(0, wake_ns - now_ns) / 1e9)
                 return True
-            if dwells:
-                wake_ns = min(wake_ns, setter.not_before_ns)
+            if self._requests.waits():
+                words[shared_page.SLEEPING] = 1
+                if not self._requests.waits():  # training has launched something in the meantime
+                    words[shared_page.SLEEPING] = 0
+                    return True
+            wake_ns -= _SHORT_NS // 2
+        elif setter.controls and not self._sleeps_until_a_request(now_ns):
+            return True
+        if setter.not_before_ns > now_ns:
+            wake_ns = min(wake_ns, setter.not_before_ns)
         events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
         words[shared_page.SLEEPING] = 0
-        if setter.apply():
+        self._asked_events_ns = time.monotonic_ns()
+        if self._apply():
             measuring.clock_changed()
         return not events or self._trainer_lives(events)
+
+    def _sleeps_until_a_request(self, now_ns: int) -> bool:
+        """Tells training that it must ring the doorbell; returns False if a request has come in the meantime."""
+        words, setter = self._words, self._setter
+        target = setter.target
+        for _ in range(_GLANCES):
+            if words[shared_page.TARGET] != target:
+                break
+        # Training stores TARGET and then reads SLEEPING; this process stores SLEEPING and then reads TARGET. About
+        # a microsecond passes before that second read, so one of the two sees the other's store; if neither
+        # does, the wait that follows ends at the next measurement.
+        words[shared_page.SLEEPING] = 1
+        requested = words[shared_page.TARGET]
+        dwells = setter.not_before_ns > now_ns
+        if requested != target and not (dwells and requested):  # a reset does not wait for the dwell time
+            words[shared_page.SLEEPING] = 0
+            return False
+        return True
 
     def _trainer_lives(self, events: list[tuple[int, int]]) -> bool:
         """Answers requests and signals; returns False if the trainer has ended."""

@@ -1,4 +1,4 @@
-"""Sets the clock that training requests: chooses one that the GPU offers, limits how often it changes, and stops."""
+"""Sets the clock that is requested: chooses one that the GPU offers, limits how often it changes, and stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfo_fs.device.gpu import Gpu
 
 
 class ClockSetter:
-    """Keeps the GPU at the clock that the page requests in `TARGET`.
+    """Keeps the GPU at the requested clock.
 
     When the driver refuses, or the clock process has got SIGTERM, this object resets the clocks and makes no further
     change; training goes on at the driver's default.
@@ -24,6 +24,7 @@ class ClockSetter:
         clock_was_set: Called with (time in ns, MHz) after each change; 0 MHz is the driver's default.
         min_dwell_ms: Least time between two changes of the clock, resets excepted.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
+        called: Called with the duration of each call of the driver, in ns.
 
     Attributes:
         target: The requested clock that is in force, in MHz; 0 for the driver's default.
@@ -42,7 +43,9 @@ class ClockSetter:
         *,
         min_dwell_ms: float,
         why_clocks_stay: str,
+        called: Callable[[int], None] = lambda took_ns: None,
     ) -> None:
+        self._called = called
         self._gpu = gpu
         self._words = words
         self._clock_was_set = clock_was_set
@@ -56,10 +59,13 @@ class ClockSetter:
         self.terminated = False
         self.not_before_ns = 0
 
-    def apply(self) -> bool:
-        """Sets the requested clock unless it is in force; returns whether the clock has changed."""
+    def apply(self, target: int) -> bool:
+        """Sets a clock unless it is in force; returns whether the clock has changed.
+
+        Args:
+            target: The clock in MHz; 0 for the driver's default.
+        """
         words = self._words
-        target = words[shared_page.TARGET]
         if not self.controls or (target == self.target and not self.terminated):
             return False
         if self.terminated:
@@ -72,6 +78,7 @@ class ClockSetter:
         if clock_mhz is None:
             clock_mhz = self._clock_for[target] = self._offered(target)
         changes = clock_mhz != self.clock_mhz
+        began_ns = time.monotonic_ns()
         try:
             if changes and clock_mhz:
                 self._gpu.lock_clock_mhz(clock_mhz)
@@ -82,7 +89,9 @@ class ClockSetter:
             self._give_up(str(error) or repr(error))
             return True
         if changes:
-            self._clock_was_set(time.monotonic_ns(), clock_mhz)
+            ended_ns = time.monotonic_ns()
+            self._called(ended_ns - began_ns)
+            self._clock_was_set(ended_ns, clock_mhz)
         self.target, self.clock_mhz = target, clock_mhz
         words[shared_page.CLOCK_MHZ] = clock_mhz
         if self._dwell_ns:

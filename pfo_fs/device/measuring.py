@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from pfo_fs.device import shared_page
@@ -36,14 +37,24 @@ class Measuring:
         gpu: The GPU whose energy is read.
         words: The page that is shared with training.
         meter: Turns marks and readings into times and energies.
-        setter: Sets the clocks, also between two pieces of arithmetic.
+        setter: Sets the clocks; knows which is in force and what is wrong.
+        apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
         reporter: Sends results and progress to the helper.
 
     Attributes:
         next_look_ns: The monotonic time at which the next reading is due.
     """
 
-    def __init__(self, gpu: Gpu, words: memoryview, meter: StepMeter, setter: ClockSetter, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        words: memoryview,
+        meter: StepMeter,
+        setter: ClockSetter,
+        reporter: Reporter,
+        apply: Callable[[], bool],
+    ) -> None:
+        self._apply = apply
         self._gpu = gpu
         self._words = words
         self._meter = meter
@@ -124,7 +135,7 @@ class Measuring:
         for measured in self._meter.take(marks, everything=everything):
             if measured is not None:
                 self._reporter.measured(measured)
-            self._setter.apply()  # a new clock does not wait until all arithmetic is done
+            self._apply()  # a new clock does not wait until all arithmetic is done
         self._words[shared_page.MEASURED_NUMBER] = self._meter.done_number
 
     def _throttled(self, now_ns: int) -> str:

@@ -8,6 +8,10 @@ Why not a pipe: measured on 2 cores, a write that wakes the sleeping reader cost
 that gives up the interpreter lock costs it up to 5 ms while other Python threads are busy (99th percentile 16 ms). So
 training rings a doorbell, and only when the clock process sleeps.
 
+There are two ways to say which clock is wanted. Where training sets clocks at the time of its calls, it writes the clock
+itself into `TARGET`. Where clocks follow the device (`FOLLOWS`), the page holds the clocks of a whole step (`write_plan`)
+and the device writes into `PROGRESS` how far it has come; training enqueues these writes into its CUDA stream.
+
 Marks are needed only for measuring; the clock process reads them later and is not woken for them. It reads marks only
 up to the `HEAD` of its previous reading: on processors that reorder stores (aarch64) the words of the newest marks may
 arrive after the head.
@@ -17,6 +21,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from array import array
+from collections.abc import Sequence
 
 # Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
 MAGIC = 0
@@ -28,6 +34,12 @@ MEASURING = 10
 """1 while training writes BEGIN and END marks. Written by training."""
 NAME_COUNT = 11
 """Count of entries in the name table. Written by training."""
+FOLLOWS = 12
+"""1 if clocks follow `PROGRESS`, 0 if they follow `TARGET`. Written by training."""
+LAUNCHED = 13
+"""The last point that training has launched; the device is done when `PROGRESS` is the same. Written by training."""
+LEAD_US = 14
+"""How far training ran ahead of the device when it launched, in us; -1 before it is known. Written by training."""
 SLEEPING = 16
 """1 while the clock process waits for the doorbell; the side that rings sets it to 0 first."""
 CLOCK_MHZ = 24
@@ -35,15 +47,24 @@ CLOCK_MHZ = 24
 MEASURED_NUMBER = 25
 """The last schedule number whose measurement is complete. Written by the clock process."""
 
-_NAMES = 32
+PROGRESS = 32
+"""The last point of a step that the device has reached. Its lower 32 bits are written by the device."""
+TURNS = 40
+"""For each of the last 16 steps, in the place `turn % 16`, the slot of its plan. Written by training."""
+
+_NAMES = 64
 _NAME_WORDS = 9  # length in bytes, then 64 bytes of UTF-8
 MAX_NAMES = 128
 RING = _NAMES + MAX_NAMES * _NAME_WORDS
 RING_MARKS = 32_768
 RING_MASK = RING_MARKS - 1
-WORDS = RING + 2 * RING_MARKS
+PLAN_SLOTS = 4
+_PLANS = RING + 2 * RING_MARKS
+_PLAN_CLOCKS = 65_536
+_PLAN_WORDS = 2 + _PLAN_CLOCKS // 4  # its version, its length, then clocks of 16 bits
+WORDS = _PLANS + PLAN_SLOTS * _PLAN_WORDS
 _MOST_AT_ONCE = 2048
-_VERSION = 0x70666F_0002
+_VERSION = 0x70666F_0003
 
 NO_NUMBER = -(1 << 62)
 """No schedule number: nothing measured yet."""
@@ -67,6 +88,33 @@ END = 5
 """An instruction ends; the value is as for `BEGIN`."""
 LAST_END = 6
 """Before STEP_END: the first word is when the step's last instruction ended."""
+
+# A point of a step is 32 bits: turn << 17 | position of the instruction << 1 | (1 at its end, 0 at its begin).
+TURN_SHIFT = 17
+TURN_MASK = (1 << 15) - 1
+POINT_MASK = (1 << 17) - 1
+IDLE = POINT_MASK
+"""The point after a step's last instruction, and of a step that does not run as scheduled: the default clock."""
+
+
+def write_plan(words: memoryview, slot: int, clocks_mhz: Sequence[int]) -> None:
+    """Writes the clock of each instruction of a step, in MHz, into one of the slots; 0 is the default clock."""
+    at = _PLANS + slot * _PLAN_WORDS
+    words[at + 1] = len(clocks_mhz)
+    words[at + 2 : at + _PLAN_WORDS].cast("B").cast("H")[: len(clocks_mhz)] = array("H", clocks_mhz)
+    words[at] += 1
+
+
+def plan_version(words: memoryview, slot: int) -> int:
+    """Returns how often the slot was written."""
+    return words[_PLANS + slot * _PLAN_WORDS]
+
+
+def read_plan(words: memoryview, slot: int) -> list[int]:
+    """Returns the clocks in the slot, in MHz."""
+    at = _PLANS + slot * _PLAN_WORDS
+    length = max(0, min(words[at + 1], _PLAN_CLOCKS))
+    return words[at + 2 : at + _PLAN_WORDS].cast("B").cast("H")[:length].tolist()
 
 
 class SharedPage:
@@ -94,6 +142,9 @@ class SharedPage:
         fd = os.memfd_create("pfo-fs-page", os.MFD_CLOEXEC)
         os.ftruncate(fd, WORDS * 8)
         os.pwrite(fd, _VERSION.to_bytes(8, "little"), MAGIC * 8)
+        os.pwrite(fd, IDLE.to_bytes(8, "little"), PROGRESS * 8)
+        os.pwrite(fd, IDLE.to_bytes(8, "little"), LAUNCHED * 8)
+        os.pwrite(fd, (-1).to_bytes(8, "little", signed=True), LEAD_US * 8)
         os.pwrite(fd, NO_NUMBER.to_bytes(8, "little", signed=True), MEASURED_NUMBER * 8)
         return cls(fd)
 

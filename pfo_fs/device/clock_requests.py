@@ -1,0 +1,68 @@
+"""Which clock training needs now: as the page says, or as the device gets through the steps that training launched."""
+
+from __future__ import annotations
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.clock_follower import NEVER, ClockFollower, FollowedPlan, Leads
+
+_RECENT_TURNS = 16
+
+
+class ClockRequests:
+    """Reads the requests of training from the page.
+
+    Args:
+        words: The page that is shared with training.
+        leads: How long changes of the clock take on this GPU.
+    """
+
+    def __init__(self, words: memoryview, leads: Leads) -> None:
+        self._words = words
+        self._follower = ClockFollower(leads)
+        self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # of each slot, with its version
+        self._progress = words[shared_page.PROGRESS]
+
+    @property
+    def follows(self) -> bool:
+        """Whether clocks follow the device, not the calls of the training thread."""
+        return bool(self._words[shared_page.FOLLOWS])
+
+    def wanted(self, now_ns: int) -> int:
+        """Returns the clock to request now, in MHz; 0 for the default clock."""
+        words = self._words
+        if not words[shared_page.FOLLOWS]:
+            return words[shared_page.TARGET]
+        progress = words[shared_page.PROGRESS]
+        if progress != self._progress:
+            self._progress = progress
+            self._reached(progress & 0xFFFF_FFFF, now_ns)
+        else:
+            self._follower.look(now_ns)
+        return self._follower.wanted(now_ns)
+
+    def _reached(self, progress: int, now_ns: int) -> None:
+        turn, code = progress >> shared_page.TURN_SHIFT, progress & shared_page.POINT_MASK
+        slot = self._words[shared_page.TURNS + turn % _RECENT_TURNS] % shared_page.PLAN_SLOTS
+        version = shared_page.plan_version(self._words, slot)
+        kept = self._plans.get(slot)
+        if kept is None or kept[0] != version:
+            kept = self._plans[slot] = version, FollowedPlan(shared_page.read_plan(self._words, slot))
+        self._follower.reached(turn, code, kept[1], now_ns)
+
+    def waits(self) -> bool:
+        """Returns whether training will ring the doorbell before the next request can come.
+
+        Where clocks follow the device, it rings when it launches something and the clock process sleeps; until then
+        the device has done everything that was launched.
+        """
+        words = self._words
+        if not words[shared_page.FOLLOWS]:
+            return True
+        return words[shared_page.LAUNCHED] == words[shared_page.PROGRESS] == self._progress
+
+    def wake_ns(self, now_ns: int) -> int:
+        """Returns when to ask for the clock again, unless training rings the doorbell first."""
+        if not self._words[shared_page.FOLLOWS]:
+            return NEVER
+        due_ns = self._follower.due_ns
+        return due_ns if self.waits() else min(due_ns, self._follower.next_look_ns(now_ns))
