@@ -16,7 +16,7 @@ process and the simulator use the same code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from pfo_fs.device.shared_page import IDLE, POINT_MASK
@@ -45,6 +45,19 @@ class Leads(Protocol):
     def lead_ns(self, mhz: int) -> int:
         """Returns the time from the request of this clock, in MHz, until it acts; 0 MHz is the default clock."""
 
+    def ran(self, mhz: int, key: Hashable, lead_ns: int, took_ns: int) -> None:
+        """Notes how long an instruction took whose clock was requested `lead_ns` before it began.
+
+        Args:
+            mhz: The clock.
+            key: The same for the same instruction after the same clock.
+            lead_ns: The time from the request to the begin; negative if it was requested later.
+            took_ns: The duration of the instruction.
+        """
+
+    def step_ended(self) -> None:
+        """Notes that there is time for arithmetic."""
+
 
 class FollowedPlan:
     """The points of one step, in order, and how long the device takes from each to the next.
@@ -56,6 +69,7 @@ class FollowedPlan:
         codes: The points as the device writes them: the begin of each instruction, and its end where the clock changes.
         clock_from: The clock that is needed from each point on.
         next_change: For each point, the next one at which another clock is needed.
+        since: For each point, the one from which on its clock is needed.
         place: The place of each code in `codes`.
         gap_ns: The learned time from the point before to each point; -1 if unknown.
         error_ns: Mean error of the predicted end of an instruction.
@@ -74,6 +88,9 @@ class FollowedPlan:
         for at in range(size - 2, -1, -1):
             same = self.clock_from[at + 1] == self.clock_from[at]
             self.next_change[at] = self.next_change[at + 1] if same else at + 1
+        self.since = [0] * size
+        for at in range(1, size):
+            self.since[at] = self.since[at - 1] if self.clock_from[at] == self.clock_from[at - 1] else at
         self.place = {code: at for at, code in enumerate(self.codes)}
         self.gap_ns = [-1] * size
         self.error_ns = _LEAST_MARGIN_NS
@@ -128,6 +145,8 @@ class ClockFollower:
         self._at_ns = 0
         self._looked_ns = 0
         self._requested = 0
+        self._acts_ns = 0
+        self._requested_ns: dict[int, int] = {}  # for each change of this step, when its clock was requested
         self.due_ns = NEVER
 
     @property
@@ -155,9 +174,24 @@ class ClockFollower:
             if expected_ns >= 0:
                 at_ns = min(max(self._at_ns + expected_ns, self._looked_ns), now_ns)
             plan.learn(self._at, at, at_ns - self._at_ns)
+            self._note_length(plan, at, at_ns)
+        else:
+            self._requested_ns.clear()
+        if plan.codes[at] == IDLE:
+            self._leads.step_ended()
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         self._looked_ns = now_ns
         return at_ns
+
+    def _note_length(self, plan: FollowedPlan, at: int, at_ns: int) -> None:
+        """Passes the length of an instruction on whose clock was changed before it, and changes after it."""
+        began, change = self._at, self._at - 1
+        if at != began + 1 or not plan.codes[at] & 1 or plan.codes[began] & 1 or plan.since[began] != change:
+            return
+        requested_ns = self._requested_ns.get(change)
+        if requested_ns is not None:
+            key = (id(plan), began)
+            self._leads.ran(plan.clock_from[began], key, self._at_ns - requested_ns, at_ns - self._at_ns)
 
     def wanted(self, now_ns: int) -> int:
         """Returns the clock to request now, in MHz; 0 for the default clock. Sets `due_ns`."""
@@ -165,7 +199,7 @@ class ClockFollower:
         self.due_ns = NEVER
         if plan is None:
             return 0
-        mhz = plan.clock_from[self._at]
+        mhz, place = plan.clock_from[self._at], plan.since[self._at]
         change = plan.next_change[self._at]
         while change < len(plan.codes):
             expected_ns = plan.expected_ns(self._at, change)
@@ -176,20 +210,24 @@ class ClockFollower:
             if _above(to_mhz, mhz):
                 when_ns = boundary_ns - self._leads.lead_ns(to_mhz) - plan.error_ns
                 if not _above(to_mhz, self._requested):
-                    when_ns -= 2 * self._leads.call_ns  # not worth going down and up again
+                    when_ns -= self._leads.lead_ns(mhz)  # not worth going down and up again
             elif change > self._at + 1:
                 break  # the instruction before has not begun yet: it could still be waiting then
             else:
-                when_ns = boundary_ns - self._leads.lead_ns(to_mhz) + plan.error_ns
+                # A request that comes before the last one has acted would replace it.
+                when_ns = max(boundary_ns - self._leads.lead_ns(to_mhz) + plan.error_ns, self._acts_ns)
                 if when_ns <= now_ns and self._up_is_due(change, boundary_ns, now_ns):
                     change = plan.next_change[change]
                     continue
             if when_ns > now_ns:
                 self.due_ns = when_ns
                 break
-            mhz = to_mhz
+            mhz, place = to_mhz, change
             change = plan.next_change[change]
-        self._requested = mhz
+        self._requested_ns.setdefault(place, now_ns)
+        if mhz != self._requested:
+            self._requested = mhz
+            self._acts_ns = now_ns + self._leads.lead_ns(mhz)
         return mhz
 
     def _up_is_due(self, change: int, boundary_ns: int, now_ns: int) -> bool:
@@ -200,8 +238,9 @@ class ClockFollower:
         if later >= len(plan.codes) or not _above(plan.clock_from[later], plan.clock_from[change]):
             return False
         expected_ns = plan.expected_ns(change, later)
-        lead_ns = self._leads.lead_ns(plan.clock_from[later]) + plan.error_ns + 2 * self._leads.call_ns
-        return 0 <= expected_ns and boundary_ns + expected_ns - lead_ns <= now_ns
+        lead_ns = self._leads.lead_ns(plan.clock_from[later]) + plan.error_ns
+        acts_ns = now_ns + self._leads.lead_ns(plan.clock_from[change])
+        return expected_ns >= 0 and boundary_ns + expected_ns - lead_ns <= acts_ns
 
     def next_look_ns(self, now_ns: int) -> int:
         """Returns when to look at the device's progress again."""

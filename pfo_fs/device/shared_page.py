@@ -8,9 +8,10 @@ Why not a pipe: measured on 2 cores, a write that wakes the sleeping reader cost
 that gives up the interpreter lock costs it up to 5 ms while other Python threads are busy (99th percentile 16 ms). So
 training rings a doorbell, and only when the clock process sleeps.
 
-There are two ways to say which clock is wanted. Where training sets clocks at the time of its calls, it writes the clock
-itself into `TARGET`. Where clocks follow the device (`FOLLOWS`), the page holds the clocks of a whole step (`write_plan`)
-and the device writes into `PROGRESS` how far it has come; training enqueues these writes into its CUDA stream.
+There are two ways to say which clock is wanted. Where clocks are switched at the time of training's calls, training
+writes the clock itself into `TARGET`. Where they follow the device (`FOLLOWS`), the page holds the clocks of a whole
+step (`write_plan`), and the device writes into `PROGRESS` how far it has come; training enqueues these writes into its
+CUDA stream.
 
 Marks are needed only for measuring; the clock process reads them later and is not woken for them. It reads marks only
 up to the `HEAD` of its previous reading: on processors that reorder stores (aarch64) the words of the newest marks may

@@ -6,16 +6,20 @@ writes its power from now on. The energy at any time follows exactly from both, 
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import os
+import random
 import re
 import stat
 import time
 from contextlib import suppress
 
 from pfo_fs.device.action_log import ActionLog
+from pfo_fs.device.node_physics import NodePhysics, node_physics
 from pfo_fs.device.physics import Coefficients, GpuModel, gpu_model
+from pfo_fs.device.simulated_stream import SimulatedStream
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 
@@ -24,11 +28,17 @@ def simulated_model() -> GpuModel:
     return gpu_model(os.environ.get("PFO_FS_SIM_MODEL") or "A100")
 
 
+def simulated_node() -> NodePhysics:
+    """Returns what the simulated node does to changes of the clock: `PFO_FS_SIM_NODE`, or nothing."""
+    return node_physics(os.environ.get("PFO_FS_SIM_NODE") or "none")
+
+
 # ---- the state that the two processes share
 
-_MAGIC_WORD = 0x70666F_5E0001
+_MAGIC_WORD = 0x70666F_5E0002
 # Written by the process that sets the clock. 0 MHz is the default clock, 0 mW the default limit.
 _MAGIC, _CLOCK_MHZ, _CHANGED_NS, _LIMIT_MW = 0, 1, 2, 3
+_OLD_MHZ, _ACTS_NS = 4, 5  # the clock until the one in `_CLOCK_MHZ` acts, and when that is
 _VERSION, _MARK_NS, _ENERGY_J, _POWER_W, _UNTIL_NS = 8, 9, 10, 11, 12  # written by the process that computes
 _STATE_WORDS = 16
 _GPU_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -138,6 +148,11 @@ class SimulatedGpu:
         self._state = _State(name)
         self._log = ActionLog(self._state.log_path)
         self._clocks = simulated_model().clocks_mhz
+        self._node = simulated_node()
+        self._driver = -1
+        if self._node.serial:  # one file for all GPUs of the simulated node
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._driver = os.open(os.path.join(simulation_dir(), "driver.lock"), flags, 0o600)
         self.name = f"simulated {simulated_model().name}"
         self.uuid = f"SIM-{name}"
         self._open = True
@@ -184,9 +199,25 @@ class SimulatedGpu:
 
     def _set(self, mhz: int) -> None:
         words = self._in_use().words
+        if self._node.call_s:
+            self._wait_for_driver()
         if words[_CLOCK_MHZ] != mhz:
-            words[_CHANGED_NS] = time.monotonic_ns()
+            now_ns = time.monotonic_ns()
+            if now_ns >= words[_ACTS_NS]:
+                words[_OLD_MHZ] = words[_CLOCK_MHZ]
+            acts_ns = now_ns + round(self._node.settle_s(mhz) * 1e9)
+            words[_ACTS_NS] = words[_CHANGED_NS] = acts_ns
             words[_CLOCK_MHZ] = mhz
+
+    def _wait_for_driver(self) -> None:
+        """Takes as long as a call of the driver, which makes one call at a time for all GPUs of the node."""
+        if self._driver >= 0:
+            fcntl.flock(self._driver, fcntl.LOCK_EX)
+        try:
+            time.sleep(self._node.call_time_s(random.random(), random.random()))
+        finally:
+            if self._driver >= 0:
+                fcntl.flock(self._driver, fcntl.LOCK_UN)
 
     def _in_use(self) -> _State:
         if not self._open:
@@ -240,6 +271,8 @@ class SimulatedGpu:
         if not self._open:
             return
         self._open = False
+        if self._driver >= 0:
+            os.close(self._driver)
         self._log.close()
         if "PFO_FS_SIM_DIR" not in os.environ:
             for path in (self._state.path, self._state.log_path):
@@ -252,7 +285,8 @@ class SimulatedKernels:
     """A simulated GPU as the process that computes sees it: time and power of instructions follow the clock.
 
         kernels = SimulatedKernels(name, stages=8)
-        kernels.run("forward", stage=0)
+        kernels.run("forward", stage=0)               # waits until it is done
+        kernels.stream.launch("forward", stage=0)     # does not wait
 
     Args:
         name: The name in the GPU's spec, `simulated:<name>`.
@@ -274,6 +308,7 @@ class SimulatedKernels:
         self._free = self._model = self._gpu.coefficients("forward")  # without, and with, the power limit
         self._mark_ns = 0
         self._left = 0.0  # share of the instruction that is still to do at `_mark_ns`
+        self.stream = SimulatedStream(self)
 
     def model(self, instruction: str, stage: int) -> Coefficients:
         """Returns how time and power of an instruction follow the clock on this GPU, its time scale included."""
@@ -297,7 +332,7 @@ class SimulatedKernels:
         self._read_clock()
         self._left = 1.0
         begin_ns = time.monotonic_ns() if started_ns is None else started_ns
-        self._go_on(max(begin_ns, self._state.words[_MARK_NS]))
+        self._go_on(max(begin_ns, self._state.words[_MARK_NS], self._state.words[_UNTIL_NS]))
 
     def finish(self) -> None:
         """Waits until the instruction is done, following the clock."""
@@ -318,7 +353,9 @@ class SimulatedKernels:
             pause_ns = min(pause_ns * 2, 4_000_000)
 
     def _clock_mhz(self) -> int:
-        return self._state.words[_CLOCK_MHZ] or self._gpu.clocks_mhz[0]
+        words = self._state.words
+        in_force = words[_CLOCK_MHZ] if time.monotonic_ns() >= words[_ACTS_NS] else words[_OLD_MHZ]
+        return in_force or self._gpu.clocks_mhz[0]
 
     def _read_clock(self) -> None:
         """Reads the clock and the power limit that are in force."""
@@ -333,4 +370,5 @@ class SimulatedKernels:
 
     def close(self) -> None:
         """Unmaps the state."""
+        self.stream.close()
         self._state.close()

@@ -13,11 +13,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from pfo_fs.device.shared_page import LAST_END, STEP_BEGIN
+from pfo_fs.device.shared_page import BEGIN, LAST_END, LEAD_US, STEP_BEGIN
 from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.training.progress_marker import ProgressMarker
 from pfo_fs.training.tracked_clocks import Clocks
 
 log = logging.getLogger("pfo_fs")
@@ -63,7 +65,7 @@ class CudaEventTracker(InstructionTracker):
     Args:
         clocks: The clock process.
         make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
-        profile_steps, on_mismatch, on_wrong_marks: The same as for `InstructionTracker`.
+        profile_steps, on_mismatch, on_wrong_marks, marker: The same as for `InstructionTracker`.
     """
 
     def __init__(
@@ -74,8 +76,15 @@ class CudaEventTracker(InstructionTracker):
         profile_steps: int = 5,
         on_mismatch: Callable[[int, str, str], None] | None = None,
         on_wrong_marks: Callable[[str], None] | None = None,
+        marker: ProgressMarker | None = None,
     ) -> None:
-        super().__init__(clocks, profile_steps=profile_steps, on_mismatch=on_mismatch, on_wrong_marks=on_wrong_marks)
+        super().__init__(
+            clocks,
+            profile_steps=profile_steps,
+            on_mismatch=on_mismatch,
+            on_wrong_marks=on_wrong_marks,
+            marker=marker,
+        )
         self._make_event = make_event
         self._pool: list[Any] = []
         self._recording = False
@@ -198,6 +207,13 @@ class CudaEventTracker(InstructionTracker):
         return [held.first if held.event is None else next(device_ns) for held in marks]
 
     def _write(self, marks: Sequence[_Held], times_ns: Sequence[int]) -> None:
+        leads_ns = [
+            at_ns - held.first
+            for held, at_ns in zip(marks, times_ns, strict=True)
+            if held.event is not None and held.code & 0xFF == BEGIN
+        ]
+        if leads_ns and self._events_work:
+            self._words[LEAD_US] = max(0, round(median(leads_ns) / 1000))
         steps_ns = [at_ns for held, at_ns in zip(marks, times_ns, strict=True) if held.code == _STEP]
         begin_ns = 0
         for held, at_ns in zip(marks, times_ns, strict=True):

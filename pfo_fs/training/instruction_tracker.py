@@ -31,6 +31,7 @@ from pfo_fs.device.shared_page import (
     WORDS,
 )
 from pfo_fs.training.mark_check import MarkCheck
+from pfo_fs.training.progress_marker import ProgressMarker
 from pfo_fs.training.tracked_clocks import Clocks, NoClocks
 
 _MAX_ORDER = 65_535
@@ -77,6 +78,8 @@ class InstructionTracker:
             has a result, but for at most `10 * (profile_steps + 1)` steps.
         on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.
         on_wrong_marks: Called once, after a few steps, if the callbacks are called wrongly or not at all.
+        marker: Marks the device's progress, so that clocks follow the device; None: the tracker requests a clock when
+            the training thread begins the instruction.
 
     Attributes:
         observed_order: (name, stage) of each instruction of the first complete step; None until then.
@@ -89,7 +92,9 @@ class InstructionTracker:
         profile_steps: int = 5,
         on_mismatch: Callable[[int, str, str], None] | None = None,
         on_wrong_marks: Callable[[str], None] | None = None,
+        marker: ProgressMarker | None = None,
     ) -> None:
+        self._marker = marker
         self.observed_order: list[tuple[str, int | None]] | None = None
         self._clocks: Clocks = clocks
         self._words = clocks.words
@@ -122,6 +127,8 @@ class InstructionTracker:
         self._told.clear()
         if frequencies is None:
             self._schedule = None
+            if self._marker is not None:
+                self._marker.set_plan(())
             return
         plan: list[_Entry] = []
         append, codes = plan.append, self._begin_codes
@@ -134,6 +141,8 @@ class InstructionTracker:
             if stages is not None:
                 stage = stages[position]
             append((name, stage, in_force_mhz, codes.get(name) or self._codes(name)))
+        if self._marker is not None:
+            self._marker.set_plan([entry[2] for entry in plan])
         append(_STOP)
         self._schedule = plan
 
@@ -142,6 +151,7 @@ class InstructionTracker:
         self._words = memoryview(bytearray(WORDS * 8)).cast("q")
         self._clocks = NoClocks(self._words)
         self._schedule = None
+        self._marker = None
         self._plan = _NOTHING
         self._mark_check = self._on_mismatch = self._order = None
         self._in_step = self._measuring = False
@@ -172,6 +182,8 @@ class InstructionTracker:
             words[MEASURING] = measuring
             if words[SLEEPING]:
                 self._clocks.ring_doorbell()  # from now on it reads marks more often
+        if self._marker is not None:
+            self._marker.begin_step()
         self._order = [] if self._schedule is None and self.observed_order is None else None
         self._mark(STEP_BEGIN | step << 8)
         self._mark(NUMBER, number)
@@ -190,7 +202,9 @@ class InstructionTracker:
             self._begin_slowly(name, stage)
             return
         self._position = position + 1
-        if mhz != self._target_mhz:
+        if self._marker is not None:
+            self._marker.begin(position)
+        elif mhz != self._target_mhz:
             words = self._words
             self._target_mhz = words[TARGET] = mhz
             if words[SLEEPING]:
@@ -206,6 +220,8 @@ class InstructionTracker:
     def end(self, name: str) -> None:
         """Ends an instruction."""
         self._last_end_ns = now_ns = monotonic_ns()
+        if self._marker is not None and self._position:
+            self._marker.end(self._position - 1)
         if self._measuring:
             code = self._end_codes.get(name)
             if code is None:
@@ -285,7 +301,10 @@ class InstructionTracker:
             self._tell("another", position, _shown(expected, its_stage), _shown(name, stage))
 
     def _release(self) -> None:
-        if self._target_mhz != 0:
+        if self._marker is not None:
+            if self._schedule is not None:
+                self._marker.end_step()
+        elif self._target_mhz != 0:
             words = self._words
             self._target_mhz = words[TARGET] = 0
             if words[SLEEPING]:

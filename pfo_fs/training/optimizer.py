@@ -16,6 +16,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +31,7 @@ from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.job_request import JobRequest, checked_settings
 from pfo_fs.training.parallel_dims import ParallelDims, find_parallel_dims
 from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher
+from pfo_fs.training.switching import Switching, checked_switching, choose_switching
 from pfo_fs.training.warn_once import WarnOnce
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class PFOFileOptimizer:
         profile_steps: Iterations measured for each schedule.
         device_events: Whether instructions are timed by CUDA events, in the iterations that are measured: the true
             begin and end on the device, with no synchronisation. None: if the GPU is a CUDA device.
+        switching: When clocks are switched: `device`, as the device gets through the instructions that training has
+            launched; `launch`, at the callbacks; `sync`, at the callbacks, which wait for the device (slow; to
+            compare). `auto`: `device` where it passes a test at the start, otherwise `launch`.
         wait_for_schedule_s: The longest wait for the first schedule. Training never waits for later ones.
         strict: Raise an error instead of logging a warning. While the job is set up, rank 0's value counts, and all
             ranks raise the same error.
@@ -107,6 +112,7 @@ class PFOFileOptimizer:
         scheduler_args: dict[str, Any] | None = None,
         profile_steps: int | None = None,
         device_events: bool | None = None,
+        switching: Switching = "auto",
         wait_for_schedule_s: float = 5.0,
         strict: bool = False,
     ) -> None:
@@ -124,6 +130,7 @@ class PFOFileOptimizer:
                 mesh=mesh,
             )
             settings = checked_settings(coordination, scheduler, scheduler_args, profile_steps)
+            checked_switching(switching)
         except Exception as error:
             all_ranks = Collectives.of_program()
             if world_size != 1 and all_ranks.world_size > 1:
@@ -153,6 +160,8 @@ class PFOFileOptimizer:
         self._clocks: ClockProcess = joined.clocks
         self._feed = joined.feed
         self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._on_suspend)
+        self._kernels = self._open_kernels()
+        self._switching = choose_switching(switching, self._clocks, self._clocks.spec, self._kernels)
         self._tracker = self._make_tracker(device_events, settings.profile_steps)
         self._closed = False
         # The hot path goes straight to the tracker; the methods below are there for readers and type checkers.
@@ -230,8 +239,16 @@ class PFOFileOptimizer:
         self._link.close()
         self._feed.close()
 
+    @property
+    def switching(self) -> str:
+        """When clocks are switched: `device`, `launch` or `sync`."""
+        return self._switching.mode
+
     def simulated_kernels(self) -> SimulatedKernels | None:
         """The computing side of this rank's simulated GPU (`PFO_FS_GPU=simulated`); None on real ones."""
+        return self._kernels
+
+    def _open_kernels(self) -> SimulatedKernels | None:
         kind, _, name = self._clocks.spec.partition(":")
         if kind != "simulated":
             return None
@@ -250,24 +267,33 @@ class PFOFileOptimizer:
     # ---- parts
 
     def _make_tracker(self, device_events: bool | None, profile_steps: int) -> InstructionTracker:
+        make_event = self._event_maker(device_events)
+        options: dict[str, Any] = {
+            "profile_steps": profile_steps,
+            "on_mismatch": self._on_mismatch,
+            "on_wrong_marks": self._problem,
+            "marker": self._switching.marker,
+        }
+        if make_event is None:
+            return InstructionTracker(self._clocks, **options)
+        from pfo_fs.training.cuda_event_tracker import CudaEventTracker
+
+        return CudaEventTracker(self._clocks, make_event, **options)
+
+    def _event_maker(self, device_events: bool | None) -> Callable[[], Any] | None:
+        """Returns what makes an event with timing on the device; None if the training thread's times are used."""
+        if self._kernels is not None:
+            from pfo_fs.device.simulated_stream import SimulatedEvent
+
+            return partial(SimulatedEvent, self._kernels.stream)
         if device_events is None:
             device_events = self._clocks.spec.startswith("nvml:") and "torch" in sys.modules
         if device_events:
             import torch
 
-            from pfo_fs.training.cuda_event_tracker import CudaEventTracker
-
             if torch.cuda.is_available():
-                return CudaEventTracker(
-                    self._clocks,
-                    partial(torch.cuda.Event, enable_timing=True),
-                    profile_steps=profile_steps,
-                    on_mismatch=self._on_mismatch,
-                    on_wrong_marks=self._problem,
-                )
-        return InstructionTracker(
-            self._clocks, profile_steps=profile_steps, on_mismatch=self._on_mismatch, on_wrong_marks=self._problem
-        )
+                return partial(torch.cuda.Event, enable_timing=True)
+        return None
 
     def _set_schedule(self, schedule: RankPlan | None) -> None:
         if schedule is None or not schedule.frequencies:

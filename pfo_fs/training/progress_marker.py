@@ -1,0 +1,96 @@
+"""Tells the clock process how far the device has come in the step, instead of how far the training thread has.
+
+A training thread launches kernels ahead of the device, by milliseconds or by whole micro-batches. So that clocks follow
+the device, the thread enqueues "the device has reached this point" between the kernels; the device then writes the
+point into the page that the clock process reads (`device/clock_follower.py`). Which clock belongs to which point stands
+in the plan, which is written into the page beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.clock_follower import START
+from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, PROGRESS, SLEEPING, TURN_MASK, TURN_SHIFT, TURNS
+from pfo_fs.training.tracked_clocks import Clocks
+
+_NO_PLAN = -1
+
+
+class ProgressMarker:
+    """Marks the points of each step.
+
+    Args:
+        clocks: The clock process.
+        enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us.
+    """
+
+    def __init__(self, clocks: Clocks, enqueue: Callable[[int], None]) -> None:
+        self._clocks = clocks
+        self._words = clocks.words
+        self._enqueue = enqueue
+        self._slot = _NO_PLAN
+        self._next_slot = 0
+        self._turn = 0
+        self._turn_bits = 0
+        self._has_end: list[bool] = []
+        self._words[FOLLOWS] = 1
+
+    def set_plan(self, clocks_mhz: Sequence[int]) -> None:
+        """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan."""
+        if not clocks_mhz:
+            self._slot = _NO_PLAN
+            return
+        # The device may still run steps of the plans before; a slot is used again after three other plans.
+        self._slot = self._next_slot
+        self._next_slot = (self._next_slot + 1) % shared_page.PLAN_SLOTS
+        shared_page.write_plan(self._words, self._slot, clocks_mhz)
+        self._has_end = [mhz != after for mhz, after in zip(clocks_mhz, [*clocks_mhz[1:], clocks_mhz[-1]], strict=True)]
+
+    def begin_step(self) -> None:
+        """Marks the begin of a step."""
+        self._turn = (self._turn + 1) & TURN_MASK
+        self._turn_bits = self._turn << TURN_SHIFT
+        if self._slot != _NO_PLAN:
+            self._words[TURNS + self._turn % 16] = self._slot
+            self._mark(START)
+
+    def begin(self, position: int) -> None:
+        """Marks the begin of an instruction of the plan."""
+        self._mark(position << 1)
+
+    def end(self, position: int) -> None:
+        """Marks the end of an instruction, if the clock changes there."""
+        if self._has_end[position]:
+            self._mark(position << 1 | 1)
+
+    def end_step(self) -> None:
+        """Marks that the default clock is needed from here on, until the next step begins."""
+        self._mark(IDLE)
+
+    def _mark(self, point: int) -> None:
+        words = self._words
+        point |= self._turn_bits
+        words[LAUNCHED] = point
+        self._enqueue(point)
+        if words[SLEEPING]:
+            self._clocks.ring_doorbell()
+
+
+class SynchronizedMarks:
+    """Writes a point at once, after the device has done all that was launched before.
+
+    Args:
+        words: The page that is shared with the clock process.
+        synchronize: Waits for the device, as `torch.cuda.synchronize` does.
+    """
+
+    def __init__(self, words: memoryview, synchronize: Callable[[], object]) -> None:
+        self._words = words
+        self._synchronize = synchronize
+
+    def write(self, point: int) -> None:
+        """Waits for the device, then writes the point."""
+        self._synchronize()
+        self._words[PROGRESS] = point
