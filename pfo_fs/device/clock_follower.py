@@ -16,10 +16,11 @@ process and the simulator use the same code.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from pfo_fs.device.shared_page import IDLE, POINT_MASK
+from pfo_fs.device.switch_latency import SETTLED_NS, Ran
 
 NEVER = 1 << 62
 START = POINT_MASK - 1
@@ -45,18 +46,20 @@ class Leads(Protocol):
     def lead_ns(self, mhz: int) -> int:
         """Returns the time from the request of this clock, in MHz, until it acts; 0 MHz is the default clock."""
 
-    def ran(self, mhz: int, key: Hashable, lead_ns: int, took_ns: int) -> None:
-        """Notes how long an instruction took whose clock was requested `lead_ns` before it began.
+    def knows(self, mhz: int) -> bool:
+        """Returns whether the latency of this clock is known."""
 
-        Args:
-            mhz: The clock.
-            key: The same for the same instruction after the same clock.
-            lead_ns: The time from the request to the begin; negative if it was requested later.
-            took_ns: The duration of the instruction.
-        """
+    def ran_steadily(self, ran: Ran) -> None:
+        """Notes an instruction that ran at its clock from its begin to its end."""
 
-    def step_ended(self) -> None:
-        """Notes that there is time for arithmetic."""
+    def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int) -> None:
+        """Notes the first instruction after a change of the clock."""
+
+    def ran_on(self, ran: Ran, lead_ns: int) -> None:
+        """Notes a further instruction at the same clock."""
+
+    def disturbed(self) -> None:
+        """Notes that the clock may have changed again in the instruction after `ran_first`."""
 
 
 class FollowedPlan:
@@ -64,9 +67,11 @@ class FollowedPlan:
 
     Args:
         clocks_mhz: The clock of each instruction; 0 is the default clock.
+        kinds: For each instruction, a number that is the same for the same work.
 
     Attributes:
-        codes: The points as the device writes them: the begin of each instruction, and its end where the clock changes.
+        kinds: The same.
+        codes: The points as the device writes them: the begin and the end of each instruction.
         clock_from: The clock that is needed from each point on.
         next_change: For each point, the next one at which another clock is needed.
         since: For each point, the one from which on its clock is needed.
@@ -75,13 +80,14 @@ class FollowedPlan:
         error_ns: Mean error of the predicted end of an instruction.
     """
 
-    def __init__(self, clocks_mhz: Sequence[int]) -> None:
+    def __init__(self, clocks_mhz: Sequence[int], kinds: Sequence[int]) -> None:
+        self.kinds = kinds
         self.codes = [START]
         self.clock_from = [clocks_mhz[0] if clocks_mhz else 0]
         for position, mhz in enumerate(clocks_mhz):
             self._append(position << 1, mhz)
-            if position + 1 < len(clocks_mhz) and clocks_mhz[position + 1] != mhz:
-                self._append(position << 1 | 1, clocks_mhz[position + 1])
+            # The work between the last instruction and the end of the step runs at the last clock.
+            self._append(position << 1 | 1, clocks_mhz[position + 1] if position + 1 < len(clocks_mhz) else mhz)
         self._append(IDLE, 0)
         size = len(self.codes)
         self.next_change = [size] * size
@@ -174,24 +180,47 @@ class ClockFollower:
             if expected_ns >= 0:
                 at_ns = min(max(self._at_ns + expected_ns, self._looked_ns), now_ns)
             plan.learn(self._at, at, at_ns - self._at_ns)
-            self._note_length(plan, at, at_ns)
+            self._note_length(plan, at, at_ns, now_ns)
         else:
             self._requested_ns.clear()
-        if plan.codes[at] == IDLE:
-            self._leads.step_ended()
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         self._looked_ns = now_ns
         return at_ns
 
-    def _note_length(self, plan: FollowedPlan, at: int, at_ns: int) -> None:
-        """Passes the length of an instruction on whose clock was changed before it, and changes after it."""
-        began, change = self._at, self._at - 1
-        if at != began + 1 or not plan.codes[at] & 1 or plan.codes[began] & 1 or plan.since[began] != change:
+    def _note_length(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
+        """Passes the length of an instruction that has just ended to what learns the latencies.
+
+        Where the next one begins at once, its begin is seen and not the end of the one before.
+        """
+        began = self._at
+        if began == 0 or plan.codes[began] & 1:
+            return  # the GPU has waited
+        if at == began + 2:
+            if now_ns - self._looked_ns > 2 * _FINE_NS:
+                return
+        elif at != began + 1:
             return
-        requested_ns = self._requested_ns.get(change)
-        if requested_ns is not None:
-            key = (id(plan), began)
-            self._leads.ran(plan.clock_from[began], key, self._at_ns - requested_ns, at_ns - self._at_ns)
+        own = plan.since[began]
+        position = plan.codes[began] >> 1
+        ran = Ran(plan.kinds[position], plan.clock_from[began], at_ns - self._at_ns)
+        requested_ns = self._requested_ns.get(own)
+        if requested_ns is None or max(self._requested_ns) != own:
+            self._leads.disturbed()  # another clock was requested before the end
+            return
+        lead_ns = self._at_ns - requested_ns
+        if own < began - 1:
+            self._leads.ran_on(ran, lead_ns)
+        elif self._was_settled(plan, own, requested_ns):
+            self._leads.ran_first(ran, plan.clock_from[own - 1] if own else 0, lead_ns)
+        if lead_ns > SETTLED_NS:
+            self._leads.ran_steadily(ran)
+
+    def _was_settled(self, plan: FollowedPlan, change: int, requested_ns: int) -> bool:
+        """Returns whether the clock before a change had acted when the change was requested."""
+        if change == 0:
+            return True
+        before_ns = self._requested_ns.get(plan.since[change - 1])
+        return before_ns is not None and requested_ns - before_ns > 2 * self._leads.lead_ns(plan.clock_from[change - 1])
 
     def wanted(self, now_ns: int) -> int:
         """Returns the clock to request now, in MHz; 0 for the default clock. Sets `due_ns`."""
@@ -200,6 +229,8 @@ class ClockFollower:
         if plan is None:
             return 0
         mhz, place = plan.clock_from[self._at], plan.since[self._at]
+        if self._at == 0 and not self._leads.knows(mhz):
+            return 0  # requested when the first instruction has begun, its latency shows
         change = plan.next_change[self._at]
         while change < len(plan.codes):
             expected_ns = plan.expected_ns(self._at, change)
@@ -248,7 +279,8 @@ class ClockFollower:
         if plan is None or self._at == len(plan.codes) - 1:
             return now_ns + _COARSE_NS
         change = min(plan.next_change[self._at], len(plan.codes) - 1)
-        awaited = change if change == self._at + 1 else change - 1
+        near = change == self._at + 1 or not self._leads.knows(plan.clock_from[self._at])
+        awaited = self._at + 1 if near else change - 1
         expected_ns = plan.expected_ns(self._at, awaited)
         if expected_ns < 0:
             return now_ns + _FINE_NS

@@ -77,7 +77,7 @@ class ClockLoop:
     ) -> None:
         meter = StepMeter(profile_steps, shared)
         self._words = words = shared.words
-        latency = SwitchLatency()
+        latency = SwitchLatency(top_mhz=max(gpu.supported_clocks_mhz(), default=0))
         self._requests = ClockRequests(words, latency)
         self._setter = ClockSetter(
             gpu,

@@ -62,7 +62,7 @@ RING_MASK = RING_MARKS - 1
 PLAN_SLOTS = 4
 _PLANS = RING + 2 * RING_MARKS
 _PLAN_CLOCKS = 65_536
-_PLAN_WORDS = 2 + _PLAN_CLOCKS // 4  # its version, its length, then clocks of 16 bits
+_PLAN_WORDS = 2 + _PLAN_CLOCKS // 2  # its version, its length, then entries of 32 bits
 WORDS = _PLANS + PLAN_SLOTS * _PLAN_WORDS
 _MOST_AT_ONCE = 2048
 _VERSION = 0x70666F_0003
@@ -98,11 +98,19 @@ IDLE = POINT_MASK
 """The point after a step's last instruction, and of a step that does not run as scheduled: the default clock."""
 
 
-def write_plan(words: memoryview, slot: int, clocks_mhz: Sequence[int]) -> None:
-    """Writes the clock of each instruction of a step, in MHz, into one of the slots; 0 is the default clock."""
+def write_plan(words: memoryview, slot: int, clocks_mhz: Sequence[int], kinds: Sequence[int]) -> None:
+    """Writes what a step runs into one of the slots.
+
+    Args:
+        words: The page.
+        slot: 0 to `PLAN_SLOTS` - 1.
+        clocks_mhz: The clock of each instruction, in MHz; 0 is the default clock.
+        kinds: For each instruction, a number below 65,536 that is the same for the same work.
+    """
     at = _PLANS + slot * _PLAN_WORDS
-    words[at + 1] = len(clocks_mhz)
-    words[at + 2 : at + _PLAN_WORDS].cast("B").cast("H")[: len(clocks_mhz)] = array("H", clocks_mhz)
+    entries = array("I", [mhz | kind << 16 for mhz, kind in zip(clocks_mhz, kinds, strict=True)])
+    words[at + 1] = len(entries)
+    words[at + 2 : at + _PLAN_WORDS].cast("B").cast("I")[: len(entries)] = entries
     words[at] += 1
 
 
@@ -111,11 +119,12 @@ def plan_version(words: memoryview, slot: int) -> int:
     return words[_PLANS + slot * _PLAN_WORDS]
 
 
-def read_plan(words: memoryview, slot: int) -> list[int]:
-    """Returns the clocks in the slot, in MHz."""
+def read_plan(words: memoryview, slot: int) -> tuple[list[int], list[int]]:
+    """Returns the clocks in the slot, in MHz, and the kinds."""
     at = _PLANS + slot * _PLAN_WORDS
     length = max(0, min(words[at + 1], _PLAN_CLOCKS))
-    return words[at + 2 : at + _PLAN_WORDS].cast("B").cast("H")[:length].tolist()
+    entries = words[at + 2 : at + _PLAN_WORDS].cast("B").cast("I")[:length].tolist()
+    return [entry & 0xFFFF for entry in entries], [entry >> 16 for entry in entries]
 
 
 class SharedPage:

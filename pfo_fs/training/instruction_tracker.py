@@ -142,7 +142,8 @@ class InstructionTracker:
                 stage = stages[position]
             append((name, stage, in_force_mhz, codes.get(name) or self._codes(name)))
         if self._marker is not None:
-            self._marker.set_plan([entry[2] for entry in plan])
+            kinds = [(code >> 8 & 0xFF) | (stage or 0) % 256 << 8 for _, stage, _, code in plan]
+            self._marker.set_plan([mhz for _, _, mhz, _ in plan], kinds)
         append(_STOP)
         self._schedule = plan
 

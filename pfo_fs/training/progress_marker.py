@@ -34,19 +34,22 @@ class ProgressMarker:
         self._next_slot = 0
         self._turn = 0
         self._turn_bits = 0
-        self._has_end: list[bool] = []
         self._words[FOLLOWS] = 1
 
-    def set_plan(self, clocks_mhz: Sequence[int]) -> None:
-        """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan."""
+    def set_plan(self, clocks_mhz: Sequence[int], kinds: Sequence[int] = ()) -> None:
+        """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan.
+
+        Args:
+            clocks_mhz: The clocks.
+            kinds: For each instruction, a number below 65,536 that is the same for the same work.
+        """
         if not clocks_mhz:
             self._slot = _NO_PLAN
             return
         # The device may still run steps of the plans before; a slot is used again after three other plans.
         self._slot = self._next_slot
         self._next_slot = (self._next_slot + 1) % shared_page.PLAN_SLOTS
-        shared_page.write_plan(self._words, self._slot, clocks_mhz)
-        self._has_end = [mhz != after for mhz, after in zip(clocks_mhz, [*clocks_mhz[1:], clocks_mhz[-1]], strict=True)]
+        shared_page.write_plan(self._words, self._slot, clocks_mhz, kinds)
 
     def begin_step(self) -> None:
         """Marks the begin of a step."""
@@ -61,9 +64,8 @@ class ProgressMarker:
         self._mark(position << 1)
 
     def end(self, position: int) -> None:
-        """Marks the end of an instruction, if the clock changes there."""
-        if self._has_end[position]:
-            self._mark(position << 1 | 1)
+        """Marks the end of an instruction."""
+        self._mark(position << 1 | 1)
 
     def end_step(self) -> None:
         """Marks that the default clock is needed from here on, until the next step begins."""

@@ -1,0 +1,360 @@
+"""Iterations on real nodes, event by event: clocks that act late, calls that wait for each other, launches ahead.
+
+The clock followers are those of the real clock processes (`device/clock_follower.py`). They see only what these see:
+the points that the device reaches, a little late, and the duration of their own calls.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from pfo_fs.device.clock_follower import NEVER, START, ClockFollower, FollowedPlan
+from pfo_fs.device.node_physics import NodePhysics
+from pfo_fs.device.shared_page import IDLE
+from pfo_fs.device.switch_latency import SwitchLatency
+
+_SEEN_LATE_S = 0.0001
+"""The longest time until a clock process sees that the device has reached a point."""
+
+
+class Work(NamedTuple):
+    """One iteration of one pipeline.
+
+    Attributes:
+        orders: For each rank, its nodes in order.
+        before: For each node, (node, delay in s) of those on other ranks that it waits for.
+        after: For each node, (node, delay in s) of those on other ranks that wait for it.
+        times_s: For each node and clock number, its duration; clock 0 is the highest.
+        powers_w: For each node and clock number, the power of one GPU.
+        clocks_mhz: The clock of each number.
+        kinds: For each node, a number that is the same for the same work.
+    """
+
+    orders: Sequence[range]
+    before: Sequence[Sequence[tuple[int, float]]]
+    after: Sequence[Sequence[tuple[int, float]]]
+    times_s: Sequence[Sequence[float]]
+    powers_w: Sequence[Sequence[float]]
+    clocks_mhz: Sequence[int]
+    kinds: Sequence[int]
+
+
+class NodeSettings(NamedTuple):
+    """How ranks lie on nodes, and how their clocks are switched.
+
+    Attributes:
+        physics: The kind of node.
+        mode: `device` or `launch`.
+        gpus_per_rank: Number of GPUs that share a rank's work, all on one node.
+        ranks_per_node: Number of ranks of the pipeline on one node.
+        run_ahead: In mode `launch`, the number of instructions that training launches ahead of the device.
+    """
+
+    physics: NodePhysics
+    mode: str = "device"
+    gpus_per_rank: int = 1
+    ranks_per_node: int = 1
+    run_ahead: int = 1
+
+
+@dataclass
+class _Gpu:
+    """One GPU: the clock in force, and the one that acts next."""
+
+    rank: int
+    number: int = 0
+    next_number: int = 0
+    acts_s: float = 0.0
+    wanted_mhz: int = 0
+    set_mhz: int = 0
+    calling: bool = False
+
+
+@dataclass
+class _Rank:
+    """One rank: where it is in its order, and the instruction that runs."""
+
+    gpus: list[_Gpu]
+    follower: ClockFollower
+    latency: SwitchLatency
+    place: int = 0
+    node: int = -1
+    left: float = 0.0
+    since_s: float = 0.0
+    version: int = 0
+    timer: int = 0
+    plan: FollowedPlan | None = None
+    progress: tuple[int, int] = (0, IDLE)
+    clocks: Sequence[int] = ()
+
+
+@dataclass
+class NodeIteration:
+    """The result; lists by node.
+
+    Attributes:
+        starts_s, ends_s: When each instruction begins and ends, from the begin of the iteration.
+        energies_j: The energy of all GPUs of the rank in each instruction.
+        wrong_s: GPU time spent in instructions at another clock than the plan's, in s.
+        busy_s: GPU time spent in instructions, in s.
+        calls: Number of calls of the driver.
+        changes: For each rank, (time, MHz) of each change of its first GPU.
+    """
+
+    starts_s: list[float]
+    ends_s: list[float]
+    energies_j: list[float]
+    wrong_s: float = 0.0
+    busy_s: float = 0.0
+    calls: int = 0
+    changes: list[list[tuple[float, int]]] = field(default_factory=list)
+
+
+class SimulatedNodes:
+    """The nodes of one pipeline; what its clock processes have learned is kept from one iteration to the next.
+
+    Args:
+        settings: How ranks lie on nodes, and how their clocks are switched.
+        ranks: Number of ranks of the pipeline.
+        seed: Seed of the calls' durations.
+        top_mhz: The default clock.
+    """
+
+    def __init__(self, settings: NodeSettings, ranks: int, seed: int, top_mhz: int = 0) -> None:
+        self.settings = settings
+        self._random = Random(seed)
+        self._ranks = []
+        for rank in range(ranks):
+            latency = SwitchLatency(top_mhz=top_mhz)
+            gpus = [_Gpu(rank) for _ in range(settings.gpus_per_rank)]
+            self._ranks.append(_Rank(gpus, ClockFollower(latency), latency))
+        self._drivers: list[deque[_Gpu]] = [deque() for _ in range(-(-ranks // settings.ranks_per_node))]
+        self._driver_busy = [False] * len(self._drivers)
+        self._turn = 0
+        self._now_s = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._plans: dict[tuple[int, tuple[int, ...]], FollowedPlan] = {}
+
+    def latency_of(self, rank: int) -> SwitchLatency:
+        """Returns what the clock process of a rank has learned."""
+        return self._ranks[rank].latency
+
+    def run(
+        self, work: Work, clocks_mhz: Sequence[Sequence[int]], factors: Sequence[float], after_s: float
+    ) -> NodeIteration:
+        """Simulates one iteration.
+
+        Args:
+            work: The instructions.
+            clocks_mhz: For each rank, the clock of each instruction; empty for the default clock.
+            factors: For each node, by how much it takes longer than in `work`.
+            after_s: Time from the last instruction to the begin of the next iteration, in s.
+        """
+        nodes = len(work.before)
+        self._work, self._factors = work, factors
+        self._number_of = {mhz: number for number, mhz in enumerate(work.clocks_mhz)} | {0: 0}
+        self._began_s = began_s = self._now_s
+        self._result = NodeIteration([0.0] * nodes, [0.0] * nodes, [0.0] * nodes)
+        self._result.changes = [[] for _ in self._ranks]
+        self._missing = [len(each) for each in work.before]
+        self._ready_s = [began_s] * nodes
+        self._left = nodes
+        self._turn += 1
+        for number, rank in enumerate(self._ranks):
+            rank.place, rank.node = 0, -1
+            rank.clocks = clocks_mhz[number]
+            rank.plan = self._plan_of(number, clocks_mhz[number])
+            self._launched(number, 0, ahead=True)
+            self._point(number, START)
+            self._try_begin(number)
+        while self._left:
+            self._now_s, _, happens = heapq.heappop(self._events)
+            happens()
+        end_s = self._now_s
+        for number in range(len(self._ranks)):
+            self._point(number, IDLE)
+        self._advance_to(end_s + after_s)
+        return self._result
+
+    # ---- time
+
+    def _at(self, at_s: float, happens: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (max(at_s, self._now_s), self._count, happens))
+
+    def _advance_to(self, until_s: float) -> None:
+        while self._events and self._events[0][0] <= until_s:
+            self._now_s, _, happens = heapq.heappop(self._events)
+            happens()
+        self._now_s = until_s
+
+    # ---- instructions
+
+    def _try_begin(self, number: int) -> None:
+        """Begins the next instruction of a rank when everything that it waits for is there."""
+        rank = self._ranks[number]
+        order = self._work.orders[number]
+        if rank.node >= 0 or rank.place >= len(order):
+            return
+        node = order[rank.place]
+        if self._missing[node]:
+            return
+        if self._ready_s[node] > self._now_s:
+            self._at(self._ready_s[node], lambda: self._try_begin(number))
+            return
+        rank.node, rank.left, rank.since_s = node, 1.0, self._now_s
+        self._result.starts_s[node] = self._now_s - self._began_s
+        self._point(number, rank.place << 1)
+        self._launched(number, rank.place, ahead=False)
+        self._expect_end(number)
+
+    def _expect_end(self, number: int) -> None:
+        rank = self._ranks[number]
+        rank.version += 1
+        version = rank.version
+        self._at(self._now_s + rank.left * self._time_s(rank), lambda: self._end(number, version))
+
+    def _time_s(self, rank: _Rank) -> float:
+        slowest = max(gpu.number for gpu in rank.gpus)
+        times = self._work.times_s[rank.node]
+        if len(rank.gpus) > 1 and slowest != min(gpu.number for gpu in rank.gpus):
+            return max(times[gpu.number] for gpu in rank.gpus) * self._factors[rank.node]
+        return times[slowest] * self._factors[rank.node]
+
+    def _account(self, rank: _Rank) -> None:
+        """Adds up progress and energy since the last event of this rank."""
+        took_s = self._now_s - rank.since_s
+        if rank.node < 0 or took_s <= 0:
+            return
+        rank.left = max(0.0, rank.left - took_s / self._time_s(rank))
+        rank.since_s = self._now_s
+        result, powers = self._result, self._work.powers_w[rank.node]
+        planned = self._number_of[rank.clocks[rank.place]] if rank.clocks else 0
+        for gpu in rank.gpus:
+            result.energies_j[rank.node] += took_s * powers[gpu.number]
+            result.busy_s += took_s
+            if gpu.number != planned:
+                result.wrong_s += took_s
+
+    def _end(self, number: int, version: int) -> None:
+        rank = self._ranks[number]
+        if version != rank.version:
+            return  # the clock has changed since
+        self._account(rank)
+        node, rank.node = rank.node, -1
+        self._result.ends_s[node] = self._now_s - self._began_s
+        self._left -= 1
+        self._point(number, rank.place << 1 | 1)
+        rank.place += 1
+        for later, delay_s in self._work.after[node]:
+            self._missing[later] -= 1
+            self._ready_s[later] = max(self._ready_s[later], self._now_s + delay_s)
+            if not self._missing[later]:
+                for other, order in enumerate(self._work.orders):
+                    if later in order:
+                        self._try_begin(other)
+        self._try_begin(number)
+
+    # ---- what the clock processes see and ask for
+
+    def _plan_of(self, number: int, clocks_mhz: Sequence[int]) -> FollowedPlan | None:
+        if not clocks_mhz:
+            return None
+        key = number, tuple(clocks_mhz)
+        if key not in self._plans:
+            self._plans[key] = FollowedPlan(clocks_mhz, [self._work.kinds[node] for node in self._work.orders[number]])
+        return self._plans[key]
+
+    def _point(self, number: int, code: int) -> None:
+        plan = self._ranks[number].plan
+        if self.settings.mode != "device" or plan is None or code not in plan.place:
+            return
+        rank, reached_ns = self._ranks[number], self._now_ns()
+        progress = rank.progress = self._turn, code
+
+        def see() -> None:
+            if rank.progress == progress:  # the device has not come further before the next look
+                rank.follower.look(reached_ns)
+                rank.follower.reached(*progress, plan, self._now_ns())
+                self._ask(number)
+
+        self._at(self._now_s + self._random.uniform(0, _SEEN_LATE_S), see)
+
+    def _now_ns(self) -> int:
+        return round(self._now_s * 1e9)
+
+    def _ask(self, number: int) -> None:
+        """Asks a rank's follower for the clock, and again when it may want another one."""
+        rank = self._ranks[number]
+        rank.follower.look(self._now_ns())
+        self._request(number, rank.follower.wanted(self._now_ns()))
+        rank.timer += 1
+        timer, due_ns = rank.timer, rank.follower.due_ns
+        if due_ns < NEVER:
+            self._at(due_ns / 1e9, lambda: self._ask(number) if rank.timer == timer else None)
+
+    def _launched(self, number: int, place: int, *, ahead: bool) -> None:
+        """In mode `launch`: requests the clock of the instruction that training launches while `place` begins."""
+        clocks = self._ranks[number].clocks
+        if self.settings.mode != "launch" or not clocks:
+            return
+        launched = place if ahead else place + self.settings.run_ahead
+        self._request(number, clocks[launched] if launched < len(clocks) else 0)
+
+    def _request(self, number: int, mhz: int) -> None:
+        for gpu in self._ranks[number].gpus:
+            gpu.wanted_mhz = mhz
+            if not gpu.calling and gpu.set_mhz != mhz:
+                gpu.calling = True
+                driver = number // self.settings.ranks_per_node
+                if not self.settings.physics.serial:
+                    self._call(gpu, self._now_s, -1)
+                    continue
+                self._drivers[driver].append(gpu)
+                gpu.acts_s = self._now_s  # until the call begins: when it was asked for
+                self._serve(driver)
+
+    # ---- the driver
+
+    def _serve(self, driver: int) -> None:
+        if self._drivers[driver] and not self._driver_busy[driver]:
+            gpu = self._drivers[driver].popleft()
+            self._driver_busy[driver] = True
+            self._call(gpu, self._now_s, driver)
+
+    def _call(self, gpu: _Gpu, asked_s: float, driver: int) -> None:
+        mhz = gpu.wanted_mhz  # the newest request wins
+        call_s = self.settings.physics.call_time_s(self._random.random(), self._random.random())
+        self._result.calls += 1
+
+        def returned() -> None:
+            gpu.calling = False
+            gpu.set_mhz = mhz
+            self._ranks[gpu.rank].latency.called(round((self._now_s - asked_s) * 1e9))
+            if gpu is self._ranks[gpu.rank].gpus[0]:
+                self._result.changes[gpu.rank].append((self._now_s - self._began_s, mhz))
+            gpu.next_number = self._number_of[mhz]
+            gpu.acts_s = acts_s = self._now_s + self.settings.physics.settle_s(mhz)
+            self._at(acts_s, lambda: self._acts(gpu, acts_s))
+            if driver >= 0:
+                self._driver_busy[driver] = False
+            self._request(gpu.rank, self._ranks[gpu.rank].gpus[0].wanted_mhz)
+            if driver >= 0:
+                self._serve(driver)
+
+        self._at(self._now_s + call_s, returned)
+
+    def _acts(self, gpu: _Gpu, acts_s: float) -> None:
+        if gpu.acts_s != acts_s:
+            return  # a later request has replaced this one
+        rank = self._ranks[gpu.rank]
+        self._account(rank)
+        gpu.number = gpu.next_number
+        if rank.node >= 0:
+            self._expect_end(gpu.rank)
