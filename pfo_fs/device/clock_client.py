@@ -118,6 +118,7 @@ class ClockProcess:
             "token": token,
             "profile_steps": profile_steps,
             "min_dwell_ms": min_dwell_ms,
+            "max_clock_calls_per_s": _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,
             "leave_clocks": leave_clocks,
             "trainer_pid": os.getpid(),
             "page_fd": self._page.fd,

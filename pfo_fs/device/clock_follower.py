@@ -43,6 +43,13 @@ class Leads(Protocol):
     def call_ns(self) -> int:
         """How long one call of the driver takes."""
 
+    @property
+    def queue_ns(self) -> int:
+        """How long a call may have to wait for those of other GPUs of the node."""
+
+    def allows_down(self, now_ns: int) -> bool:
+        """Returns whether there is room for a call now and another one later."""
+
     def lead_ns(self, mhz: int) -> int:
         """Returns the time from the request of this clock, in MHz, until it acts; 0 MHz is the default clock."""
 
@@ -231,6 +238,8 @@ class ClockFollower:
         mhz, place = plan.clock_from[self._at], plan.since[self._at]
         if self._at == 0 and not self._leads.knows(mhz):
             return 0  # requested when the first instruction has begun, its latency shows
+        if _above(self._requested, mhz) and not self._leads.allows_down(now_ns):
+            mhz = self._requested
         change = plan.next_change[self._at]
         while change < len(plan.codes):
             expected_ns = plan.expected_ns(self._at, change)
@@ -239,7 +248,7 @@ class ClockFollower:
             to_mhz = plan.clock_from[change]
             boundary_ns = self._at_ns + expected_ns
             if _above(to_mhz, mhz):
-                when_ns = boundary_ns - self._leads.lead_ns(to_mhz) - plan.error_ns
+                when_ns = boundary_ns - self._early_ns(plan, to_mhz)
                 if not _above(to_mhz, self._requested):
                     when_ns -= self._leads.lead_ns(mhz)  # not worth going down and up again
             elif change > self._at + 1:
@@ -247,7 +256,9 @@ class ClockFollower:
             else:
                 # A request that comes before the last one has acted would replace it.
                 when_ns = max(boundary_ns - self._leads.lead_ns(to_mhz) + plan.error_ns, self._acts_ns)
-                if when_ns <= now_ns and self._up_is_due(change, boundary_ns, now_ns):
+                if when_ns <= now_ns and (
+                    self._up_is_due(change, boundary_ns, now_ns) or not self._leads.allows_down(now_ns)
+                ):
                     change = plan.next_change[change]
                     continue
             if when_ns > now_ns:
@@ -258,7 +269,7 @@ class ClockFollower:
         self._requested_ns.setdefault(place, now_ns)
         if mhz != self._requested:
             self._requested = mhz
-            self._acts_ns = now_ns + self._leads.lead_ns(mhz)
+            self._acts_ns = now_ns + self._leads.lead_ns(mhz) + self._leads.queue_ns
         return mhz
 
     def _up_is_due(self, change: int, boundary_ns: int, now_ns: int) -> bool:
@@ -269,9 +280,14 @@ class ClockFollower:
         if later >= len(plan.codes) or not _above(plan.clock_from[later], plan.clock_from[change]):
             return False
         expected_ns = plan.expected_ns(change, later)
-        lead_ns = self._leads.lead_ns(plan.clock_from[later]) + plan.error_ns
+        lead_ns = self._early_ns(plan, plan.clock_from[later])
         acts_ns = now_ns + self._leads.lead_ns(plan.clock_from[change])
         return expected_ns >= 0 and boundary_ns + expected_ns - lead_ns <= acts_ns
+
+    def _early_ns(self, plan: FollowedPlan, mhz: int) -> int:
+        """Returns how long before a boundary a higher clock is requested."""
+        leads = self._leads
+        return leads.lead_ns(mhz) + leads.queue_ns + leads.call_ns // 8 + plan.error_ns
 
     def next_look_ns(self, now_ns: int) -> int:
         """Returns when to look at the device's progress again."""

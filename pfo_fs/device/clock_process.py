@@ -30,6 +30,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clock_requests import ClockRequests
 from pfo_fs.device.clock_setter import ClockSetter
 from pfo_fs.device.gpu import Gpu, NoGpu, open_gpu
+from pfo_fs.device.host_driver import HostDriver, driver_file
 from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.device.measuring import Measuring
 from pfo_fs.device.meter import StepMeter
@@ -61,6 +62,8 @@ class ClockLoop:
         profile_steps: Steps that make one result.
         min_dwell_ms: Least time between two changes of the clock, resets excepted.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
+        max_clock_calls_per_s: Most calls per second, over all GPUs of the host, that set clocks while clocks follow the
+            device; None: as many as keep the driver busy for most of the time.
     """
 
     def __init__(
@@ -74,10 +77,14 @@ class ClockLoop:
         profile_steps: int,
         min_dwell_ms: float,
         why_clocks_stay: str,
+        max_clock_calls_per_s: float | None = None,
     ) -> None:
         meter = StepMeter(profile_steps, shared)
         self._words = words = shared.words
-        latency = SwitchLatency(top_mhz=max(gpu.supported_clocks_mhz(), default=0))
+        self._driver = HostDriver(driver_file()) if not why_clocks_stay else None
+        self._latency = latency = SwitchLatency(
+            top_mhz=max(gpu.supported_clocks_mhz(), default=0), calls_per_s=max_clock_calls_per_s
+        )
         self._requests = ClockRequests(words, latency)
         self._setter = ClockSetter(
             gpu,
@@ -85,7 +92,8 @@ class ClockLoop:
             meter.clock_set,
             min_dwell_ms=min_dwell_ms,
             why_clocks_stay=why_clocks_stay,
-            called=latency.called,
+            called=self._called,
+            driver=self._driver,
         )
         self._measuring = Measuring(gpu, words, meter, self._setter, reporter, self._apply)
         self._asked_events_ns = 0
@@ -123,10 +131,17 @@ class ClockLoop:
             self._words[shared_page.SLEEPING] = 0
             self._power_limits.restore()
             self._setter.release_for_good()  # the page still holds the last request of a killed trainer
+            if self._driver is not None:
+                self._driver.close()
 
     def finish(self) -> None:
         """Measures the marks that training left, and sends the result."""
         self._measuring.finish()
+
+    def _called(self, took_ns: int, waited_ns: int) -> None:
+        self._latency.called(took_ns, waited_ns)
+        if self._driver is not None:
+            self._latency.gpus = self._driver.gpus
 
     def _apply(self) -> bool:
         """Sets the clock that is wanted now; returns whether the clock has changed."""
@@ -242,6 +257,7 @@ def main() -> int:
         profile_steps=given["profile_steps"],
         min_dwell_ms=given["min_dwell_ms"],
         why_clocks_stay=why_clocks_stay,
+        max_clock_calls_per_s=given.get("max_clock_calls_per_s"),
     )
     hello = {
         "name": gpu.name,

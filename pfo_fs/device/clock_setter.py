@@ -6,10 +6,11 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.gpu import Gpu
+from pfo_fs.device.host_driver import HostDriver
 
 
 class ClockSetter:
@@ -24,7 +25,8 @@ class ClockSetter:
         clock_was_set: Called with (time in ns, MHz) after each change; 0 MHz is the driver's default.
         min_dwell_ms: Least time between two changes of the clock, resets excepted.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
-        called: Called with the duration of each call of the driver, in ns.
+        called: Called after each call of the driver with its duration, and how long it waited for other GPUs, in ns.
+        driver: This process's place at the driver; None if calls need not wait for those of other GPUs.
 
     Attributes:
         target: The requested clock that is in force, in MHz; 0 for the driver's default.
@@ -43,8 +45,10 @@ class ClockSetter:
         *,
         min_dwell_ms: float,
         why_clocks_stay: str,
-        called: Callable[[int], None] = lambda took_ns: None,
+        called: Callable[[int, int], None] = lambda took_ns, waited_ns: None,
+        driver: HostDriver | None = None,
     ) -> None:
+        self._driver = driver
         self._called = called
         self._gpu = gpu
         self._words = words
@@ -80,23 +84,29 @@ class ClockSetter:
         changes = clock_mhz != self.clock_mhz
         began_ns = time.monotonic_ns()
         try:
-            if changes and clock_mhz:
-                self._gpu.lock_clock_mhz(clock_mhz)
-            elif changes:
-                self._gpu.reset_clocks()
+            if changes:
+                with self._driver.turn() if self._driver is not None else nullcontext():
+                    self._call(clock_mhz)
         except Exception as error:  # noqa: BLE001  after any error of a driver, clocks are reset and training goes on
             self.release()
             self._give_up(str(error) or repr(error))
             return True
         if changes:
             ended_ns = time.monotonic_ns()
-            self._called(ended_ns - began_ns)
+            waited_ns = 0 if self._driver is None else self._driver.waited_ns
+            self._called(ended_ns - began_ns - waited_ns, waited_ns)
             self._clock_was_set(ended_ns, clock_mhz)
         self.target, self.clock_mhz = target, clock_mhz
         words[shared_page.CLOCK_MHZ] = clock_mhz
         if self._dwell_ns:
             self.not_before_ns = time.monotonic_ns() + self._dwell_ns
         return changes
+
+    def _call(self, clock_mhz: int) -> None:
+        if clock_mhz:
+            self._gpu.lock_clock_mhz(clock_mhz)
+        else:
+            self._gpu.reset_clocks()
 
     def _offered(self, mhz: int) -> int:
         """Returns the lowest clock on offer that is not below `mhz`; the highest one if all are below."""

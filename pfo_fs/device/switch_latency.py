@@ -18,12 +18,15 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
+from pfo_fs.device.call_budget import CallBudget
+
 SETTLED_NS = 200_000_000
 """After this time a clock acts in any case."""
 _CALLS = 15
 _FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 _FIRST_SETTLE_NS = 5_000_000
+_WAITS = 64
 _SAMPLES = 9
 _ENOUGH = 4
 """From this many samples on, a latency counts as known."""
@@ -71,11 +74,22 @@ class SwitchLatency:
         settle_ns: Known times from the return of a call until a clock (MHz) acts, as from `pfo-fs doctor --switching`.
         call_ns: The known duration of a call.
         top_mhz: The default clock; 0 if unknown.
+        calls_per_s: Most calls per second of all GPUs of the node; None: by what their calls take.
+
+    Attributes:
+        gpus: Number of GPUs of the node whose clocks are set.
     """
 
     def __init__(
-        self, settle_ns: Mapping[int, int] | None = None, call_ns: int = _FIRST_CALL_NS, top_mhz: int = 0
+        self,
+        settle_ns: Mapping[int, int] | None = None,
+        call_ns: int = _FIRST_CALL_NS,
+        top_mhz: int = 0,
+        calls_per_s: float | None = None,
     ) -> None:
+        self.gpus = 1
+        self._budget = CallBudget(calls_per_s)
+        self._waits: deque[int] = deque(maxlen=_WAITS)
         self._top_mhz = top_mhz
         self._settle_ns = dict(settle_ns or {})
         self._calls: deque[int] = deque([call_ns], maxlen=_CALLS)
@@ -83,16 +97,24 @@ class SwitchLatency:
         self._steady: dict[int, dict[int, tuple[int, float]]] = {}  # kind -> MHz -> count, duration
         self._pending: _Pending | None = None
         self.call_ns = call_ns
+        self.queue_ns = 0
 
     @property
     def learned(self) -> Mapping[int, int]:
         """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in ns."""
         return self._settle_ns
 
-    def called(self, took_ns: int) -> None:
-        """Notes the duration of a call."""
+    def called(self, took_ns: int, waited_ns: int = 0) -> None:
+        """Notes a call: its duration, and how long it waited before for calls of other GPUs."""
         self._calls.append(took_ns)
         self.call_ns = round(median(self._calls))
+        self._waits.append(waited_ns)
+        self.queue_ns = sorted(self._waits)[len(self._waits) * 9 // 10]
+        self._budget.called()
+
+    def allows_down(self, now_ns: int) -> bool:
+        """Returns whether there is room for a call now and another one later."""
+        return self._budget.allows_down(now_ns, self.call_ns, self.gpus)
 
     def knows(self, mhz: int) -> bool:
         """Returns whether the latency of this clock is known."""

@@ -70,6 +70,7 @@ class _Gpu:
     number: int = 0
     next_number: int = 0
     acts_s: float = 0.0
+    asked_s: float = 0.0
     wanted_mhz: int = 0
     set_mhz: int = 0
     calling: bool = False
@@ -131,6 +132,7 @@ class SimulatedNodes:
         self._ranks = []
         for rank in range(ranks):
             latency = SwitchLatency(top_mhz=top_mhz)
+            latency.gpus = settings.gpus_per_rank * settings.ranks_per_node
             gpus = [_Gpu(rank) for _ in range(settings.gpus_per_rank)]
             self._ranks.append(_Rank(gpus, ClockFollower(latency), latency))
         self._drivers: list[deque[_Gpu]] = [deque() for _ in range(-(-ranks // settings.ranks_per_node))]
@@ -313,12 +315,12 @@ class SimulatedNodes:
             if not gpu.calling and gpu.set_mhz != mhz:
                 gpu.calling = True
                 driver = number // self.settings.ranks_per_node
-                if not self.settings.physics.serial:
-                    self._call(gpu, self._now_s, -1)
-                    continue
-                self._drivers[driver].append(gpu)
-                gpu.acts_s = self._now_s  # until the call begins: when it was asked for
-                self._serve(driver)
+                gpu.asked_s = self._now_s
+                if self.settings.physics.serial:
+                    self._drivers[driver].append(gpu)
+                    self._serve(driver)
+                else:
+                    self._call(gpu, -1)
 
     # ---- the driver
 
@@ -326,17 +328,18 @@ class SimulatedNodes:
         if self._drivers[driver] and not self._driver_busy[driver]:
             gpu = self._drivers[driver].popleft()
             self._driver_busy[driver] = True
-            self._call(gpu, self._now_s, driver)
+            self._call(gpu, driver)
 
-    def _call(self, gpu: _Gpu, asked_s: float, driver: int) -> None:
+    def _call(self, gpu: _Gpu, driver: int) -> None:
         mhz = gpu.wanted_mhz  # the newest request wins
         call_s = self.settings.physics.call_time_s(self._random.random(), self._random.random())
+        waited_ns = round((self._now_s - gpu.asked_s) * 1e9)
         self._result.calls += 1
 
         def returned() -> None:
             gpu.calling = False
             gpu.set_mhz = mhz
-            self._ranks[gpu.rank].latency.called(round((self._now_s - asked_s) * 1e9))
+            self._ranks[gpu.rank].latency.called(round(call_s * 1e9), waited_ns)
             if gpu is self._ranks[gpu.rank].gpus[0]:
                 self._result.changes[gpu.rank].append((self._now_s - self._began_s, mhz))
             gpu.next_number = self._number_of[mhz]
