@@ -30,6 +30,8 @@ _FINE_NS = 100_000
 _COARSE_NS = 2_000_000
 """The longest, while something is expected."""
 _LEAST_MARGIN_NS = 200_000
+_UNSURE = 0.02
+"""Of an instruction whose end was not seen, the duration may be wrong by this share."""
 _DRIFT = 0.01
 """Over several instructions a prediction is wrong by up to this share."""
 _MEMORY = 8
@@ -203,7 +205,7 @@ class ClockFollower:
         if began == 0 or plan.codes[began] & 1:
             return  # the GPU has waited
         if at == began + 2:
-            if now_ns - self._looked_ns > 2 * _FINE_NS:
+            if now_ns - self._looked_ns > max(2 * _FINE_NS, _UNSURE * (at_ns - self._at_ns)):
                 return
         elif at != began + 1:
             return

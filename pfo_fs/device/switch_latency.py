@@ -30,8 +30,6 @@ _WAITS = 64
 _SAMPLES = 9
 _ENOUGH = 4
 """From this many samples on, a latency counts as known."""
-_MEMORY = 8
-"""A steady duration is about the mean over this many instructions."""
 _SENSITIVITY = 0.7
 """Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
 _WHOLE = 0.9
@@ -53,6 +51,14 @@ class Ran(NamedTuple):
     kind: int
     mhz: int
     took_ns: int
+
+
+class _Steady:
+    """The duration of an instruction at one clock: the median, since one that was seen late says nothing."""
+
+    def __init__(self, samples_ns: deque[int]) -> None:
+        self.samples_ns = samples_ns
+        self.took_ns = 0.0
 
 
 class _Pending(NamedTuple):
@@ -94,7 +100,7 @@ class SwitchLatency:
         self._settle_ns = dict(settle_ns or {})
         self._calls: deque[int] = deque([call_ns], maxlen=_CALLS)
         self._samples_ns: dict[int, deque[int]] = {}
-        self._steady: dict[int, dict[int, tuple[int, float]]] = {}  # kind -> MHz -> count, duration
+        self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
         self._pending: _Pending | None = None
         self.call_ns = call_ns
         self.queue_ns = 0
@@ -131,10 +137,9 @@ class SwitchLatency:
 
     def ran_steadily(self, ran: Ran) -> None:
         """Notes an instruction that ran at its clock from its begin to its end."""
-        table = self._steady.setdefault(ran.kind, {})
-        count, mean_ns = table.get(ran.mhz, (0, 0.0))
-        count = min(count + 1, _MEMORY)
-        table[ran.mhz] = count, mean_ns + (ran.took_ns - mean_ns) / count
+        steady = self._steady.setdefault(ran.kind, {}).setdefault(ran.mhz, _Steady(deque(maxlen=_SAMPLES)))
+        steady.samples_ns.append(ran.took_ns)
+        steady.took_ns = median(steady.samples_ns)
 
     def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int) -> None:
         """Notes the first instruction after a change of the clock.
@@ -190,10 +195,10 @@ class SwitchLatency:
         if not table:
             return None
         if mhz in table:
-            return table[mhz][1]
+            return table[mhz].took_ns
         mhz = mhz or self._top_mhz
         known = [other for other in table if other]
         if not mhz or not known:
             return None
         nearest = min(known, key=lambda other: abs(other - mhz))
-        return table[nearest][1] * (_SENSITIVITY * nearest / mhz + 1 - _SENSITIVITY)
+        return table[nearest].took_ns * (_SENSITIVITY * nearest / mhz + 1 - _SENSITIVITY)
