@@ -234,3 +234,51 @@ def fit_time(points: Sequence[tuple[float, float]], top_mhz: float) -> TimeFit:
     line = fit_line([(top_mhz / mhz, time_s) for mhz, time_s in points])
     time_ref_s = line.at_zero + line.slope
     return TimeFit(time_ref_s, line.slope / time_ref_s, line.worst)
+
+
+# ---- the order of a pipeline, and clocks that can be told apart
+
+
+def launch_order(stages: int, microbatches: int) -> list[tuple[int, str, int]]:
+    """Returns (stage, instruction, micro-batch) in an order in which one thread can launch 1F1B for all stages."""
+    left = [_one_stage(stage, stages, microbatches) for stage in range(stages)]
+    launched: set[tuple[int, str, int]] = set()
+    order: list[tuple[int, str, int]] = []
+    while any(left):
+        for stage, row in enumerate(left):
+            while row and _ready(stage, *row[0], stages, launched):
+                name, microbatch = row.pop(0)
+                launched.add((stage, name, microbatch))
+                order.append((stage, name, microbatch))
+    return order
+
+
+def _one_stage(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
+    ahead = min(microbatches, stages - stage)
+    row = [("forward", i) for i in range(ahead)]
+    for i in range(microbatches):
+        row.append(("backward", i))
+        if ahead + i < microbatches:
+            row.append(("forward", ahead + i))
+    return row
+
+
+def _ready(stage: int, name: str, microbatch: int, stages: int, launched: set[tuple[int, str, int]]) -> bool:
+    if name == "forward":
+        return stage == 0 or (stage - 1, name, microbatch) in launched
+    return stage == stages - 1 or (stage + 1, name, microbatch) in launched
+
+
+def alternating_clocks(supported_mhz: Sequence[int], count: int) -> list[int]:
+    """Returns `count` different clocks, by turns a high and a low one.
+
+    Raises:
+        ValueError: The GPU has fewer clocks.
+    """
+    ranked = sorted(set(supported_mhz), reverse=True)
+    if len(ranked) < count:
+        raise ValueError(f"{count} different clocks are needed; the GPU has {len(ranked)}")
+    chosen = [ranked[i * len(ranked) // count] for i in range(count)]
+    half = (count + 1) // 2
+    high, low = chosen[:half], chosen[half:]
+    return [low[i // 2] if i % 2 else high[i // 2] for i in range(count)]

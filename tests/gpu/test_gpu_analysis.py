@@ -15,11 +15,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.gpu.analysis import (
     Anchor,
     Step,
+    alternating_clocks,
     boundary_errors,
     delays_us,
     extra_cost,
     fit_line,
     fit_time,
+    launch_order,
     percentile,
     spread,
     ticks_of,
@@ -147,3 +149,25 @@ def test_the_model_of_time_is_found_again(a: float, time_ref_s: float, clocks_mh
     assert fit.a == pytest.approx(a, abs=1e-6)
     assert fit.time_ref_s == pytest.approx(time_ref_s)
     assert fit.worst == pytest.approx(0, abs=1e-6)
+
+
+@given(st.integers(1, 5), st.integers(1, 9))
+def test_stages_are_launched_in_1f1b_order_and_after_what_they_need(stages: int, microbatches: int) -> None:
+    order = launch_order(stages, microbatches)
+    place = {instruction: i for i, instruction in enumerate(order)}
+    assert len(place) == len(order) == 2 * stages * microbatches
+    for stage, name, i in order:
+        needed = (stage - 1 if name == "forward" else stage + 1, name, i)
+        assert place.get(needed, -1) < place[stage, name, i]
+        assert place[stage, "forward", i] <= place[stage, name, i]
+    first = [name for stage, name, _ in order if stage == 0]
+    ahead = min(stages, microbatches)
+    assert first[: ahead + 1] == ["forward"] * ahead + ["backward"]
+
+
+def test_clocks_alternate_between_high_and_low_and_differ() -> None:
+    clocks = alternating_clocks(range(210, 1996, 15), 16)
+    assert len(set(clocks)) == 16
+    assert all(high > low for high, low in zip(clocks[::2], clocks[1::2], strict=True))
+    with pytest.raises(ValueError, match="3 different clocks are needed; the GPU has 2"):
+        alternating_clocks([900, 1200, 900], 3)
