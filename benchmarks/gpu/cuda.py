@@ -96,7 +96,7 @@ class Load:
         self.piece_ms = self._time(5)
         self.pieces = max(1, min(200, round(chunk_ms / self.piece_ms)))
         self._waiting: deque[Any] = deque()
-        self.launched = 0
+        self._ends: list[Any] = []
 
     def _time(self, pieces: int) -> float:
         begin, end = make_event(), make_event()
@@ -114,15 +114,19 @@ class Load:
         if len(self._waiting) < _MOST_CHUNKS:
             for _ in range(self.pieces):
                 self.work()
-            self.launched += self.pieces
             event = make_event()
             event.record()
             self._waiting.append(event)
+            self._ends.append(event)
 
-    def finish(self) -> None:
-        """Waits until the device has done it all."""
+    def finish(self) -> float:
+        """Waits until the device has done it all; returns the time of one piece since the call before this, in s."""
         torch.cuda.synchronize()
+        ends, self._ends = self._ends, []
         self._waiting.clear()
+        if len(ends) < 2:
+            return self.piece_ms / 1e3
+        return float(ends[0].elapsed_time(ends[-1])) / 1e3 / (len(ends) - 1) / self.pieces
 
 
 def matmul(size: int, filled: float = 1.0) -> Callable[[], object]:

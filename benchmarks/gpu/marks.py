@@ -96,6 +96,7 @@ def _delays(marks: Any, page: SharedPage, poll_us: int) -> dict[str, Any]:
             if number % BATCH == 0:
                 torch.cuda.synchronize()
         clock.anchor()
+        time.sleep(0.005)  # until the reader has seen the number before the last one
         marks.write(LAST)
         torch.cuda.synchronize()
         found = json.loads(reader.communicate(timeout=20)[0])

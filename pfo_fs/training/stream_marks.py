@@ -93,14 +93,7 @@ class DriverMarks:
         self._capturing = ctypes.c_int()
         self._to_capturing = ctypes.byref(self._capturing)
         self._target = page.device_address + offset
-        self._put = hot.function("cuStreamWriteValue32_v2" if how == "stream write" else "cuMemsetD32Async")
-        self._put_on = self._write_value if how == "stream write" else self._set_word
-
-    def _write_value(self, stream: int, value: int) -> int:
-        return self._put(stream, self._target, value, 0)
-
-    def _set_word(self, stream: int, value: int) -> int:
-        return self._put(self._target, value, 1, stream)
+        self._put = hot.function("cuStreamWriteValue32_v2") if how == "stream write" else _memset(hot)
 
     def write(self, value: int) -> None:
         """See `StreamMarks.write`."""
@@ -109,16 +102,22 @@ class DriverMarks:
     def write_on(self, stream: int, value: int) -> None:
         """Does what `write` does, on a stream of which the caller gives the handle (0: the default stream)."""
         error = self._is_capturing(stream, self._to_capturing)
-        if error or self._capturing.value:
-            if not error or error == _CAPTURE_IMPLICIT:
-                raise CapturedStream("a CUDA graph is being captured; a mark in it would repeat an old number")
-        else:
-            error = self._put_on(stream, value)
+        if not error and not self._capturing.value:
+            error = self._put(stream, self._target, value, 0)
+            if not error:
+                return
+        self._write_otherwise(stream, value, error)
+
+    def _write_otherwise(self, stream: int, value: int, error: int) -> None:
+        """Tries again in the device's context if this thread has none; otherwise raises what is wrong."""
         if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
             with self._page.context():
-                error = self._put_on(stream, value)
-        if error:
-            raise DeviceError(f"the {self.how} into the stream failed with {self._driver.error_name(error)}")
+                error = self._put(stream, self._target, value, 0)
+            if not error:
+                return
+        if not error or error == _CAPTURE_IMPLICIT:
+            raise CapturedStream("a CUDA graph is being captured; a mark in it would repeat an old number")
+        raise DeviceError(f"the {self.how} into the stream failed with {self._driver.error_name(error)}")
 
     @contextmanager
     def side_stream(self) -> Iterator[int]:
@@ -129,6 +128,12 @@ class DriverMarks:
     def close(self) -> None:
         """See `StreamMarks.close`. May be called twice."""
         self._page.unregister()
+
+
+def _memset(driver: Driver) -> Callable[[int, int, int, int], int]:
+    """Returns a function that takes what `cuStreamWriteValue32` takes, and sets one word of memory."""
+    memset = driver.function("cuMemsetD32Async")
+    return lambda stream, target, value, _: memset(target, value, 1, stream)
 
 
 def open_stream_marks(
