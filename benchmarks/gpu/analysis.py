@@ -92,20 +92,26 @@ class Step(NamedTuple):
     """After the device has finished the step and the clock process has had time to follow."""
     begins_ns: Sequence[float]
     """When the device began each instruction."""
-    last_end_ns: float
-    """When the device ended the last instruction."""
+    ends_ns: Sequence[float]
+    """When the device ended each instruction."""
 
 
 class Boundaries(NamedTuple):
-    """How far the changes of the clock were from the boundaries of the instructions that they were for."""
+    """How far the changes of the clock were from the boundaries of the instructions that they were for.
+
+    A boundary lasts from the end of one instruction to the begin of the next one: while the device waits, each time is
+    as good as another. A change before it is early, one after it is late.
+    """
 
     boundaries: int
     missed: int
     """Boundaries whose clock was never set: the next one overtook it."""
     error_ms: dict[str, float]
-    """Of the absolute differences of those that were set."""
-    signed_mean_ms: float
-    """Above 0: the clock was set after the device had begun the instruction."""
+    """How early or late the changes were that were made; never negative."""
+    up_mean_ms: float
+    """The same of changes to higher clocks, with a sign: above 0 is late, which costs time."""
+    down_mean_ms: float
+    """The same of changes to lower clocks: below 0 is early, which costs time."""
     wrong_share: float
     """The share of the instructions' time in which another clock was set."""
 
@@ -127,30 +133,31 @@ def boundary_errors(
     if len(set(clocks_mhz)) != len(clocks_mhz):
         raise ValueError("two instructions have the same clock, so that changes cannot be told apart")
     times = [at_ns for at_ns, _ in changes]
-    errors_ms: list[float] = []
-    missed = 0
+    ups_ms: list[float] = []
+    downs_ms: list[float] = []
     wrong_ns = total_ns = 0.0
     for step in steps:
-        if len(step.begins_ns) != len(clocks_mhz):
+        if not len(step.begins_ns) == len(step.ends_ns) == len(clocks_mhz):
             raise ValueError(f"a step has {len(step.begins_ns)} begins for {len(clocks_mhz)} instructions")
         inside = changes[bisect_right(times, step.begin_ns) : bisect_right(times, step.end_ns)]
         set_ns: dict[int, float] = {}
         for at_ns, mhz in inside:
             set_ns.setdefault(mhz, at_ns)
-        for mhz, began_ns in zip(clocks_mhz, step.begins_ns, strict=True):
+        before_ns, before_mhz = step.begin_ns, math.inf  # between steps the clock is the highest
+        for mhz, began_ns, ended_ns in zip(clocks_mhz, step.begins_ns, step.ends_ns, strict=True):
             if mhz in set_ns:
-                errors_ms.append((set_ns[mhz] - began_ns) / 1e6)
-            else:
-                missed += 1
-        ends_ns = [*step.begins_ns[1:], step.last_end_ns]
-        for mhz, began_ns, ended_ns in zip(clocks_mhz, step.begins_ns, ends_ns, strict=True):
-            total_ns += max(0.0, ended_ns - began_ns)
+                off_ns = max(0.0, set_ns[mhz] - began_ns) + min(0.0, set_ns[mhz] - before_ns)
+                (ups_ms if mhz > before_mhz else downs_ms).append(off_ns / 1e6)
+            total_ns += ended_ns - began_ns
             wrong_ns += _time_at_others(mhz, began_ns, ended_ns, inside)
+            before_ns, before_mhz = ended_ns, mhz
+    made = len(ups_ms) + len(downs_ms)
     return Boundaries(
-        boundaries=len(errors_ms) + missed,
-        missed=missed,
-        error_ms=spread([abs(error) for error in errors_ms]),
-        signed_mean_ms=fmean(errors_ms) if errors_ms else math.nan,
+        boundaries=len(steps) * len(clocks_mhz),
+        missed=len(steps) * len(clocks_mhz) - made,
+        error_ms=spread([abs(off_ms) for off_ms in ups_ms + downs_ms]),
+        up_mean_ms=fmean(ups_ms) if ups_ms else math.nan,
+        down_mean_ms=fmean(downs_ms) if downs_ms else math.nan,
         wrong_share=wrong_ns / total_ns if total_ns else math.nan,
     )
 

@@ -11,16 +11,15 @@ import torch
 
 from benchmarks.gpu.analysis import spread
 from benchmarks.gpu.cuda import DEVICE, gpu_spec, make_event
-from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.shared_page import PROGRESS, SharedPage
 from pfo_fs.errors import DeviceError
 from pfo_fs.training.stream_marks import WAYS, open_stream_marks
 
-WORD = 26
 BATCH = 200  # a stream holds about 1,000 operations; then launches wait for the device
 BATCHES = 50
 
 
-def address_of(page: SharedPage, word: int = WORD) -> int:
+def address_of(page: SharedPage, word: int = PROGRESS) -> int:
     """Returns the address of a word of the page in this process."""
     return ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * word
 

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.shared_page import PROGRESS, SharedPage
 
 ROOT = Path(__file__).resolve().parents[2]
-WORD = 26
 LAST = 0xFFFF_FFFF
 """This number ends the reader."""
 MARKS = 400
@@ -38,8 +37,8 @@ def read_marks(fd: int, poll_us: int) -> None:
         if poll_us:
             time.sleep(poll_us / 1e6)
         rests += 1
-        if words[WORD] != now:
-            now = words[WORD]
+        if words[PROGRESS] != now:
+            now = words[PROGRESS]
             seen.append((now, time.monotonic_ns()))
     period_us = (time.monotonic_ns() - began_ns) / 1e3 / rests
     print(json.dumps({"seen": seen, "period_us": period_us}))
@@ -56,11 +55,11 @@ def measure() -> Iterator[dict[str, Any]]:
     for how in WAYS:
         page = SharedPage.create()
         try:
-            marks = open_stream_marks(address_of(page, WORD), DEVICE, ways=[how])
+            marks = open_stream_marks(address_of(page, PROGRESS), DEVICE, ways=[how])
         except DeviceError as error:
             yield {"what": f"self-test of {how}", "works": False, "error": str(error)}
             continue
-        test = self_test(marks, lambda: page.words[WORD])  # noqa: B023
+        test = self_test(marks, lambda: page.words[PROGRESS])  # noqa: B023
         yield {"what": f"self-test of {how}", **test._asdict()}
         for poll_us in (0, 50, 200):
             yield {"what": f"{how}, reader looks every {poll_us} us", **_delays(marks, page, poll_us)}
@@ -73,7 +72,7 @@ def _delays(marks: Any, page: SharedPage, poll_us: int) -> dict[str, Any]:
     from benchmarks.gpu.analysis import delays_us, spread
     from benchmarks.gpu.cuda import DeviceClock, Load, make_event, matmul
 
-    page.words[WORD] = 0
+    page.words[PROGRESS] = 0
     load = Load(matmul(2048), chunk_ms=1.0)
     command = [sys.executable, "-m", "benchmarks.gpu.marks", str(page.fd), str(poll_us)]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

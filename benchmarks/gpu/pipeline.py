@@ -25,7 +25,6 @@ from benchmarks.gpu.analysis import Step, alternating_clocks, boundary_errors, e
 from benchmarks.gpu.cuda import DeviceClock, gpu_spec, make_event
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device.gpu import open_gpu
-from pfo_fs.errors import DeviceError
 from pfo_fs.scheduler.plan_file import format_lowtime_plan
 
 MODES = ("launch", "device", "sync")
@@ -77,8 +76,9 @@ class Ran(NamedTuple):
     end_ns: int
     calls: list[tuple[int, int]]
     """When the training thread called the begin of each instruction, and how long that took, in ns."""
-    events: list[Any]
-    """At the begin of each instruction, and at the end of the last one."""
+    begins: list[Any]
+    """Events at the begin of each instruction."""
+    ends: list[Any]
 
 
 class Job:
@@ -104,7 +104,8 @@ class Job:
         """Runs one step and waits for the device at its end."""
         passes = {(stage, i): _Pass() for stage, _, i in self.order}
         calls: list[tuple[int, int]] = []
-        events: list[Any] = []
+        begins: list[Any] = []
+        ends: list[Any] = []
         begin_ns = time.monotonic_ns()
         if opt is not None:
             opt.on_step_begin()
@@ -116,16 +117,15 @@ class Job:
                     if opt is not None:
                         opt.on_instruction_begin(name)
                     calls.append((called_ns, time.monotonic_ns() - called_ns))
-                    events.append(make_event())
-                    events[-1].record()
+                    begins.append(make_event())
+                    begins[-1].record()
                 self._run(passes, stage, name, i)
-                if stage == 0 and opt is not None:
-                    opt.on_instruction_end(name)
                 done = passes[stage, i].ready[name] = make_event()
                 done.record()
                 if stage == 0:
-                    last = done
-        events.append(last)
+                    ends.append(done)
+                    if opt is not None:
+                        opt.on_instruction_end(name)
         if opt is not None:
             opt.on_step_end()
         torch.cuda.synchronize()
@@ -133,7 +133,7 @@ class Job:
         for part in self.stages:
             part.module.zero_grad(set_to_none=True)
         time.sleep(_SETTLE_S)
-        return Ran(begin_ns, finished_ns, time.monotonic_ns(), calls, events)
+        return Ran(begin_ns, finished_ns, time.monotonic_ns(), calls, begins, ends)
 
     def _wait_for_neighbour(self, passes: dict[tuple[int, int], _Pass], stage: int, name: str, i: int) -> None:
         """Makes the stream wait for what it needs from another stage, as a receive does; takes it over."""
@@ -198,18 +198,13 @@ def sizes_for_memory(memory_bytes: float) -> Sizes:
 # ---- the rank, once for each way of switching
 
 
-def supported_clocks_mhz() -> tuple[list[int], str]:
-    """Returns the clocks of the GPU, and why the clock process must use a simulated one; '' if it need not."""
+def supported_clocks_mhz() -> list[int]:
+    """Returns the clocks of the GPU; DeviceError if the driver does not say."""
+    gpu = open_gpu(gpu_spec())
     try:
-        gpu = open_gpu(gpu_spec())
-        try:
-            return gpu.supported_clocks_mhz(), ""
-        finally:
-            gpu.close()
-    except DeviceError as error:
-        from pfo_fs.device.physics import A100
-
-        return list(A100.clocks_mhz), str(error)
+        return gpu.supported_clocks_mhz()
+    finally:
+        gpu.close()
 
 
 def optimizer_for(mode: str, folder: Path, names: list[str], clocks_mhz: list[int]) -> PFOFileOptimizer:
@@ -267,9 +262,10 @@ class _Seen:
     def add(self, ran: list[Ran], clock: DeviceClock) -> None:
         self.uncertainty_us = max(self.uncertainty_us, clock.uncertainty_us)
         for one in ran:
-            *begins_ns, last_end_ns = (clock.host_ns(event) for event in one.events)
+            begins_ns = [clock.host_ns(event) for event in one.begins]
+            ends_ns = [clock.host_ns(event) for event in one.ends]
             self.iterations_s.append((one.finished_ns - one.begin_ns) / 1e9)
-            self.steps.append(Step(one.begin_ns, one.end_ns, begins_ns, last_end_ns))
+            self.steps.append(Step(one.begin_ns, one.end_ns, begins_ns, ends_ns))
             self.calls_us += [took_ns / 1e3 for _, took_ns in one.calls]
             self.ahead_ms += [(at - called) / 1e6 for at, (called, _) in zip(begins_ns, one.calls, strict=True)]
 
@@ -280,7 +276,7 @@ def measure(sizes: Sizes | None = None) -> Iterator[dict[str, Any]]:
         gpu_spec()
         sizes = sizes_for_memory(torch.cuda.get_device_properties(0).total_memory)
     job = Job(sizes)
-    supported, why_simulated = supported_clocks_mhz()
+    supported = supported_clocks_mhz()
     clocks_mhz = alternating_clocks([mhz for mhz in supported if mhz >= max(supported) / 2], len(job.names))
     modes = MODES if knows_switching() else MODES[:1]
     seen = {mode: _Seen() for mode in (NONE, *modes)}
@@ -289,25 +285,28 @@ def measure(sizes: Sizes | None = None) -> Iterator[dict[str, Any]]:
         os.environ["PFO_FS_RUN_DIR"] = os.environ["PFO_FS_SIM_DIR"] = name
         opts: dict[str, PFOFileOptimizer | None] = {NONE: None}
         for mode in modes:
-            if why_simulated:
-                os.environ["PFO_FS_GPU"] = f"simulated:{mode}"
             opts[mode] = stack.enter_context(optimizer_for(mode, folder, job.names, clocks_mhz))
         _warm_up(job, opts)
         _run_by_turns(job, opts, seen)
         changes = {mode: read_changes(folder / f"{mode}.log") for mode in modes}
-    forward_ms = [
-        (late - early) / 1e6
-        for step in seen[NONE].steps
-        for name, early, late in zip(job.names, step.begins_ns, [*step.begins_ns[1:], step.last_end_ns], strict=True)
-        if name == "forward"
-    ]
+        really = {mode: getattr(opt, "switching", "launch") for mode, opt in opts.items()}
+
+    def instruction_ms(wanted: str) -> float:
+        steps = seen[NONE].steps
+        return median(
+            (ended - began) / 1e6
+            for step in steps
+            for name, began, ended in zip(job.names, step.begins_ns, step.ends_ns, strict=True)
+            if name == wanted
+        )
+
     yield {
         "what": "pipeline",
         "layers_per_stage": job.layers,
         "instructions": len(job.names),
-        "forward_to_next_ms": median(forward_ms),
-        "simulated_because": why_simulated,
-        **sizes._asdict(),
+        "forward_ms": instruction_ms("forward"),
+        "backward_ms": instruction_ms("backward"),
+        "sizes": sizes._asdict(),
     }
     without = seen[NONE].iterations_s
     for mode, found in seen.items():
@@ -321,6 +320,8 @@ def measure(sizes: Sizes | None = None) -> Iterator[dict[str, Any]]:
         }
         if mode != NONE:
             result |= boundary_errors(found.steps, clocks_mhz, changes[mode])._asdict()
+            if really[mode] != mode:
+                result["error"] = f"switching {mode} did not work here; these figures are of {really[mode]}"
         yield result
 
 

@@ -67,43 +67,46 @@ def test_a_counter_that_stands_still_has_no_ticks() -> None:
 CLOCKS = [1200, 900, 1500]
 
 
-def one_step(*begins_ms: float, end_ms: float, begin_ms: float = 0, over_ms: float = 100) -> Step:
+def one_step(*begins_ms: float, lasting_ms: float = 10, begin_ms: float = 0, over_ms: float = 100) -> Step:
     begins_ns = [ms * MS for ms in begins_ms]
-    return Step(begin_ns=begin_ms * MS, end_ns=over_ms * MS, begins_ns=begins_ns, last_end_ns=end_ms * MS)
+    return Step(begin_ms * MS, over_ms * MS, begins_ns, [at_ns + lasting_ms * MS for at_ns in begins_ns])
 
 
 def test_clocks_that_change_with_the_instructions_have_no_error() -> None:
-    found = boundary_errors(
-        [one_step(10, 20, 30, end_ms=40)], CLOCKS, [(10 * MS, 1200), (20 * MS, 900), (30 * MS, 1500)]
-    )
-    assert (found.boundaries, found.missed, found.wrong_share, found.signed_mean_ms) == (3, 0, 0, 0)
+    found = boundary_errors([one_step(10, 20, 30)], CLOCKS, [(10 * MS, 1200), (20 * MS, 900), (30 * MS, 1500)])
+    assert (found.boundaries, found.missed, found.wrong_share) == (3, 0, 0)
     assert found.error_ms["max"] == 0
 
 
-def test_late_and_early_clocks_count_by_their_distance() -> None:
-    found = boundary_errors(
-        [one_step(10, 20, 30, end_ms=40)], CLOCKS, [(12 * MS, 1200), (19 * MS, 900), (30 * MS, 1500)]
-    )
-    assert found.error_ms["mean"] == pytest.approx(1.0)
-    assert found.signed_mean_ms == pytest.approx(1 / 3)
-    assert found.wrong_share == pytest.approx(3 / 30)  # 2 ms of the first, 1 ms at the end of the first
+def test_early_and_late_clocks_count_by_their_distance() -> None:
+    found = boundary_errors([one_step(10, 20, 30)], CLOCKS, [(12 * MS, 1200), (19 * MS, 900), (33 * MS, 1500)])
+    assert found.error_ms["mean"] == pytest.approx(2.0)
+    assert found.down_mean_ms == pytest.approx(0.5)  # 2 ms late, 1 ms early
+    assert found.up_mean_ms == pytest.approx(3.0)
+    assert found.wrong_share == pytest.approx(6 / 30)
+
+
+def test_while_the_device_waits_each_time_is_as_good() -> None:
+    changes = [(3 * MS, 1200), (17 * MS, 900), (40 * MS, 1500)]
+    found = boundary_errors([one_step(10, 20, 40, lasting_ms=5)], CLOCKS, changes)
+    assert (found.error_ms["max"], found.wrong_share) == (0, 0)
 
 
 def test_a_clock_that_was_overtaken_is_missed_and_its_instruction_is_wrong_throughout() -> None:
-    found = boundary_errors([one_step(10, 20, 30, end_ms=40)], CLOCKS, [(10 * MS, 1200), (30 * MS, 1500)])
+    found = boundary_errors([one_step(10, 20, 30)], CLOCKS, [(10 * MS, 1200), (30 * MS, 1500)])
     assert (found.boundaries, found.missed) == (3, 1)
     assert found.wrong_share == pytest.approx(10 / 30)
 
 
 def test_a_launch_that_runs_ahead_sets_the_last_clock_for_all() -> None:
     changes = [(1.0 * MS, 1200), (1.1 * MS, 900), (1.2 * MS, 1500)]
-    found = boundary_errors([one_step(10, 20, 30, end_ms=40)], CLOCKS, changes)
-    assert found.signed_mean_ms == pytest.approx(-18.9)
+    found = boundary_errors([one_step(10, 20, 30)], CLOCKS, changes)
+    assert found.up_mean_ms == pytest.approx(-28.8)
     assert found.wrong_share == pytest.approx(20 / 30)
 
 
 def test_changes_belong_to_the_step_in_which_they_were_made() -> None:
-    steps = [one_step(10, 20, 30, end_ms=40, over_ms=50), one_step(60, 70, 80, end_ms=90, begin_ms=50)]
+    steps = [one_step(10, 20, 30, over_ms=50), one_step(60, 70, 80, begin_ms=50)]
     changes = [(ms * MS, mhz) for base in (0, 50) for ms, mhz in zip((base + 10, base + 20, base + 30), CLOCKS)]  # noqa: B905
     found = boundary_errors(steps, CLOCKS, changes)
     assert (found.boundaries, found.missed, found.error_ms["max"]) == (6, 0, 0)
@@ -114,16 +117,20 @@ def test_clocks_that_cannot_be_told_apart_are_refused() -> None:
         boundary_errors([], [900, 900], [])
 
 
+def test_a_step_needs_the_times_of_all_its_instructions() -> None:
+    with pytest.raises(ValueError, match="2 begins for 3 instructions"):
+        boundary_errors([one_step(10, 20)], CLOCKS, [])
+
+
 @given(
-    st.lists(st.floats(0.5, 20), min_size=3, max_size=3),
+    st.lists(st.floats(5, 20), min_size=3, max_size=3),
     st.lists(st.tuples(st.floats(0, 100 * MS), st.sampled_from([0, *CLOCKS])), max_size=12),
 )
-def test_the_wrong_share_is_a_share_whatever_was_set(lengths_ms: list[float], changes: list[tuple[float, int]]) -> None:
-    first, second = 5 + lengths_ms[0], 5 + lengths_ms[0] + lengths_ms[1]
-    step = one_step(5, first, second, end_ms=second + lengths_ms[2])
-    found = boundary_errors([step], CLOCKS, sorted(changes))
+def test_the_wrong_share_is_a_share_whatever_was_set(apart_ms: list[float], changes: list[tuple[float, int]]) -> None:
+    begins = [apart_ms[0], apart_ms[0] + apart_ms[1], sum(apart_ms)]
+    found = boundary_errors([one_step(*begins, lasting_ms=4)], CLOCKS, sorted(changes))
     assert -1e-9 <= found.wrong_share <= 1 + 1e-9
-    assert found.missed + len([mhz for mhz in CLOCKS if mhz in {c for t, c in changes if t > 0}]) == 3
+    assert found.missed + len({mhz for at_ns, mhz in changes if at_ns > 0 and mhz}) == 3
 
 
 def test_the_cost_of_marks_is_the_ratio_of_medians() -> None:

@@ -12,13 +12,11 @@ import pytest
 
 from pfo_fs.device.find_gpu import find_gpu_spec
 from pfo_fs.device.gpu import open_gpu
-from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.shared_page import PROGRESS, SharedPage
 from pfo_fs.errors import CapturedStream
 from pfo_fs.training.stream_marks import WAYS, DriverMarks, open_stream_marks, self_test
 
 pytestmark = pytest.mark.gpu
-
-WORD = 26
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +36,7 @@ def page() -> SharedPage:
 
 @pytest.fixture(params=WAYS)
 def marks(cuda: Any, page: SharedPage, request: pytest.FixtureRequest) -> Iterator[DriverMarks]:
-    address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * WORD
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
     opened = open_stream_marks(address, 0, ways=[request.param])
     yield opened
     opened.close()
@@ -53,24 +51,24 @@ def busy(torch: Any) -> Any:
 
 
 def test_numbers_arrive_in_order(marks: DriverMarks, page: SharedPage) -> None:
-    test = self_test(marks, lambda: page.words[WORD])
+    test = self_test(marks, lambda: page.words[PROGRESS])
     assert test.works, test.reason
 
 
 def test_a_number_arrives_only_after_the_work_before_it(cuda: Any, marks: DriverMarks, page: SharedPage) -> None:
     busy(cuda)
     cuda.cuda.synchronize()
-    page.words[WORD] = 0
+    page.words[PROGRESS] = 0
     busy(cuda)
     before = cuda.cuda.Event()
     before.record()
     marks.write(1)
     while not before.query():
         # The number is read first: if it is there, the event before it must be complete.
-        arrived = page.words[WORD]
+        arrived = page.words[PROGRESS]
         assert not arrived or before.query()
     cuda.cuda.synchronize()
-    assert page.words[WORD] == 1
+    assert page.words[PROGRESS] == 1
 
 
 def test_the_call_does_not_wait_for_the_device(cuda: Any, marks: DriverMarks) -> None:
@@ -89,7 +87,7 @@ def test_a_stream_of_its_own_gets_the_mark(cuda: Any, marks: DriverMarks, page: 
     with cuda.cuda.stream(stream):
         marks.write(5)
     stream.synchronize()
-    assert page.words[WORD] == 5
+    assert page.words[PROGRESS] == 5
 
 
 def test_a_thread_that_has_not_used_cuda_can_write(cuda: Any, marks: DriverMarks, page: SharedPage) -> None:
@@ -105,13 +103,13 @@ def test_a_thread_that_has_not_used_cuda_can_write(cuda: Any, marks: DriverMarks
     thread.start()
     thread.join()
     cuda.cuda.synchronize()
-    assert (errors, page.words[WORD]) == ([], 6)
+    assert (errors, page.words[PROGRESS]) == ([], 6)
 
 
 def test_a_captured_stream_refuses_the_mark_and_the_capture_goes_on(
     cuda: Any, marks: DriverMarks, page: SharedPage
 ) -> None:
-    page.words[WORD] = 0
+    page.words[PROGRESS] = 0
     x = cuda.zeros(8, device="cuda")
     graph = cuda.cuda.CUDAGraph()
     with cuda.cuda.graph(graph):
@@ -121,14 +119,14 @@ def test_a_captured_stream_refuses_the_mark_and_the_capture_goes_on(
     graph.replay()
     marks.write(8)
     cuda.cuda.synchronize()
-    assert (x[0].item(), page.words[WORD]) == (1, 8)
+    assert (x[0].item(), page.words[PROGRESS]) == (1, 8)
 
 
 def test_a_page_can_be_given_back_and_taken_again(marks: DriverMarks, page: SharedPage) -> None:
     marks.close()
-    address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * WORD
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
     again = open_stream_marks(address, 0)
-    test = self_test(again, lambda: page.words[WORD])
+    test = self_test(again, lambda: page.words[PROGRESS])
     again.close()
     assert test.works, test.reason
 

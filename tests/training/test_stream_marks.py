@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.shared_page import PROGRESS, SharedPage
 from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.stream_marks import DriverMarks, open_stream_marks, self_test
 
-WORD = 26
 STREAM = 0x7F12_3456_7890  # a handle is a pointer: it needs more than 32 bits
 
 
@@ -54,7 +53,7 @@ def page() -> Iterator[SharedPage]:
     shared.close()
 
 
-def address_of(page: SharedPage, word: int = WORD) -> int:
+def address_of(page: SharedPage, word: int = PROGRESS) -> int:
     view = ctypes.c_char.from_buffer(page.words)
     return ctypes.addressof(view) + 8 * word
 
@@ -68,8 +67,8 @@ def test_a_written_number_is_the_word_and_changes_nothing_beside_it(page: Shared
     others = page.words.tolist()
     marks = opened(page, driver)
     marks.write(2**32 - 1)
-    assert page.words[WORD] == 2**32 - 1
-    others[WORD] = 2**32 - 1
+    assert page.words[PROGRESS] == 2**32 - 1
+    others[PROGRESS] = 2**32 - 1
     assert page.words.tolist() == others
     assert driver.get("last_stream") == STREAM
 
@@ -92,7 +91,7 @@ def test_memset_is_used_where_the_driver_refuses_stream_writes(page: SharedPage,
     driver.set("write_error", 801)
     marks = opened(page, driver)
     marks.write(7)
-    assert (marks.how, page.words[WORD]) == ("memset", 7)
+    assert (marks.how, page.words[PROGRESS]) == ("memset", 7)
 
 
 def test_only_the_ways_that_the_caller_names_are_tried(page: SharedPage, driver: FakeDriver) -> None:
@@ -110,7 +109,7 @@ def test_if_no_way_works_the_error_names_each_and_the_page_is_given_back(page: S
 
 
 def test_numbers_that_never_arrive_are_a_failed_self_test(page: SharedPage, driver: FakeDriver) -> None:
-    page.words[WORD] = 5
+    page.words[PROGRESS] = 5
     driver.set("loses_writes", 1)
     with pytest.raises(DeviceError, match="the number 0 did not arrive in time"):
         opened(page, driver)
@@ -152,14 +151,14 @@ def test_a_captured_stream_gets_no_write(page: SharedPage, driver: FakeDriver) -
     with pytest.raises(CapturedStream, match="graph"):
         marks.write(4)
     driver.set("capturing", 0)
-    assert page.words[WORD] == 3
+    assert page.words[PROGRESS] == 3
 
 
 def test_a_thread_that_has_no_context_writes_in_the_one_of_the_device(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
     driver.set("needs_context", 1)
     marks.write(9)
-    assert page.words[WORD] == 9
+    assert page.words[PROGRESS] == 9
     assert driver.get("context_depth") == 0
 
 
@@ -178,17 +177,17 @@ def test_a_word_that_is_not_aligned_is_refused(page: SharedPage, driver: FakeDri
 
 
 def test_the_self_test_measures_and_leaves_the_word_as_it_was(page: SharedPage, driver: FakeDriver) -> None:
-    page.words[WORD] = 77
+    page.words[PROGRESS] = 77
     marks = opened(page, driver)
-    test = self_test(marks, lambda: page.words[WORD])
+    test = self_test(marks, lambda: page.words[PROGRESS])
     assert test.works, test.reason
     assert 0 < test.call_us <= test.arrival_us
-    assert page.words[WORD] == 77
+    assert page.words[PROGRESS] == 77
 
 
 def test_the_self_test_sees_a_number_that_is_not_the_written_one(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
-    test = self_test(marks, lambda: page.words[WORD] * 2)
+    test = self_test(marks, lambda: page.words[PROGRESS] * 2)
     assert (test.works, test.reason) == (False, "the number 2 arrived instead of 1")
 
 
@@ -197,7 +196,7 @@ def test_the_self_test_sees_numbers_that_come_out_of_order(page: SharedPage, dri
     reads: list[int] = []
 
     def read() -> int:
-        reads.append(page.words[WORD])
+        reads.append(page.words[PROGRESS])
         return reads[-1] if reads[-1] <= 16 else [20, 18][min(reads.count(reads[-1]) - 1, 1)]
 
     test = self_test(marks, read)
@@ -208,6 +207,6 @@ def test_the_self_test_sees_numbers_that_come_out_of_order(page: SharedPage, dri
 def test_the_self_test_reports_an_error_of_the_driver(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
     driver.set("write_error", 700)
-    test = self_test(marks, lambda: page.words[WORD])
+    test = self_test(marks, lambda: page.words[PROGRESS])
     assert not test.works
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in test.reason
