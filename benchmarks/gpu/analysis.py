@@ -31,6 +31,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
+def jitter(values: Sequence[float]) -> float:
+    """Returns the distance from the median within which 95 % of the values lie; NaN without values."""
+    return percentile([abs(value - median(values)) for value in values], 0.95)
+
+
 class Anchor(NamedTuple):
     """A moment that is known on both clocks."""
 
@@ -112,6 +117,9 @@ class Boundaries(NamedTuple):
     """The same of changes to higher clocks, with a sign: above 0 is late, which costs time."""
     down_mean_ms: float
     """The same of changes to lower clocks: below 0 is early, which costs time."""
+    up_jitter_ms: float
+    """95 % of the changes to higher clocks are within this time of their median error."""
+    down_jitter_ms: float
     wrong_share: float
     """The share of the instructions' time in which another clock was set."""
 
@@ -158,6 +166,8 @@ def boundary_errors(
         error_ms=spread([abs(off_ms) for off_ms in ups_ms + downs_ms]),
         up_mean_ms=fmean(ups_ms) if ups_ms else math.nan,
         down_mean_ms=fmean(downs_ms) if downs_ms else math.nan,
+        up_jitter_ms=jitter(ups_ms),
+        down_jitter_ms=jitter(downs_ms),
         wrong_share=wrong_ns / total_ns if total_ns else math.nan,
     )
 

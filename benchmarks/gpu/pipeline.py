@@ -31,6 +31,7 @@ MODES = ("launch", "device", "sync")
 NONE = "none"
 _SETTLE_S = 0.003
 """The clock process follows the last instruction within this time after the device's end."""
+_SCHEDULE_S = 30.0
 
 
 class Sizes(NamedTuple):
@@ -38,16 +39,16 @@ class Sizes(NamedTuple):
 
     device: str = "cuda"
     stages: int = 2
-    microbatches: int = 8
+    microbatches: int = 6
     microbatch_size: int = 1
     length: int = 2048
     width: int = 4096
     heads: int = 32
-    forward_ms: float = 8.0
-    most_layers: int = 12
-    rounds: int = 10
-    steps: int = 6
-    warm_up: int = 8
+    forward_ms: float = 12.0
+    most_layers: int = 16
+    rounds: int = 8
+    steps: int = 5
+    warm_up: int = 24
     longest_s: float = 200.0
 
 
@@ -326,16 +327,16 @@ def measure(sizes: Sizes | None = None) -> Iterator[dict[str, Any]]:
 
 
 def _warm_up(job: Job, opts: dict[str, PFOFileOptimizer | None]) -> None:
-    """Runs steps until each rank follows its plan, and the first measurements of pfo-fs are over."""
+    """Runs steps until each rank follows its plan, and pfo-fs has tried what it does not know of this GPU."""
     for mode, opt in opts.items():
-        for count in range(10 * job.sizes.warm_up):
-            if count >= job.sizes.warm_up and (opt is None or opt.schedule_number >= 0):
-                break
+        deadline_s = time.monotonic() + _SCHEDULE_S
+        while opt is not None and opt.schedule_number < 0:
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"switching {mode}: no schedule came into force in {_SCHEDULE_S:.0f} s")
             job.step(opt)
-            if opt is not None and opt.schedule_number < 0:
-                time.sleep(0.2)
-        else:
-            raise RuntimeError(f"switching {mode}: no schedule came into force in {10 * job.sizes.warm_up} steps")
+            time.sleep(0.1)
+        for _ in range(job.sizes.warm_up if opt is not None else 3):
+            job.step(opt)
 
 
 def _run_by_turns(job: Job, opts: dict[str, PFOFileOptimizer | None], seen: dict[str, _Seen]) -> None:
