@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAST = 0xFFFF_FFFF
 """This number ends the reader."""
 MARKS = 400
-BATCH = 50
+BATCH = 20
 _TIMERSLACK = 29
 
 
