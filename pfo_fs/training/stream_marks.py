@@ -89,11 +89,12 @@ class DriverMarks:
         """Returns the handle of the stream that work of this thread goes to."""
         self._page = page
         self._driver = hot
-        self._is_capturing = hot.function("cuStreamIsCapturing")
+        self._handles: dict[int, ctypes.c_void_p] = {}
         self._capturing = ctypes.c_int()
         self._to_capturing = ctypes.byref(self._capturing)
-        self._target = page.device_address + offset
-        self._put = hot.function("cuStreamWriteValue32_v2") if how == "stream write" else _memset(hot)
+        self._is_capturing = hot.bare_function("cuStreamIsCapturing")
+        target = ctypes.c_uint64(page.device_address + offset)
+        self._put = _stream_write(hot, target) if how == "stream write" else _memset(hot, target)
 
     def write(self, value: int) -> None:
         """See `StreamMarks.write`."""
@@ -101,18 +102,21 @@ class DriverMarks:
 
     def write_on(self, stream: int, value: int) -> None:
         """Does what `write` does, on a stream of which the caller gives the handle (0: the default stream)."""
-        error = self._is_capturing(stream, self._to_capturing)
+        handle = self._handles.get(stream)
+        if handle is None:
+            handle = self._handles[stream] = ctypes.c_void_p(stream)
+        error = self._is_capturing(handle, self._to_capturing)
         if not error and not self._capturing.value:
-            error = self._put(stream, self._target, value, 0)
+            error = self._put(handle, value)
             if not error:
                 return
-        self._write_otherwise(stream, value, error)
+        self._write_otherwise(handle, value, error)
 
-    def _write_otherwise(self, stream: int, value: int, error: int) -> None:
+    def _write_otherwise(self, handle: ctypes.c_void_p, value: int, error: int) -> None:
         """Tries again in the device's context if this thread has none; otherwise raises what is wrong."""
         if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
             with self._page.context():
-                error = self._put(stream, self._target, value, 0)
+                error = self._put(handle, value)
             if not error:
                 return
         if not error or error == _CAPTURE_IMPLICIT:
@@ -130,10 +134,17 @@ class DriverMarks:
         self._page.unregister()
 
 
-def _memset(driver: Driver) -> Callable[[int, int, int, int], int]:
-    """Returns a function that takes what `cuStreamWriteValue32` takes, and sets one word of memory."""
-    memset = driver.function("cuMemsetD32Async")
-    return lambda stream, target, value, _: memset(target, value, 1, stream)
+_Put = Callable[[ctypes.c_void_p, int], int]
+
+
+def _stream_write(driver: Driver, target: ctypes.c_uint64) -> _Put:
+    write, flags = driver.bare_function("cuStreamWriteValue32_v2"), ctypes.c_uint(0)
+    return lambda handle, value: write(handle, target, value, flags)
+
+
+def _memset(driver: Driver, target: ctypes.c_uint64) -> _Put:
+    memset, words = driver.bare_function("cuMemsetD32Async"), ctypes.c_size_t(1)
+    return lambda handle, value: memset(target, value, words, handle)
 
 
 def open_stream_marks(
