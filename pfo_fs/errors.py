@@ -11,6 +11,7 @@
     |  +- NotShared                  this host sees another directory than the host of rank 0, or none
     +- DeviceError (RuntimeError)    a GPU cannot be found or did not do what was requested
     |  +- DevicePermissionError      this user lacks a permission; the message says which
+    |  +- CapturedStream             a CUDA graph is being captured, and marks cannot be part of it
     +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
     +- PlannerError (RuntimeError)         the planner's solver failed or found no plan
@@ -98,6 +99,10 @@ class DeviceError(PfoError, RuntimeError):
 
 class DevicePermissionError(DeviceError):
     """This user may not change the GPU's clocks or power limit."""
+
+
+class CapturedStream(DeviceError):
+    """The current CUDA stream is being captured into a graph: a mark in it would store an old number at each replay."""
 
 
 class InstructionMismatch(PfoError, RuntimeError):

@@ -1,0 +1,301 @@
+"""What the measurements mean: functions of numbers, without a GPU. Tests in tests/benchmarks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import NamedTuple
+
+# ---- numbers
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Returns the value below or at which `share` (0 to 1) of the values lie; NaN without values."""
+    ranked = sorted(values)
+    if not ranked:
+        return math.nan
+    return ranked[min(len(ranked) - 1, max(0, math.ceil(share * len(ranked)) - 1))]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Returns mean, median, 95th and 99th percentile and maximum."""
+    return {
+        "mean": fmean(values) if values else math.nan,
+        "median": median(values) if values else math.nan,
+        "p95": percentile(values, 0.95),
+        "p99": percentile(values, 0.99),
+        "max": max(values, default=math.nan),
+    }
+
+
+def jitter(values: Sequence[float]) -> float:
+    """Returns the distance from the median within which 95 % of the values lie; NaN without values."""
+    return percentile([abs(value - median(values)) for value in values], 0.95)
+
+
+class Anchor(NamedTuple):
+    """A moment that is known on both clocks."""
+
+    device_ns: float
+    host_ns: float
+    """On the clock of `time.monotonic_ns`."""
+
+
+def to_host_ns(device_ns: float, anchors: Sequence[Anchor]) -> float:
+    """Converts a time on the device's clock, by the line through the first and the last anchor.
+
+    With one anchor, or anchors that are less than 10 ms apart, both clocks count as equally fast.
+    """
+    first, last = anchors[0], anchors[-1]
+    apart_ns = last.device_ns - first.device_ns
+    speed = (last.host_ns - first.host_ns) / apart_ns if apart_ns >= 10e6 else 1.0
+    return first.host_ns + (device_ns - first.device_ns) * speed
+
+
+# ---- the energy counter
+
+
+class Ticks(NamedTuple):
+    """How a counter of energy moves."""
+
+    ticks: int
+    period_ms: float
+    """Between two changes of the counter; median."""
+    period_p95_ms: float
+    step_mj: int
+    """All changes are multiples of it."""
+    power_w: float
+
+
+def ticks_of(samples: Sequence[tuple[float, int]]) -> Ticks:
+    """Finds the ticks of a counter in samples of (time in s, mJ); the first tick only starts the count.
+
+    Raises:
+        ValueError: The counter changed fewer than three times.
+    """
+    changes = [late for early, late in itertools.pairwise(samples) if late[1] != early[1]]
+    if len(changes) < 3:
+        raise ValueError(f"the counter changed {len(changes)} times in {len(samples)} readings; 3 are needed")
+    periods_ms = [(late[0] - early[0]) * 1e3 for early, late in itertools.pairwise(changes)]
+    rises_mj = [late[1] - early[1] for early, late in itertools.pairwise(changes)]
+    power_w = (changes[-1][1] - changes[0][1]) / 1e3 / (changes[-1][0] - changes[0][0])
+    return Ticks(len(periods_ms), median(periods_ms), percentile(periods_ms, 0.95), math.gcd(*rises_mj), power_w)
+
+
+# ---- clocks at instruction boundaries
+
+
+class Step(NamedTuple):
+    """One step as it ran: all times on the host's clock, in ns."""
+
+    begin_ns: float
+    """Before the first call of the step."""
+    end_ns: float
+    """After the device has finished the step and the clock process has had time to follow."""
+    begins_ns: Sequence[float]
+    """When the device began each instruction."""
+    ends_ns: Sequence[float]
+    """When the device ended each instruction."""
+
+
+class Boundaries(NamedTuple):
+    """How far the changes of the clock were from the boundaries of the instructions that they were for.
+
+    A boundary lasts from the end of one instruction to the begin of the next one: while the device waits, each time is
+    as good as another. A change before it is early, one after it is late.
+    """
+
+    boundaries: int
+    missed: int
+    """Boundaries whose clock was never set: the next one overtook it."""
+    error_ms: dict[str, float]
+    """How early or late the changes were that were made; never negative."""
+    up_mean_ms: float
+    """The same of changes to higher clocks, with a sign: above 0 is late, which costs time."""
+    down_mean_ms: float
+    """The same of changes to lower clocks: below 0 is early, which costs time."""
+    up_jitter_ms: float
+    """95 % of the changes to higher clocks are within this time of their median error."""
+    down_jitter_ms: float
+    wrong_share: float
+    """The share of the instructions' time in which another clock was set."""
+
+
+def boundary_errors(
+    steps: Sequence[Step], clocks_mhz: Sequence[int], changes: Sequence[tuple[float, int]]
+) -> Boundaries:
+    """Compares when clocks were set with when the device began the instructions that they were for.
+
+    Args:
+        steps: The steps, in the order of time.
+        clocks_mhz: The clock of each instruction of a step, each of them only once, so that a change shows which
+            instruction it is for.
+        changes: (time in ns on the host's clock, MHz) of each change that was made, in the order of time.
+
+    Raises:
+        ValueError: Two instructions have the same clock, or a step has not one begin per instruction.
+    """
+    if len(set(clocks_mhz)) != len(clocks_mhz):
+        raise ValueError("two instructions have the same clock, so that changes cannot be told apart")
+    times = [at_ns for at_ns, _ in changes]
+    ups_ms: list[float] = []
+    downs_ms: list[float] = []
+    wrong_ns = total_ns = 0.0
+    for step in steps:
+        if not len(step.begins_ns) == len(step.ends_ns) == len(clocks_mhz):
+            raise ValueError(f"a step has {len(step.begins_ns)} begins for {len(clocks_mhz)} instructions")
+        inside = changes[bisect_right(times, step.begin_ns) : bisect_right(times, step.end_ns)]
+        set_ns: dict[int, float] = {}
+        for at_ns, mhz in inside:
+            set_ns.setdefault(mhz, at_ns)
+        before_ns, before_mhz = step.begin_ns, math.inf  # between steps the clock is the highest
+        for mhz, began_ns, ended_ns in zip(clocks_mhz, step.begins_ns, step.ends_ns, strict=True):
+            if mhz in set_ns:
+                off_ns = max(0.0, set_ns[mhz] - began_ns) + min(0.0, set_ns[mhz] - before_ns)
+                (ups_ms if mhz > before_mhz else downs_ms).append(off_ns / 1e6)
+            total_ns += ended_ns - began_ns
+            wrong_ns += _time_at_others(mhz, began_ns, ended_ns, inside)
+            before_ns, before_mhz = ended_ns, mhz
+    made = len(ups_ms) + len(downs_ms)
+    return Boundaries(
+        boundaries=len(steps) * len(clocks_mhz),
+        missed=len(steps) * len(clocks_mhz) - made,
+        error_ms=spread([abs(off_ms) for off_ms in ups_ms + downs_ms]),
+        up_mean_ms=fmean(ups_ms) if ups_ms else math.nan,
+        down_mean_ms=fmean(downs_ms) if downs_ms else math.nan,
+        up_jitter_ms=jitter(ups_ms),
+        down_jitter_ms=jitter(downs_ms),
+        wrong_share=wrong_ns / total_ns if total_ns else math.nan,
+    )
+
+
+def _time_at_others(mhz: int, began_ns: float, ended_ns: float, changes: Sequence[tuple[float, int]]) -> float:
+    """Returns how long between two times another clock than `mhz` was set, in ns."""
+    now_mhz = next((clock for at_ns, clock in reversed(changes) if at_ns <= began_ns), None)
+    wrong_ns, since_ns = 0.0, began_ns
+    for at_ns, clock in [*((at, clock) for at, clock in changes if began_ns < at < ended_ns), (ended_ns, 0)]:
+        if now_mhz != mhz:
+            wrong_ns += max(0.0, at_ns - since_ns)
+        now_mhz, since_ns = clock, at_ns
+    return wrong_ns
+
+
+def extra_cost(iterations_s: Sequence[float], without_s: Sequence[float]) -> float:
+    """Returns how much longer the median iteration is than the median one without marks, as a share."""
+    return median(iterations_s) / median(without_s) - 1
+
+
+# ---- marks seen by another process
+
+
+def delays_us(enqueued: Sequence[tuple[int, float]], seen: Sequence[tuple[int, float]]) -> tuple[list[float], int]:
+    """Returns the time from the device's event to the number being seen, in us, and how many were never seen.
+
+    Args:
+        enqueued: (number, time in ns of the event that the device recorded just before it wrote the number).
+        seen: (number, time in ns) of each number that the other process saw.
+    """
+    first_seen: dict[int, float] = {}
+    for number, at_ns in seen:
+        first_seen.setdefault(number, at_ns)
+    delays = [(first_seen[number] - at_ns) / 1e3 for number, at_ns in enqueued if number in first_seen]
+    return delays, len(enqueued) - len(delays)
+
+
+# ---- time and power against clock and load
+
+
+class LineFit(NamedTuple):
+    """y = at_zero + slope * x, by least squares."""
+
+    at_zero: float
+    slope: float
+    worst: float
+    """The largest |fitted - measured| / measured."""
+
+
+def fit_line(points: Sequence[tuple[float, float]]) -> LineFit:
+    """Fits a line.
+
+    Raises:
+        ValueError: All points have the same x, or there are fewer than two.
+    """
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    if len(set(xs)) < 2:
+        raise ValueError(f"{len(points)} points with {len(set(xs))} different x do not make a line")
+    x_mean, y_mean = fmean(xs), fmean(ys)
+    slope = sum((x - x_mean) * (y - y_mean) for x, y in points) / sum((x - x_mean) ** 2 for x in xs)
+    at_zero = y_mean - slope * x_mean
+    worst = max(abs(at_zero + slope * x - y) / abs(y) if y else math.inf for x, y in points)
+    return LineFit(at_zero, slope, worst)
+
+
+class TimeFit(NamedTuple):
+    """time = time_ref_s * (a / x + 1 - a), x = clock / highest clock, as in `pfo_fs.device.physics`."""
+
+    time_ref_s: float
+    a: float
+    worst: float
+    """The largest relative difference between the fit and a measured time."""
+
+
+def fit_time(points: Sequence[tuple[float, float]], top_mhz: float) -> TimeFit:
+    """Fits the model of time to (clock in MHz, time in s).
+
+    Raises:
+        ValueError: All points have the same clock.
+    """
+    line = fit_line([(top_mhz / mhz, time_s) for mhz, time_s in points])
+    time_ref_s = line.at_zero + line.slope
+    return TimeFit(time_ref_s, line.slope / time_ref_s, line.worst)
+
+
+# ---- the order of a pipeline, and clocks that can be told apart
+
+
+def launch_order(stages: int, microbatches: int) -> list[tuple[int, str, int]]:
+    """Returns (stage, instruction, micro-batch) in an order in which one thread can launch 1F1B for all stages."""
+    left = [_one_stage(stage, stages, microbatches) for stage in range(stages)]
+    launched: set[tuple[int, str, int]] = set()
+    order: list[tuple[int, str, int]] = []
+    while any(left):
+        for stage, row in enumerate(left):
+            while row and _ready(stage, *row[0], stages, launched):
+                name, microbatch = row.pop(0)
+                launched.add((stage, name, microbatch))
+                order.append((stage, name, microbatch))
+    return order
+
+
+def _one_stage(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
+    ahead = min(microbatches, stages - stage)
+    row = [("forward", i) for i in range(ahead)]
+    for i in range(microbatches):
+        row.append(("backward", i))
+        if ahead + i < microbatches:
+            row.append(("forward", ahead + i))
+    return row
+
+
+def _ready(stage: int, name: str, microbatch: int, stages: int, launched: set[tuple[int, str, int]]) -> bool:
+    if name == "forward":
+        return stage == 0 or (stage - 1, name, microbatch) in launched
+    return stage == stages - 1 or (stage + 1, name, microbatch) in launched
+
+
+def alternating_clocks(supported_mhz: Sequence[int], count: int) -> list[int]:
+    """Returns `count` different clocks, by turns a high and a low one.
+
+    Raises:
+        ValueError: The GPU has fewer clocks.
+    """
+    ranked = sorted(set(supported_mhz), reverse=True)
+    if len(ranked) < count:
+        raise ValueError(f"{count} different clocks are needed; the GPU has {len(ranked)}")
+    chosen = [ranked[i * len(ranked) // count] for i in range(count)]
+    half = (count + 1) // 2
+    high, low = chosen[:half], chosen[half:]
+    return [low[i // 2] if i % 2 else high[i // 2] for i in range(count)]

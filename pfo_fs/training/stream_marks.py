@@ -1,0 +1,271 @@
+"""Numbers that the device writes into the shared page when it gets there: where the device is, without waiting for it.
+
+The training thread launches work ahead of the device. `StreamMarks.write` adds one small operation to the current CUDA
+stream: the device stores a 32-bit number into one word of the page as soon as it has finished all that was put into the
+stream before. The clock process, which maps the same page, reads the word. The training thread does not wait, and CUDA
+starts no host thread.
+
+Two ways are tried, in this order; the first one whose numbers are seen to arrive is used:
+
+- "stream write": `cuStreamWriteValue32_v2`, which does not run on the device's multiprocessors. The symbol without
+  `_v2` is the interface from before CUDA 11.7, which most installations of the driver leave disabled.
+- "memset": `cuMemsetD32Async` of one word, which is a small kernel or copy. CUDA documents the `Async` functions as
+  asynchronous for memory of the host too.
+
+Calls keep the interpreter lock: giving it up can cost 5 ms when other Python threads are busy. CUDA makes any launch
+wait while a stream holds about 1,000 operations that have not run; a call made then holds the lock for that time. So
+training must not depend on another Python thread of this process to let the device go on, for example one that launches
+the sends which the peers of this stream wait for.
+
+A write that is put into a stream during the capture of a CUDA graph would store the same old number at each replay, so
+`write` refuses it. Writes before and after a replay work as usual.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.training.cuda_driver import LIBRARY, PAGE_BYTES, Driver, RegisteredPage
+
+WAYS = ("stream write", "memset")
+"""What `StreamMarks.how` can be, best first."""
+
+_INVALID_CONTEXT = 201
+_CAPTURE_IMPLICIT = 906
+_SINGLE_WRITES = 16
+_BURST = 32
+
+
+class StreamMarks(Protocol):
+    """Has the device write numbers into one word of the shared page, in the order of the current stream."""
+
+    how: str
+    """One of `WAYS`, for `status`."""
+
+    def write(self, value: int) -> None:
+        """Adds to the current CUDA stream: store `value` when all work before it has run. Does not wait.
+
+        Args:
+            value: 0 <= value < 2**32; of a larger number, the device stores the lowest 32 bits.
+
+        Raises:
+            CapturedStream: The stream is being captured into a CUDA graph; nothing was added.
+            DeviceError: The driver refused; the message has CUDA's name of the error.
+        """
+        ...
+
+    def close(self) -> None:
+        """Waits until the device has done all its work, then gives the page back; to call before it is unmapped."""
+        ...
+
+
+class SelfTest(NamedTuple):
+    """What `self_test` saw."""
+
+    works: bool
+    reason: str
+    """Why it does not work; empty if it does."""
+    arrival_us: float
+    """From the call of `write` until the number is seen in the page, on an idle stream; median. NaN if never seen."""
+    call_us: float
+    """How long `write` holds the training thread; median. NaN if it failed."""
+
+
+class DriverMarks:
+    """Stream marks by calls of CUDA's driver. Made by `open_stream_marks`."""
+
+    def __init__(
+        self, how: str, page: RegisteredPage, hot: Driver, offset: int, current_stream: Callable[[], int]
+    ) -> None:
+        self.how = how
+        self.current_stream = current_stream
+        """Returns the handle of the stream that work of this thread goes to."""
+        self._page = page
+        self._driver = hot
+        self._handles: dict[int, ctypes.c_void_p] = {}
+        self._capturing = ctypes.c_int()
+        self._to_capturing = ctypes.byref(self._capturing)
+        self._is_capturing = hot.bare_function("cuStreamIsCapturing")
+        target = ctypes.c_uint64(page.device_address + offset)
+        self._put = _stream_write(hot, target) if how == "stream write" else _memset(hot, target)
+
+    def write(self, value: int) -> None:
+        """See `StreamMarks.write`."""
+        self.write_on(self.current_stream(), value)
+
+    def write_on(self, stream: int, value: int) -> None:
+        """Does what `write` does, on a stream of which the caller gives the handle (0: the default stream)."""
+        handle = self._handles.get(stream)
+        if handle is None:
+            handle = self._handles[stream] = ctypes.c_void_p(stream)
+        error = self._is_capturing(handle, self._to_capturing)
+        if not error and not self._capturing.value:
+            error = self._put(handle, value)
+            if not error:
+                return
+        self._write_otherwise(handle, value, error)
+
+    def _write_otherwise(self, handle: ctypes.c_void_p, value: int, error: int) -> None:
+        """Tries again in the device's context if this thread has none; otherwise raises what is wrong."""
+        if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
+            with self._page.context():
+                error = self._put(handle, value)
+            if not error:
+                return
+        if not error or error == _CAPTURE_IMPLICIT:
+            raise CapturedStream("a CUDA graph is being captured; a mark in it would repeat an old number")
+        raise DeviceError(f"the {self.how} into the stream failed with {self._driver.error_name(error)}")
+
+    @contextmanager
+    def side_stream(self) -> Iterator[int]:
+        """Makes a stream that waits for no other one; destroys it at the end."""
+        with self._page.new_stream() as stream:
+            yield stream
+
+    def close(self) -> None:
+        """See `StreamMarks.close`. May be called twice."""
+        self._page.unregister()
+
+
+_Put = Callable[[ctypes.c_void_p, int], int]
+
+
+def _stream_write(driver: Driver, target: ctypes.c_uint64) -> _Put:
+    write, flags = driver.bare_function("cuStreamWriteValue32_v2"), ctypes.c_uint(0)
+    return lambda handle, value: write(handle, target, value, flags)
+
+
+def _memset(driver: Driver, target: ctypes.c_uint64) -> _Put:
+    memset, words = driver.bare_function("cuMemsetD32Async"), ctypes.c_size_t(1)
+    return lambda handle, value: memset(target, value, words, handle)
+
+
+def open_stream_marks(
+    address: int,
+    device: int,
+    *,
+    ways: Sequence[str] = WAYS,
+    current_stream: Callable[[], int] | None = None,
+    library: str = LIBRARY,
+    timeout_s: float = 1.0,
+) -> DriverMarks:
+    """Gives the shared page to the device, and returns the first way of writing into it that passes its self-test.
+
+    It starts CUDA on the device if torch has not done so yet. The self-test leaves the word as it was.
+
+    Args:
+        address: Address of the word in this process, in the first 4,096 bytes of the page; a multiple of 4.
+        device: The device's number as torch counts.
+        ways: What to try, in this order; of `WAYS`.
+        current_stream: Returns the handle of the current stream; by default torch's.
+        library: CUDA's driver.
+        timeout_s: The longest time that a self-test may take.
+
+    Raises:
+        DeviceError: Why it does not work here, for each way.
+    """
+    if address % 4:
+        raise DeviceError(f"the word at {address:#x} is not aligned: its address must be a multiple of 4")
+    page_address = address - address % PAGE_BYTES
+    setup = Driver(ctypes.CDLL, library)  # gives up the interpreter lock, since these calls can take long
+    hot = Driver(ctypes.PyDLL, library)
+    current = current_stream or _torch_stream(device)
+    page = RegisteredPage(page_address, device, setup)
+    word = ctypes.c_uint32.from_address(address)
+    problems = []
+    for how in ways:
+        try:
+            marks = DriverMarks(how, page, hot, address - page_address, current)
+        except DeviceError as error:
+            problems.append(f"{how}: {error}")
+            continue
+        test = self_test(marks, lambda: word.value, timeout_s)
+        if test.works:
+            return marks
+        problems.append(f"{how}: {test.reason}")
+    page.unregister()
+    raise DeviceError(f"the device cannot write into the shared page ({'; '.join(problems)})")
+
+
+def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.0) -> SelfTest:
+    """Writes numbers through a stream of its own and sees them arrive, in order; then writes back what was there.
+
+    It takes a millisecond or two on an idle device.
+
+    Args:
+        marks: What is tested; no other thread writes the word meanwhile.
+        read: Returns the word as it is now.
+        timeout_s: The longest time in s until all numbers have arrived.
+    """
+    before = read()
+    calls_us: list[float] = []
+    arrivals_us: list[float] = []
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        with marks.side_stream() as stream:
+            marks.write_on(stream, 0)  # the first call of a function is slower
+            reason = _wait_for(read, 0, before, deadline_s)
+            for value in range(1, _SINGLE_WRITES + 1):
+                if reason:
+                    break
+                began_ns = time.perf_counter_ns()
+                marks.current_stream()
+                marks.write_on(stream, value)
+                calls_us.append((time.perf_counter_ns() - began_ns) / 1e3)
+                reason = _wait_for(read, value, value - 1, deadline_s)
+                arrivals_us.append((time.perf_counter_ns() - began_ns) / 1e3)
+            if not reason:
+                reason = _write_burst(marks, stream, read, deadline_s)
+            marks.write_on(stream, before)
+            if not reason:
+                reason = _wait_for(read, before, _SINGLE_WRITES + _BURST, deadline_s)
+    except DeviceError as error:
+        reason = str(error)
+    if reason:
+        return SelfTest(False, reason, float("nan"), median(calls_us) if calls_us else float("nan"))
+    return SelfTest(True, "", median(arrivals_us), median(calls_us))
+
+
+def _write_burst(marks: DriverMarks, stream: int, read: Callable[[], int], deadline_s: float) -> str:
+    """Writes many numbers at once; returns what was wrong in how they arrived, or nothing."""
+    seen = _SINGLE_WRITES
+    last = seen + _BURST
+    for value in range(seen + 1, last + 1):
+        marks.write_on(stream, value)
+    while seen < last:
+        value = read()
+        if not seen <= value <= last:
+            return f"after {seen}, the number {value} arrived, although numbers up to {last} were written in order"
+        seen = value
+        if seen < last and time.monotonic() > deadline_s:
+            return f"of the numbers up to {last}, only those up to {seen} arrived in time"
+    return ""
+
+
+def _wait_for(read: Callable[[], int], value: int, before: int, deadline_s: float) -> str:
+    """Returns an empty text when the number has arrived, or what went wrong."""
+    while (seen := read()) != value:
+        if seen != before:
+            return f"the number {seen} arrived instead of {value}"
+        if time.monotonic() > deadline_s:
+            return f"the number {value} did not arrive in time"
+    return ""
+
+
+def _torch_stream(device: int) -> Callable[[], int]:
+    """Returns a function that gives the handle of torch's current stream on a device, as cheaply as torch can."""
+    try:
+        import torch
+    except ImportError as error:
+        raise DeviceError(f"torch cannot be imported ({error}), so the current CUDA stream is not known") from None
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is not None:
+        return functools.partial(raw, device)
+    return lambda: int(torch.cuda.current_stream(device).cuda_stream)

@@ -1,0 +1,70 @@
+"""`python -m benchmarks.gpu` without a GPU: its parts, its output, its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.gpu import run  # noqa: E402
+
+
+def test_each_part_is_a_module_that_measures() -> None:
+    for part in run.LIMITS_S:
+        assert "def measure(" in (ROOT / "benchmarks" / "gpu" / f"{part}.py").read_text()
+
+
+def test_all_parts_together_may_take_ten_minutes_and_no_longer() -> None:
+    assert sum(run.LIMITS_S.values()) <= 660  # --limit-s ends them after 570 s
+
+
+def test_lines_of_libraries_and_cut_off_lines_are_left_out() -> None:
+    text = 'a library says\n{"part": "marks", "what": "x"}\n{"part": "marks", "wha'
+    assert run.results_in(text) == [{"part": "marks", "what": "x"}]
+
+
+def test_numbers_that_json_does_not_have_become_null() -> None:
+    assert run.plain({"a": float("nan"), "b": {"c": float("inf"), "d": 1.5}}) == {"a": None, "b": {"c": None, "d": 1.5}}
+
+
+def test_the_table_shows_each_figure_once() -> None:
+    result = {"part": "x", "what": "y", "device": "z", "tick_ms": 20.04321, "reason": "", "cost_us": {"median": 1.5}}
+    assert run.figures(result) == "tick_ms 20.04\ncost_us: median 1.5"
+
+
+def test_a_part_that_fails_says_why_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = []
+
+    def run_part(part: str, folder: Path, limit_s: float) -> list[dict[str, object]]:
+        parts.append(part)
+        took: dict[str, object] = {"part": part, "what": "took", "seconds": 1.0}
+        return [{**took, "error": "ended with 1: no GPU"} if part == "energy" else took]
+
+    monkeypatch.setattr(run, "run_part", run_part)
+    monkeypatch.setattr(sys, "argv", ["gpu", "--out", str(tmp_path / "out"), "--only", "energy", "marks"])
+    monkeypatch.setenv("PFO_FS_DRY_RUN", "")
+    assert run.main() == 1
+    assert parts == ["energy", "marks"]
+    lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert [line.get("error") for line in lines] == ["ended with 1: no GPU", None]
+    assert "ended with 1: no GPU" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_without_a_gpu_the_command_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path), "--only", "calls"]
+    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "torch finds no CUDA device here" in json.loads(done.stdout.splitlines()[0])["error"]

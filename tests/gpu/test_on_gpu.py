@@ -1,0 +1,145 @@
+"""What only a real GPU can show. Nothing here changes a setting of the GPU: `python -m pytest -m gpu`."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pfo_fs.device.find_gpu import find_gpu_spec
+from pfo_fs.device.gpu import open_gpu
+from pfo_fs.device.shared_page import PROGRESS, SharedPage
+from pfo_fs.errors import CapturedStream
+from pfo_fs.training.stream_marks import WAYS, DriverMarks, open_stream_marks, self_test
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Any:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no CUDA device here")
+    torch.cuda.set_device(0)
+    torch.zeros(1, device="cuda")
+    return torch
+
+
+@pytest.fixture
+def page() -> SharedPage:
+    return SharedPage.create()
+
+
+@pytest.fixture(params=WAYS)
+def marks(cuda: Any, page: SharedPage, request: pytest.FixtureRequest) -> Iterator[DriverMarks]:
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
+    opened = open_stream_marks(address, 0, ways=[request.param])
+    yield opened
+    opened.close()
+
+
+def busy(torch: Any) -> Any:
+    """Launches work for some 100 ms; returns a matrix that it uses."""
+    a = torch.randn(4096, 4096, device="cuda")
+    for _ in range(60):
+        a = torch.matmul(a, a).clamp(-1, 1)
+    return a
+
+
+def test_numbers_arrive_in_order(marks: DriverMarks, page: SharedPage) -> None:
+    test = self_test(marks, lambda: page.words[PROGRESS])
+    assert test.works, test.reason
+
+
+def test_a_number_arrives_only_after_the_work_before_it(cuda: Any, marks: DriverMarks, page: SharedPage) -> None:
+    busy(cuda)
+    cuda.cuda.synchronize()
+    page.words[PROGRESS] = 0
+    busy(cuda)
+    before = cuda.cuda.Event()
+    before.record()
+    marks.write(1)
+    while not before.query():
+        # The number is read first: if it is there, the event before it must be complete.
+        arrived = page.words[PROGRESS]
+        assert not arrived or before.query()
+    cuda.cuda.synchronize()
+    assert page.words[PROGRESS] == 1
+
+
+def test_the_call_does_not_wait_for_the_device(cuda: Any, marks: DriverMarks) -> None:
+    busy(cuda)
+    cuda.cuda.synchronize()
+    busy(cuda)
+    after = cuda.cuda.Event()
+    marks.write(1)
+    after.record()
+    assert not after.query(), "the device has done all work before the call returned"
+    cuda.cuda.synchronize()
+
+
+def test_a_stream_of_its_own_gets_the_mark(cuda: Any, marks: DriverMarks, page: SharedPage) -> None:
+    stream = cuda.cuda.Stream()
+    with cuda.cuda.stream(stream):
+        marks.write(5)
+    stream.synchronize()
+    assert page.words[PROGRESS] == 5
+
+
+def test_a_thread_that_has_not_used_cuda_can_write(cuda: Any, marks: DriverMarks, page: SharedPage) -> None:
+    errors: list[Exception] = []
+
+    def write() -> None:
+        try:
+            marks.write(6)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    cuda.cuda.synchronize()
+    assert (errors, page.words[PROGRESS]) == ([], 6)
+
+
+def test_a_captured_stream_refuses_the_mark_and_the_capture_goes_on(
+    cuda: Any, marks: DriverMarks, page: SharedPage
+) -> None:
+    page.words[PROGRESS] = 0
+    x = cuda.zeros(8, device="cuda")
+    graph = cuda.cuda.CUDAGraph()
+    with cuda.cuda.graph(graph):
+        x += 1
+        with pytest.raises(CapturedStream):
+            marks.write(7)
+    graph.replay()
+    marks.write(8)
+    cuda.cuda.synchronize()
+    assert (x[0].item(), page.words[PROGRESS]) == (1, 8)
+
+
+def test_a_page_can_be_given_back_and_taken_again(marks: DriverMarks, page: SharedPage) -> None:
+    marks.close()
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
+    again = open_stream_marks(address, 0)
+    test = self_test(again, lambda: page.words[PROGRESS])
+    again.close()
+    assert test.works, test.reason
+
+
+def test_the_energy_counter_of_the_gpu_of_torch_rises(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
+    gpu = open_gpu(find_gpu_spec(0))
+    try:
+        first_j = gpu.energy_j()
+        deadline_s = time.monotonic() + 20
+        while gpu.energy_j() == first_j and time.monotonic() < deadline_s:
+            busy(cuda)
+            cuda.cuda.synchronize()
+        assert gpu.energy_j() > first_j
+    finally:
+        gpu.close()

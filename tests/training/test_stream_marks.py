@@ -1,0 +1,212 @@
+"""Stream marks, against a driver that does at once what it is told (fake_libcuda.c); tests/gpu runs them on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.device.shared_page import PROGRESS, SharedPage
+from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.training.stream_marks import DriverMarks, open_stream_marks, self_test
+
+STREAM = 0x7F12_3456_7890  # a handle is a pointer: it needs more than 32 bits
+
+
+class FakeDriver:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._library = ctypes.CDLL(self.path)
+        self._library.fake_reset()
+
+    def get(self, name: str) -> int:
+        kind = ctypes.c_uint64 if name in {"registered", "registered_bytes", "last_stream"} else ctypes.c_int
+        return int(kind.in_dll(self._library, f"fake_{name}").value)
+
+    def set(self, name: str, value: int) -> None:
+        ctypes.c_int.in_dll(self._library, f"fake_{name}").value = value
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed, and the stand-in for CUDA's driver is C")
+    path = tmp_path_factory.mktemp("libcuda") / "libcuda.so.1"
+    source = Path(__file__).with_name("fake_libcuda.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", path, source], check=True)
+    return path
+
+
+@pytest.fixture
+def driver(library: Path) -> FakeDriver:
+    return FakeDriver(library)
+
+
+@pytest.fixture
+def page() -> Iterator[SharedPage]:
+    shared = SharedPage.create()
+    yield shared
+    shared.close()
+
+
+def address_of(page: SharedPage, word: int = PROGRESS) -> int:
+    view = ctypes.c_char.from_buffer(page.words)
+    return ctypes.addressof(view) + 8 * word
+
+
+def opened(page: SharedPage, driver: FakeDriver, **given: object) -> DriverMarks:
+    given = {"timeout_s": 0.05, "current_stream": lambda: STREAM, **given}
+    return open_stream_marks(address_of(page), 0, library=driver.path, **given)  # type: ignore[arg-type]
+
+
+def test_a_written_number_is_the_word_and_changes_nothing_beside_it(page: SharedPage, driver: FakeDriver) -> None:
+    others = page.words.tolist()
+    marks = opened(page, driver)
+    marks.write(2**32 - 1)
+    assert page.words[PROGRESS] == 2**32 - 1
+    others[PROGRESS] = 2**32 - 1
+    assert page.words.tolist() == others
+    assert driver.get("last_stream") == STREAM
+
+
+def test_exactly_the_page_of_the_word_is_registered_for_all_contexts_and_mapped(
+    page: SharedPage, driver: FakeDriver
+) -> None:
+    opened(page, driver)
+    assert driver.get("registered") == address_of(page, 0)
+    assert driver.get("registered_bytes") == 4096
+    assert driver.get("flags") == 0x01 | 0x02
+
+
+def test_the_stream_write_is_preferred(page: SharedPage, driver: FakeDriver) -> None:
+    assert opened(page, driver).how == "stream write"
+    assert not driver.get("memsets")
+
+
+def test_memset_is_used_where_the_driver_refuses_stream_writes(page: SharedPage, driver: FakeDriver) -> None:
+    driver.set("write_error", 801)
+    marks = opened(page, driver)
+    marks.write(7)
+    assert (marks.how, page.words[PROGRESS]) == ("memset", 7)
+
+
+def test_only_the_ways_that_the_caller_names_are_tried(page: SharedPage, driver: FakeDriver) -> None:
+    assert opened(page, driver, ways=["memset"]).how == "memset"
+    assert not driver.get("writes")
+
+
+def test_if_no_way_works_the_error_names_each_and_the_page_is_given_back(page: SharedPage, driver: FakeDriver) -> None:
+    driver.set("write_error", 801)
+    driver.set("memset_error", 801)
+    with pytest.raises(DeviceError, match=r"stream write: .*CUDA_ERROR_NOT_SUPPORTED \(801\).*memset: .*\(801\)"):
+        opened(page, driver)
+    assert not driver.get("registered")
+    assert not driver.get("retained")
+
+
+def test_numbers_that_never_arrive_are_a_failed_self_test(page: SharedPage, driver: FakeDriver) -> None:
+    page.words[PROGRESS] = 5
+    driver.set("loses_writes", 1)
+    with pytest.raises(DeviceError, match="the number 0 did not arrive in time"):
+        opened(page, driver)
+
+
+def test_a_driver_that_is_missing_is_named(page: SharedPage, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"CUDA's driver cannot be loaded .*missing\.so"):
+        open_stream_marks(address_of(page), 0, library=str(tmp_path / "missing.so"), current_stream=lambda: 0)
+
+
+def test_a_library_without_the_functions_is_too_old(page: SharedPage) -> None:
+    with pytest.raises(DeviceError, match="has no cuInit; it needs the driver of CUDA 12"):
+        open_stream_marks(address_of(page), 0, library="libc.so.6", current_stream=lambda: 0)
+
+
+def test_an_error_of_the_driver_is_named_with_its_function(page: SharedPage, driver: FakeDriver) -> None:
+    with pytest.raises(DeviceError, match=r"cuDeviceGet failed with CUDA_ERROR_INVALID_DEVICE \(101\)"):
+        open_stream_marks(address_of(page), 5, library=driver.path, current_stream=lambda: 0)
+
+
+def test_an_error_without_a_name_has_its_number(page: SharedPage, driver: FakeDriver) -> None:
+    marks = opened(page, driver)
+    driver.set("write_error", 999)
+    with pytest.raises(DeviceError, match="the stream write into the stream failed with CUDA error 999"):
+        marks.write(1)
+
+
+def test_a_page_that_is_registered_already_says_what_to_do(page: SharedPage, driver: FakeDriver) -> None:
+    opened(page, driver)
+    with pytest.raises(DeviceError, match=r"ALREADY_REGISTERED.*close the stream marks"):
+        opened(page, driver)
+    assert driver.get("retained") == 1
+
+
+def test_a_captured_stream_gets_no_write(page: SharedPage, driver: FakeDriver) -> None:
+    marks = opened(page, driver)
+    marks.write(3)
+    driver.set("capturing", 1)
+    with pytest.raises(CapturedStream, match="graph"):
+        marks.write(4)
+    driver.set("capturing", 0)
+    assert page.words[PROGRESS] == 3
+
+
+def test_a_thread_that_has_no_context_writes_in_the_one_of_the_device(page: SharedPage, driver: FakeDriver) -> None:
+    marks = opened(page, driver)
+    driver.set("needs_context", 1)
+    marks.write(9)
+    assert page.words[PROGRESS] == 9
+    assert driver.get("context_depth") == 0
+
+
+def test_close_waits_for_the_device_before_the_page_is_given_back(page: SharedPage, driver: FakeDriver) -> None:
+    marks = opened(page, driver)
+    marks.close()
+    marks.close()
+    assert driver.get("synchronized") == 1
+    assert not driver.get("registered")
+    assert not driver.get("retained")
+
+
+def test_a_word_that_is_not_aligned_is_refused(page: SharedPage, driver: FakeDriver) -> None:
+    with pytest.raises(DeviceError, match="not aligned"):
+        open_stream_marks(address_of(page) + 2, 0, library=driver.path, current_stream=lambda: 0)
+
+
+def test_the_self_test_measures_and_leaves_the_word_as_it_was(page: SharedPage, driver: FakeDriver) -> None:
+    page.words[PROGRESS] = 77
+    marks = opened(page, driver)
+    test = self_test(marks, lambda: page.words[PROGRESS])
+    assert test.works, test.reason
+    assert 0 < test.call_us <= test.arrival_us
+    assert page.words[PROGRESS] == 77
+
+
+def test_the_self_test_sees_a_number_that_is_not_the_written_one(page: SharedPage, driver: FakeDriver) -> None:
+    marks = opened(page, driver)
+    test = self_test(marks, lambda: page.words[PROGRESS] * 2)
+    assert (test.works, test.reason) == (False, "the number 2 arrived instead of 1")
+
+
+def test_the_self_test_sees_numbers_that_come_out_of_order(page: SharedPage, driver: FakeDriver) -> None:
+    marks = opened(page, driver)
+    reads: list[int] = []
+
+    def read() -> int:
+        reads.append(page.words[PROGRESS])
+        return reads[-1] if reads[-1] <= 16 else [20, 18][min(reads.count(reads[-1]) - 1, 1)]
+
+    test = self_test(marks, read)
+    assert not test.works
+    assert "after 20, the number 18 arrived" in test.reason
+
+
+def test_the_self_test_reports_an_error_of_the_driver(page: SharedPage, driver: FakeDriver) -> None:
+    marks = opened(page, driver)
+    driver.set("write_error", 700)
+    test = self_test(marks, lambda: page.words[PROGRESS])
+    assert not test.works
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in test.reason
