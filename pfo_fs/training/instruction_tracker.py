@@ -185,6 +185,8 @@ class InstructionTracker:
                 self._clocks.ring_doorbell()  # from now on it reads marks more often
         if self._marker is not None:
             self._marker.begin_step()
+            if not self._marker.works:
+                self._marker = None
         self._order = [] if self._schedule is None and self.observed_order is None else None
         self._mark(STEP_BEGIN | step << 8)
         self._mark(NUMBER, number)

@@ -161,7 +161,9 @@ class PFOFileOptimizer:
         self._feed = joined.feed
         self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._on_suspend)
         self._kernels = self._open_kernels()
-        self._switching = choose_switching(switching, self._clocks, self._clocks.spec, self._kernels)
+        self._switching = choose_switching(
+            switching, self._clocks, self._clocks.spec, self._kernels, device=device, on_problem=self._problem
+        )
         self._tracker = self._make_tracker(device_events, settings.profile_steps)
         self._closed = False
         # The hot path goes straight to the tracker; the methods below are there for readers and type checkers.

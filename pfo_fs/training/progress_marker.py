@@ -12,7 +12,18 @@ from collections.abc import Callable, Sequence
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_follower import START
-from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, PROGRESS, SLEEPING, TURN_MASK, TURN_SHIFT, TURNS
+from pfo_fs.device.shared_page import (
+    FOLLOWS,
+    IDLE,
+    LAUNCHED,
+    PROGRESS,
+    SLEEPING,
+    TARGET,
+    TURN_MASK,
+    TURN_SHIFT,
+    TURNS,
+)
+from pfo_fs.errors import CapturedStream, DeviceError
 from pfo_fs.training.tracked_clocks import Clocks
 
 _NO_PLAN = -1
@@ -24,9 +35,18 @@ class ProgressMarker:
     Args:
         clocks: The clock process.
         enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us.
+        on_problem: Called with a text, once, if points cannot be marked.
+
+    Attributes:
+        works: False after CUDA has refused a mark; then clocks do not follow the device any more.
     """
 
-    def __init__(self, clocks: Clocks, enqueue: Callable[[int], None]) -> None:
+    def __init__(
+        self, clocks: Clocks, enqueue: Callable[[int], None], on_problem: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.works = True
+        self._on_problem = on_problem
+        self._captured = False
         self._clocks = clocks
         self._words = clocks.words
         self._enqueue = enqueue
@@ -74,10 +94,33 @@ class ProgressMarker:
     def _mark(self, point: int) -> None:
         words = self._words
         point |= self._turn_bits
+        try:
+            self._enqueue(point)
+        except CapturedStream as error:
+            self._stay_out_of_graph(str(error))
+            return
+        except DeviceError as error:
+            self._give_up(str(error))
+            return
         words[LAUNCHED] = point
-        self._enqueue(point)
         if words[SLEEPING]:
             self._clocks.ring_doorbell()
+
+    def _stay_out_of_graph(self, reason: str) -> None:
+        if not self._captured:
+            self._captured = True
+            self._on_problem(
+                f"instructions are captured into a CUDA graph: {reason}; the clocks of what a graph runs are not "
+                "switched within it. Call on_instruction_begin and on_instruction_end outside of the capture"
+            )
+
+    def _give_up(self, reason: str) -> None:
+        if self.works:
+            self.works = False
+            self._words[FOLLOWS] = 0
+            self._words[TARGET] = 0
+            self._clocks.ring_doorbell()
+            self._on_problem(f"the device's progress cannot be marked any more ({reason}); clocks follow the callbacks")
 
 
 class SynchronizedMarks:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 Switching = Literal["auto", "device", "launch", "sync"]
 MODES = ("auto", "device", "launch", "sync")
+
+
+_registered: list[memoryview] = []
+"""Pages that CUDA writes to; they must stay mapped."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,15 @@ def checked_switching(asked: str) -> str:
     return asked
 
 
-def choose_switching(asked: str, clocks: Clocks, spec: str, kernels: SimulatedKernels | None) -> ChosenSwitching:
+def choose_switching(
+    asked: str,
+    clocks: Clocks,
+    spec: str,
+    kernels: SimulatedKernels | None = None,
+    *,
+    device: int | None = None,
+    on_problem: Callable[[str], None] = lambda text: None,
+) -> ChosenSwitching:
     """Returns the mode that works here; `launch`, with the reason, where the one asked for does not.
 
     Args:
@@ -60,15 +73,17 @@ def choose_switching(asked: str, clocks: Clocks, spec: str, kernels: SimulatedKe
         clocks: The clock process.
         spec: The GPU, as `find_gpu_spec` names it.
         kernels: The simulated GPU; None on a real one.
+        device: CUDA device index of this process; None for torch's current device.
+        on_problem: Called with a text, once, if marks of the device's progress fail later.
     """
     if asked == "launch":
         return ChosenSwitching("launch", None, "")
     try:
         if asked == "sync":
             marks = SynchronizedMarks(clocks.words, _synchronize_of(kernels))
-            return ChosenSwitching("sync", ProgressMarker(clocks, marks.write), "")
-        write, how = _device_marks(clocks, spec, kernels)
-        return ChosenSwitching("device", ProgressMarker(clocks, write), how)
+            return ChosenSwitching("sync", ProgressMarker(clocks, marks.write, on_problem), "")
+        write, how = _device_marks(clocks, spec, kernels, device)
+        return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
     except DeviceError as error:
         return ChosenSwitching("launch", None, f"not at device time: {error}")
 
@@ -83,13 +98,21 @@ def _synchronize_of(kernels: SimulatedKernels | None) -> Callable[[], object]:
     return synchronize
 
 
-def _device_marks(clocks: Clocks, spec: str, kernels: SimulatedKernels | None) -> tuple[Callable[[int], None], str]:
+def _device_marks(
+    clocks: Clocks, spec: str, kernels: SimulatedKernels | None, device: int | None
+) -> tuple[Callable[[int], None], str]:
     if kernels is not None:
         return _simulated_marks(clocks, kernels), "simulated stream"
     torch: Any = sys.modules.get("torch")
     if not spec.startswith("nvml:") or torch is None or not torch.cuda.is_available():
         raise DeviceError("training does not use a CUDA device of torch")
-    raise DeviceError("stream marks are not there yet")
+    from pfo_fs.training.stream_marks import open_stream_marks
+
+    # CUDA keeps the page registered until the process ends: giving it back would wait for the device.
+    _registered.append(clocks.words)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(clocks.words)) + 8 * shared_page.PROGRESS
+    marks = open_stream_marks(address, torch.cuda.current_device() if device is None else device)
+    return marks.write, marks.how
 
 
 def _simulated_marks(clocks: Clocks, kernels: SimulatedKernels) -> Callable[[int], None]:
