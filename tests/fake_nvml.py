@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 UUIDS = ["GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000"]
@@ -58,6 +58,13 @@ class FakeNvml(ModuleType):
         if uuid not in UUIDS:
             raise NVMLError(6)
         return UUIDS.index(uuid)
+
+    def nvmlDeviceGetIndex(self, handle: int) -> int:
+        return handle
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
+        self._may("nvmlDeviceGetPciInfo")
+        return SimpleNamespace(busId=f"00000000:{handle + 0x3B:02X}:00.0".encode())
 
     def nvmlDeviceGetUUID(self, handle: int) -> bytes:
         return UUIDS[handle].encode()

@@ -57,6 +57,8 @@ class ClockInfo(NamedTuple):
     """Graphics clocks that can be set, highest first; empty if none can."""
     message: str
     """Why clocks cannot be set; empty if they can."""
+    clock_backend: str = "none"
+    """The way in which clocks are set."""
 
 
 class ClockProcess:
@@ -73,6 +75,7 @@ class ClockProcess:
         profile_steps: Complete steps that make one result.
         min_dwell_ms: Least time between two changes of the clock; `PFO_FS_MIN_DWELL_MS`, or 0, if None.
         start_timeout_s: The longest time until the process is ready.
+        clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
         leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
     """
 
@@ -87,8 +90,10 @@ class ClockProcess:
         min_dwell_ms: float | None = None,
         start_timeout_s: float = 30.0,
         leave_clocks: bool = False,
+        clock_backend: str | None = None,
     ) -> None:
         self.spec = spec
+        self._clock_backend = clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
         self.power_limit_before_w: float | None = None  # set again if the process dies
         self._leave_clocks = leave_clocks
         self._page = SharedPage.create()
@@ -120,6 +125,7 @@ class ClockProcess:
             "min_dwell_ms": min_dwell_ms,
             "max_clock_calls_per_s": _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,
             "leave_clocks": leave_clocks,
+            "clock_backend": self._clock_backend,
             "trainer_pid": os.getpid(),
             "page_fd": self._page.fd,
             "doorbell_fd": self._doorbell,
@@ -222,6 +228,11 @@ class ClockProcess:
         return self.info.message
 
     @property
+    def clock_backend(self) -> str:
+        """The way in which clocks are set, `none` if they are not."""
+        return self.info.clock_backend
+
+    @property
     def pid(self) -> int | None:
         """The clock process's id; None if it could not be started."""
         return None if self._process is None else self._process.pid
@@ -282,7 +293,8 @@ class ClockProcess:
             return self._fail("the clock process ended while it started; clocks are left alone")
         hello = json.loads(text)
         message = str(hello["message"])
-        return ClockInfo(hello["name"], hello["uuid"], [] if message else hello["clocks_mhz"], message)
+        clocks_mhz = [] if message else hello["clocks_mhz"]
+        return ClockInfo(hello["name"], hello["uuid"], clocks_mhz, message, hello["clock_backend"])
 
     def _fail(self, message: str) -> ClockInfo:
         self._lost = True
@@ -304,6 +316,7 @@ class ClockProcess:
             given = {
                 "reset_only": True,
                 "leave_clocks": self._leave_clocks,
+                "clock_backend": self._clock_backend,
                 "power_limit_w": self.power_limit_before_w,
                 "died": self.pid,
             }

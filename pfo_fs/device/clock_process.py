@@ -226,10 +226,10 @@ class ClockLoop:
         return bool(data)
 
 
-def _open(spec: str, leave_clocks: bool) -> tuple[Gpu, str]:
+def _open(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu, str]:
     """Returns the GPU, and why its clocks cannot be set, or ''. Resets clocks that a crashed job has left locked."""
     try:
-        gpu = open_gpu(spec)
+        gpu = open_gpu(spec, clock_backend)
         return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.why_clocks_stay()
     except DeviceError as error:
         return NoGpu(str(error)), str(error)
@@ -240,7 +240,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     given: dict[str, Any] = given_arguments()
-    gpu, why_clocks_stay = _open(given["spec"], given["leave_clocks"])
+    gpu, why_clocks_stay = _open(given["spec"], given["leave_clocks"], given.get("clock_backend", "auto"))
     if given.get("reset_only"):  # opening has reset the clocks
         if given["power_limit_w"] is not None:
             with suppress(DeviceError):
@@ -264,6 +264,7 @@ def main() -> int:
         "uuid": gpu.uuid,
         "clocks_mhz": gpu.supported_clocks_mhz(),
         "message": why_clocks_stay,
+        "clock_backend": gpu.clock_backend,
     }
     with suppress(OSError):
         trainer.send(json.dumps(hello).encode() + b"\n", socket.MSG_NOSIGNAL)

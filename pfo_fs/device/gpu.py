@@ -10,6 +10,7 @@ import os
 from typing import Protocol
 
 from pfo_fs.device.action_log import ActionLog
+from pfo_fs.device.clock_backends.interface import NAMES
 from pfo_fs.errors import DeviceError
 
 
@@ -18,6 +19,10 @@ class Gpu(Protocol):
 
     name: str
     uuid: str
+
+    @property
+    def clock_backend(self) -> str:
+        """The way in which clocks are set (`clock_backends`), `simulated`, or `none` while none works."""
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks that can be locked, in MHz, highest first."""
@@ -72,6 +77,7 @@ class NoGpu:
 
     name = "none"
     uuid = ""
+    clock_backend = "none"
 
     def __init__(self, reason: str = "training has no GPU that pfo-fs can use; no clocks are set") -> None:
         self._reason = reason
@@ -127,6 +133,7 @@ class DryRunGpu:
 
     def __init__(self, gpu: Gpu, log_path: str | None = None) -> None:
         self._gpu = gpu
+        self.clock_backend = "dry run"
         self._log = ActionLog(log_path) if log_path else None
         self.name = f"{gpu.name} (dry run)"
         self.uuid = gpu.uuid
@@ -184,12 +191,19 @@ class DryRunGpu:
             self._log.close()
 
 
-def open_gpu(spec: str) -> Gpu:
+def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
+    Args:
+        spec: The GPU.
+        clock_backend: The way to set clocks: one of `clock_backends.interface.NAMES`. On simulated GPUs, only
+            `slurm-step` and `none` differ from the others, as they set no clocks.
+
     Raises:
-        DeviceError: `spec` does not name a GPU of this machine, or the GPU cannot be opened.
+        DeviceError: `spec` does not name a GPU of this machine, the GPU cannot be opened, or there is no such way.
     """
+    if clock_backend not in NAMES:
+        raise DeviceError(f"there is no clock backend {clock_backend!r}; use one of {', '.join(NAMES)}")
     kind, _, name = spec.partition(":")
     gpu: Gpu
     if kind == "none":
@@ -198,10 +212,15 @@ def open_gpu(spec: str) -> Gpu:
         from pfo_fs.device.simulated import SimulatedGpu
 
         gpu = SimulatedGpu(name)
+        if clock_backend in ("slurm-step", "none"):
+            from pfo_fs.device.clock_backends.choice import BackedGpu
+
+            gpu = BackedGpu(gpu, clock_backend)
     elif kind == "nvml" and name:
+        from pfo_fs.device.clock_backends.choice import BackedGpu
         from pfo_fs.device.nvml import NvmlGpu
 
-        gpu = NvmlGpu(name)
+        gpu = BackedGpu(NvmlGpu(name), clock_backend)
     else:
         raise DeviceError(f"{spec!r} does not name a GPU; use nvml:<UUID>, simulated:<name> or none")
     if os.environ.get("PFO_FS_DRY_RUN", "") not in ("", "0"):

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from pfo_fs.device.clock_backends.interface import GpuPlace
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 _PERMISSION = (
-    "this user may not set GPU clocks and power limits. Run training as root, or give its container CAP_SYS_ADMIN "
-    "(docker run --cap-add SYS_ADMIN), or let a privileged daemon such as zeusd set them. `nvidia-smi -acp 0` does not "
-    "help: it permits application clocks only. Training goes on at the default clocks"
+    "this user may not set GPU clocks and power limits through NVML. It takes root, or CAP_SYS_ADMIN "
+    "(docker run --cap-add SYS_ADMIN); the other ways are zeusd, sudo and geopm, see docs/clock-backends.md. "
+    "`nvidia-smi -acp 0` does not help: it permits application clocks only"
 )
 
 # NVML's error code -> (error of this package, its meaning). Any other code becomes a DeviceError with NVML's own text.
@@ -84,6 +85,8 @@ class NvmlGpu:
         DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
     """
 
+    clock_backend = "nvml"
+
     def __init__(self, uuid: str) -> None:
         if uuid.startswith("MIG-"):
             raise DeviceError(f"{uuid} is a MIG slice, whose clocks are those of the whole GPU; pfo-fs does not use it")
@@ -122,6 +125,19 @@ class NvmlGpu:
             raise DeviceError(
                 f"{self.name} {self.uuid} is in MIG mode: its slices share one clock, so pfo-fs does not use it"
             )
+
+    def place(self) -> GpuPlace:
+        """Returns how other programs of this host name the GPU."""
+        nvml = self._nvml
+        bus_id = _text(_call("reading the PCI address", nvml.nvmlDeviceGetPciInfo, self._handle).busId)
+        domain, _, rest = bus_id.lower().partition(":")
+        return GpuPlace(
+            uuid=self.uuid,
+            name=self.name,
+            nvml_index=int(_call("reading the index", nvml.nvmlDeviceGetIndex, self._handle)),
+            gpu_count=int(_call("counting GPUs", nvml.nvmlDeviceGetCount)),
+            pci_address=f"{int(domain, 16):04x}:{rest}",
+        )
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks at the highest memory clock, in MHz, highest first."""

@@ -144,6 +144,8 @@ class SimulatedGpu:
         name: Letters, digits and `._-`; the process that computes passes the same to `SimulatedKernels`.
     """
 
+    clock_backend = "simulated"
+
     def __init__(self, name: str) -> None:
         self._state = _State(name)
         self._log = ActionLog(self._state.log_path)

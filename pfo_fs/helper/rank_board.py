@@ -41,15 +41,17 @@ class RankBoard:
         self._next_s = 0.0
         self._iteration_times: dict[int, IterationTimeLog] = {}
 
-    def join(self, info: RankInfo, name: int | None) -> int:
+    def join(self, info: RankInfo, name: int | None, clock_backend: str = "") -> int:
         """Adds a rank; returns the name of this host's progress record.
 
         Args:
             info: The rank.
             name: The record's name under an earlier helper that has died; None for the first helper.
+            clock_backend: The way in which the rank's clocks are set.
         """
         self.infos[info.rank] = info
-        self._progress.setdefault(info.rank, bodies.RankProgress(rank=info.rank))
+        known = self._progress.get(info.rank, bodies.RankProgress(rank=info.rank))
+        self._progress[info.rank] = known.model_copy(update={"clock_backend": clock_backend})
         if name is not None and name >= 0:
             self.name = name
         elif info.rank == 0 or self.name is None:

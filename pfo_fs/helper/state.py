@@ -187,7 +187,7 @@ class HelperState:
 
     def _on_join(self, message: m.JoinJob) -> None:
         body = bodies.RankBody.model_validate(message.rank_body)
-        name = self._board.join(body.rank_info, message.helper_name)
+        name = self._board.join(body.rank_info, message.helper_name, body.clock_backend)
         log.debug("rank %d joins; this host's progress record is %d", body.rank_info.rank, name)
         self._job.is_open = True
         self._job.coordination = message.coordination

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +113,7 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
             "iter_time_s": max(times, default=None),
             "iter_energy_j": sum(energies) if energies and len(energies) == job.job_info.world_size else None,
             "last_error": next((rank.error for rank in ranks if rank.error), ""),
+            "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
         }
         end = folder.read_end()
         if end is not None:
@@ -164,6 +166,10 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     lines = [Text(job["job_id"], style="bold"), row]
     if job.get("status_text") and not job.get("end_reason"):
         lines.append(Text(f"  {job['status_text']}", style="cyan"))
+    ways = job.get("clock_backends", {})
+    if ways and not job.get("end_reason"):
+        ranks = ", ".join(f"{way} ({count} ranks)" if len(ways) > 1 else way for way, count in sorted(ways.items()))
+        lines.append(Text(f"  clocks set through: {ranks}", style="dim"))
     refused = job.get("yaml_problem") and f"schedule.yaml refused: {job['yaml_problem']}"
     texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), refused, job.get("last_error"))))
     texts.pop(job.get("end_reason") or "", None)

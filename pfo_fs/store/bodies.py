@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from pfo_fs.models import (
     MAX_INSTRUCTIONS,
@@ -74,6 +74,19 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
+class _WithClockBackend(_Body):
+    """A body that names the way in which a rank's clocks are set; left out while it is not known, as before."""
+
+    clock_backend: ShortText = ""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_unknown(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        if not self.clock_backend:
+            values.pop("clock_backend", None)
+        return values
+
+
 class DirectoryBody(_Body):
     """`directory.json`: the process that made the shared directory, once. Hosts compare the id with a job's."""
 
@@ -99,7 +112,7 @@ class JobBody(_Body):
     versions: dict[ShortText, ShortText] = Field(default={}, max_length=100)
 
 
-class RankBody(_Body):
+class RankBody(_WithClockBackend):
     """`ranks/<rank>.json`: that rank, once. `nonce` distinguishes two processes that claim one rank."""
 
     rank_info: RankInfo
@@ -215,7 +228,7 @@ class ResultBody(_Body):
     late: bool = False
 
 
-class RankProgress(_Body):
+class RankProgress(_WithClockBackend):
     """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report."""
 
     rank: RankNumber

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pfo_fs.device.clock_backends.interface import NAMES
 from pfo_fs.errors import ConfigError
 from pfo_fs.settings import PFOSettings, load_settings
 
@@ -24,11 +26,24 @@ class JobRequest:
     device: int | None
     wait_for_schedule_s: float
     strict: bool
+    clock_backend: str = "auto"
 
     @property
     def given_settings(self) -> dict[str, Any]:
         """The settings that are not defaults, for another process."""
         return self.settings.model_dump(mode="json", exclude_unset=True)
+
+
+def checked_clock_backend(clock_backend: str | None) -> str:
+    """Returns the way to set clocks that the user asks for, by the argument or by `PFO_FS_CLOCK_BACKEND`.
+
+    Raises:
+        ConfigError: There is no such way.
+    """
+    asked = clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
+    if asked not in NAMES:
+        raise ConfigError(f"clock_backend (PFO_FS_CLOCK_BACKEND) is {asked!r}; it can be {', '.join(NAMES)}")
+    return asked
 
 
 def checked_settings(

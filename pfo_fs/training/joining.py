@@ -172,6 +172,7 @@ class JobJoiner:
             report_to=_address(opening),
             token=opening["token"],
             profile_steps=self._request.settings.profile_steps,
+            clock_backend=self._request.clock_backend,
         )
 
     def _create_job(self, opening: _Opening) -> _Job:
@@ -254,6 +255,7 @@ class JobJoiner:
             "gpu_name": clocks.gpu_name,
             "gpu_uuid": clocks.gpu_uuid,
             "message": clocks.message,
+            "clock_backend": clocks.clock_backend,
         }
         assert job["coordination"] != "off"
         join = messages.JoinJob(

@@ -28,7 +28,7 @@ from pfo_fs.training import joining
 from pfo_fs.training.collectives import Collectives
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.job_request import JobRequest, checked_settings
+from pfo_fs.training.job_request import JobRequest, checked_clock_backend, checked_settings
 from pfo_fs.training.parallel_dims import ParallelDims, find_parallel_dims
 from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher
 from pfo_fs.training.switching import Switching, checked_switching, choose_switching
@@ -81,6 +81,8 @@ class PFOFileOptimizer:
         switching: When clocks are switched: `device`, as the device gets through the instructions that training has
             launched; `launch`, at the callbacks; `sync`, at the callbacks, which wait for the device (slow; to
             compare). `auto`: `device` where it passes a test at the start, otherwise `launch`.
+        clock_backend: The way to set clocks: `auto`, `nvml`, `zeusd`, `sudo`, `geopm`, `slurm-step`, or `none`;
+            `PFO_FS_CLOCK_BACKEND`, or `auto`, if None. docs/clock-backends.md describes them.
         wait_for_schedule_s: The longest wait for the first schedule. Training never waits for later ones.
         strict: Raise an error instead of logging a warning. While the job is set up, rank 0's value counts, and all
             ranks raise the same error.
@@ -113,6 +115,7 @@ class PFOFileOptimizer:
         profile_steps: int | None = None,
         device_events: bool | None = None,
         switching: Switching = "auto",
+        clock_backend: str | None = None,
         wait_for_schedule_s: float = 5.0,
         strict: bool = False,
     ) -> None:
@@ -131,6 +134,7 @@ class PFOFileOptimizer:
             )
             settings = checked_settings(coordination, scheduler, scheduler_args, profile_steps)
             checked_switching(switching)
+            clock_backend = checked_clock_backend(clock_backend)
         except Exception as error:
             all_ranks = Collectives.of_program()
             if world_size != 1 and all_ranks.world_size > 1:
@@ -152,6 +156,7 @@ class PFOFileOptimizer:
             device=device,
             wait_for_schedule_s=wait_for_schedule_s,
             strict=strict,
+            clock_backend=clock_backend,
         )
         collectives = Collectives.of_job(dims.rank, dims.world_size)
         joined = joining.JobJoiner(dims, request, collectives, self._link, self._warn).join()
