@@ -64,7 +64,10 @@ class SudoBackend:
         self._change(f"setting a power limit of {limit_w:g} W", "-pl", f"{limit_w:.2f}")
 
     def close(self) -> None:
-        """Does nothing: each call is a process of its own."""
+        """Looks whether a command that was given up has ended; it is left alone if not."""
+        if self._running is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._running.communicate(timeout=0)
 
     def _arguments(self, *options: str) -> list[str]:
         return ["-i", self._uuid, *options]
@@ -83,9 +86,9 @@ class SudoBackend:
         try:
             output, _ = process.communicate(timeout=self._within_s)
         except subprocess.TimeoutExpired:
-            self._running = process
-            with suppress(OSError):  # sudo runs as root, so that this user may not end it
-                process.kill()
+            self._running = (
+                process  # it is not killed: this user may not end a process of root, and only sudo would end
+            )
             raise DeviceError(f"{what}: {' '.join(command)} did not end within {self._within_s:g} s") from None
         if process.returncode:
             text = " ".join(output[:1000].decode("utf-8", "replace").split())[:300]

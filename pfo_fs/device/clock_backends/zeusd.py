@@ -93,7 +93,7 @@ class ZeusdBackend:
                         f"zeusd at {self._path} requires a token with the scope gpu-control; set ZEUSD_TOKEN"
                     )
                 self._id = _number_of(self._place, offer["gpus"], self._path)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DeviceError(f"what answers at {self._path} is not zeusd ({error!r})") from None
         return self._id
 

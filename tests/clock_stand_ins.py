@@ -1,0 +1,268 @@
+"""Stand-ins for the programs through which clocks are set: zeusd, sudo with nvidia-smi, and the GEOPM service."""
+
+from __future__ import annotations
+
+import json
+import os
+import socketserver
+import threading
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, urlsplit
+
+from fake_nvml import UUIDS
+
+TESTS = Path(__file__).parent
+
+PYNVML = """
+import os, sys
+from fake_nvml import FakeNvml
+fake = FakeNvml()
+for what in ("SetGpuLockedClocks", "ResetGpuLockedClocks", "SetPowerManagementLimit"):
+    fake.fails[f"nvmlDevice{what}"] = 4
+sys.modules[__name__] = fake
+"""
+
+
+def write_pynvml(folder: Path) -> None:
+    """Writes a module `pynvml` for other processes: it shows GPUs, and permits no change."""
+    (folder / "pynvml.py").write_text(PYNVML)
+
+
+class Zeusd:
+    """An HTTP server on a Unix socket that answers as zeusd 0.5 does, and runs requests one by one.
+
+    Args:
+        path: The socket.
+
+    Attributes:
+        offer: The answer to `/discover`; `raw_offer` takes its place if it is not empty.
+        authorization: The header of the last request.
+        status: The HTTP status of the answers to changes.
+        runs: Cleared while the driver hangs: requests are accepted and do not end; only calls named `hangs_on`, if
+            that is not empty.
+        requests: Method, path and query of each request that has come.
+        done: The changes that were made: (GPU number, call, values).
+    """
+
+    _VALUES: ClassVar[dict[str, set[str]]] = {
+        "set_gpu_locked_clocks": {"min_clock_mhz", "max_clock_mhz"},
+        "reset_gpu_locked_clocks": set(),
+        "set_power_limit": {"power_limit_mw"},
+    }
+
+    def __init__(self, path: Path, *, pci_addresses: bool = True) -> None:
+        self.path = path
+        gpus: list[dict[str, Any]] = [{"id": i, "name": "NVIDIA A100"} for i in range(len(UUIDS))]
+        if pci_addresses:
+            for i, gpu in enumerate(gpus):
+                gpu |= {"pci_address": f"0000:{i + 0x3B:02x}:00.0", "cumulative_energy_available": True}
+        self.offer: dict[str, Any] = {
+            "gpus": gpus,
+            "cpus": [],
+            "enabled_api_groups": ["gpu-control", "gpu-read"],
+            "auth_required": False,
+        }
+        self.status = 200
+        self.runs = threading.Event()
+        self.runs.set()
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.done: list[tuple[int, str, dict[str, int]]] = []
+        self.raw_offer = b""
+        self.hangs_on = ""
+        self.authorization = ""
+        self.under_way = self.most_at_once = 0
+        self._driver = threading.Lock()
+        stand_in = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self._answer("GET")
+
+            def do_POST(self) -> None:
+                self._answer("POST")
+
+            def _answer(self, method: str) -> None:
+                parts = urlsplit(self.path)
+                query = dict(parse_qsl(parts.query))
+                stand_in.authorization = self.headers.get("Authorization", "")
+                stand_in.requests.append((method, parts.path, query))
+                status, body = stand_in._result(method, parts.path, query)
+                with suppress(OSError):  # the client has given up
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            def address_string(self) -> str:
+                return "a client"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+            daemon_threads = True
+
+        self._server = Server(str(path), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def _result(self, method: str, path: str, query: dict[str, str]) -> tuple[int, bytes]:
+        if (method, path) == ("GET", "/discover"):
+            return 200, self.raw_offer or json.dumps(self.offer).encode()
+        call = path.removeprefix("/gpu/")
+        if method != "POST" or set(query) != {"gpu_ids", "block", *self._VALUES.get(call, {"?"})}:
+            return 400, b"unknown call or field"
+        if query["block"] not in ("true", "false"):
+            return 400, b"block is true or false"
+        if self.status != 200:
+            return self.status, json.dumps({"errors": {query["gpu_ids"]: "NVML error: refused"}}).encode()
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
+        with self._driver:  # a request also runs if its client has given up
+            if self.hangs_on in ("", call):
+                self.runs.wait(30)
+            values = {name: int(query[name]) for name in self._VALUES[call]}
+            self.done += [(int(number), call, values) for number in query["gpu_ids"].split(",")]
+            self.under_way -= 1
+        return 200, b""
+
+    def close(self) -> None:
+        """Ends the server; its socket file stays, as after a kill."""
+        self.runs.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+_SUDO = """#!/bin/sh
+while [ -e {folder}/hangs ]; do sleep 0.02; done
+if [ -e {folder}/refuses ]; then echo "sudo: a password is required" >&2; exit 1; fi
+[ "$1" = -n ] || {{ echo "sudo: no terminal" >&2; exit 1; }}
+shift
+if [ "$1" = -l ]; then echo "/usr/bin/$*"; exit 0; fi
+exec "$@"
+"""
+_NVIDIA_SMI = """#!/bin/sh
+echo "$$ begins $*" >> {folder}/calls
+while [ -e {folder}/slow ]; do sleep 0.02; done
+if [ -e {folder}/fails ]; then echo "Provided value is not valid"; exit 2; fi
+echo "$$ ends $*" >> {folder}/calls
+"""
+
+
+class Sudo:
+    """Programs `sudo` and `nvidia-smi` in a folder for PATH; files beside them, such as `refuses`, change what they do.
+
+    Args:
+        folder: An empty folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, text in (("sudo", _SUDO), ("nvidia-smi", _NVIDIA_SMI)):
+            (folder / name).write_text(text.format(folder=folder))
+            (folder / name).chmod(0o755)
+
+    @property
+    def calls(self) -> list[str]:
+        """The beginnings and ends of calls of nvidia-smi, each with the number of the process."""
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def path(self) -> str:
+        """PATH with these programs first."""
+        return f"{self.folder}{os.pathsep}{os.environ['PATH']}"
+
+
+_TOPO = """
+def num_domain(domain):
+    assert domain == "gpu"
+    return 3
+"""
+_PIO = """
+import json, os, time
+from pathlib import Path
+HERE = Path(__file__).parents[1]
+
+def control_names():
+    names = ["FREQUENCY", "MAX_CONTROL"]
+    if (HERE / "denies").exists():
+        return ["CPU_POWER_LIMIT_CONTROL"]
+    return [f"NVML::GPU_CORE_FREQUENCY_{kind}_CONTROL" for kind in ("MAX", "RESET")] + ["NVML::GPU_POWER_LIMIT_CONTROL"]
+
+def _lives(sid):
+    try:
+        os.kill(sid, 0)
+        return True
+    except ProcessLookupError:
+        return False
+
+def write_control(name, domain, index, value):
+    if (HERE / "refuses").exists():
+        raise RuntimeError(f"Requested control that is not in allowed list: {name}")
+    session = HERE / "session"
+    sid = os.getsid(0)
+    owner = int(session.read_text()) if session.exists() else sid
+    if owner != sid and _lives(owner):
+        raise RuntimeError(f"the geopm service already has write mode client with PID or SID of {owner}")
+    session.write_text(str(sid))
+    _log("begins", name, domain, index, value)
+    while (HERE / "hangs").exists():
+        time.sleep(0.02)
+    _log("ends", name, domain, index, value)
+
+def _log(*values):
+    with open(HERE / "calls", "a") as file:
+        file.write(json.dumps([os.getpid(), *values]) + "\\n")
+"""
+
+
+class GeopmService:
+    """A package `geopmdpy` in a folder for PYTHONPATH, whose service permits one session to write.
+
+    Args:
+        folder: An empty folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        package = folder / "geopmdpy"
+        package.mkdir()
+        for name, text in (("__init__", ""), ("topo", _TOPO), ("pio", _PIO)):
+            (package / f"{name}.py").write_text(text)
+
+    @property
+    def calls(self) -> list[list[Any]]:
+        """[process, "begins" or "ends", control, domain, GPU number, value] of each call."""
+        path = self.folder / "calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def changes(self, gpu: int) -> list[int]:
+        """The clocks of one GPU that were set so far, in MHz; 0 for a reset."""
+        ended = [(name, value) for _, what, name, _, number, value in self.calls if what == "ends" and number == gpu]
+        return [0 if "RESET" in name else round(value / 1e6) for name, value in ended if "FREQUENCY" in name]
+
+
+def most_at_once(calls: list[str]) -> int:
+    """Returns how many of the calls in a log, in the order of "begins" and "ends", were under way at most."""
+    now = most = 0
+    for what in calls:
+        now += 1 if what == "begins" else -1
+        most = max(most, now)
+    return most
+
+
+def wait_until_quiet(count: Any, quiet_s: float = 0.2) -> None:
+    """Waits until a number has not changed for a while."""
+    last, since_s = count(), time.monotonic()
+    while time.monotonic() - since_s < quiet_s:
+        time.sleep(0.02)
+        if count() != last:
+            last, since_s = count(), time.monotonic()

@@ -1,0 +1,202 @@
+"""The real clock process through stand-ins for zeusd, sudo and GEOPM: choice, deaths, and the newest request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clock_stand_ins import TESTS, GeopmService, Sudo, Zeusd, write_pynvml
+from fake_nvml import UUIDS
+from running import Processes
+
+from pfo_fs.device import ClockProcess, shared_page
+
+WaitFor = Callable[..., Any]
+SPEC = f"nvml:{UUIDS[1]}"
+
+
+@pytest.fixture(autouse=True)
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node with GPUs whose clocks this user may not set through NVML."""
+    folder = tmp_path / "node"
+    folder.mkdir()
+    write_pynvml(folder)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{TESTS}", prepend=os.pathsep)
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
+    monkeypatch.setenv("PFO_FS_RUN_DIR", str(folder))
+    for variable in ("PFO_FS_DRY_RUN", "PFO_FS_CLOCK_BACKEND", "SLURM_STEP_ID", "SLURM_GPU_FREQ", "ZEUSD_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    return folder
+
+
+@pytest.fixture
+def zeusd(tmp_path: Path) -> Iterator[Zeusd]:
+    stand_in = Zeusd(tmp_path / "zeusd.sock")
+    yield stand_in
+    stand_in.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., ClockProcess]]:
+    started: list[ClockProcess] = []
+
+    def start_one(**options: Any) -> ClockProcess:
+        started.append(ClockProcess(SPEC, **options))
+        return started[-1]
+
+    yield start_one
+    for clocks in started:
+        clocks.close(30)
+
+
+def request(clocks: ClockProcess, mhz: int) -> None:
+    clocks.words[shared_page.TARGET] = mhz
+    if clocks.words[shared_page.SLEEPING]:
+        clocks.ring_doorbell()
+
+
+def changes(zeusd: Zeusd) -> list[int]:
+    """The clocks set so far in MHz, 0 for a reset."""
+    return [values.get("min_clock_mhz", 0) for number, _, values in zeusd.done if number == 1]
+
+
+TRAINER = textwrap.dedent("""
+    import sys, time
+    from pfo_fs.device import ClockProcess, shared_page
+    clocks = ClockProcess(sys.argv[1], clock_backend=sys.argv[2])
+    assert clocks.message == "", clocks.message
+    clocks.words[shared_page.TARGET] = 1395
+    clocks.ring_doorbell()
+    if sys.argv[3] == "wait":
+        while clocks.words[shared_page.CLOCK_MHZ] != 1395:
+            time.sleep(0.001)
+    print(clocks.pid, clocks.clock_backend, flush=True)
+    time.sleep(60)
+""")
+
+
+def test_auto_finds_zeusd_and_the_clock_process_says_so(
+    start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert (clocks.message, clocks.clock_backend) == ("", "zeusd")
+    assert clocks.available_clocks_mhz == [1410, 1395, 210]
+    request(clocks, 210)
+    wait_for(lambda: changes(zeusd) == [0, 210], what="the clock")
+    clocks.close(20)
+    assert changes(zeusd) == [0, 210, 0]
+
+
+def test_the_environment_variable_decides_where_the_argument_does_not(
+    start: Callable[..., ClockProcess], zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")
+    none, named, wrong = start(), start(clock_backend="zeusd"), start(clock_backend="magic")
+    assert (none.clock_backend, none.available_clocks_mhz) == ("none", [])
+    assert "clock_backend is 'none'" in none.message
+    assert (named.clock_backend, named.message) == ("zeusd", "")
+    assert "no clock backend 'magic'" in wrong.message
+
+
+def test_while_zeusd_is_slow_one_request_is_under_way_and_the_newest_comes_next(
+    start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    zeusd.runs.clear()
+    request(clocks, 210)
+    wait_for(lambda: zeusd.under_way == 1, what="the first request")
+    for mhz in (1395, 1410, 210, 1395, 1410):
+        request(clocks, mhz)
+    zeusd.runs.set()
+    wait_for(lambda: clocks.words[shared_page.CLOCK_MHZ] == 1410, what="the newest request")
+    assert changes(zeusd) == [0, 210, 1410]
+    assert zeusd.most_at_once == 1
+
+
+@pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM])
+def test_the_reset_reaches_zeusd_when_the_trainer_is_killed(
+    zeusd: Zeusd, processes: Processes, wait_for: WaitFor, killer: signal.Signals
+) -> None:
+    trainer = processes.python("-c", TRAINER, SPEC, "auto", "wait")
+    assert trainer.stdout is not None
+    assert trainer.stdout.readline().split()[1:] == ["zeusd"]
+    assert changes(zeusd) == [0, 1395]
+    trainer.send_signal(killer)
+    wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
+
+
+def test_a_trainer_that_is_killed_while_zeusd_hangs_leaves_default_clocks_once_zeusd_goes_on(
+    zeusd: Zeusd, processes: Processes, wait_for: WaitFor
+) -> None:
+    zeusd.hangs_on = "set_gpu_locked_clocks"
+    zeusd.runs.clear()
+    trainer = processes.python("-c", TRAINER, SPEC, "zeusd", "at once")
+    wait_for(lambda: zeusd.under_way == 1 and changes(zeusd) == [0], what="the request that hangs")
+    trainer.kill()
+    zeusd.runs.set()
+    wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
+
+
+def test_when_the_clock_process_is_killed_another_one_resets_through_the_same_way(
+    start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor
+) -> None:
+    clocks = start(clock_backend="zeusd")
+    assert clocks.message == ""
+    request(clocks, 1395)
+    wait_for(lambda: changes(zeusd) == [0, 1395], what="the clock")
+    assert clocks.pid is not None
+    os.kill(clocks.pid, signal.SIGKILL)
+    wait_for(lambda: (clocks.check(), clocks.lost)[1], what="the death")
+    wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
+
+
+def test_a_zeusd_that_ends_is_a_message_and_no_error_of_training(
+    start: Callable[..., ClockProcess], zeusd: Zeusd, capfd: pytest.CaptureFixture[str], wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    zeusd.close()
+    request(clocks, 210)
+    heard: list[str] = []
+
+    def says() -> bool:
+        heard.append(capfd.readouterr().err)
+        return "zeusd does not run" in "".join(heard)
+
+    wait_for(says, what="the message")
+    assert clocks.alive()
+
+
+def test_the_reset_reaches_sudo_when_the_trainer_is_killed(
+    tmp_path: Path, processes: Processes, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "sudo"
+    folder.mkdir()
+    sudo = Sudo(folder)
+    monkeypatch.setenv("PATH", sudo.path)
+    trainer = processes.python("-c", TRAINER, SPEC, "sudo", "wait")
+    assert trainer.stdout is not None
+    assert trainer.stdout.readline().split()[1:] == ["sudo"]
+    trainer.kill()
+    wait_for(lambda: len(sudo.calls) == 6, what="the reset")
+    assert [line.split()[-1] for line in sudo.calls if " ends " in line] == ["-rgc", "1395,1395", "-rgc"]
+
+
+def test_the_reset_reaches_geopm_when_clock_process_and_trainer_are_killed(
+    node: Path, tmp_path: Path, processes: Processes, wait_for: WaitFor
+) -> None:
+    service = GeopmService(node)
+    trainer = processes.python("-c", TRAINER, SPEC, "auto", "wait")
+    assert trainer.stdout is not None
+    pid, name = trainer.stdout.readline().split()
+    assert name == "geopm"
+    assert service.changes(1) == [0, 1395]
+    trainer.kill()
+    os.kill(int(pid), signal.SIGKILL)
+    wait_for(lambda: service.changes(1) == [0, 1395, 0], what="the reset")

@@ -1,0 +1,171 @@
+"""The requests to zeusd: the same as Zeus's own client makes, and the right GPU among those that zeusd names."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clock_stand_ins import Zeusd
+from fake_nvml import UUIDS
+
+from pfo_fs.device.clock_backends.interface import GpuPlace
+from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
+from pfo_fs.errors import DeviceError, DevicePermissionError
+
+PLACE = GpuPlace(UUIDS[2], "NVIDIA A100", 2, len(UUIDS), "0000:3d:00.0")
+
+
+@pytest.fixture
+def zeusd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zeusd]:
+    monkeypatch.delenv("ZEUSD_TOKEN", raising=False)
+    stand_in = Zeusd(tmp_path / "zeusd.sock")
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(stand_in.path))
+    yield stand_in
+    stand_in.close()
+
+
+def test_requests_are_those_of_zeus_own_client(zeusd: Zeusd) -> None:
+    """Which also shows that Zeus's client accepts the stand-in of these tests."""
+    from zeus.device.gpu.nvidia import ZeusdNVIDIAGPU
+    from zeus.utils.zeusd import ZeusdClient, require_capabilities
+
+    client = ZeusdClient()
+    require_capabilities(client, read_gpu=True, control_gpu=True, gpu_ids=[2])
+    zeus: Any = ZeusdNVIDIAGPU.__new__(ZeusdNVIDIAGPU)  # its constructor needs a GPU
+    zeus._client, zeus._gpu_index = client, 2
+    zeus.get_power_management_limit = lambda: 0
+    zeus.set_gpu_locked_clocks(1200, 1200)
+    zeus.reset_gpu_locked_clocks()
+    zeus.set_power_management_limit(250_000)
+    theirs, done = list(zeusd.requests), list(zeusd.done)
+    client._client.close()
+
+    zeusd.requests.clear()
+    zeusd.done.clear()
+    ours = ZeusdBackend(PLACE)
+    ours.lock_clock_mhz(1200)
+    ours.reset_clocks()
+    ours.set_power_limit_w(250)
+    assert zeusd.requests == theirs
+    assert zeusd.done == done
+    assert len(done) == 3
+
+
+def test_the_gpu_is_found_by_its_pci_address_when_a_container_shows_fewer_gpus(zeusd: Zeusd) -> None:
+    in_container = PLACE._replace(nvml_index=0, gpu_count=1)
+    ZeusdBackend(in_container).lock_clock_mhz(900)
+    assert [number for number, _, _ in zeusd.done] == [2]
+
+
+def test_a_zeusd_that_does_not_see_this_gpu_is_refused(zeusd: Zeusd) -> None:
+    why = ZeusdBackend(PLACE._replace(pci_address="0000:ff:00.0")).why_not()
+    assert "does not name this GPU (NVIDIA A100 at 0000:ff:00.0)" in why
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        (PLACE, True),
+        (PLACE._replace(gpu_count=1, nvml_index=0), False),
+        (PLACE._replace(name="NVIDIA A40"), False),
+        (PLACE._replace(nvml_index=7), False),
+    ],
+)
+def test_a_zeusd_without_pci_addresses_is_used_only_if_both_see_the_same_gpus(
+    tmp_path: Path, place: GpuPlace, found: bool
+) -> None:
+    """An index that means another GPU there would change the clock of another job."""
+    stand_in = Zeusd(tmp_path / "old.sock", pci_addresses=False)
+    try:
+        backend = ZeusdBackend(place, path=str(stand_in.path))
+        assert (backend.why_not() == "") == found
+        if found:
+            backend.lock_clock_mhz(900)
+        else:
+            with pytest.raises(DeviceError):
+                backend.lock_clock_mhz(900)
+        assert [number for number, _, _ in stand_in.done] == [2] * found
+    finally:
+        stand_in.close()
+
+
+def test_a_zeusd_without_control_says_how_to_start_it(zeusd: Zeusd) -> None:
+    zeusd.offer["enabled_api_groups"] = ["gpu-read"]
+    assert "--enable gpu-read,gpu-control" in ZeusdBackend(PLACE).why_not()
+    with pytest.raises(DevicePermissionError):
+        ZeusdBackend(PLACE).reset_clocks()
+
+
+def test_a_zeusd_that_requires_a_token_gets_that_of_the_environment(
+    zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeusd.offer["auth_required"] = True
+    assert "set ZEUSD_TOKEN" in ZeusdBackend(PLACE).why_not()
+    monkeypatch.setenv("ZEUSD_TOKEN", "secret")
+    assert ZeusdBackend(PLACE).why_not() == ""
+    assert zeusd.authorization == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, DevicePermissionError), (403, DevicePermissionError), (500, DeviceError)]
+)
+def test_a_refusal_has_the_status_and_the_text_of_zeusd(zeusd: Zeusd, status: int, kind: type[DeviceError]) -> None:
+    zeusd.status = status
+    with pytest.raises(DeviceError, match=f"HTTP {status}.*NVML error: refused") as caught:
+        ZeusdBackend(PLACE).lock_clock_mhz(900)
+    assert type(caught.value) is kind
+
+
+def test_a_socket_that_is_missing_or_left_over_or_forbidden_is_a_reason_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "zeusd.sock"
+    backend = ZeusdBackend(PLACE, path=str(path))
+    assert "has no socket" in backend.why_not()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert "is left over; the operator starts zeusd" in backend.why_not()
+
+    def forbidden(self: socket.socket, address: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", forbidden)
+    assert "--socket-gid" in backend.why_not()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[]",
+        "{}",
+        '{"gpus": 1}',
+        "nonsense",
+        '{"gpus": [1], "enabled_api_groups": ["gpu-control"], "auth_required": false}',
+    ],
+)
+def test_another_server_at_the_socket_is_a_reason_and_no_crash(zeusd: Zeusd, answer: str) -> None:
+    zeusd.raw_offer = answer.encode()
+    assert "is not zeusd" in ZeusdBackend(PLACE).why_not()
+
+
+def test_a_server_that_does_not_speak_http_is_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "other.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(1)
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1000)
+                client.send(b"hello\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        why = ZeusdBackend(PLACE, path=str(path)).why_not()
+        thread.join()
+    assert "not HTTP" in why
