@@ -43,6 +43,7 @@ def test_every_setting_of_the_table_exists() -> None:
     known = {f"PFO_FS_{name.upper()}" for name in PFOSettings.model_fields}
     known |= {
         "PFO_FS_RUN_DIR",
+        "PFO_FS_CLOCK_BACKEND",
         "PFO_FS_GPU",
         "PFO_FS_DRY_RUN",
         "PFO_FS_MIN_DWELL_MS",

@@ -168,7 +168,9 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
         lines.append(Text(f"  {job['status_text']}", style="cyan"))
     ways = job.get("clock_backends", {})
     if ways and not job.get("end_reason"):
-        ranks = ", ".join(f"{way} ({count} ranks)" if len(ways) > 1 else way for way, count in sorted(ways.items()))
+        ranks = ", ".join(
+            f"{way} ({count} rank{'s' * (count > 1)})" if len(ways) > 1 else way for way, count in sorted(ways.items())
+        )
         lines.append(Text(f"  clocks set through: {ranks}", style="dim"))
     refused = job.get("yaml_problem") and f"schedule.yaml refused: {job['yaml_problem']}"
     texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), refused, job.get("last_error"))))

@@ -54,6 +54,22 @@ def test_only_the_newest_jobs_are_shown_and_the_others_counted(tmp_path: Path) -
     assert state["jobs_not_shown"] == 3
 
 
+@pytest.mark.parametrize(
+    ("ways", "line"),
+    [
+        (["zeusd", "zeusd"], "clocks set through: zeusd\n"),
+        (["zeusd", "none", "zeusd"], "clocks set through: none (1 rank), zeusd (2 ranks)\n"),
+        (["", ""], None),
+    ],
+)
+def test_the_ways_in_which_clocks_are_set_are_shown(tmp_path: Path, ways: list[str], line: str | None) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    ranks = [bodies.RankProgress(rank=rank, clock_backend=way) for rank, way in enumerate(ways)]
+    folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)
+    text = re.sub(" +\n", "\n", screen(collect_status(shared)))
+    assert line in text if line else "clocks set" not in text
+
+
 @pytest.mark.parametrize("kind", ["daemon", "job", "current", "progress", "end"])
 def test_escape_sequences_in_records_do_not_reach_the_terminal(tmp_path: Path, kind: str) -> None:
     _, folder = make_directory(tmp_path / "pfo")

@@ -1,0 +1,34 @@
+"""The progress record of a host: which way its ranks' clocks are set."""
+
+from __future__ import annotations
+
+import random
+
+from jobs import rank_infos
+
+from pfo_fs.helper.rank_board import RankBoard
+from pfo_fs.ipc.messages import ProgressReport
+from pfo_fs.store import bodies
+
+REPORT = ProgressReport(
+    step=3, number=0, iter_time_s=0.1, iter_energy_j=9.0, clock_mhz=900, message="", iteration_times=[], throttled=""
+)
+
+
+def test_the_record_names_the_way_in_which_the_clocks_of_each_rank_are_set() -> None:
+    """Also of a rank whose clock process has reported before the rank joined."""
+    board = RankBoard(random.Random(1))
+    board.note_report(1, REPORT, now_s=1.0)
+    for info, way in zip(rank_infos(2), ("zeusd", "none"), strict=True):
+        board.join(info, None, way)
+    board.note_report(0, REPORT, now_s=2.0)
+    record = board.record(now_s=3.0, store_error="", local_mount=True)
+    assert record is not None
+    assert [(rank.clock_backend, rank.step) for rank in record.ranks] == [("zeusd", 3), ("none", 3)]
+
+
+def test_a_way_that_is_not_known_is_left_out_of_records_so_that_their_form_stays() -> None:
+    assert "clock_backend" not in bodies.RankProgress(rank=0).model_dump_json()
+    assert "clock_backend" not in bodies.RankBody(rank_info=rank_infos(1)[0], nonce="n").model_dump_json()
+    written = bodies.RankProgress(rank=0, clock_backend="zeusd").model_dump_json()
+    assert bodies.RankProgress.model_validate_json(written).clock_backend == "zeusd"

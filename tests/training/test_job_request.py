@@ -1,0 +1,24 @@
+"""The arguments of `PFOFileOptimizer` that `job_request.py` checks."""
+
+from __future__ import annotations
+
+import pytest
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.training.job_request import checked_clock_backend
+
+
+def test_the_way_to_set_clocks_is_the_argument_then_the_variable_then_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PFO_FS_CLOCK_BACKEND", raising=False)
+    assert checked_clock_backend(None) == "auto"
+    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "sudo")
+    assert checked_clock_backend(None) == "sudo"
+    assert checked_clock_backend("slurm-step") == "slurm-step"
+
+
+def test_a_way_that_does_not_exist_is_an_error_that_lists_those_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"'magic'.*auto, nvml, zeusd, sudo, geopm, slurm-step, none"):
+        checked_clock_backend("magic")
+    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "Zeusd")
+    with pytest.raises(ConfigError, match=r"PFO_FS_CLOCK_BACKEND.*'Zeusd'"):
+        checked_clock_backend(None)
