@@ -15,6 +15,7 @@ from fake_nvml import UUIDS
 from running import Processes
 
 from pfo_fs.device import ClockProcess, shared_page
+from pfo_fs.helper.process import reset_clocks
 
 WaitFor = Callable[..., Any]
 SPEC = f"nvml:{UUIDS[1]}"
@@ -154,6 +155,28 @@ def test_when_the_clock_process_is_killed_another_one_resets_through_the_same_wa
     os.kill(clocks.pid, signal.SIGKILL)
     wait_for(lambda: (clocks.check(), clocks.lost)[1], what="the death")
     wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
+
+
+def test_the_process_that_the_helper_starts_for_a_dead_clock_process_resets_by_the_first_way_that_works(
+    zeusd: Zeusd, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")  # the job may have asked for another way by the argument
+    reset_clocks(SPEC)
+    wait_for(lambda: changes(zeusd) == [0], what="the reset")
+
+
+def test_a_power_limit_is_set_and_restored_through_the_same_way_and_clocks_are_left_alone(
+    start: Callable[..., ClockProcess], zeusd: Zeusd
+) -> None:
+    clocks = start(leave_clocks=True)
+    for number, ask in enumerate(({"ask": "limits"}, {"ask": "set", "limit_w": 250})):
+        clocks.send_request({**ask, "id": number})
+        answer = clocks.receive_answer(20)
+        assert answer is not None
+        assert "error" not in answer
+    clocks.close(20)
+    assert [call for _, call, _ in zeusd.done] == ["set_power_limit"] * 3
+    assert [values["power_limit_mw"] for _, _, values in zeusd.done] == [400_000, 250_000, 400_000]
 
 
 def test_a_zeusd_that_ends_is_a_message_and_no_error_of_training(
