@@ -235,6 +235,12 @@ def _open(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu, str]:
         return NoGpu(str(error)), str(error)
 
 
+def _reset_by(given: dict[str, Any]) -> str:
+    """Returns the GPU, and after an @ the way to set its clocks if the job asks for one, for the host's helper."""
+    asked = given["clock_backend"]
+    return str(given["spec"]) if asked == "auto" else f"{given['spec']}@{asked}"
+
+
 def main() -> int:
     """Runs the clock process."""
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -253,7 +259,7 @@ def main() -> int:
         SharedPage(given["page_fd"]),
         given["doorbell_fd"],
         trainer,
-        Reporter(given["report_to"], given["rank"], given["token"], "" if why_clocks_stay else given["spec"]),
+        Reporter(given["report_to"], given["rank"], given["token"], "" if why_clocks_stay else _reset_by(given)),
         profile_steps=given["profile_steps"],
         min_dwell_ms=given["min_dwell_ms"],
         why_clocks_stay=why_clocks_stay,

@@ -48,12 +48,20 @@ def power_limit_loop(given: dict[str, Any]) -> HelperLoop:
 
 
 def reset_clocks(gpu_spec: str) -> None:
-    """Starts a process that resets the clocks of a GPU to their default, and does not wait for it."""
-    start_process(
-        "pfo_fs.device.clock_process",
-        {"spec": gpu_spec, "reset_only": True, "leave_clocks": False, "power_limit_w": None},
-        keep_stderr=False,
-    )
+    """Starts a process that resets the clocks of a GPU to their default, and does not wait for it.
+
+    Args:
+        gpu_spec: The GPU; after an @ the way to set its clocks, otherwise `auto`.
+    """
+    spec, _, clock_backend = gpu_spec.partition("@")
+    given = {
+        "spec": spec,
+        "clock_backend": clock_backend or "auto",
+        "reset_only": True,
+        "leave_clocks": False,
+        "power_limit_w": None,
+    }
+    start_process("pfo_fs.device.clock_process", given, keep_stderr=False)
 
 
 class _ToTraining(logging.Handler):

@@ -33,7 +33,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="ty
 class Hello(Message, frozen=True, kw_only=True):
     """The first message of every connection: which rank, training or its clock process, and the job's token.
 
-    A clock process that controls the clocks of a GPU names the GPU: if it dies, the helper resets the clocks.
+    A clock process that controls the clocks of a GPU names the GPU, and after an @ the way to set its clocks if the job
+    asks for one: if the clock process dies, the helper resets the clocks.
     """
 
     rank: int

@@ -16,6 +16,7 @@ from running import Processes
 
 from pfo_fs.device import ClockProcess, shared_page
 from pfo_fs.helper.process import reset_clocks
+from pfo_fs.ipc import messages, transport
 
 WaitFor = Callable[..., Any]
 SPEC = f"nvml:{UUIDS[1]}"
@@ -157,12 +158,29 @@ def test_when_the_clock_process_is_killed_another_one_resets_through_the_same_wa
     wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
 
 
-def test_the_process_that_the_helper_starts_for_a_dead_clock_process_resets_by_the_first_way_that_works(
-    zeusd: Zeusd, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("asked", ["auto", "zeusd"])
+def test_when_trainer_and_clock_process_are_killed_the_helper_resets_through_the_same_way(
+    zeusd: Zeusd, processes: Processes, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")  # the job may have asked for another way by the argument
-    reset_clocks(SPEC)
-    wait_for(lambda: changes(zeusd) == [0], what="the reset")
+    """The variable does not count for that: the job may have asked for another way by the argument."""
+    address = f"pfo-fs-test-helper-{os.getpid()}"
+    with transport.listen(address) as server:
+        server.settimeout(20)
+        program = TRAINER.replace("(sys.argv[1], ", f'(sys.argv[1], report_to="{address}", ')
+        trainer = processes.python("-c", program, SPEC, asked, "wait")
+        connection, _ = server.accept()
+        hello = transport.decode(connection.recv(transport.MAX_MESSAGE_BYTES), messages.Hello)
+        assert trainer.stdout is not None
+        clock_pid = int(trainer.stdout.readline().split()[0])
+        os.kill(clock_pid, signal.SIGSTOP)
+        trainer.kill()
+        os.kill(clock_pid, signal.SIGKILL)
+        connection.close()
+    assert changes(zeusd) == [0, 1395]
+    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")
+    reset_clocks(hello.gpu_spec)
+    wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
+    assert hello.gpu_spec == (SPEC if asked == "auto" else f"{SPEC}@{asked}")
 
 
 def test_a_power_limit_is_set_and_restored_through_the_same_way_and_clocks_are_left_alone(

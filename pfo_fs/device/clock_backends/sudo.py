@@ -86,9 +86,7 @@ class SudoBackend:
         try:
             output, _ = process.communicate(timeout=self._within_s)
         except subprocess.TimeoutExpired:
-            self._running = (
-                process  # it is not killed: this user may not end a process of root, and only sudo would end
-            )
+            self._running = process  # not killed: sudo would end and leave nvidia-smi, which belongs to root
             raise DeviceError(f"{what}: {' '.join(command)} did not end within {self._within_s:g} s") from None
         if process.returncode:
             text = " ".join(output[:1000].decode("utf-8", "replace").split())[:300]
