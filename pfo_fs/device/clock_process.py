@@ -40,8 +40,11 @@ from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.switch_latency import SwitchLatency
 from pfo_fs.errors import DeviceError
+from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.ipc.spawn import given_arguments
 
+_MODES = ("launch", "device", "sync")
+"""What the word `FOLLOWS` of the page means."""
 _SHORT_NS = 2_000_000
 """Shorter waits are slept, because a wait for events takes whole milliseconds."""
 _EVENTS_EVERY_NS = 5_000_000
@@ -95,7 +98,7 @@ class ClockLoop:
             called=self._called,
             driver=self._driver,
         )
-        self._measuring = Measuring(gpu, words, meter, self._setter, reporter, self._apply)
+        self._measuring = Measuring(gpu, words, meter, self._setter, reporter, self._apply, self._switching)
         self._asked_events_ns = 0
         self._power_limits = PowerLimits(gpu)
         self._trainer = trainer
@@ -137,6 +140,22 @@ class ClockLoop:
     def finish(self) -> None:
         """Measures the marks that training left, and sends the result."""
         self._measuring.finish()
+
+    def _switching(self) -> SwitchingReport | None:
+        """Returns how clocks are switched, and what that costs here."""
+        if not self._setter.controls:
+            return None
+        mode = _MODES[min(max(self._words[shared_page.FOLLOWS], 0), len(_MODES) - 1)]
+        ahead_us, latency = self._words[shared_page.LEAD_US], self._latency
+        made = latency.calls_made > 0
+        return SwitchingReport(
+            mode=mode,
+            ahead_s=None if ahead_us < 0 else ahead_us / 1e6,
+            call_s=round(latency.call_ns / 1e9, 6) if made else None,
+            wait_s=round(latency.queue_ns / 1e9, 6) if made else None,
+            latency_s=latency.usual_settle_s,
+            gpus=latency.gpus,
+        )
 
     def _called(self, took_ns: int, waited_ns: int) -> None:
         self._latency.called(took_ns, waited_ns)

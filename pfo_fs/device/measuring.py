@@ -17,6 +17,7 @@ from pfo_fs.device.gpu import Gpu
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.shared_page import MarkReader
+from pfo_fs.ipc.messages import SwitchingReport
 
 _LOOK_EVERY_NS = 100_000_000
 """How often marks and energy are read while training writes no marks of instructions."""
@@ -39,6 +40,7 @@ class Measuring:
         meter: Turns marks and readings into times and energies.
         setter: Sets the clocks; knows which is in force and what is wrong.
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
+        switching: Returns how clocks are switched, for the report.
         reporter: Sends results and progress to the helper.
 
     Attributes:
@@ -53,7 +55,9 @@ class Measuring:
         setter: ClockSetter,
         reporter: Reporter,
         apply: Callable[[], bool],
+        switching: Callable[[], SwitchingReport | None],
     ) -> None:
+        self._switching = switching
         self._apply = apply
         self._gpu = gpu
         self._words = words
@@ -112,6 +116,7 @@ class Measuring:
             self._message(),
             iteration_times=self._meter.pace,
             throttled=self._throttled(now_ns),
+            switching=self._switching(),
         )
         self._reporter.send_waiting()
 

@@ -68,6 +68,7 @@ class Reporter:
         *,
         iteration_times: deque[tuple[int, int, float]] | None = None,
         throttled: str = "",
+        switching: messages.SwitchingReport | None = None,
         now: bool = False,
     ) -> None:
         """Reports the progress of this rank, at most once a second and only if something has changed.
@@ -78,6 +79,7 @@ class Reporter:
             message: What is wrong, if anything.
             iteration_times: (step, schedule number, span in s) of the steps since the last message.
             throttled: What holds the GPU's clocks back, if anything.
+            switching: How clocks are switched, if they are.
             now: Do not wait for the second to pass.
         """
         state = (-1 if step is None else step.step, message, throttled)
@@ -96,6 +98,7 @@ class Reporter:
                 (number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times or ()
             ],
             throttled=throttled,
+            switching=switching,
         )
         if iteration_times:
             iteration_times.clear()

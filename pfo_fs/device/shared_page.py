@@ -36,7 +36,7 @@ MEASURING = 10
 NAME_COUNT = 11
 """Count of entries in the name table. Written by training."""
 FOLLOWS = 12
-"""1 if clocks follow `PROGRESS`, 0 if they follow `TARGET`. Written by training."""
+"""0 if clocks follow `TARGET`; 1 if `PROGRESS`, written by the device; 2 if `PROGRESS`, written by training."""
 LAUNCHED = 13
 """The last point that training has launched; the device is done when `PROGRESS` is the same. Written by training."""
 LEAD_US = 14

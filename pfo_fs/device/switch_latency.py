@@ -14,8 +14,7 @@ the one before (arXiv:2502.20075). The profiling of a job shows all of them, at 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pfo_fs.device.call_budget import CallBudget
@@ -83,6 +82,9 @@ class SwitchLatency:
         calls_per_s: Most calls per second of all GPUs of the node; None: by what their calls take.
 
     Attributes:
+        call_ns: Median duration of a call.
+        queue_ns: How long a call may have to wait for those of other GPUs of the node.
+        calls_made: Number of calls so far.
         gpus: Number of GPUs of the node whose clocks are set.
     """
 
@@ -98,6 +100,7 @@ class SwitchLatency:
         self._waits: deque[int] = deque(maxlen=_WAITS)
         self._top_mhz = top_mhz
         self._settle_ns = dict(settle_ns or {})
+        self.calls_made = 0
         self._calls: deque[int] = deque([call_ns], maxlen=_CALLS)
         self._samples_ns: dict[int, deque[int]] = {}
         self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
@@ -110,10 +113,18 @@ class SwitchLatency:
         """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in ns."""
         return self._settle_ns
 
+    @property
+    def usual_settle_s(self) -> float | None:
+        """The median of the learned times from the return of a call until a clock acts, in s; None if none is known."""
+        return round(_median(self._settle_ns.values()) / 1e9, 6) if self._settle_ns else None
+
     def called(self, took_ns: int, waited_ns: int = 0) -> None:
         """Notes a call: its duration, and how long it waited before for calls of other GPUs."""
+        if not self.calls_made:
+            self._calls.clear()  # the assumed one
+        self.calls_made += 1
         self._calls.append(took_ns)
-        self.call_ns = round(median(self._calls))
+        self.call_ns = round(_median(self._calls))
         self._waits.append(waited_ns)
         self.queue_ns = sorted(self._waits)[len(self._waits) * 9 // 10]
         self._budget.called()
@@ -139,7 +150,7 @@ class SwitchLatency:
         """Notes an instruction that ran at its clock from its begin to its end."""
         steady = self._steady.setdefault(ran.kind, {}).setdefault(ran.mhz, _Steady(deque(maxlen=_SAMPLES)))
         steady.samples_ns.append(ran.took_ns)
-        steady.took_ns = median(steady.samples_ns)
+        steady.took_ns = _median(steady.samples_ns)
 
     def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int) -> None:
         """Notes the first instruction after a change of the clock.
@@ -177,7 +188,7 @@ class SwitchLatency:
         samples = self._samples_ns.setdefault(ran.mhz, deque(maxlen=_SAMPLES))
         samples.append(round(min(max(acted_ns - self.call_ns, 0), SETTLED_NS)))
         if len(samples) >= _ENOUGH:
-            self._settle_ns[ran.mhz] = round(median(samples))
+            self._settle_ns[ran.mhz] = round(_median(samples))
 
     def disturbed(self) -> None:
         """Notes that the clock may have changed again."""
@@ -202,3 +213,9 @@ class SwitchLatency:
             return None
         nearest = min(known, key=lambda other: abs(other - mhz))
         return table[nearest].took_ns * (_SENSITIVITY * nearest / mhz + 1 - _SENSITIVITY)
+
+
+def _median(values: Iterable[int]) -> int:
+    """Returns the upper median. The module `statistics` would make the clock process start later."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
+
 from pfo_fs.helper.iteration_time_log import IterationTimeLog
 from pfo_fs.helper.operations import WriteIterationTimes, WriteProgress
 from pfo_fs.ipc.messages import ProgressReport
@@ -71,6 +73,8 @@ class RankBoard:
             "iter_energy": report.iter_energy_j,
             "clock_mhz": report.clock_mhz,
         }
+        if report.switching is not None:
+            fields["switching"] = msgspec.structs.asdict(report.switching)
         if report.message:
             fields["error"] = report.message[:_MAX_ERROR_CHARS]
         self._moved_at_s[rank] = now_s

@@ -74,6 +74,17 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
+class Switching(_Body):
+    """How the clocks of a rank are switched, and what that costs there; see `SwitchingReport` in ipc/messages.py."""
+
+    mode: ShortText
+    ahead_s: Seconds | None = None
+    call_s: Seconds | None = None
+    wait_s: Seconds | None = None
+    latency_s: Seconds | None = None
+    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
+
+
 class _WithClockBackend(_Body):
     """A body that names the way in which a rank's clocks are set; left out while it is not known, as before."""
 
@@ -84,6 +95,8 @@ class _WithClockBackend(_Body):
         values: dict[str, Any] = handler(self)
         if not self.clock_backend:
             values.pop("clock_backend", None)
+        if values.get("switching", "") is None:
+            del values["switching"]
         return values
 
 
@@ -239,6 +252,7 @@ class RankProgress(_WithClockBackend):
     iter_energy: Joules | None = None
     clock_mhz: Megahertz | None = None
     error: Text = ""
+    switching: Switching | None = None
 
 
 class IterationTimesBody(_Body):

@@ -36,13 +36,19 @@ class ProgressMarker:
         clocks: The clock process.
         enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us.
         on_problem: Called with a text, once, if points cannot be marked.
+        waits: Whether `enqueue` waits for the device (`sync`).
 
     Attributes:
         works: False after CUDA has refused a mark; then clocks do not follow the device any more.
     """
 
     def __init__(
-        self, clocks: Clocks, enqueue: Callable[[int], None], on_problem: Callable[[str], None] = lambda text: None
+        self,
+        clocks: Clocks,
+        enqueue: Callable[[int], None],
+        on_problem: Callable[[str], None] = lambda text: None,
+        *,
+        waits: bool = False,
     ) -> None:
         self.works = True
         self._on_problem = on_problem
@@ -54,7 +60,7 @@ class ProgressMarker:
         self._next_slot = 0
         self._turn = 0
         self._turn_bits = 0
-        self._words[FOLLOWS] = 1
+        self._words[FOLLOWS] = 2 if waits else 1
 
     def set_plan(self, clocks_mhz: Sequence[int], kinds: Sequence[int] = ()) -> None:
         """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan.

@@ -81,7 +81,7 @@ def choose_switching(
     try:
         if asked == "sync":
             marks = SynchronizedMarks(clocks.words, _synchronize_of(kernels))
-            return ChosenSwitching("sync", ProgressMarker(clocks, marks.write, on_problem), "")
+            return ChosenSwitching("sync", ProgressMarker(clocks, marks.write, on_problem, waits=True), "")
         write, how = _device_marks(clocks, spec, kernels, device)
         return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
     except DeviceError as error:
