@@ -6,7 +6,6 @@ import json
 import os
 import socketserver
 import threading
-import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -192,7 +191,6 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 
 def control_names():
-    names = ["FREQUENCY", "MAX_CONTROL"]
     if (HERE / "denies").exists():
         return ["CPU_POWER_LIMIT_CONTROL"]
     return [f"NVML::GPU_CORE_FREQUENCY_{kind}_CONTROL" for kind in ("MAX", "RESET")] + ["NVML::GPU_POWER_LIMIT_CONTROL"]
@@ -257,12 +255,3 @@ def most_at_once(calls: list[str]) -> int:
         now += 1 if what == "begins" else -1
         most = max(most, now)
     return most
-
-
-def wait_until_quiet(count: Any, quiet_s: float = 0.2) -> None:
-    """Waits until a number has not changed for a while."""
-    last, since_s = count(), time.monotonic()
-    while time.monotonic() - since_s < quiet_s:
-        time.sleep(0.02)
-        if count() != last:
-            last, since_s = count(), time.monotonic()
