@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pfo_fs.device.switch_latency import SwitchLatency
 from pfo_fs.planner import Pipeline
 from pfo_fs.simulator.kernel_tables import KernelTables
+from pfo_fs.simulator.nodes import NodeSettings, SimulatedNodes
 from pfo_fs.simulator.truth import Truth
 
 
@@ -40,6 +42,9 @@ class Nuisances:
     overhead_s: float = 0.05
     tick_s: float = 0.1
 
+
+_UNTIL_SETTLED = 4
+"""After this many iterations the clock processes know how long the instructions take."""
 
 QUIET = Nuisances(time_jitter=0.0, power_jitter=0.0, warm_up=0.0)
 """No noise: shows the true time and energy of a plan."""
@@ -87,6 +92,11 @@ class Cluster:
         now_s: Virtual time, in s.
         iteration: The number of the next iteration.
         energy_j: Energy of all iterations so far, in J.
+        nodes: The nodes, if changes of the clock behave as on real ones; then `nuisances.switch_s` does not count.
+        knows_latencies: Whether the clock processes know from the start when clocks act.
+        wrong_s, busy_s: GPU time in instructions so far, at another clock than planned and in total, in s; only with
+            `nodes`.
+        calls: Number of calls of the drivers so far; only with `nodes`.
     """
 
     pipeline: Pipeline
@@ -98,9 +108,28 @@ class Cluster:
     now_s: float = 0.0
     iteration: int = 0
     energy_j: float = 0.0
+    nodes: NodeSettings | None = None
+    knows_latencies: bool = False
+    wrong_s: float = 0.0
+    busy_s: float = 0.0
+    calls: int = 0
 
     def __post_init__(self) -> None:
         import numpy as np
+
+        self._nodes: list[SimulatedNodes] = []
+        if self.nodes is not None:
+            clocks_mhz = self.truth.clocks_mhz
+            self._nodes = [
+                SimulatedNodes(
+                    self.nodes,
+                    len(self.pipeline.orders),
+                    self.seed + pipeline,
+                    clocks_mhz[0],
+                    (0, *clocks_mhz) if self.knows_latencies else (),
+                )
+                for pipeline in range(self.pipelines)
+            ]
 
         self._random: Any = np.random.default_rng(self.seed)
         self._kernels = KernelTables(self.pipeline, self.truth, self.nuisances.delay_s)
@@ -114,6 +143,15 @@ class Cluster:
         """
         return self._kernels.clocks_of(schedules)
 
+    @property
+    def gpus_per_rank(self) -> int:
+        """Number of GPUs that share a rank's work."""
+        return 1 if self.nodes is None else self.nodes.gpus_per_rank
+
+    def latency_of(self, pipeline: int, rank: int) -> SwitchLatency | None:
+        """Returns what the clock process of a rank has learned; None without `nodes`."""
+        return self._nodes[pipeline].latency_of(rank) if self._nodes else None
+
     def run(self, clocks: Any) -> Played:
         """Simulates the next iteration at the given clocks (`clocks_of`)."""
         played = self.iterate(clocks, self.slowdowns())
@@ -121,6 +159,18 @@ class Cluster:
         self.iteration += 1
         self.energy_j += played.energy_j
         return played
+
+    def settled(self, clocks: Any, slowdowns: Sequence[float] | None = None) -> Played:
+        """Returns an iteration as it is after the same one has run several times; virtual time stays as it is.
+
+        Args:
+            clocks: From `clocks_of`.
+            slowdowns: By how much each pipeline is slower; None: none is.
+        """
+        given = slowdowns or [1.0] * self.pipelines
+        for _ in range(_UNTIL_SETTLED if self._nodes else 0):
+            self.iterate(clocks, given)
+        return self.iterate(clocks, given)
 
     def noise(self, count: int, half_width: float) -> Any:
         """Returns uniform noise around zero."""
@@ -138,6 +188,8 @@ class Cluster:
         """Computes one iteration; virtual time stays as it is."""
         import numpy as np
 
+        if self._nodes:
+            return self._iterate_on_nodes(clocks, slowdowns)
         odd = self.nuisances
         times, powers = self._kernels.times_and_powers(clocks, odd.switch_s)
         times = times * np.array(slowdowns)
@@ -153,3 +205,34 @@ class Cluster:
         idle_s = time_s * self._kernels.num_ranks * times.shape[1] - float(times.sum())
         energy_j = float((times * powers).sum()) + self.truth.blocking_power_w * idle_s
         return Played(ends - times, ends, powers, spans, time_s, energy_j)
+
+    def _iterate_on_nodes(self, clocks: Any, slowdowns: Sequence[float]) -> Played:
+        """Computes one iteration event by event; time passes on the nodes."""
+        import numpy as np
+
+        odd, gpus = self.nuisances, self.gpus_per_rank
+        factors = np.ones(clocks.shape) * np.array(slowdowns)
+        if odd.time_jitter:
+            factors = factors * np.exp(odd.time_jitter * self._random.standard_normal(factors.shape))
+        played = [
+            self._kernels.run_on(nodes, clocks[:, pipeline], factors[:, pipeline])
+            for pipeline, nodes in enumerate(self._nodes)
+        ]
+        starts = np.array([each.starts_s for each in played]).T
+        ends = np.array([each.ends_s for each in played]).T
+        powers = np.array([each.energies_j for each in played]).T / np.maximum(ends - starts, 1e-12) / gpus
+        if odd.power_jitter:
+            powers = powers * (1 + odd.power_jitter * self._random.standard_normal(powers.shape))
+        if odd.warm_up:
+            powers = powers * (1 + odd.warm_up * (1 - float(np.exp(-self.now_s / odd.warm_up_s))))
+        spans = ends.max(axis=0)
+        time_s = float(spans.max()) + odd.overhead_s
+        for nodes, span_s in zip(self._nodes, spans, strict=True):
+            nodes.wait(time_s - float(span_s))
+        self.wrong_s += sum(each.wrong_s for each in played)
+        self.busy_s += sum(each.busy_s for each in played)
+        self.calls += sum(each.calls for each in played)
+        busy_s = float((ends - starts).sum())
+        idle_s = time_s * self._kernels.num_ranks * len(played) - busy_s
+        energy_j = (float(((ends - starts) * powers).sum()) + self.truth.blocking_power_w * idle_s) * gpus
+        return Played(starts, ends, powers, spans, time_s, energy_j)

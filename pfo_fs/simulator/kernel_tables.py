@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pfo_fs.planner import Pipeline
-from pfo_fs.planner.columns import ends_of, levels_of
+from pfo_fs.planner.columns import Neighbours, ends_of, levels_of
+from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
 from pfo_fs.simulator.truth import Truth
 
 
@@ -47,7 +49,35 @@ class KernelTables:
         self._powers: Any = np.array([[m.energy_j / m.time_s for m in row] for row in table])
         firsts = set(pipeline.first_nodes[:-1])
         self._before_in_rank: Any = np.array([node if node in firsts else node - 1 for node in range(nodes)])
+        self._work = self._work_of(before, after, ranks, truth)
         self._is_first: Any = np.array([node in firsts for node in range(nodes)])
+
+    def _work_of(self, before: Neighbours, after: Neighbours, ranks: list[int], truth: Truth) -> Work:
+        firsts = [ranks.index(rank) for rank in range(self.num_ranks)] + [len(ranks)]
+        kinds = self._kind.tolist()
+        times, powers = self._times.tolist(), self._powers.tolist()
+        return Work(
+            [range(first, end) for first, end in pairwise(firsts)],
+            [[edge for edge in edges if ranks[edge[0]] != ranks[node]] for node, edges in enumerate(before)],
+            [[edge for edge in edges if ranks[edge[0]] != ranks[node]] for node, edges in enumerate(after)],
+            [times[kind] for kind in kinds],
+            [powers[kind] for kind in kinds],
+            truth.clocks_mhz,
+            kinds,
+            ranks,
+        )
+
+    def run_on(self, nodes: SimulatedNodes, clocks: Any, factors: Any) -> NodeIteration:
+        """Simulates an iteration of one pipeline event by event.
+
+        Args:
+            nodes: The nodes that it runs on.
+            clocks: A column of `clocks_of`.
+            factors: For each instruction, by how much it takes longer.
+        """
+        work = self._work
+        mhz = [work.clocks_mhz[number] for number in clocks]
+        return nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist())
 
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Any:
         """Returns clock numbers, a row per node and a column per pipeline.

@@ -33,6 +33,7 @@ class Work(NamedTuple):
         powers_w: For each node and clock number, the power of one GPU.
         clocks_mhz: The clock of each number.
         kinds: For each node, a number that is the same for the same work.
+        rank_of: For each node, its rank.
     """
 
     orders: Sequence[range]
@@ -42,6 +43,7 @@ class Work(NamedTuple):
     powers_w: Sequence[Sequence[float]]
     clocks_mhz: Sequence[int]
     kinds: Sequence[int]
+    rank_of: Sequence[int]
 
 
 class NodeSettings(NamedTuple):
@@ -124,14 +126,18 @@ class SimulatedNodes:
         ranks: Number of ranks of the pipeline.
         seed: Seed of the calls' durations.
         top_mhz: The default clock.
+        known_mhz: Clocks whose latency is known from the start, as after a long time; others are learned.
     """
 
-    def __init__(self, settings: NodeSettings, ranks: int, seed: int, top_mhz: int = 0) -> None:
+    def __init__(
+        self, settings: NodeSettings, ranks: int, seed: int, top_mhz: int = 0, known_mhz: Sequence[int] = ()
+    ) -> None:
         self.settings = settings
         self._random = Random(seed)
         self._ranks = []
         for rank in range(ranks):
-            latency = SwitchLatency(top_mhz=top_mhz)
+            settle_ns = {mhz: round(settings.physics.settle_s(mhz) * 1e9) for mhz in known_mhz}
+            latency = SwitchLatency(settle_ns, top_mhz=top_mhz)
             latency.gpus = settings.gpus_per_rank * settings.ranks_per_node
             gpus = [_Gpu(rank) for _ in range(settings.gpus_per_rank)]
             self._ranks.append(_Rank(gpus, ClockFollower(latency), latency))
@@ -147,16 +153,13 @@ class SimulatedNodes:
         """Returns what the clock process of a rank has learned."""
         return self._ranks[rank].latency
 
-    def run(
-        self, work: Work, clocks_mhz: Sequence[Sequence[int]], factors: Sequence[float], after_s: float
-    ) -> NodeIteration:
-        """Simulates one iteration.
+    def run(self, work: Work, clocks_mhz: Sequence[Sequence[int]], factors: Sequence[float]) -> NodeIteration:
+        """Simulates one iteration until its last instruction has ended.
 
         Args:
             work: The instructions.
             clocks_mhz: For each rank, the clock of each instruction; empty for the default clock.
             factors: For each node, by how much it takes longer than in `work`.
-            after_s: Time from the last instruction to the begin of the next iteration, in s.
         """
         nodes = len(work.before)
         self._work, self._factors = work, factors
@@ -178,23 +181,21 @@ class SimulatedNodes:
         while self._left:
             self._now_s, _, happens = heapq.heappop(self._events)
             happens()
-        end_s = self._now_s
-        for number in range(len(self._ranks)):
-            self._point(number, IDLE)
-        self._advance_to(end_s + after_s)
         return self._result
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass between two iterations."""
+        until_s = self._now_s + seconds
+        while self._events and self._events[0][0] <= until_s:
+            self._now_s, _, happens = heapq.heappop(self._events)
+            happens()
+        self._now_s = until_s
 
     # ---- time
 
     def _at(self, at_s: float, happens: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._events, (max(at_s, self._now_s), self._count, happens))
-
-    def _advance_to(self, until_s: float) -> None:
-        while self._events and self._events[0][0] <= until_s:
-            self._now_s, _, happens = heapq.heappop(self._events)
-            happens()
-        self._now_s = until_s
 
     # ---- instructions
 
@@ -254,13 +255,13 @@ class SimulatedNodes:
         self._left -= 1
         self._point(number, rank.place << 1 | 1)
         rank.place += 1
+        if rank.place == len(self._work.orders[number]):
+            self._point(number, IDLE)
         for later, delay_s in self._work.after[node]:
             self._missing[later] -= 1
             self._ready_s[later] = max(self._ready_s[later], self._now_s + delay_s)
             if not self._missing[later]:
-                for other, order in enumerate(self._work.orders):
-                    if later in order:
-                        self._try_begin(other)
+                self._try_begin(self._work.rank_of[later])
         self._try_begin(number)
 
     # ---- what the clock processes see and ask for

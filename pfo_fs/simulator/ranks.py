@@ -45,16 +45,17 @@ class SimulatedRanks:
         self._cluster = cluster
         self._stages = stages = len(cluster.pipeline.orders)
         clocks_mhz = list(cluster.truth.clocks_mhz)
+        self._gpus = gpus = cluster.gpus_per_rank
+        places = [(dp, pp, tp) for dp in range(cluster.pipelines) for pp in range(stages) for tp in range(gpus)]
         self.infos = [
             RankInfo(
-                rank=dp * stages + pp,
+                rank=rank,
                 dp_rank=dp,
                 pp_rank=pp,
-                tp_rank=0,
-                available_frequencies=clocks_mhz if may_set_clocks(dp * stages + pp) else [],
+                tp_rank=tp,
+                available_frequencies=clocks_mhz if may_set_clocks(rank) else [],
             )
-            for dp in range(cluster.pipelines)
-            for pp in range(stages)
+            for rank, (dp, pp, tp) in enumerate(places)
         ]
         self.host = SimulatedHost(root, settings.scheduler, cluster.seed)
         self.schedule = NewSchedule(number=-1)
@@ -68,8 +69,8 @@ class SimulatedRanks:
         info = JobInfo(
             pp_degree=stages,
             dp_degree=pipelines,
-            tp_degree=1,
-            world_size=stages * pipelines,
+            tp_degree=self._gpus,
+            world_size=stages * pipelines * self._gpus,
             job_metadata=metadata,
         )
         body = bodies.JobBody(
@@ -127,10 +128,10 @@ class SimulatedRanks:
     def report(self, step: int, played: Played, now_s: float) -> None:
         """Reports progress and pace of the iteration that ended at `now_s`; after step 0, also the order."""
         if step == 0:
-            for rank, order in enumerate(self._cluster.pipeline.orders):
+            for stage, order in enumerate(self._cluster.pipeline.orders):
                 several = len({instruction.stage for instruction in order}) > 1
                 seen = [(i.name, i.stage if several else None) for i in order]
-                self.host.send_from_training(rank, messages.OrderSeen(instructions=seen), now_s)
+                self.host.send_from_training(stage * self._gpus, messages.OrderSeen(instructions=seen), now_s)
         number = self.measured_number
         for pipeline, span_s in enumerate(played.spans_s):
             report = messages.ProgressReport(
@@ -138,8 +139,22 @@ class SimulatedRanks:
                 number=number,
                 iter_time_s=played.time_s,
                 iteration_times=[(step, number, float(span_s))],
+                switching=self._switching(pipeline),
             )
-            self.host.send_from_clocks(pipeline * self._stages, report, now_s)
+            self.host.send_from_clocks(pipeline * self._stages * self._gpus, report, now_s)
+
+    def _switching(self, pipeline: int) -> messages.SwitchingReport | None:
+        """What the clock process of a pipeline's first rank reports about changes of its clock."""
+        settings, latency = self._cluster.nodes, self._cluster.latency_of(pipeline, 0)
+        if settings is None or latency is None:
+            return None
+        return messages.SwitchingReport(
+            mode=settings.mode,
+            call_s=latency.call_ns / 1e9 if latency.calls_made else None,
+            wait_s=latency.queue_ns / 1e9 if latency.calls_made else None,
+            latency_s=latency.usual_settle_s,
+            gpus=latency.gpus,
+        )
 
     def end(self, now_s: float) -> None:
         """Writes the job's end."""

@@ -86,13 +86,13 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     """
     quiet = _quiet(play.cluster)
     idle: list[dict[int, Any]] = [{} for _ in range(quiet.pipelines)]
-    full = quiet.iterate(quiet.clocks_of(idle), [1.0] * quiet.pipelines)
+    full = quiet.settled(quiet.clocks_of(idle))
     plans = {number: plan_inputs for number, plan_inputs in _numbers(play) if number in {i.number for i in played}}
     settled = _settled(play, played, plans)
     plan = full
     deployed = None
     if settled is not None:
-        plan = quiet.iterate(quiet.clocks_of(play.schedules_of(settled)), [1.0] * quiet.pipelines)
+        plan = quiet.settled(quiet.clocks_of(play.schedules_of(settled)))
         deployed = next(i.step for i in played if i.number == play.first_plan)
     before = [i for i in played if deployed is None or i.step < deployed]
     full_time_s, full_energy_j = float(full.time_s), float(full.energy_j)
@@ -116,7 +116,9 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
 def _quiet(cluster: Cluster) -> Cluster:
     odd = cluster.nuisances
     nuisances = replace(QUIET, switch_s=odd.switch_s, delay_s=odd.delay_s, overhead_s=odd.overhead_s)
-    return Cluster(cluster.pipeline, cluster.truth, nuisances, cluster.pipelines)
+    return Cluster(
+        cluster.pipeline, cluster.truth, nuisances, cluster.pipelines, nodes=cluster.nodes, knows_latencies=True
+    )
 
 
 def _numbers(play: Play) -> Iterator[tuple[int, PlanInputs]]:
