@@ -146,6 +146,8 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             f"{len(plan.changes)}",
         )
     lines = ["gap: how far the energy can be above the least possible; changes: of clocks"]
+    if plans and len(rows) <= _EXPLAINED and plans[-1].switching:
+        lines.append(plans[-1].switching)
     if plans and plans[-1].straggler_s is not None:
         lines.append(f"energy and power over the {plans[-1].straggler_s:.6g} s of the straggler, waiting included")
     table.caption = "\n".join(lines)

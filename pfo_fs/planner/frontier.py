@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pfo_fs.errors import ConfigError, Impossible, PlanError
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.switch_costs import SwitchCosts
 
 FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30
@@ -156,7 +157,10 @@ def fingerprint(problem: Problem) -> str:
         f"{stage} {name}": [(m.frequency_mhz, m.time_s, m.energy_j) for m in problem.profile.measurements[stage, name]]
         for stage, name in kinds
     }
-    constants = (problem.blocking_power_w, problem.overhead_s, problem.switch_time_s, problem.gpus_per_rank)
+    costs = problem.switch_costs
+    constants: list[object] = [problem.blocking_power_w, problem.overhead_s, costs.stands_still_s, problem.gpus_per_rank]
+    if costs != SwitchCosts(costs.stands_still_s):
+        constants.append(astuple(costs))
     text = json.dumps([pipeline.orders, sorted(pipeline.edges), profile, constants])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

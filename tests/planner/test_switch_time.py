@@ -15,6 +15,7 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
+    SwitchCosts,
     all_maximum,
     make_pipeline,
     one_frequency,
@@ -46,7 +47,7 @@ def problem_of(seed: int, switch_time_s: float, schedule: str = "1f1b", ranks: i
     stages = 2 * ranks if schedule in ("interleaved", "zb-v") else ranks
     pipeline = make_pipeline(schedule, stages, 2 * ranks, num_ranks=ranks)
     names = sorted({instruction.name for instruction in pipeline.instructions})
-    return Problem(pipeline, noisy_profile(seed, stages).derived(names), 75.0, switch_time_s=switch_time_s)
+    return Problem(pipeline, noisy_profile(seed, stages).derived(names), 75.0, switch_costs=SwitchCosts(switch_time_s))
 
 
 def simple_plans(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> list[Plan]:
@@ -114,6 +115,6 @@ def test_a_rank_whose_instructions_share_no_clock_is_planned_all_the_same() -> N
         (0, "forward"): [Measurement(1400, 0.1, 30.0), Measurement(1300, 0.11, 25.0)],
         (0, "backward"): [Measurement(1410, 0.2, 60.0), Measurement(1310, 0.22, 50.0)],
     }
-    problem = Problem(make_pipeline("1f1b", 1, 3), Profile(table), 50.0, switch_time_s=0.01)
+    problem = Problem(make_pipeline("1f1b", 1, 3), Profile(table), 50.0, switch_costs=SwitchCosts(0.01))
     maximum = all_maximum(problem)
     assert Planner(problem).at(deadline=maximum.iteration_time_s).iteration_time_s <= maximum.iteration_time_s
