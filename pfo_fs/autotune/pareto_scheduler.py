@@ -83,9 +83,7 @@ class ParetoScheduler(FrequencyScheduler):
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
         self._default_target = target_of(slowdown, deadline, power)
-        self._model_settings = ModelSettings(
-            tolerance, SwitchCosts(stands_still_s=switch_time), blocking_power
-        )
+        self._model_settings = ModelSettings(tolerance, SwitchCosts(stands_still_s=switch_time), blocking_power)
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._measurements = JobMeasurements(self._layout)
         self._earlier_profile = EarlierProfile()

@@ -59,7 +59,9 @@ def plan(
     driver_time: Annotated[float, typer.Option(help="Seconds that one driver call for one GPU takes.")] = 0.0,
     latency: Annotated[float, typer.Option(help="Seconds from a driver call until the clock acts.")] = 0.0,
     late: Annotated[float, typer.Option(help="Seconds by which this differs from change to change.")] = 0.0,
-    ranks_per_host: Annotated[int, typer.Option(help="Ranks of the pipeline that share a host and its driver.", min=1)] = 1,
+    ranks_per_host: Annotated[
+        int, typer.Option(help="Ranks of the pipeline that share a host and its driver.", min=1)
+    ] = 1,
     delay: Annotated[float, typer.Option(help="Seconds that a message takes from one rank to the next.")] = 0.0,
     overhead: Annotated[float, typer.Option(help="Seconds of an iteration outside the pipeline.")] = 0.0,
     calibrate: Annotated[

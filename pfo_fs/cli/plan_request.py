@@ -66,8 +66,10 @@ class Switching:
                 self.switch_time, self.driver_time * gpus_per_rank, self.latency, self.late, gpus_per_rank, hosts
             )
         if any(numbers.values()):
-            raise ConfigError("--switching has the costs of clock changes; leave --switch-time, --driver-time, --latency "
-                              "and --late out")
+            raise ConfigError(
+                "--switching has the costs of clock changes; leave --switch-time, --driver-time, --latency "
+                "and --late out"
+            )
         return read_switching(self.file).costs(gpus_per_rank, hosts)
 
 

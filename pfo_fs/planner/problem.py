@@ -56,7 +56,7 @@ class Problem:
     profile: Profile
     blocking_power_w: float
     overhead_s: float = 0.0
-    switch_costs: SwitchCosts = SwitchCosts()
+    switch_costs: SwitchCosts = field(default_factory=SwitchCosts)
     gpus_per_rank: int = 1
     choices_by_kind: dict[Kind, Choices] = field(init=False, repr=False, compare=False)
 
@@ -193,7 +193,9 @@ class Problem:
         return [
             table.times_s[table.option_at[mhz]]
             for table, mhz in zip(
-                (self.measured_by_kind[i.stage, i.name] for i in self.pipeline.instructions), frequencies_mhz, strict=True
+                (self.measured_by_kind[i.stage, i.name] for i in self.pipeline.instructions),
+                frequencies_mhz,
+                strict=True,
             )
         ]
 

@@ -42,9 +42,7 @@ class RankRuns:
         clocks_mhz: The clocks that are tried, rising.
     """
 
-    def __init__(
-        self, problem: Problem, rank: int, wrong_s: float, present_mhz: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, problem: Problem, rank: int, wrong_s: float, present_mhz: Sequence[int] = ()) -> None:
         """Builds the tables.
 
         Args:
@@ -194,7 +192,7 @@ class _Search:
         if not ways:  # within the first run
             self._origins.append((np.full(size, -1), np.zeros(size, int)))
             return np.full(self._shape, _NEVER), np.zeros(self._shape)
-        values, ends, origins = (np.concatenate([way[part].ravel() for way in ways]) for part in range(3))
+        values, ends, origins = (np.concatenate(each, axis=None) for each in list(zip(*ways, strict=True))[:3])
         bucket = np.minimum(np.maximum((ends - self._soonest[k]) * self._per_s[k], 0.0), BUCKETS - 1).astype(int)
         order = np.argsort(-values)
         winner: Any = np.full(size, -1)

@@ -9,12 +9,11 @@ number that can be measured:
 - The clock acts some time after its call has returned (`latency_s`), 1 to 20 ms. The GPU computes meanwhile, at the old
   clock. The clock process knows how long this takes and makes its calls early: a change *up* is complete when its
   instruction begins, a change *down* begins there. So a change costs no time.
-- This cannot be exact. Around each change the GPUs run at the higher one of the two clocks for some time
+- This cannot be exact. Around each change the GPUs run at the higher of the two clocks for some time
   (`wrong_clock_s`) in which the lower one would have been enough. That costs energy: the instruction with the lower
-  clock runs a part of its work as it would at the higher clock. Where the rank waits for its neighbours at that moment,
-  it costs nothing.
+  clock does a part of its work as it would at the higher clock. While the rank waits for its neighbours, that is free.
 
-Calls that wait for each other set limits. A rank's next change can begin only when its last one acts (`shortest_run_s`),
+Calls that wait for each other set limits. A rank's next change begins only when its last one acts (`shortest_run_s`),
 and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `max_calls_per_s`).
 """
 

@@ -33,12 +33,11 @@ _MOST_GROUPS = 600
 """With more groups than this, the plan that ignores changes is nearly as good and takes less time."""
 _IMPROVED = 2
 """Number of plans, those with least energy, that are then improved."""
-_CLOSE = 1.01
-"""Those with more than this many times the least energy are not improved."""
+_CLOSE = 0.01
+"""Relative: those with more energy than the best and this are not improved."""
 _SWEEPS, _MORE_SWEEPS = 3, 9
 _PRICE_STEPS = 12
 """Number of prices that are tried until the changes of a host fit."""
-DEBUG = False
 _INFINITE = float("inf")
 
 
@@ -87,9 +86,7 @@ class SwitchingPlanner:
         costs = self._problem.switch_costs
         busy = MOST_BUSY / 2
         share = {rank: 1 - 1 / len(host) for host in self._hosts for rank in host}
-        return [
-            costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))
-        ]
+        return [costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))]
 
     def plan(self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]) -> Found:
         """Returns the best plan found within the length, clock changes counted.
@@ -142,7 +139,7 @@ class SwitchingPlanner:
         least_j = min(value.energy_j for value, _ in valued)
         # Those with least energy are improved even if the drivers cannot make all changes, as sweeps repair that.
         for value, clocks_mhz in sorted(valued, key=lambda each: each[0].energy_j)[:_IMPROVED]:
-            if value.energy_j > _CLOSE * least_j:
+            if value.energy_j > least_j + _CLOSE * abs(least_j):
                 continue
             # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.
             end_s = max(self._iteration_time_s(clocks_mhz), relaxed.makespan_s + problem.overhead_s)
@@ -151,7 +148,6 @@ class SwitchingPlanner:
                 clocks_mhz, limit_s, waiting_w, prices_j, _MORE_SWEEPS if self._thorough else _SWEEPS
             )
             best.append((sweeps.value(found, length_s, waiting_w), found))
-        if DEBUG: print([(v.impossible, round(v.energy_j) if v[1]<1e99 else v[1]) for v,_ in valued], [(v.impossible, round(v.energy_j) if v[1]<1e99 else v[1]) for v,_ in best])
         value, clocks = min(best)
         return clocks, value
 
@@ -192,9 +188,7 @@ class SwitchingPlanner:
 
         clocks: list[int] = []
         for rank, (first, end) in enumerate(self._spans):
-            anywhere = Window(
-                np.zeros(end - first), np.full(end - first, 1e9), np.array(time_prices_w[first:end])
-            )
+            anywhere = Window(np.zeros(end - first), np.full(end - first, 1e9), np.array(time_prices_w[first:end]))
             found = self._runs[rank].best(anywhere, prices_j[rank], weight)
             clocks += found or [max(self._problem.choices[node].frequencies_mhz) for node in range(first, end)]
         return clocks

@@ -8,9 +8,7 @@ from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.switch_costs import MOST_BUSY
 
 
-def reason(
-    problem: Problem, clocks_mhz: Sequence[int], free_mhz: Sequence[int] = (), *, limited: bool = False
-) -> str:
+def reason(problem: Problem, clocks_mhz: Sequence[int], free_mhz: Sequence[int] = (), *, limited: bool = False) -> str:
     """Returns the number of clock changes in an iteration, and what keeps the plan from more of them.
 
     Args:
@@ -39,7 +37,8 @@ def reason(
     load = problem.switch_load_of(free_mhz, problem.times_at(free_mhz))
     instead = f"{text} instead of {len(all_of_them):,}: "
     if load.too_short:
-        return f"{instead}{load.too_short:,} of those come too early for the driver, and more take more energy than they save"
+        early = f"{load.too_short:,} of those come too early for the driver"
+        return f"{instead}{early}, and more would take more energy than they save"
     return f"{instead}more would take more energy than they save"
 
 

@@ -26,7 +26,9 @@ from pfo_fs.planner import (
 )
 
 
-def problem_of(schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, switch_time_s: float = 0.0, **options: float) -> Problem:
+def problem_of(
+    schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, switch_time_s: float = 0.0, **options: float
+) -> Problem:
     pipeline = make_pipeline(schedule, stages, microbatches)
     profile, costs = random_profile(random.Random(5), pipeline, 12), SwitchCosts(switch_time_s)
     return Problem(pipeline, profile, 80.0, switch_costs=costs, **options)  # type: ignore[arg-type]
