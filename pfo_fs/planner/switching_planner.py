@@ -163,10 +163,12 @@ class SwitchingPlanner:
         """Yields what the linear programs suggest: clocks of groups."""
         problem = self._problem
         tried = set()
-        weights = _TIME_WEIGHTS if problem.switch_costs.stands_still_s else _WEIGHTS
+        still = problem.switch_costs.stands_still_s > 0
+        weights = _TIME_WEIGHTS if still else _WEIGHTS
         for weight in weights if self._thorough else weights[:1]:
             prices = relaxed.prices_w
-            for _ in range(2 if self._thorough else 1):  # the second time with the prices of the groups' program
+            # The second time with the prices of the groups' program, which counts the time that ranks stand still.
+            for _ in range(2 if still or self._thorough else 1):
                 groups = groups_of(problem, self._cheapest(prices, prices_j, weight))
                 key = tuple(map(len, groups))
                 if key in tried or len(groups) > _MOST_GROUPS:
