@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pfo_fs.device.physics import gpu_model
-from pfo_fs.planner import Plan, Planner, Problem, Profile, all_maximum, make_pipeline
+from pfo_fs.planner import Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, ModelTruth, Nuisances, Play, summarize
 from pfo_fs.simulator.summary import Summary
@@ -33,7 +33,10 @@ def oracle(truth: ModelTruth, switch_time_s: float) -> Plan:
     kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
     profile = Profile({kind: [truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz] for kind in kinds})
     problem = Problem(
-        pipeline.with_delay(Nuisances().delay_s), profile, truth.blocking_power_w, switch_time_s=switch_time_s
+        pipeline.with_delay(Nuisances().delay_s),
+        profile,
+        truth.blocking_power_w,
+        switch_costs=SwitchCosts(switch_time_s),
     )
     planner = Planner(problem)
     full_s = all_maximum(problem).iteration_time_s

@@ -20,6 +20,7 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
+    SwitchCosts,
     all_maximum,
     calibrate,
     pipeline_from_orders,
@@ -81,7 +82,7 @@ class JobModel:
         blocking_power_w: Power of a waiting GPU, in W.
         gpus_per_rank: Tensor-parallel degree.
         iterations: Measured iterations, of different schedules, to calibrate with; with fewer than two, delays are 0.
-        switch_time_s: Assumed time of a clock change, in s.
+        switch_costs: What a clock change costs.
 
     Attributes:
         calibration: The delays that were added to the DAG; None if there are none.
@@ -98,12 +99,12 @@ class JobModel:
         blocking_power_w: float,
         gpus_per_rank: int,
         iterations: Sequence[MeasuredIteration],
-        switch_time_s: float,
+        switch_costs: SwitchCosts,
     ) -> None:
         self.time_margin = 0.0
         self.calibration: Calibration | None = None
         profile = _without_plateaus(profile, pipeline)
-        problem = Problem(pipeline, profile, blocking_power_w, gpus_per_rank=gpus_per_rank, switch_time_s=switch_time_s)
+        problem = Problem(pipeline, profile, blocking_power_w, gpus_per_rank=gpus_per_rank, switch_costs=switch_costs)
         if len(iterations) >= 2:
             self.calibration = calibrate(pipeline, iterations)
             problem = self.calibration.problem(problem)
@@ -120,8 +121,8 @@ class JobModel:
             problem = replace(self.problem, profile=_with_time_margin(self.problem.profile, self.time_margin))
             # Under a board's power limit, high clocks take the same time, the best one differs by instruction, and
             # every plan changes clocks: these changes must not make it slower than full speed.
-            for switch_time_s in (problem.switch_time_s, problem.switch_time_s / 10, 0.0):
-                planner = Planner(replace(problem, switch_time_s=switch_time_s), thorough=False)
+            for switch_costs in _falling(problem.switch_costs):
+                planner = Planner(replace(problem, switch_costs=switch_costs), thorough=False)
                 if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _MOST_SLOWDOWN_BY_CHANGES):
                     break
             self._planners[self.time_margin] = planner
@@ -154,7 +155,13 @@ class JobModel:
         """Keeps a plan, evaluated without the time margin."""
         if len(self._plans) >= _MOST_CACHED_PLANS:
             del self._plans[next(iter(self._plans))]
-        self._plans[key] = plan.replace(problem=replace(self.problem, switch_time_s=plan.problem.switch_time_s))
+        self._plans[key] = plan.replace(problem=replace(self.problem, switch_costs=plan.problem.switch_costs))
+
+
+def _falling(costs: SwitchCosts) -> list[SwitchCosts]:
+    """The costs, then the same with a tenth of the time for which a GPU stands still, and with none of it."""
+    shares = (1.0, 0.1, 0.0) if costs.stands_still_s else (1.0,)
+    return [replace(costs, stands_still_s=share * costs.stands_still_s) for share in shares]
 
 
 def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
+from pfo_fs.planner import SwitchCosts
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +24,12 @@ class ModelSettings:
 
     Attributes:
         tolerance: Relative error of time and power that is good enough for the profile.
-        switch_time_s: Assumed time of a clock change, in s.
+        switch_costs: What a clock change costs.
         blocking_power_w: Power of a waiting GPU, in W; None: as measured in the training itself.
     """
 
     tolerance: float
-    switch_time_s: float
+    switch_costs: SwitchCosts
     blocking_power_w: float | None
 
 
@@ -51,7 +52,7 @@ def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_
         settings.blocking_power_w or _waiting_power_w(measurements, earlier_waiting_w),
         layout.job_info.tp_degree,
         measurements.iterations(pipeline),
-        settings.switch_time_s,
+        settings.switch_costs,
     )
 
 

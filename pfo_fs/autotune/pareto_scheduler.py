@@ -33,6 +33,7 @@ from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, relative_noise
 from pfo_fs.errors import PlanError
 from pfo_fs.models import JobInfo, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.planner import SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 
@@ -82,7 +83,7 @@ class ParetoScheduler(FrequencyScheduler):
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
         self._default_target = target_of(slowdown, deadline, power)
-        self._model_settings = ModelSettings(tolerance, switch_time, blocking_power)
+        self._model_settings = ModelSettings(tolerance, SwitchCosts(stands_still_s=switch_time), blocking_power)
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._measurements = JobMeasurements(self._layout)
         self._earlier_profile = EarlierProfile()
@@ -209,7 +210,7 @@ class ParetoScheduler(FrequencyScheduler):
             "blocking_power_w": model.problem.blocking_power_w,
             "delay_s": model.calibration.delay_s if model.calibration else 0.0,
             "overhead_s": model.problem.overhead_s,
-            "switch_time_s": model.problem.switch_time_s,
+            **_figures_of(model.problem.switch_costs),
             "full_time_s": full_speed.span_s,
             "full_energy_j": full_speed.energy_j,
             "power_drift_factor": self._measurements.power_drift_factor,
@@ -260,3 +261,16 @@ class ParetoScheduler(FrequencyScheduler):
         drift = self._measurements.power_drift_factor
         verdict = self._verification.verify(results, self._noise.usual, drift)
         self._verdict = verdict or replace(self._verdict, converged=True)
+
+
+def _figures_of(costs: SwitchCosts) -> dict[str, float]:
+    """What a clock change costs, as it is in the record of the model; 0 calls per second stand for no limit."""
+    return {
+        "switch_time_s": costs.stands_still_s,
+        "driver_time_s": costs.driver_time_s,
+        "switch_latency_s": costs.latency_s,
+        "switch_late_s": costs.late_s,
+        "switch_calls": costs.calls,
+        "max_calls_per_s": costs.max_calls_per_s if costs.max_calls_per_s < float("inf") else 0.0,
+        "ranks_per_host": max((len(host) for host in costs.hosts), default=1),
+    }

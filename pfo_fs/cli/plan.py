@@ -52,7 +52,16 @@ def plan(
     gpus_per_rank: Annotated[
         int, typer.Option(help="GPUs of a rank (tensor parallel). The profile is of one GPU; results are for all.")
     ] = 1,
-    switch_time: Annotated[float, typer.Option(help="Seconds that a rank loses with each clock change.")] = 0.0,
+    switching: Annotated[
+        Path | None, typer.Option(help="What clock changes cost: the file that `pfo-fs doctor --switching` writes.")
+    ] = None,
+    switch_time: Annotated[float, typer.Option(help="Seconds that a rank stands still at each clock change.")] = 0.0,
+    driver_time: Annotated[float, typer.Option(help="Seconds that one driver call for one GPU takes.")] = 0.0,
+    latency: Annotated[float, typer.Option(help="Seconds from a driver call until the clock acts.")] = 0.0,
+    late: Annotated[float, typer.Option(help="Seconds by which this differs from change to change.")] = 0.0,
+    ranks_per_host: Annotated[
+        int, typer.Option(help="Ranks of the pipeline that share a host and its driver.", min=1)
+    ] = 1,
     delay: Annotated[float, typer.Option(help="Seconds that a message takes from one rank to the next.")] = 0.0,
     overhead: Annotated[float, typer.Option(help="Seconds of an iteration outside the pipeline.")] = 0.0,
     calibrate: Annotated[
@@ -92,11 +101,11 @@ def plan(
             p2p_power,
             gpu,
             gpus_per_rank,
-            switch_time,
             delay,
             overhead,
             calibrate,
             derive,
+            plan_request.Switching(switching, switch_time, driver_time, latency, late, ranks_per_host),
         )
     )
     for warning in problem.warnings:

@@ -23,6 +23,8 @@ FRONTIER_COLUMNS = (
     "index deadline_s iteration_time_s energy_j average_power_w lower_bound_j gap clock_changes seconds".split()
 )
 
+_EXPLAINED = 8
+"""Tables with at most this many rows, those for one plan, say why the plan changes clocks as often as it does."""
 _SIMPLE_POINTS = 20
 """About this many points make the curves of simpler plans in the picture of a frontier."""
 
@@ -146,6 +148,8 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             f"{len(plan.changes)}",
         )
     lines = ["gap: how far the energy can be above the least possible; changes: of clocks"]
+    if plans and len(rows) <= _EXPLAINED and not plans[-1].problem.switch_costs.none:
+        lines.append(plans[-1].switching)
     if plans and plans[-1].straggler_s is not None:
         lines.append(f"energy and power over the {plans[-1].straggler_s:.6g} s of the straggler, waiting included")
     table.caption = "\n".join(lines)

@@ -13,21 +13,64 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
+    SwitchCosts,
     all_maximum,
     blocking_power_w,
     calibrate,
     even_deadlines,
+    even_hosts,
     lowtime_plan,
     make_pipeline,
     one_frequency,
     one_per_stage,
     read_iterations,
     read_profile,
+    read_switching,
     solve_frontier,
 )
 
 FRONTIER_FILE = "frontier.jsonl"
 """Keeps the plans of a frontier as they are found, so that an interrupted command can continue."""
+
+
+@dataclass(frozen=True)
+class Switching:
+    """The options of `pfo-fs plan` about what clock changes cost; times in s."""
+
+    file: Path | None = None
+    switch_time: float = 0.0
+    driver_time: float = 0.0
+    latency: float = 0.0
+    late: float = 0.0
+    ranks_per_host: int = 1
+
+    def costs(self, ranks: int, gpus_per_rank: int) -> SwitchCosts:
+        """Returns the costs for a pipeline of this many ranks.
+
+        Raises:
+            ConfigError: A number is negative, or both a file and numbers are given.
+            PlanError: The file is not valid.
+        """
+        numbers = {
+            "switch-time": self.switch_time,
+            "driver-time": self.driver_time,
+            "latency": self.latency,
+            "late": self.late,
+        }
+        for name, value in numbers.items():
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"--{name} is {value}; it cannot be negative")
+        hosts = even_hosts(ranks, self.ranks_per_host)
+        if self.file is None:
+            return SwitchCosts(
+                self.switch_time, self.driver_time * gpus_per_rank, self.latency, self.late, gpus_per_rank, hosts
+            )
+        if any(numbers.values()):
+            raise ConfigError(
+                "--switching has the costs of clock changes; leave --switch-time, --driver-time, --latency "
+                "and --late out"
+            )
+        return read_switching(self.file).costs(gpus_per_rank, hosts)
 
 
 @dataclass(frozen=True)
@@ -41,11 +84,11 @@ class Request:
     p2p_power: float | None = None
     gpu: str | None = None
     gpus_per_rank: int = 1
-    switch_time: float = 0.0
     delay: float = 0.0
     overhead: float = 0.0
     calibrate: Path | None = None
     derive: bool = False
+    switching: Switching = Switching()
 
 
 def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
@@ -55,7 +98,7 @@ def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
         ConfigError: Neither or both of p2p_power and gpu are given, or a number is not valid.
         PlanError: The profile or the file of measured iterations is not valid.
     """
-    for option in ("p2p_power", "switch_time", "delay", "overhead"):
+    for option in ("p2p_power", "delay", "overhead"):
         if (getattr(request, option) or 0.0) < 0:
             raise ConfigError(f"--{option.replace('_', '-')} is {getattr(request, option)}; it cannot be negative")
     if request.p2p_power is not None and request.gpu is not None:
@@ -76,9 +119,8 @@ def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
     )
     names = sorted({instruction.name for instruction in pipeline.instructions})
     profile = _derived(profile, names, request)
-    problem = Problem(
-        pipeline, profile, power_w, request.overhead, request.switch_time, gpus_per_rank=request.gpus_per_rank
-    )
+    costs = request.switching.costs(len(pipeline.orders), request.gpus_per_rank)
+    problem = Problem(pipeline, profile, power_w, request.overhead, costs, request.gpus_per_rank)
     if request.calibrate is None:
         return problem, None
     if request.delay or request.overhead:

@@ -10,15 +10,16 @@ import hashlib
 import json
 import os
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pfo_fs.errors import ConfigError, Impossible, PlanError
+from pfo_fs.errors import ConfigError, Impossible, PlanError, plain_text
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.switch_costs import SwitchCosts
 
 FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30
@@ -156,7 +157,15 @@ def fingerprint(problem: Problem) -> str:
         f"{stage} {name}": [(m.frequency_mhz, m.time_s, m.energy_j) for m in problem.profile.measurements[stage, name]]
         for stage, name in kinds
     }
-    constants = (problem.blocking_power_w, problem.overhead_s, problem.switch_time_s, problem.gpus_per_rank)
+    costs = problem.switch_costs
+    constants: list[object] = [
+        problem.blocking_power_w,
+        problem.overhead_s,
+        costs.stands_still_s,
+        problem.gpus_per_rank,
+    ]
+    if costs != SwitchCosts(costs.stands_still_s):
+        constants.append(astuple(costs))
     text = json.dumps([pipeline.orders, sorted(pipeline.edges), profile, constants])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -172,6 +181,7 @@ def _body_of(plan: Plan) -> dict[str, Any]:
         "lower_bound_j": plan.lower_bound_j,
         "solver": plan.solver,
         "seconds": plan.seconds,
+        "switching": plan.switching,
         "clocks_mhz": runs,
     }
 
@@ -190,6 +200,7 @@ def _plan_of(problem: Problem, body: dict[str, Any]) -> Plan:
         float(body["deadline_s"]),
         lower_bound_j=None if bound is None else float(bound),
         seconds=float(body["seconds"]),
+        switching=plain_text(str(body.get("switching", ""))),
     )
 
 

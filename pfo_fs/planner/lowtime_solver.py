@@ -40,7 +40,7 @@ def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterato
         ConfigError: lowtime is not installed, or it cannot express the problem.
         PlannerError: lowtime failed.
     """
-    if problem.switch_time_s or any(delay_s for _, _, delay_s in problem.pipeline.edges):
+    if problem.switch_costs.stands_still_s or any(delay_s for _, _, delay_s in problem.pipeline.edges):
         raise ConfigError("lowtime plans without communication delays and switch times; leave them out")
     began = time.perf_counter()
     try:

@@ -12,6 +12,7 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.planner.problem import Problem, Timing
 from pfo_fs.planner.profile import Measurement
+from pfo_fs.planner.switch_costs import SwitchLoad
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Plan:
         straggler_s: The iteration time in s that the pipeline has to wait for in any case, or None.
         lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
         seconds: Time that the solver needed, in s.
+        switching: Why the plan changes clocks as often as it does, in one line; empty where the solver does not say.
     """
 
     problem: Problem = field(repr=False)
@@ -37,6 +39,7 @@ class Plan:
     straggler_s: float | None = None
     lower_bound_j: float | None = None
     seconds: float = 0.0
+    switching: str = ""
 
     def __post_init__(self) -> None:
         if len(self.frequencies_mhz) != len(self.problem.pipeline.instructions):
@@ -102,9 +105,15 @@ class Plan:
 
     @cached_property
     def effective_j(self) -> float:
-        """Energy of the instructions beyond that of waiting for the same time, in J."""
+        """Energy of the instructions and clock changes beyond that of waiting for the same time, in J."""
         problem = self.problem
-        return sum(m.energy_j - problem.blocking_power_w * m.time_s for m in self.measurements) * problem.gpus_per_rank
+        effective_j = sum(m.energy_j - problem.blocking_power_w * m.time_s for m in self.measurements)
+        return effective_j * problem.gpus_per_rank + self.switch_load.energy_j
+
+    @cached_property
+    def switch_load(self) -> SwitchLoad:
+        """What the clock changes cost beyond the time for which GPUs stand still."""
+        return self.problem.switch_load_of(self.frequencies_mhz, self.times_s, self.timing)
 
     @property
     def average_power_w(self) -> float:
@@ -123,7 +132,7 @@ class Plan:
         """Nodes of one longest path, in order: if one of them took longer, so would the iteration."""
         problem, starts = self.problem, self.timing.starts_s
         ends = [start + time_s for start, time_s in zip(starts, self.times_s, strict=True)]
-        lost = dict.fromkeys(self.changes, problem.switch_time_s)
+        lost = dict.fromkeys(self.changes, problem.switch_costs.stands_still_s)
         node = max(range(len(ends)), key=lambda n: ends[n])
         path = [node]
         while problem.before[node] and starts[node] > 0:
@@ -165,6 +174,8 @@ class Plan:
             "lower_bound_j": self.lower_bound_j,
             "gap": self.gap,
             "clock_changes": len(self.changes),
+            "driver_calls_per_s": self.switch_load.calls_per_s,
+            "switching": self.switching,
             "seconds": self.seconds,
         }
 

@@ -16,7 +16,8 @@ from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed, between
 from pfo_fs.planner.rounding import Rounder
-from pfo_fs.planner.switch_time import SwitchTimePlanner
+from pfo_fs.planner.switching_planner import SwitchingPlanner, without_costs
+from pfo_fs.planner.switching_reason import reason
 
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
@@ -41,7 +42,7 @@ class Planner:
 
     Args:
         problem: The problem.
-        thorough: Where clock changes cost time, search four times as long; this saves up to a few percent more.
+        thorough: Where clock changes cost something, search four times as long; this saves up to a few percent more.
     """
 
     def __init__(self, problem: Problem, *, thorough: bool = True) -> None:
@@ -57,8 +58,13 @@ class Planner:
         return Columns(self.problem)
 
     @cached_property
-    def _switch_time_planner(self) -> SwitchTimePlanner:
-        return SwitchTimePlanner(self.problem, self.thorough)
+    def _switching_planner(self) -> SwitchingPlanner:
+        return SwitchingPlanner(self.problem, self.thorough)
+
+    @cached_property
+    def _free(self) -> Planner:
+        """The planner of the same problem without costs of clock changes."""
+        return Planner(without_costs(self.problem))
 
     @cached_property
     def fastest_s(self) -> float:
@@ -183,27 +189,46 @@ class Planner:
         targets_s = [min(deadline_s, self.slowest_s) for deadline_s in deadlines_s]
         waiting_w = 0.0 if straggler else problem.waiting_power_w
         relaxed = self._solve_each(targets_s, waiting_w)
-        if problem.switch_time_s:
-            assignments = [
-                self._switch_time_planner.plan(answer, target_s, straggler)
-                for answer, target_s in zip(relaxed, targets_s, strict=True)
-            ]
-        else:
-            assignments = self._rounded(relaxed, targets_s, waiting_w)
+        chosen = self._clocks(relaxed, targets_s, straggler)
         seconds = (time.perf_counter() - began) / len(deadlines_s)
         return [
             Plan(
                 problem,
-                tuple(problem.frequencies_of(assignment)),
+                clocks_mhz,
                 "lp",
                 deadline_s,
                 straggler_s=deadline_s if straggler else None,
                 lower_bound_j=answer.lower_bound_j
                 + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
                 seconds=seconds,
+                switching=why,
             )
-            for assignment, answer, deadline_s in zip(assignments, relaxed, deadlines_s, strict=True)
+            for (clocks_mhz, why), answer, deadline_s in zip(chosen, relaxed, deadlines_s, strict=True)
         ]
+
+    def _clocks(
+        self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], straggler: bool
+    ) -> list[tuple[tuple[int, ...], str]]:
+        """Real clocks for relaxed answers, within their targets, and why they change as often as they do."""
+        problem = self.problem
+        waiting_w = 0.0 if straggler else problem.waiting_power_w
+        if problem.switch_costs.none:
+            found = [problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)]
+            return [(tuple(clocks_mhz), reason(problem, clocks_mhz)) for clocks_mhz in found]
+        free: list[list[int]] = [[] for _ in targets_s]
+        if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
+            ignoring = self._free
+            free = [ignoring.problem.frequencies_of(each) for each in ignoring._rounded(relaxed, targets_s, waiting_w)]
+        chosen = []
+        for answer, target_s, free_mhz in zip(relaxed, targets_s, free, strict=True):
+            found_plan = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
+            chosen.append(
+                (
+                    tuple(found_plan.clocks_mhz),
+                    reason(problem, found_plan.clocks_mhz, free_mhz, limited=found_plan.limited),
+                )
+            )
+        return chosen
 
     def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
         """Real clocks for relaxed answers, within their targets."""

@@ -13,6 +13,7 @@ from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.choices import MIN_OPTIONS, Choices, choices_of
 from pfo_fs.planner.pipeline import Pipeline
 from pfo_fs.planner.profile import Kind, Profile
+from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, switch_load
 
 Assignment = Sequence[int]
 """For each node, the position of its option in `Problem.choices[node]`."""
@@ -42,7 +43,7 @@ class Problem:
         profile: Measurements of every (stage, instruction) in it, per GPU.
         blocking_power_w: Power of a GPU that waits, in W.
         overhead_s: Time that an iteration takes beyond its DAG (optimizer step, gradient reduction), in s.
-        switch_time_s: Time that a rank loses when two instructions in a row run at different clocks, in s.
+        switch_costs: What it costs when two instructions in a row run at different clocks.
         gpus_per_rank: Number of GPUs that share a rank's work (tensor parallelism); energies and powers are sums over
             them.
 
@@ -55,12 +56,12 @@ class Problem:
     profile: Profile
     blocking_power_w: float
     overhead_s: float = 0.0
-    switch_time_s: float = 0.0
+    switch_costs: SwitchCosts = field(default_factory=SwitchCosts)
     gpus_per_rank: int = 1
     choices_by_kind: dict[Kind, Choices] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("blocking_power_w", "overhead_s", "switch_time_s"):
+        for name in ("blocking_power_w", "overhead_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}; it cannot be negative")
         if self.gpus_per_rank < 1:
@@ -73,7 +74,7 @@ class Problem:
                     f"{self.profile.source}: column instruction: stage {stage} has no rows for {name}, which the "
                     f"{self.pipeline.name} pipeline runs there; it has {there}"
                 )
-        object.__setattr__(self, "choices_by_kind", self._choices_of(kinds, every_clock=self.switch_time_s > 0))
+        object.__setattr__(self, "choices_by_kind", self._choices_of(kinds, every_clock=not self.switch_costs.none))
 
     def _choices_of(self, kinds: Iterable[Kind], every_clock: bool) -> dict[Kind, Choices]:
         return {
@@ -153,9 +154,9 @@ class Problem:
 
         Args:
             times_s: Duration of each node.
-            changes: Nodes before which their rank changes its clock, which costs `switch_time_s`.
+            changes: Nodes before which their rank changes its clock, for which it stands still.
         """
-        lost = dict.fromkeys(changes, self.switch_time_s) if self.switch_time_s else {}
+        lost = dict.fromkeys(changes, self.switch_costs.stands_still_s)
         before = self.before
         starts = [0.0] * len(times_s)
         ends = [0.0] * len(times_s)
@@ -171,6 +172,33 @@ class Problem:
             ends[node] = start + times_s[node]
         return Timing(starts, max(ends) + self.overhead_s)
 
+    def latest_starts(self, times_s: Sequence[float], changes: Sequence[int], end_s: float) -> list[float]:
+        """Returns when each node must begin at the latest, so that all nodes have ended at `end_s`.
+
+        Args:
+            times_s: Duration of each node.
+            changes: Nodes before which their rank changes its clock, for which it stands still.
+            end_s: When the last node must have ended, in s, without the fixed overhead.
+        """
+        lost = dict.fromkeys(changes, self.switch_costs.stands_still_s)
+        latest = [end_s - seconds for seconds in times_s]
+        for node in reversed(self.pipeline.topological):
+            for later, delay_s in self.after[node]:
+                change_s = lost.get(later, 0.0) if later == node + 1 else 0.0
+                latest[node] = min(latest[node], latest[later] - delay_s - change_s - times_s[node])
+        return latest
+
+    def times_at(self, frequencies_mhz: Sequence[int]) -> list[float]:
+        """Duration in s of each node at its clock in MHz, one of those that were measured."""
+        return [
+            table.times_s[table.option_at[mhz]]
+            for table, mhz in zip(
+                (self.measured_by_kind[i.stage, i.name] for i in self.pipeline.instructions),
+                frequencies_mhz,
+                strict=True,
+            )
+        ]
+
     def times_of(self, assignment: Assignment) -> list[float]:
         """Duration of each node, in s."""
         return [choices.times_s[option] for choices, option in zip(self.choices, assignment, strict=True)]
@@ -185,22 +213,37 @@ class Problem:
 
     def iteration_time_of(self, assignment: Assignment) -> float:
         """The exact iteration time in s: the profile's numbers, added up along the DAG."""
-        changes = self.changes(self.frequencies_of(assignment)) if self.switch_time_s else ()
+        changes = self.changes(self.frequencies_of(assignment)) if self.switch_costs.stands_still_s else ()
         return self.timing(self.times_of(assignment), changes).iteration_time_s
+
+    def switch_load_of(
+        self, frequencies_mhz: Sequence[int], times_s: Sequence[float], timing: Timing | None = None
+    ) -> SwitchLoad:
+        """Returns what the clock changes of a plan cost beyond the time for which GPUs stand still.
+
+        Args:
+            frequencies_mhz: Clock of each node, in MHz.
+            times_s: Duration of each node, in s.
+            timing: What `timing` returns for them, if it is known already.
+        """
+        changes = self.changes(frequencies_mhz)
+        return switch_load(self, frequencies_mhz, changes, timing or self.timing(times_s, changes), times_s)
 
     @cached_property
     def fastest(self) -> tuple[int, ...]:
         """The assignment with the shortest iteration.
 
-        Where clock changes cost time, it is the shortest of three: every instruction at its fastest clock, each rank
-        at its fastest single clock, every instruction at its highest clock. In a measured profile the highest clock is
-        often not the fastest, so none of the three is always the shortest.
+        Where clock changes cost something, it is the shortest of three: every instruction at its fastest clock if the
+        drivers can make the changes, each rank at its fastest single clock, every instruction at its highest clock. In
+        a measured profile the highest clock is often not the fastest, so none of the three is always the shortest.
         """
         every = tuple(0 for _ in self.choices)
-        if not self.switch_time_s:
+        if self.switch_costs.none:
             return every
         highest = tuple(choices.frequencies_mhz.index(max(choices.frequencies_mhz)) for choices in self.choices)
         single = self._fastest_without_changes()
+        if not self.switch_load_of(self.frequencies_of(every), self.times_of(every)).fits:
+            return min((highest, *single), key=self.iteration_time_of)
         return min((every, highest, *single), key=self.iteration_time_of)
 
     def _fastest_without_changes(self) -> list[tuple[int, ...]]:

@@ -86,7 +86,7 @@ class Relaxation:
 
         Args:
             problem: The problem.
-            groups: Sets of nodes that must share one clock, each node in one of them; a rank loses `switch_time_s`
+            groups: Sets of nodes that must share one clock, each node in one of them; a rank stands still
                 between two groups. Without groups every node is free and changes cost nothing, which gives a lower
                 bound for all plans.
         """
@@ -103,7 +103,7 @@ class Relaxation:
         self._makespan = columns.add(0.0, 0.0, horizon_s)
         for node, before in enumerate(problem.before):
             for first, delay_s in before:
-                lost_s = problem.switch_time_s if node in changes and first == node - 1 else 0.0
+                lost_s = problem.switch_costs.stands_still_s if node in changes and first == node - 1 else 0.0
                 rows.add(node, finish[node], finish[first], delay_s + lost_s)
             if not before:
                 rows.add(node, finish[node], None, 0.0)
@@ -307,7 +307,7 @@ def _shared(problem: Problem, groups: Sequence[Sequence[int]], columns: _Columns
 def _horizon(problem: Problem) -> float:
     """A makespan in s that no plan exceeds: every node at its slowest, and a clock change before each."""
     slowest = [choices.times_s[-1] for choices in problem.choices]
-    everywhere = range(len(slowest)) if problem.switch_time_s else ()
+    everywhere = range(len(slowest)) if problem.switch_costs.stands_still_s else ()
     return problem.timing(slowest, everywhere).iteration_time_s - problem.overhead_s
 
 

@@ -59,7 +59,9 @@ class StageClocks:
         for start in range(0, len(clocks_mhz), size):
             options = self.options(clocks_mhz[start : start + size])
             costs.append(self.columns.cost(options))
-            times.append(self.columns.makespan(options, self._problem.switch_time_s) + self._problem.overhead_s)
+            times.append(
+                self.columns.makespan(options, self._problem.switch_costs.stands_still_s) + self._problem.overhead_s
+            )
         return np.concatenate(costs), np.concatenate(times)
 
     @cached_property

@@ -16,12 +16,15 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
+    SwitchCosts,
     all_maximum,
     even_deadlines,
+    even_hosts,
     plan_of_orders,
 )
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import dag_of
+from pfo_fs.store import bodies
 
 _TOLERANCE = 0.003
 """The scheduler's default tolerance, for jobs that do not give one."""
@@ -172,7 +175,7 @@ def forecast_of(data: JobData) -> Forecast:
         _warm(profile, model.power_drift_factor),
         model.blocking_power_w,
         model.overhead_s,
-        model.switch_time_s,
+        _switch_costs(model, len(dag.orders)),
         model.gpus_per_rank,
     )
     wide = replace(problem, profile=_warm(_completed(profile, everything), model.power_drift_factor))
@@ -197,7 +200,7 @@ def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
     problem = forecast.problem
     with_changes = points is not None or len(problem.pipeline.instructions) <= _FEW_NODES
     if not with_changes:
-        problem = replace(problem, switch_time_s=0.0)
+        problem = replace(problem, switch_costs=SwitchCosts())
     planner = Planner(problem, thorough=False)
     plans = planner.at_each(even_deadlines(planner, points or POINTS))
     n, after_s, scale = forecast.pipelines, forecast.after_s, forecast.scale
@@ -213,7 +216,19 @@ def frontier_of(forecast: Forecast, points: int | None = None) -> Curve:
         for plan in plans
         if plan.lower_bound_j is not None
     )
-    return Curve(planned, bound, with_changes and problem.switch_time_s > 0)
+    return Curve(planned, bound, with_changes and not problem.switch_costs.none)
+
+
+def _switch_costs(model: bodies.ModelBody, ranks: int) -> SwitchCosts:
+    return SwitchCosts(
+        model.switch_time_s,
+        model.driver_time_s,
+        model.switch_latency_s,
+        model.switch_late_s,
+        model.switch_calls,
+        even_hosts(ranks, model.ranks_per_host),
+        model.max_calls_per_s or math.inf,
+    )
 
 
 def _completed(profile: Profile, everything: Profile) -> Profile:

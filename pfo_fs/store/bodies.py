@@ -280,6 +280,10 @@ class ModelBody(_Body):
     Seconds, joules, watts; `full_*` is an iteration with everything at the highest clock, as measured: `full_time_s`
     until the last instruction has ended, `full_energy_j` of all GPUs. `power_drift_factor`: power now, divided by the
     power at that measurement. `profile` is the path of the measured profile, below the shared directory.
+
+    What a clock change costs: the GPU stands still for `switch_time_s`; its `switch_calls` calls keep the host's driver
+    busy for `driver_time_s`; the clock acts `switch_latency_s` later, give or take `switch_late_s`. `max_calls_per_s`
+    is 0 where there is no limit.
     """
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]
@@ -291,6 +295,12 @@ class ModelBody(_Body):
     power_drift_factor: Ratio
     time_margin: Annotated[float, Field(ge=-1e6, le=1e6)]
     gpus_per_rank: Degree
+    driver_time_s: Seconds = 0.0
+    switch_latency_s: Seconds = 0.0
+    switch_late_s: Seconds = 0.0
+    switch_calls: Degree = 1
+    max_calls_per_s: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    ranks_per_host: Degree = 1
     profile: RelativePath = ""
 
 

@@ -17,6 +17,7 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
+    SwitchCosts,
     all_maximum,
     make_pipeline,
     one_frequency,
@@ -25,9 +26,12 @@ from pfo_fs.planner import (
 )
 
 
-def problem_of(schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, **options: float) -> Problem:
+def problem_of(
+    schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, switch_time_s: float = 0.0, **options: float
+) -> Problem:
     pipeline = make_pipeline(schedule, stages, microbatches)
-    return Problem(pipeline, random_profile(random.Random(5), pipeline, 12), 80.0, **options)  # type: ignore[arg-type]
+    profile, costs = random_profile(random.Random(5), pipeline, 12), SwitchCosts(switch_time_s)
+    return Problem(pipeline, profile, 80.0, switch_costs=costs, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +222,7 @@ def test_the_time_of_clock_changes_is_within_the_deadline(switch_time_s: float, 
     planner = Planner(problem_of(switch_time_s=switch_time_s))
     plan = planner.at(slowdown=slowdown)
     assert plan.iteration_time_s <= plan.deadline_s
-    free = Planner(dataclasses.replace(planner.problem, switch_time_s=0.0)).at(deadline=plan.deadline_s)
+    free = Planner(dataclasses.replace(planner.problem, switch_costs=SwitchCosts())).at(deadline=plan.deadline_s)
     assert len(plan.changes) < len(free.changes)
     assert plan.energy_j >= plan.lower_bound_j  # type: ignore[operator]
 

@@ -1,0 +1,133 @@
+"""Improves a plan rank by rank, without leaving its deadline.
+
+The instructions of the other ranks are pinned somewhere between their earliest and their latest begin. What is left
+for one rank is a window of time for each of its instructions, within which `rank_runs.py` finds its best clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.rank_runs import RankRuns, Window
+
+_PINS = (1.0, 0.0, 0.5)
+"""Where the other ranks are pinned in one sweep after the other: 0 is their earliest begin, 1 their latest."""
+_SAVES = 5e-5
+"""Relative: the search ends when a sweep saves less."""
+
+
+class Value(NamedTuple):
+    """How good a plan is; the smaller one is better.
+
+    Attributes:
+        impossible: Number of things that the drivers cannot do: runs that are too short, hosts with too many changes.
+        energy_j: Energy of an iteration in J; infinite if the plan is late.
+    """
+
+    impossible: int
+    energy_j: float
+
+
+LATE = Value(10**9, float("inf"))
+
+
+class RankSweeps:
+    """Improves plans of one problem.
+
+    Args:
+        problem: The problem.
+        wrong_s: For each rank, for how long a change makes a GPU run at the higher clock without need, in s.
+    """
+
+    def __init__(self, problem: Problem, wrong_s: Sequence[float]) -> None:
+        self._problem = problem
+        self._wrong_s = wrong_s
+
+    @cached_property
+    def _tables(self) -> list[dict[int, tuple[float, float]]]:
+        """For each node and clock, time in s and effective energy in J."""
+        tables = {
+            kind: dict(zip(c.frequencies_mhz, zip(c.times_s, c.costs_j, strict=True), strict=True))
+            for kind, c in self._problem.measured_by_kind.items()
+        }
+        return [tables[i.stage, i.name] for i in self._problem.pipeline.instructions]
+
+    def value(self, clocks_mhz: Sequence[int], length_s: float, waiting_w: float) -> Value:
+        """Returns how good a plan is.
+
+        Args:
+            clocks_mhz: Clock of each node, in MHz.
+            length_s: The longest iteration time, in s.
+            waiting_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
+        """
+        problem = self._problem
+        pairs = [table[mhz] for table, mhz in zip(self._tables, clocks_mhz, strict=True)]
+        times_s = [seconds for seconds, _ in pairs]
+        timing = problem.timing(times_s, problem.changes(clocks_mhz))
+        if timing.iteration_time_s > length_s:
+            return LATE
+        load = problem.switch_load_of(clocks_mhz, times_s, timing)
+        energy_j = sum(cost for _, cost in pairs) + load.energy_j + waiting_w * timing.iteration_time_s
+        return Value(len(load.overloaded) + load.too_short, energy_j)
+
+    def improve(
+        self,
+        clocks_mhz: Sequence[int],
+        length_s: float,
+        waiting_w: float,
+        change_price_j: Sequence[float],
+        sweeps: int,
+    ) -> list[int]:
+        """Returns the clocks in MHz of a plan that is no worse.
+
+        Args:
+            clocks_mhz: Clock of each node, in MHz, of a plan within the length.
+            length_s: The longest iteration time, in s.
+            waiting_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
+            change_price_j: For each rank, the price of a change beyond its energy, in J.
+            sweeps: The most sweeps over all ranks.
+        """
+        clocks = list(clocks_mhz)
+        spans = list(pairwise(self._problem.pipeline.first_nodes))
+        runs = [
+            RankRuns(self._problem, rank, self._wrong_s[rank], clocks[first:end])
+            for rank, (first, end) in enumerate(spans)
+        ]
+        best = self.value(clocks, length_s, waiting_w)
+        for number in range(sweeps):
+            last = best
+            for rank, (first, end) in enumerate(spans):
+                window = self._window(clocks, first, end, length_s, _PINS[number % len(_PINS)])
+                found = runs[rank].best(window, change_price_j[rank])
+                if found is None or found == clocks[first:end]:
+                    continue
+                tried = [*clocks[:first], *found, *clocks[end:]]
+                value = self.value(tried, length_s, waiting_w)
+                if value < best:
+                    clocks, best = tried, value
+            if best.impossible == last.impossible and last.energy_j - best.energy_j <= _SAVES * last.energy_j:
+                break
+        return clocks
+
+    def _window(self, clocks: Sequence[int], first: int, end: int, length_s: float, pin: float) -> Window:
+        """What the other ranks leave to the rank with the nodes from `first` to `end`."""
+        import numpy as np
+
+        problem = self._problem
+        end_s = length_s - problem.overhead_s
+        times_s = [table[mhz][0] for table, mhz in zip(self._tables, clocks, strict=True)]
+        changes = problem.changes(clocks)
+        earliest = problem.timing(times_s, changes).starts_s
+        latest = problem.latest_starts(times_s, changes, end_s)
+        pinned = [soon + pin * (late - soon) for soon, late in zip(earliest, latest, strict=True)]
+        release, due = [], []
+        for node in range(first, end):
+            before = [pinned[n] + times_s[n] + delay_s for n, delay_s in problem.before[node] if not first <= n < end]
+            after = [pinned[n] - delay_s for n, delay_s in problem.after[node] if not first <= n < end]
+            release.append(max(before, default=0.0))
+            due.append(min(after, default=end_s))
+        return Window(np.array(release), np.array(due), np.zeros(end - first))

@@ -1,0 +1,237 @@
+"""What a clock change costs on a node, and what the changes of one plan cost there.
+
+A rank's clock is set by calls of its host's driver, one per GPU of the rank. Four things can happen, and each is a
+number that can be measured:
+
+- The GPU stands still while its clock changes. The rank loses that time (`stands_still_s`).
+- The driver is busy (`driver_time_s`). It serves one call at a time, for all GPUs of the host, so that eight GPUs take
+  eight times as long as one: 46 ms on an eight-GPU node. The GPUs compute meanwhile.
+- The clock acts some time after its call has returned (`latency_s`), 1 to 20 ms. The GPU computes meanwhile, at the old
+  clock. The clock process knows how long this takes and makes its calls early: a change *up* is complete when its
+  instruction begins, a change *down* begins there. So a change costs no time.
+- This cannot be exact. Around each change the GPUs run at the higher of the two clocks for some time
+  (`wrong_clock_s`) in which the lower one would have been enough. That costs energy: the instruction with the lower
+  clock does a part of its work as it would at the higher clock. While the rank waits for its neighbours, that is free.
+
+Calls that wait for each other set limits. A rank's next change begins only when its last one acts (`shortest_run_s`),
+and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `max_calls_per_s`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pfo_fs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pfo_fs.planner.choices import Choices
+    from pfo_fs.planner.problem import Problem, Timing
+
+MOST_BUSY = 0.8
+"""A plan keeps the driver of a host busy for at most this share of the iteration: with random arrivals, calls would
+otherwise wait for each other longer than they take themselves."""
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class SwitchCosts:
+    """What one clock change of one rank costs; by default nothing.
+
+    Attributes:
+        stands_still_s: Time in s for which the rank's GPUs stand still.
+        driver_time_s: Time in s for which the driver of the rank's host is busy: the time of a call times `calls`.
+        latency_s: Time in s from the return of a call until the clock acts.
+        late_s: How far the moment at which a clock acts differs from the intended one, in s.
+        calls: Number of driver calls of one change: the rank's GPUs on one host.
+        hosts: The ranks of each host; empty: each rank has a host of its own.
+        max_calls_per_s: The most calls per second that a host's driver serves.
+
+    Raises:
+        ConfigError: A number is out of range, or a rank is named twice.
+    """
+
+    stands_still_s: float = 0.0
+    driver_time_s: float = 0.0
+    latency_s: float = 0.0
+    late_s: float = 0.0
+    calls: int = 1
+    hosts: tuple[tuple[int, ...], ...] = ()
+    max_calls_per_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        for name in ("stands_still_s", "driver_time_s", "latency_s", "late_s"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} of a clock change is {getattr(self, name)}; it cannot be negative")
+        if self.calls < 1:
+            raise ConfigError(f"calls of a clock change is {self.calls}; a change needs at least one call")
+        if not self.max_calls_per_s > 0:
+            raise ConfigError(f"max_calls_per_s is {self.max_calls_per_s}; it must be above zero")
+        ranks = [rank for host in self.hosts for rank in host]
+        if len(set(ranks)) < len(ranks):
+            raise ConfigError(f"hosts are {self.hosts}; a rank is on one host only")
+
+    @property
+    def wrong_clock_s(self) -> float:
+        """Mean time in s at each change for which a GPU runs at the higher clock without need.
+
+        Of n calls in a row, the GPU of call k is changed k calls before the last one, or after the first one: on
+        average (n - 1) / 2 calls.
+        """
+        return self.late_s + self.driver_time_s * (self.calls - 1) / (2 * self.calls)
+
+    @property
+    def none(self) -> bool:
+        """Whether changes cost neither time nor energy and are not limited."""
+        return (
+            not self.stands_still_s
+            and not self.driver_time_s
+            and not self.latency_s
+            and not self.wrong_clock_s
+            and self.max_calls_per_s == float("inf")
+        )
+
+    def shortest_run_s(self, lowered: bool) -> float:
+        """How long a rank must keep a clock before it can change again, in s.
+
+        The calls of a change up end when the clock is needed; those of a change down begin there and take the driver's
+        time. The next change, up in the worst case, begins its calls the driver's time and the latency before it acts.
+
+        Args:
+            lowered: Whether the run began with a change to a lower clock.
+        """
+        return (2 if lowered else 1) * self.driver_time_s + self.latency_s
+
+    def most_changes(self, iteration_time_s: float) -> float:
+        """How many changes of all ranks of a host fit into an iteration."""
+        busy = MOST_BUSY * iteration_time_s / self.driver_time_s if self.driver_time_s else float("inf")
+        return min(busy, self.max_calls_per_s * iteration_time_s / self.calls)
+
+    def hosts_of(self, ranks: int) -> list[list[int]]:
+        """The ranks of each host; a rank that `hosts` does not name has a host of its own."""
+        named = {rank for host in self.hosts for rank in host}
+        hosts = [[rank for rank in host if rank < ranks] for host in self.hosts]
+        return [host for host in hosts if host] + [[rank] for rank in range(ranks) if rank not in named]
+
+
+def even_hosts(ranks: int, per_host: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the ranks of each host if `per_host` ranks in a row are on one host."""
+    return tuple(tuple(range(first, min(ranks, first + per_host))) for first in range(0, ranks, per_host))
+
+
+@dataclass(frozen=True)
+class SwitchLoad:
+    """What the clock changes of one plan cost.
+
+    Attributes:
+        changes: Number of changes within an iteration, all ranks together.
+        energy_j: Energy that they take in addition, all GPUs together, in J.
+        calls_per_s: Driver calls per second on the busiest host, with those between two iterations.
+        busy: Share of the time for which the driver of the busiest host is busy.
+        overloaded: Hosts whose driver has more calls than fit.
+        too_short: Number of runs of one clock that end before the driver can make the next change.
+    """
+
+    changes: int
+    energy_j: float = 0.0
+    calls_per_s: float = 0.0
+    busy: float = 0.0
+    overloaded: tuple[int, ...] = ()
+    too_short: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether the drivers can make all changes in time."""
+        return not self.overloaded and not self.too_short
+
+
+def switch_load(
+    problem: Problem, frequencies_mhz: Sequence[int], changes: Sequence[int], timing: Timing, times_s: Sequence[float]
+) -> SwitchLoad:
+    """Evaluates the clock changes of one plan.
+
+    Args:
+        problem: The problem, with its costs.
+        frequencies_mhz: Clock of each node, in MHz.
+        changes: Nodes before which their rank changes its clock, rising.
+        timing: When each node begins.
+        times_s: Duration of each node, in s.
+    """
+    costs, spans = problem.switch_costs, list(pairwise(problem.pipeline.first_nodes))
+    if costs.none:
+        return SwitchLoad(len(changes))
+    by_rank = [changes[bisect_left(changes, first) : bisect_left(changes, end)] for first, end in spans]
+    # An iteration begins with the clocks of the last one's end, so that there is a change between them.
+    count = [
+        len(own) + (end > first and frequencies_mhz[first] != frequencies_mhz[end - 1])
+        for own, (first, end) in zip(by_rank, spans, strict=True)
+    ]
+    length_s = timing.iteration_time_s
+    calls_per_s, most_busy, energy_j, overloaded = 0.0, 0.0, 0.0, []
+    for number, host in enumerate(costs.hosts_of(len(spans))):
+        on_host = sum(count[rank] for rank in host)
+        if on_host > costs.most_changes(length_s) + _TOLERANCE:
+            overloaded.append(number)
+        busy = on_host * costs.driver_time_s / length_s
+        calls_per_s, most_busy = max(calls_per_s, on_host * costs.calls / length_s), max(most_busy, busy)
+        for rank in host:
+            others = busy - count[rank] * costs.driver_time_s / length_s
+            wrong_s = costs.wrong_clock_s + queue_s(costs, others, busy)
+            for node in by_rank[rank]:
+                waiting_s = timing.starts_s[node] - timing.starts_s[node - 1] - times_s[node - 1]
+                energy_j += _change_energy_j(problem, frequencies_mhz, node, max(0.0, wrong_s - max(0.0, waiting_s)))
+    too_short = sum(
+        _too_short(costs, frequencies_mhz, first, own, timing) for own, (first, _) in zip(by_rank, spans, strict=True)
+    )
+    return SwitchLoad(len(changes), energy_j, calls_per_s, most_busy, tuple(overloaded), too_short)
+
+
+def queue_s(costs: SwitchCosts, others: float, busy: float) -> float:
+    """Mean time in s that a change waits for the calls of other ranks of its host.
+
+    This is the mean wait in a queue with random arrivals and equal service times (M/D/1, Pollaczek-Khinchine), of
+    which the part is taken that other ranks cause.
+
+    Args:
+        costs: The costs.
+        others: Share of the time for which other ranks keep the driver busy.
+        busy: Share of the time for which all ranks keep it busy.
+    """
+    return costs.driver_time_s * others / (2 * (1 - min(busy, 0.99)))
+
+
+def lower_clock_cost_j(choices: Choices, low_mhz: int, high_mhz: int, wrong_s: float) -> float:
+    """Energy in J that an instruction takes in addition if it runs at a higher clock for `wrong_s` of its time.
+
+    Args:
+        choices: The options of the instruction, all measured clocks.
+        low_mhz: The clock that it should have.
+        high_mhz: The higher clock. If the instruction was not measured there, the highest measured clock below counts.
+        wrong_s: How long it has the higher clock, in s.
+    """
+    at = choices.option_at
+    high_mhz = max(mhz for mhz in at if mhz <= high_mhz)
+    high, low = at[high_mhz], at[low_mhz]
+    share = min(1.0, wrong_s / choices.times_s[high])
+    return share * max(0.0, choices.costs_j[high] - choices.costs_j[low])
+
+
+def _change_energy_j(problem: Problem, frequencies_mhz: Sequence[int], node: int, wrong_s: float) -> float:
+    before, now = frequencies_mhz[node - 1], frequencies_mhz[node]
+    instruction = problem.pipeline.instructions[node - 1 if before < now else node]
+    choices = problem.measured_by_kind[instruction.stage, instruction.name]
+    return lower_clock_cost_j(choices, min(before, now), max(before, now), wrong_s)
+
+
+def _too_short(
+    costs: SwitchCosts, frequencies_mhz: Sequence[int], first: int, changes: Sequence[int], timing: Timing
+) -> int:
+    """How many runs of a rank are too short, waiting included; for the end of the iteration there is no limit."""
+    count = 0
+    for begin, end in pairwise([first, *changes]):
+        lowered = begin > first and frequencies_mhz[begin] < frequencies_mhz[begin - 1]
+        count += timing.starts_s[end] - timing.starts_s[begin] < costs.shortest_run_s(lowered) - _TOLERANCE
+    return count

@@ -1,0 +1,231 @@
+"""Plans where clock changes cost something: as many changes as are worth it and as a host's driver can make.
+
+The relaxation's duals are the price of a second at each node. Dynamic programming finds each rank's cheapest runs of
+one clock at these prices, changes included (`rank_runs.py`). Each run becomes a group that shares a clock, and a second
+linear program gives the time that each group may take. The best of what comes out, of the plan that ignores changes,
+and of simple plans are then improved rank by rank (`rank_sweeps.py`).
+
+If there are more changes than a host's driver can make, each change of its ranks gets a price, which rises until they
+fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from pfo_fs.errors import PlannerError
+from pfo_fs.planner.group_rounding import groups_of, rounded, slowed_down
+from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.rank_runs import RankRuns, Window
+from pfo_fs.planner.rank_sweeps import RankSweeps, Value
+from pfo_fs.planner.relaxation import Relaxation, Relaxed
+from pfo_fs.planner.stage_clocks import StageClocks
+from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, queue_s
+
+_WEIGHTS = (1.0, 3.0)
+_TIME_WEIGHTS = (10.0, 1.0, 3.0, 100.0)
+"""Energy and time of a change are multiplied by each of these in turn: the relaxation that sets the prices does not
+count changes. Where a rank stands still, the second tuple applies. The first weight usually gives the best plan."""
+_MOST_GROUPS = 600
+"""With more groups than this, the plan that ignores changes is nearly as good and takes less time."""
+_IMPROVED = 2
+"""Number of plans, those with least energy, that are then improved."""
+_CLOSE = 0.01
+"""Relative: those with more energy than the best and this are not improved."""
+_SWEEPS, _MORE_SWEEPS = 3, 9
+_PRICE_STEPS = 12
+"""Number of prices that are tried until the changes of a host fit."""
+_INFINITE = float("inf")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan that was found.
+
+    Attributes:
+        clocks_mhz: Clock of each node, in MHz.
+        limited: Whether more changes were worth it than the driver of a host can make.
+    """
+
+    clocks_mhz: list[int]
+    limited: bool
+
+
+class SwitchingPlanner:
+    """Plans a problem in which clock changes cost something.
+
+    Args:
+        problem: A problem with costs of changes.
+        thorough: Search about four times as long.
+    """
+
+    def __init__(self, problem: Problem, thorough: bool = True) -> None:
+        self._problem = problem
+        self._thorough = thorough
+        self._spans = list(pairwise(problem.pipeline.first_nodes))
+        self._stage_clocks = StageClocks(problem)
+        self._hosts = problem.switch_costs.hosts_of(len(self._spans))
+
+    @cached_property
+    def _sweeps(self) -> RankSweeps:
+        return RankSweeps(self._problem, self._wrong_s)
+
+    @cached_property
+    def _runs(self) -> list[RankRuns]:
+        return [RankRuns(self._problem, rank, wrong_s) for rank, wrong_s in enumerate(self._wrong_s)]
+
+    @cached_property
+    def _wrong_s(self) -> list[float]:
+        """For each rank, how long a change makes a GPU run at the higher clock without need, in s.
+
+        The wait for other ranks of the host is that of a host whose driver is half as busy as it may be.
+        """
+        costs = self._problem.switch_costs
+        busy = MOST_BUSY / 2
+        share = {rank: 1 - 1 / len(host) for host in self._hosts for rank in host}
+        return [costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))]
+
+    def plan(self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]) -> Found:
+        """Returns the best plan found within the length, clock changes counted.
+
+        The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
+        cheapest) are among those that are compared, so the result never takes more energy than the best of them.
+
+        Args:
+            relaxed: The answer of the relaxation without changes, whose duals are the first prices.
+            length_s: The longest iteration time in s; that of `problem.fastest` or longer.
+            straggler: The iteration lasts until `length_s` in any case, so that ending earlier saves no waiting.
+            free_mhz: Clock of each node, in MHz, of the plan that ignores what changes cost; empty if there is none.
+        """
+        waiting_w = 0.0 if straggler else self._problem.waiting_power_w
+        none = [0.0] * len(self._spans)
+        candidates = [*self._simple(length_s, straggler), *([list(free_mhz)] if free_mhz else [])]
+        candidates += self._suggested(relaxed, length_s, waiting_w, none)
+        best, value = self._improved(candidates, relaxed, length_s, waiting_w, none)
+        prices_j = self._host_prices(relaxed, length_s)
+        if not any(prices_j):
+            return Found(best, limited=False)
+        candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
+        limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
+        return Found(limited if limited_value < value else best, limited=True)
+
+    def _simple(self, length_s: float, straggler: bool) -> list[list[int]]:
+        problem = self._problem
+        simple = [
+            problem.frequencies_of(problem.fastest),
+            [max(choices.frequencies_mhz) for choices in problem.choices],
+            problem.frequencies_of([choices.hull[-1] for choices in problem.choices]),
+        ]
+        clocks_mhz = self._stage_clocks.best(length_s, length_s if straggler else None)
+        if clocks_mhz is not None:
+            simple.append([clocks_mhz[i.stage] for i in problem.pipeline.instructions])
+        return simple
+
+    def _improved(
+        self,
+        candidates: Sequence[list[int]],
+        relaxed: Relaxed,
+        length_s: float,
+        waiting_w: float,
+        prices_j: Sequence[float],
+    ) -> tuple[list[int], Value]:
+        """The best plan after the best candidates have been improved, and how good it is."""
+        sweeps, problem = self._sweeps, self._problem
+        valued = [(sweeps.value(clocks_mhz, length_s, waiting_w), clocks_mhz) for clocks_mhz in candidates]
+        best = [min(valued)]
+        least_j = min(value.energy_j for value, _ in valued)
+        # Those with least energy are improved even if the drivers cannot make all changes, as sweeps repair that.
+        for value, clocks_mhz in sorted(valued, key=lambda each: each[0].energy_j)[:_IMPROVED]:
+            if value.energy_j > least_j + _CLOSE * abs(least_j):
+                continue
+            # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.
+            end_s = max(self._iteration_time_s(clocks_mhz), relaxed.makespan_s + problem.overhead_s)
+            limit_s = min(length_s, end_s) if waiting_w else length_s
+            found = sweeps.improve(
+                clocks_mhz, limit_s, waiting_w, prices_j, _MORE_SWEEPS if self._thorough else _SWEEPS
+            )
+            best.append((sweeps.value(found, length_s, waiting_w), found))
+        value, clocks = min(best)
+        return clocks, value
+
+    def _iteration_time_s(self, clocks_mhz: Sequence[int]) -> float:
+        problem = self._problem
+        return problem.iteration_time_of(
+            [choices.option_at[mhz] for choices, mhz in zip(problem.choices, clocks_mhz, strict=True)]
+        )
+
+    def _suggested(
+        self, relaxed: Relaxed, length_s: float, waiting_w: float, prices_j: Sequence[float]
+    ) -> Iterator[list[int]]:
+        """Yields what the linear programs suggest: clocks of groups."""
+        problem = self._problem
+        tried = set()
+        still = problem.switch_costs.stands_still_s > 0
+        weights = _TIME_WEIGHTS if still else _WEIGHTS
+        for weight in weights if self._thorough else weights[:1]:
+            prices = relaxed.prices_w
+            # The second time with the prices of the groups' program, which counts the time that ranks stand still.
+            for _ in range(2 if still or self._thorough else 1):
+                groups = groups_of(problem, self._cheapest(prices, prices_j, weight))
+                key = tuple(map(len, groups))
+                if key in tried or len(groups) > _MOST_GROUPS:
+                    break
+                tried.add(key)
+                try:
+                    answer = Relaxation(problem, groups).solve(length_s - problem.overhead_s, waiting_w)
+                except PlannerError:
+                    break
+                found = rounded(problem, groups, answer)
+                if problem.iteration_time_of(found) <= length_s:
+                    found = slowed_down(problem, groups, found, length_s)
+                    yield problem.frequencies_of(found)
+                prices = answer.prices_w
+
+    def _cheapest(self, time_prices_w: Sequence[float], prices_j: Sequence[float], weight: float) -> list[int]:
+        """Each rank's cheapest clocks (MHz) at these prices of time, wherever other ranks are."""
+        import numpy as np
+
+        clocks: list[int] = []
+        for rank, (first, end) in enumerate(self._spans):
+            anywhere = Window(np.zeros(end - first), np.full(end - first, 1e9), np.array(time_prices_w[first:end]))
+            found = self._runs[rank].best(anywhere, prices_j[rank], weight)
+            clocks += found or [max(self._problem.choices[node].frequencies_mhz) for node in range(first, end)]
+        return clocks
+
+    def _host_prices(self, relaxed: Relaxed, length_s: float) -> list[float]:
+        """For each rank, the price of a change in J at which the changes of its host fit; 0 where all fit."""
+        most = self._problem.switch_costs.most_changes(length_s)
+        prices_j = [0.0] * len(self._spans)
+        if most >= max(sum(self._spans[rank][1] - self._spans[rank][0] for rank in host) for host in self._hosts):
+            return prices_j
+        low_j = [0.0] * len(self._hosts)
+        high_j = [_INFINITE] * len(self._hosts)
+        mean_j = sum(abs(choices.costs_j[0]) for choices in self._problem.choices) / len(self._problem.choices)
+        for _ in range(_PRICE_STEPS):
+            clocks = self._cheapest(relaxed.prices_w, prices_j, 1.0)
+            changes = self._problem.changes(clocks)
+            for number, host in enumerate(self._hosts):
+                count = sum(self._spans[r][0] <= node < self._spans[r][1] for r in host for node in changes)
+                price_j = prices_j[host[0]]
+                if count + len(host) <= most:
+                    high_j[number] = price_j
+                else:
+                    low_j[number] = price_j
+                if high_j[number] == _INFINITE:
+                    price_j = 4 * price_j or mean_j / 64
+                elif high_j[number]:
+                    price_j = (low_j[number] + high_j[number]) / 2
+                for rank in host:
+                    prices_j[rank] = price_j
+        for number, host in enumerate(self._hosts):
+            for rank in host:
+                prices_j[rank] = high_j[number] if high_j[number] < _INFINITE else prices_j[rank]
+        return prices_j
+
+
+def without_costs(problem: Problem) -> Problem:
+    """The same problem, in which clock changes cost nothing."""
+    return replace(problem, switch_costs=SwitchCosts())

@@ -1,0 +1,233 @@
+"""Plans where a clock change costs something: never late, and never behind the simple means, whatever the profile."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planner_problems import published
+
+from pfo_fs.errors import Impossible
+from pfo_fs.planner import (
+    Measurement,
+    Plan,
+    Planner,
+    Problem,
+    Profile,
+    SwitchCosts,
+    all_maximum,
+    make_pipeline,
+    one_frequency,
+    one_per_stage,
+)
+
+
+def noisy_profile(
+    seed: int, stages: int = 4, clocks: int = 20, plateau: int = 8, noise: float = 0.01, penalty: float = 0.015
+) -> Profile:
+    """A profile as of a power-limited board: the highest clocks differ by noise only, and the top one is slower."""
+    rng = random.Random(seed)
+    table = {}
+    for stage in range(stages):
+        work = rng.uniform(0.9, 1.1)
+        for name, seconds in (("forward", 0.02), ("backward", 0.045)):
+            rows = []
+            for number in range(clocks):
+                lowered = max(0, number - plateau) / clocks
+                time_s = seconds * work * (0.3 + 0.7 / (1 - 0.6 * lowered)) * (1 + rng.gauss(0, noise))
+                time_s *= 1 + penalty * (number == 0)
+                power_w = (90 + 210 * (1 - 0.6 * lowered) ** 2.5) * (1 + rng.gauss(0, noise))
+                rows.append(Measurement(1410 - 15 * number, time_s, time_s * power_w))
+            table[stage, name] = rows
+    return Profile(table, f"noisy {seed}")
+
+
+def problem_of(seed: int, switch_time_s: float, schedule: str = "1f1b", ranks: int = 4) -> Problem:
+    stages = 2 * ranks if schedule in ("interleaved", "zb-v") else ranks
+    pipeline = make_pipeline(schedule, stages, 2 * ranks, num_ranks=ranks)
+    names = sorted({instruction.name for instruction in pipeline.instructions})
+    return Problem(pipeline, noisy_profile(seed, stages).derived(names), 75.0, switch_costs=SwitchCosts(switch_time_s))
+
+
+@st.composite
+def switch_costs(draw: st.DrawFn) -> SwitchCosts:
+    """What changes may cost on a node: rank and host counts of small pipelines, instructions of 20 and 45 ms."""
+    calls = draw(st.sampled_from([1, 2, 8]))
+    return SwitchCosts(
+        stands_still_s=draw(st.sampled_from([0.0, 0.0, 0.001])),
+        driver_time_s=calls * draw(st.sampled_from([0.0, 0.001, 0.005])),
+        latency_s=draw(st.sampled_from([0.0, 0.01, 0.1])),
+        late_s=draw(st.sampled_from([0.0, 0.0015, 0.02])),
+        calls=calls,
+        hosts=draw(st.sampled_from([(), ((0, 1),)])),
+        max_calls_per_s=draw(st.sampled_from([math.inf, 170.0, 5.0])),
+    )
+
+
+def simple_plans(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> list[Plan]:
+    plans = [all_maximum(problem).replace(straggler_s=straggler_s)]
+    for simple in (one_frequency, one_per_stage):
+        try:
+            plans.append(simple(problem, deadline_s, straggler_s))
+        except Impossible:
+            continue
+    return [plan for plan in plans if plan.iteration_time_s <= deadline_s]
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+@pytest.mark.parametrize("switch_time_s", [0.001, 0.005])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_plan_is_slower_than_the_highest_clocks_where_no_slowdown_was_asked(
+    seed: int, switch_time_s: float, thorough: bool
+) -> None:
+    problem = problem_of(seed, switch_time_s)
+    maximum = all_maximum(problem)
+    plan = Planner(problem, thorough=thorough).at(deadline=maximum.iteration_time_s)
+    assert plan.iteration_time_s <= maximum.iteration_time_s
+    assert plan.energy_j < maximum.energy_j
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from([0.0003, 0.001, 0.005, 0.03]),
+    st.sampled_from(["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"]),
+    st.sampled_from([1.0, 1.01, 1.1, 1.5]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_plan_is_within_its_deadline_and_never_behind_one_clock_per_stage(
+    seed: int, switch_time_s: float, schedule: str, slowdown: float, straggler: bool, thorough: bool
+) -> None:
+    problem = problem_of(seed, switch_time_s, schedule, ranks=2)
+    deadline_s = slowdown * all_maximum(problem).iteration_time_s
+    planner = Planner(problem, thorough=thorough)
+    plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
+    assert plan.iteration_time_s <= deadline_s
+    simple = simple_plans(problem, deadline_s, deadline_s if straggler else None)
+    assert plan.energy_j <= min(other.energy_j for other in simple) * (1 + 1e-9)
+    assert plan.lower_bound_j is not None
+    assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
+
+
+def test_the_fastest_plan_is_no_slower_than_any_simple_one() -> None:
+    problem = problem_of(5, 0.005)
+    assert Planner(problem).fastest_s <= all_maximum(problem).iteration_time_s
+
+
+def test_a_frontier_with_switch_time_is_within_each_deadline_and_never_behind_one_clock_per_stage() -> None:
+    problem = problem_of(7, 0.001)
+    fastest_s = Planner(problem).fastest_s
+    deadlines_s = [fastest_s * share for share in (1.0, 1.02, 1.1, 1.3)]
+    for plan, deadline_s in zip(Planner(problem).at_each(deadlines_s), deadlines_s, strict=True):
+        assert plan.iteration_time_s <= deadline_s
+        assert all(plan.energy_j <= other.energy_j * (1 + 1e-9) for other in simple_plans(problem, deadline_s))
+
+
+def test_a_rank_whose_instructions_share_no_clock_is_planned_all_the_same() -> None:
+    table = {
+        (0, "forward"): [Measurement(1400, 0.1, 30.0), Measurement(1300, 0.11, 25.0)],
+        (0, "backward"): [Measurement(1410, 0.2, 60.0), Measurement(1310, 0.22, 50.0)],
+    }
+    problem = Problem(make_pipeline("1f1b", 1, 3), Profile(table), 50.0, switch_costs=SwitchCosts(0.01))
+    maximum = all_maximum(problem)
+    assert Planner(problem).at(deadline=maximum.iteration_time_s).iteration_time_s <= maximum.iteration_time_s
+
+
+# ---- what the driver of a host can do
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**9),
+    switch_costs(),
+    st.sampled_from(["1f1b", "gpipe", "interleaved", "zb-v"]),
+    st.sampled_from([1.0, 1.02, 1.2]),
+    st.booleans(),
+)
+def test_whatever_changes_cost_a_plan_is_on_time_can_be_made_and_is_not_behind_simple_ones(
+    seed: int, costs: SwitchCosts, schedule: str, slowdown: float, straggler: bool
+) -> None:
+    problem = dataclasses.replace(problem_of(seed, 0.0, schedule, ranks=2), switch_costs=costs)
+    deadline_s = slowdown * all_maximum(problem).iteration_time_s
+    planner = Planner(problem, thorough=False)
+    plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
+    assert plan.iteration_time_s <= deadline_s
+    assert plan.switch_load.fits
+    simple = simple_plans(problem, deadline_s, deadline_s if straggler else None)
+    assert plan.energy_j <= min(other.energy_j for other in simple if other.switch_load.fits) * (1 + 1e-9)
+    assert plan.lower_bound_j is not None
+    assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
+    assert plan.switching
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from([1.0, 1.05]))
+def test_the_more_a_change_costs_the_less_a_plan_saves_and_the_fewer_changes_it_has(seed: int, slowdown: float) -> None:
+    problem = problem_of(seed, 0.0)
+    deadline_s = slowdown * all_maximum(problem).iteration_time_s
+    plans = [
+        Planner(dataclasses.replace(problem, switch_costs=costs), thorough=False).at(deadline=deadline_s)
+        for costs in (SwitchCosts(), SwitchCosts(late_s=0.005), SwitchCosts(late_s=0.05, driver_time_s=0.04))
+    ]
+    for cheap, dear in pairwise(plans):
+        assert cheap.energy_j <= dear.energy_j * 1.005
+        assert len(dear.changes) <= len(cheap.changes) * 1.1 + 3
+
+
+def test_where_changes_cost_nearly_nothing_nearly_all_of_the_saving_is_kept(shared_data: Path) -> None:
+    problem = published(shared_data, 12)
+    maximum = all_maximum(problem)
+    free = Planner(problem).at(deadline=maximum.iteration_time_s)
+    costs = SwitchCosts(driver_time_s=0.005, latency_s=0.010, late_s=0.0015)
+    plan = Planner(dataclasses.replace(problem, switch_costs=costs), thorough=False).at(deadline=free.deadline_s)
+    assert maximum.energy_j - plan.energy_j > 0.98 * (maximum.energy_j - free.energy_j)
+    assert plan.iteration_time_s <= maximum.iteration_time_s
+
+
+def test_a_stage_of_eight_gpus_keeps_most_of_the_saving_with_few_changes(shared_data: Path) -> None:
+    problem = published(shared_data, 12)
+    maximum = all_maximum(problem)
+    free = Planner(problem).at(deadline=maximum.iteration_time_s)
+    costs = SwitchCosts(driver_time_s=0.040, latency_s=0.010, late_s=0.0015, calls=8)
+    plan = Planner(dataclasses.replace(problem, switch_costs=costs), thorough=False).at(deadline=free.deadline_s)
+    assert maximum.energy_j - plan.energy_j > 0.87 * (maximum.energy_j - free.energy_j)
+    assert len(plan.changes) < len(free.changes) / 2
+
+
+# ---- what the plan says about its changes
+
+
+def said(costs: SwitchCosts, slowdown: float = 1.0) -> str:
+    problem = dataclasses.replace(problem_of(3, 0.0), switch_costs=costs)
+    return Planner(problem, thorough=False).at(deadline=slowdown * all_maximum(problem).iteration_time_s).switching
+
+
+def test_a_plan_says_that_changes_cost_nothing() -> None:
+    assert said(SwitchCosts()).endswith("clock changes: changes cost nothing in this model")
+
+
+def test_a_plan_says_that_the_driver_of_a_host_would_be_too_busy() -> None:
+    assert "busier than 80% of the iteration" in said(SwitchCosts(driver_time_s=0.018, hosts=(tuple(range(4)),)))
+
+
+def test_a_plan_says_that_a_host_serves_no_more_calls() -> None:
+    assert "more than 9 driver calls per second" in said(SwitchCosts(max_calls_per_s=9.0, hosts=(tuple(range(4)),)))
+
+
+def test_a_plan_says_that_more_changes_take_more_energy_than_they_save() -> None:
+    assert "more would take more energy than they save" in said(SwitchCosts(late_s=0.03))
+
+
+def test_a_plan_with_one_clock_for_each_rank_says_so() -> None:
+    assert said(SwitchCosts(latency_s=100.0)).startswith("one clock for each rank instead of")
+
+
+def test_a_plan_says_that_ranks_stand_still() -> None:
+    assert "a rank stands still for 5 ms at each" in said(SwitchCosts(0.005), slowdown=1.1)
