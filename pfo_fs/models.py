@@ -8,9 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from pfo_fs.errors import plain_text
 
@@ -212,6 +221,26 @@ class InstructionPower(_Model):
     seconds: Seconds
 
 
+class Switching(_Model):
+    """How the clocks of a rank are switched, and what a change costs there.
+
+    Attributes:
+        mode: `device`, `launch` or `sync`: see `PFOFileOptimizer`.
+        ahead_s: How long before the device runs an instruction training launches it, in seconds; None: unknown.
+        call_s: Duration of a call that sets the clock; None before the first one.
+        wait_s: How long a call may wait for those of other GPUs of the host.
+        latency_s: Time from the return of a call until the clock acts, of the slower clocks; None while unknown.
+        gpus: Number of GPUs of the host whose clocks are set.
+    """
+
+    mode: Annotated[str, _cleaned(64)]
+    ahead_s: Seconds | None = None
+    call_s: Seconds | None = None
+    wait_s: Seconds | None = None
+    latency_s: Seconds | None = None
+    gpus: int = Field(default=1, ge=1, le=1024)
+
+
 class ProfilingResult(_Model):
     """What one rank measured while one schedule was in force.
 
@@ -223,6 +252,7 @@ class ProfilingResult(_Model):
         energy_breakdown: The same in joules, interpolated between the ticks of the energy counter.
         iter_span: Time from each iteration's begin to the end of its last instruction, in seconds; empty if unknown.
         powers: The power of each instruction at each clock, with its standard error.
+        switching: How its clocks are switched; None if they are not, or from an older release.
     """
 
     rank: RankNumber
@@ -232,6 +262,14 @@ class ProfilingResult(_Model):
     energy_breakdown: dict[InstructionName, list[list[Joules]]] = Field(default={}, max_length=1024)
     iter_span: list[Seconds] = Field(default=[], max_length=MAX_ITERATIONS)
     powers: list[InstructionPower] = Field(default=[], max_length=1024)
+    switching: Switching | None = None
+
+    @model_serializer(mode="wrap")
+    def _leave_out_unknown(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        if self.switching is None:
+            values.pop("switching", None)
+        return values
 
 
 class Target(_Model):

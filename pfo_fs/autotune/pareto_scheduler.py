@@ -22,6 +22,7 @@ from pfo_fs.autotune.iteration_watch import IterationWatch
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.job_model import measured_iteration
+from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS
 from pfo_fs.autotune.model_building import ModelSettings, build_model
 from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
@@ -60,7 +61,8 @@ class ParetoScheduler(FrequencyScheduler):
         deadline: Instead of `slowdown`: longest iteration time, in s.
         power: Instead of `slowdown`: highest average power of all GPUs of the job together, in W.
         blocking_power: Power of a waiting GPU, in W; None: as measured in the training itself.
-        switch_time: Assumed time of a clock change, in s; the longer, the fewer changes a plan has.
+        switch_time: Time in s for which a GPU stands still at a clock change; the longer, the fewer changes a plan has.
+            None: what a change costs is measured in the training.
         tolerance: Relative error of time and power that is good enough for the profile.
         max_windows: The largest number of profiling windows.
     """
@@ -77,13 +79,15 @@ class ParetoScheduler(FrequencyScheduler):
         deadline: float | None = None,
         power: float | None = None,
         blocking_power: float | None = None,
-        switch_time: float = 0.001,
+        switch_time: float | None = None,
         tolerance: float = 0.003,
         max_windows: int = 64,
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
         self._default_target = target_of(slowdown, deadline, power)
-        self._model_settings = ModelSettings(tolerance, SwitchCosts(stands_still_s=switch_time), blocking_power)
+        self._measures_switching = switch_time is None
+        costs = UNKNOWN_COSTS if switch_time is None else SwitchCosts(stands_still_s=switch_time)
+        self._model_settings = ModelSettings(tolerance, costs, blocking_power)
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._measurements = JobMeasurements(self._layout)
         self._earlier_profile = EarlierProfile()
@@ -150,7 +154,7 @@ class ParetoScheduler(FrequencyScheduler):
         """Returns the plan for the present plan inputs."""
         goal, verdict = self._selection.goal, self._verdict
         about = goal_text(goal, self._selection.impossibility(), self._watch.reasons)
-        message = "; ".join(filter(None, [about, verdict.measured, verdict.note]))
+        message = "; ".join(filter(None, [about, verdict.measured, verdict.note, self._selection.switching()]))
         return ScheduleRequest(self._selection.schedules(), "run", message, verdict.converged)
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
@@ -237,6 +241,9 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _rebuild_model(self) -> None:
         """Makes the model of the job from everything measured so far."""
+        costs = self._measurements.switch_costs
+        if self._measures_switching and costs is not None:
+            self._model_settings = replace(self._model_settings, switch_costs=costs)
         waiting_w = self._earlier_profile.waiting_power_w
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
 

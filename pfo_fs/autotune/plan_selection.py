@@ -110,6 +110,10 @@ class PlanSelection:
             return self._within_power(target.power).iteration_time_s / self._model_bias
         return (target.slowdown or 1.0) * full_speed.span_s
 
+    def switching(self) -> str:
+        """Returns why the plan changes clocks as often as it does, for the status; empty before there is a model."""
+        return self.plan_of(0).switching if self._model is not None else ""
+
     def impossibility(self) -> str:
         """Returns why no plan keeps to the target, for the status; empty if one does, or before there is a model."""
         cap_w, deadline_s = self.goal.target.power, self.goal.target.deadline

@@ -153,7 +153,7 @@ class ClockLoop:
             ahead_s=None if ahead_us < 0 else ahead_us / 1e6,
             call_s=round(latency.call_ns / 1e9, 6) if made else None,
             wait_s=round(latency.queue_ns / 1e9, 6) if made else None,
-            latency_s=latency.usual_settle_s,
+            latency_s=latency.longest_settle_s,
             gpus=latency.gpus,
         )
 

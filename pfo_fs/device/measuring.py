@@ -139,7 +139,7 @@ class Measuring:
             return
         for measured in self._meter.take(marks, everything=everything):
             if measured is not None:
-                self._reporter.measured(measured)
+                self._reporter.measured(measured, self._switching())
             self._apply()  # a new clock does not wait until all arithmetic is done
         self._words[shared_page.MEASURED_NUMBER] = self._meter.done_number
 

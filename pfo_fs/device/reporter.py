@@ -11,6 +11,8 @@ import time
 from collections import deque
 from contextlib import suppress
 
+import msgspec
+
 from pfo_fs.device.meter import Measured, Step
 from pfo_fs.ipc import messages, transport
 
@@ -44,15 +46,21 @@ class Reporter:
         self._progress_at_s = 0.0
         self._reported: tuple[int, str | None, str] = (-1, None, "")
 
-    def measured(self, measured: Measured) -> None:
-        """Queues a result; leaves out its later iterations if it does not fit into one packet."""
+    def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
+        """Queues a result; leaves out its later iterations if it does not fit into one packet.
+
+        Args:
+            measured: The result.
+            switching: How clocks are switched, if they are.
+        """
         steps = measured.steps
+        how = {} if switching is None else {"switching": msgspec.structs.asdict(switching)}
         while steps:
             packet = transport.encode(
                 messages.MeasurementReport(
                     number=measured.number,
                     first_step=measured.first_step,
-                    result=measured._replace(steps=steps).result(self._rank),
+                    result={**measured._replace(steps=steps).result(self._rank), **how},
                 )
             )
             if len(packet) <= transport.MAX_PACKET_BYTES:

@@ -114,9 +114,12 @@ class SwitchLatency:
         return self._settle_ns
 
     @property
-    def usual_settle_s(self) -> float | None:
-        """The median of the learned times from the return of a call until a clock acts, in s; None if none is known."""
-        return round(_median(self._settle_ns.values()) / 1e9, 6) if self._settle_ns else None
+    def longest_settle_s(self) -> float | None:
+        """The 90th percentile over the clocks of the time from a call's return until they act, in s; None: unknown."""
+        if not self._settle_ns:
+            return None
+        ordered = sorted(self._settle_ns.values())
+        return round(ordered[len(ordered) * 9 // 10] / 1e9, 6)
 
     def called(self, took_ns: int, waited_ns: int = 0) -> None:
         """Notes a call: its duration, and how long it waited before for calls of other GPUs."""

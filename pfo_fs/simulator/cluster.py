@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pfo_fs.device.switch_latency import SwitchLatency
+from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.planner import Pipeline
 from pfo_fs.simulator.kernel_tables import KernelTables
 from pfo_fs.simulator.nodes import NodeSettings, SimulatedNodes
@@ -148,9 +148,18 @@ class Cluster:
         """Number of GPUs that share a rank's work."""
         return 1 if self.nodes is None else self.nodes.gpus_per_rank
 
-    def latency_of(self, pipeline: int, rank: int) -> SwitchLatency | None:
-        """Returns what the clock process of a rank has learned; None without `nodes`."""
-        return self._nodes[pipeline].latency_of(rank) if self._nodes else None
+    def switching(self, pipeline: int, rank: int) -> SwitchingReport | None:
+        """Returns what the clock process of a rank reports about changes of its clock; None without `nodes`."""
+        if self.nodes is None:
+            return None
+        latency = self._nodes[pipeline].latency_of(rank)
+        return SwitchingReport(
+            mode=self.nodes.mode,
+            call_s=latency.call_ns / 1e9 if latency.calls_made else None,
+            wait_s=latency.queue_ns / 1e9 if latency.calls_made else None,
+            latency_s=latency.longest_settle_s,
+            gpus=latency.gpus,
+        )
 
     def run(self, clocks: Any) -> Played:
         """Simulates the next iteration at the given clocks (`clocks_of`)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from pfo_fs.device import shared_page
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.ipc.messages import MeasurementReport, NewSchedule
@@ -74,6 +76,9 @@ class SimulatedMeters:
                     if measured is not None:
                         self._measured_number = measured.number
                         result = measured.result(info.rank)
+                        switching = self._cluster.switching(info.dp_rank, info.pp_rank)
+                        if switching is not None:
+                            result["switching"] = msgspec.structs.asdict(switching)
                         report = MeasurementReport(
                             number=measured.number, first_step=measured.first_step, result=result
                         )

@@ -139,22 +139,9 @@ class SimulatedRanks:
                 number=number,
                 iter_time_s=played.time_s,
                 iteration_times=[(step, number, float(span_s))],
-                switching=self._switching(pipeline),
+                switching=self._cluster.switching(pipeline, 0),
             )
             self.host.send_from_clocks(pipeline * self._stages * self._gpus, report, now_s)
-
-    def _switching(self, pipeline: int) -> messages.SwitchingReport | None:
-        """What the clock process of a pipeline's first rank reports about changes of its clock."""
-        settings, latency = self._cluster.nodes, self._cluster.latency_of(pipeline, 0)
-        if settings is None or latency is None:
-            return None
-        return messages.SwitchingReport(
-            mode=settings.mode,
-            call_s=latency.call_ns / 1e9 if latency.calls_made else None,
-            wait_s=latency.queue_ns / 1e9 if latency.calls_made else None,
-            latency_s=latency.usual_settle_s,
-            gpus=latency.gpus,
-        )
 
     def end(self, now_s: float) -> None:
         """Writes the job's end."""

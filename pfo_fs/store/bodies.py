@@ -34,6 +34,7 @@ from pfo_fs.models import (
     StageNumber,
     StepNumber,
     StepNumberOrNone,
+    Switching,
     Text,
     Watts,
 )
@@ -72,17 +73,6 @@ def _plain_json(value: dict[str, Any]) -> dict[str, Any]:
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-
-class Switching(_Body):
-    """How the clocks of a rank are switched, and what that costs there; see `SwitchingReport` in ipc/messages.py."""
-
-    mode: ShortText
-    ahead_s: Seconds | None = None
-    call_s: Seconds | None = None
-    wait_s: Seconds | None = None
-    latency_s: Seconds | None = None
-    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
 
 
 class _WithClockBackend(_Body):
