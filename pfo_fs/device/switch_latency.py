@@ -159,15 +159,15 @@ class SwitchLatency:
     def lead_ns(self, mhz: int, *, up: bool = False) -> int:
         """Returns the time from the request of a clock until it acts.
 
-        An unknown clock is taken to be one of the slowest if the change is `up`, since a higher clock that comes early
-        costs no time; otherwise one in the middle.
+        An unknown clock is taken to be one of the slowest if the change is `up`, otherwise to act at once: a higher
+        clock that comes early costs no time, nor does a lower one that comes late.
         """
         settle_ns = self._settle_ns.get(mhz)
         if settle_ns is None:
-            settle_ns = _FIRST_SETTLE_NS
-            if self._settle_ns:
-                ordered = sorted(self._settle_ns.values())
-                settle_ns = ordered[len(ordered) * (9 if up else 5) // 10]
+            settle_ns = 0
+            if up:
+                ordered = sorted(self._settle_ns.values()) or [_FIRST_SETTLE_NS]
+                settle_ns = ordered[len(ordered) * 9 // 10]
         return self.call_ns + settle_ns
 
     def ran_steadily(self, ran: Ran) -> None:
