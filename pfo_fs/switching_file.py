@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pfo_fs.errors import PlanError, plain_text
 from pfo_fs.models import Megahertz
 
+VARIABLE = "PFO_FS_SWITCHING_FILE"
+"""The environment variable that gives the clock processes of a job their starting values."""
 MAX_SWITCHING_BYTES = 2**20
 _MAX_CLOCKS = 4096
 
@@ -77,3 +79,13 @@ def read_switching(path: str | os.PathLike[str]) -> MeasuredSwitching:
         raise PlanError(
             f"{path}: {plain_text(where)}: {plain_text(first['msg'])}; measure again with pfo-fs doctor --switching"
         ) from error
+
+
+def given_switching() -> MeasuredSwitching | None:
+    """Returns what `PFO_FS_SWITCHING_FILE` names; None if the variable is not set.
+
+    Raises:
+        PlanError: As `read_switching`.
+    """
+    path = os.environ.get(VARIABLE)
+    return read_switching(path) if path else None

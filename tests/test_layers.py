@@ -25,6 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"ipc", "helper", "device", "scheduler"},
     "power_limit": {"ipc", "device", "store", "helper"},
     "integrations": {"power_limit"},
+    "doctor": {"device", "training"},
     "simulator": {"ipc", "device", "planner", "store", "coordination", "helper", "training"},
     "reports": {"store", "planner", "autotune"},
 }
