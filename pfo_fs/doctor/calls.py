@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 MOST_DELAY = 0.02
 """A rate of calls that makes an all-reduce this much slower is too high."""
+_NO_TIME_S = 0.0002
 
 
 def durations_alone_s(gpu: Gpu, clocks_mhz: Sequence[int], count: int) -> list[float]:
@@ -80,9 +81,10 @@ def percentile(values: Iterable[float], share: float) -> float:
 def wait_for_each_other(alone_s: float, at_once_s: Sequence[float], gpus: int) -> bool:
     """Returns whether the calls of a node's GPUs wait for each other.
 
-    Calls that do take `gpus` times as long as one; calls that do not take as long as one. What is nearer counts.
+    Calls that do take `gpus` times as long as one; calls that do not take as long as one. What is nearer counts. Calls
+    that take next to no time do not: the threads that make them begin further apart than that.
     """
-    return median(at_once_s) > alone_s * (1 + gpus) / 2
+    return alone_s > _NO_TIME_S and median(at_once_s) > alone_s * (1 + gpus) / 2
 
 
 def suggested_calls_per_s(served_per_s: float, delays: dict[float, float]) -> float:
