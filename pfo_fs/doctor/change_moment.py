@@ -18,8 +18,10 @@ LEAST_DIFFERENCE = 0.02
 _LEAST_KERNELS = 5
 _TAIL = 4
 """The last one of this many parts after the request shows the duration at the new clock."""
-_STEADY_ERRORS = 6.0
-"""The difference must exceed the standard error of the medians by this factor."""
+_SURE = 12.0
+"""The durations must differ by this many times their deviation over the root of their number, which is about 4.5
+standard errors of the difference of the two medians."""
+_OUTLIER = 6.0
 _LONG = 0.2
 """A kernel that takes longer than usual by this share may have stood still."""
 
@@ -53,8 +55,8 @@ def find_change(ends_s: Sequence[float], requested_s: float) -> Change | None:
         requested_s: When the clock was requested, on the same clock.
 
     Returns:
-        None if no change can be seen: too few kernels, durations that differ too little for their noise, a change
-        before the request, or one so late that the durations at the new clock are not known.
+        None if no change can be seen: too few kernels, durations that differ too little for their noise, or a change
+        so late that the durations at the new clock are not known.
     """
     durations_s = [end_s - begin_s for begin_s, end_s in pairwise(ends_s)]
     first = sum(end_s <= requested_s for end_s in ends_s[1:])  # the kernel that runs at the request
@@ -63,21 +65,19 @@ def find_change(ends_s: Sequence[float], requested_s: float) -> Change | None:
     if min(len(before), len(after)) < _LEAST_KERNELS:
         return None
     before_s, after_s = median(before), median(after)
-    noise_s = max(_standard_error(before, before_s), _standard_error(after, after_s))
-    if abs(after_s - before_s) <= max(LEAST_DIFFERENCE * before_s, _STEADY_ERRORS * noise_s):
+    noise_s = max(_uncertainty(before, before_s), _uncertainty(after, after_s))
+    if abs(after_s - before_s) <= max(LEAST_DIFFERENCE * before_s, _SURE * noise_s):
         return None
     split = first + _best_split(durations_s[first:], before_s, after_s)
     if split >= tail:
         return None
     begin, end = max(split - 1, first - 1), min(split + 1, len(durations_s))
-    acted_s = _moment(ends_s[begin], ends_s[end], end - begin, before_s, after_s)
+    acted_s = max(requested_s, _moment(ends_s[begin], ends_s[end], end - begin, before_s, after_s))
     usual_s = max(before_s, after_s)
-    if acted_s < requested_s - usual_s:
-        return None
     stood_still_s = sum(
         duration_s - usual_s
         for duration_s in durations_s[max(first - 1, 0) : end]
-        if duration_s > usual_s * (1 + _LONG) + _STEADY_ERRORS * _deviation(before, before_s)
+        if duration_s > usual_s * (1 + _LONG) + _OUTLIER * _deviation(before, before_s)
     )
     return Change(acted_s, stood_still_s, before_s, after_s)
 
@@ -102,5 +102,5 @@ def _deviation(durations_s: Sequence[float], middle_s: float) -> float:
     return median(abs(duration_s - middle_s) for duration_s in durations_s)
 
 
-def _standard_error(durations_s: Sequence[float], middle_s: float) -> float:
+def _uncertainty(durations_s: Sequence[float], middle_s: float) -> float:
     return _deviation(durations_s, middle_s) / math.sqrt(len(durations_s))
