@@ -1,12 +1,13 @@
 """How much longer an all-reduce of NCCL takes while clocks are being set, at several rates of calls.
 
 Users report that calls at 20 per second delay NCCL, whatever the clock is (NVIDIA/nccl#1551). So the calls here set the
-same clock again and again. The all-reduces run in processes of their own, one per GPU, that `torchrun` starts; the
-first one prints a line for each of its measurements. This module is both sides.
+same clock again and again. The all-reduces run in processes of their own, one per GPU; the first one prints a line for
+each of its measurements. This module is both sides.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -14,9 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import cycle
+from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from pfo_fs.device import Gpu
@@ -27,7 +31,11 @@ _START_WITHIN_S = 120.0
 _MARK = "pfo-fs-all-reduce "
 _ARGUMENTS = "PFO_FS_ALL_REDUCE"
 _AT_ONCE = 10
+_NUMBERS = 4 * 2**20
+_MOST_LOG_CHARS = 2000
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _LEAST_MEASUREMENTS = 3
+_WARM_UP = 5
 
 
 class Measured(NamedTuple):
@@ -98,45 +106,53 @@ def measure_delays(
         DeviceError: The processes failed, or a clock cannot be set.
     """
     most_s = (len(rates_per_s) + 1) * (seconds + 1) + _START_WITHIN_S
-    module = ["--nproc-per-node", str(len(gpus)), "--standalone", "-m", __name__]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *module],
-        env={
-            **os.environ,
-            _ARGUMENTS: json.dumps({"backend": backend, "seconds": most_s}),
-            "OMP_NUM_THREADS": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
     measured: list[Measured] = []
-    errors: list[str] = []
-    readers = [
-        threading.Thread(target=_read, args=(process.stdout, measured), daemon=True),
-        threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True),
-    ]
-    for reader in readers:
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        log = Path(folder) / "log"
+        ranks = [
+            _start({"backend": backend, "rank": rank, "ranks": len(gpus), "folder": folder, "seconds": most_s}, log)
+            for rank in range(len(gpus))
+        ]
+        reader = threading.Thread(target=_read, args=(ranks[0].stdout, measured), daemon=True)
+        stack.callback(_end, ranks, reader)
         reader.start()
-    try:
-        _wait(lambda: bool(measured) or process.poll() is not None, _START_WITHIN_S)
+        deadline_s = time.monotonic() + _START_WITHIN_S
+        while len(measured) < _WARM_UP and _all_run(ranks) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
         for gpu in gpus:
             gpu.lock_clock_mhz(mhz)
-        rates = (*rates_per_s, 0)  # without calls at both ends, as the GPUs get warmer
+        rates = (*rates_per_s, 0) if measured else ()  # without calls at both ends, as the GPUs get warmer
         windows = [_call_at(rate, gpus, mhz, seconds) for rate in rates]
-        if process.poll() is not None or not measured:
-            raise DeviceError("the all-reduces have failed:\n" + "".join(errors[-15:]))
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for reader in readers:
-            reader.join()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+        if not measured or not _all_run(ranks):
+            raise DeviceError("the all-reduces have failed:\n" + log.read_text(errors="replace")[-_MOST_LOG_CHARS:])
     return delays_of(measured, windows)
+
+
+def _start(given: dict[str, Any], log: Path) -> subprocess.Popen[str]:
+    """Starts one rank; rank 0 prints what it measures into a pipe."""
+    with log.open("a") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            env={**os.environ, _ARGUMENTS: json.dumps(given), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if given["rank"] else subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+
+
+def _all_run(ranks: Sequence[subprocess.Popen[str]]) -> bool:
+    return all(process.poll() is None for process in ranks)
+
+
+def _end(ranks: Sequence[subprocess.Popen[str]], reader: threading.Thread) -> None:
+    for process in ranks:
+        process.kill()
+    for process in ranks:
+        process.wait()
+    reader.join()
+    if ranks[0].stdout is not None:
+        ranks[0].stdout.close()
 
 
 def _call_at(rate: float, gpus: Sequence[Gpu], mhz: int, seconds: float) -> tuple[float, float, float]:
@@ -154,29 +170,25 @@ def _call_at(rate: float, gpus: Sequence[Gpu], mhz: int, seconds: float) -> tupl
     return rate, began_s, time.monotonic()
 
 
-def _wait(condition: Callable[[], bool], within_s: float) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-
-
 def _read(lines: Any, measured: list[Measured]) -> None:
     ours = (line.removeprefix(_MARK).split() for line in lines if line.startswith(_MARK))
     measured.extend(Measured(float(ended_s), float(took_s)) for ended_s, took_s in ours)
 
 
 def main() -> int:
-    """Runs one rank of the all-reduces until its time is over; `torchrun` then ends the others."""
+    """Runs one rank of the all-reduces until its time is over, or the process that started it has ended."""
     import torch
     import torch.distributed as dist
 
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
     given = json.loads(os.environ[_ARGUMENTS])
-    rank, deadline_s = int(os.environ["RANK"]), time.monotonic() + given["seconds"]
+    rank, deadline_s = given["rank"], time.monotonic() + given["seconds"]
     cuda = given["backend"] == "nccl"
     if cuda:
         torch.cuda.set_device(rank)
-    dist.init_process_group(given["backend"])
-    tensor = torch.zeros(4 * 2**20, device="cuda" if cuda else "cpu")
+    store = dist.FileStore(os.path.join(given["folder"], "store"), given["ranks"])
+    dist.init_process_group(given["backend"], store=store, rank=rank, world_size=given["ranks"])
+    tensor = torch.zeros(_NUMBERS, device="cuda" if cuda else "cpu")
     first = True
     while time.monotonic() < deadline_s:
         began_s = time.monotonic()
