@@ -32,6 +32,7 @@ _MARK = "pfo-fs-all-reduce "
 _ARGUMENTS = "PFO_FS_ALL_REDUCE"
 _AT_ONCE = 10
 _NUMBERS = 4 * 2**20
+_NUMBERS_ON_CPU = 2**14
 _MOST_LOG_CHARS = 2000
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _LEAST_MEASUREMENTS = 3
@@ -188,7 +189,7 @@ def main() -> int:
         torch.cuda.set_device(rank)
     store = dist.FileStore(os.path.join(given["folder"], "store"), given["ranks"])
     dist.init_process_group(given["backend"], store=store, rank=rank, world_size=given["ranks"])
-    tensor = torch.zeros(_NUMBERS, device="cuda" if cuda else "cpu")
+    tensor = torch.zeros(_NUMBERS if cuda else _NUMBERS_ON_CPU, device="cuda" if cuda else "cpu")
     first = True
     while time.monotonic() < deadline_s:
         began_s = time.monotonic()

@@ -25,6 +25,7 @@ from pfo_fs.device.physics import A100
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated import SimulatedGpu
 from pfo_fs.ipc import messages, transport
+from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 
 WaitFor = Callable[..., Any]
@@ -451,6 +452,18 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
         assert result["iter_energy"][i] == pytest.approx(busy_j + idle_j, rel=0.06)
     assert (last.number, last.message) == (2, "")
     assert last.iter_time_s == pytest.approx(result["iter_time"][1], abs=1e-5)
+
+
+def test_measured_costs_of_clock_changes_are_known_from_the_start(start: Start) -> None:
+    measured = MeasuredSwitching(call_s=CallTime(median=0.003), latency_s={1200: 0.007, 900: 0.007})
+    with FakeHelper("pfo-fs-test-switching") as helper:
+        clocks = start(report_to=helper.address, measured=measured)
+        tracker = InstructionTracker(clocks, profile_steps=2)
+        tracker.step_begin(1, 1)
+        tracker.step_end()
+        report = helper.wait(messages.ProgressReport, lambda m: m.step == 1)
+    assert report.switching is not None
+    assert report.switching.latency_s == 0.007
 
 
 def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitFor) -> None:
