@@ -149,7 +149,7 @@ class ClockLoop:
         """Measures the marks that training left, and sends the result."""
         self._measuring.finish()
 
-    def _switching(self) -> SwitchingReport | None:
+    def _switching(self, each_clock: bool) -> SwitchingReport | None:
         """Returns how clocks are switched, and what that costs here."""
         if not self._setter.controls:
             return None
@@ -163,6 +163,7 @@ class ClockLoop:
             wait_s=round(latency.queue_ns / 1e9, 6) if made else None,
             latency_s=latency.longest_settle_s,
             gpus=latency.gpus,
+            latencies_s=latency.learned_s if each_clock else {},
         )
 
     def _called(self, took_ns: int, waited_ns: int) -> None:

@@ -114,6 +114,11 @@ class SwitchLatency:
         return self._settle_ns
 
     @property
+    def learned_s(self) -> dict[int, float]:
+        """The same without the default clock, in s."""
+        return {mhz: round(settle_ns / 1e9, 6) for mhz, settle_ns in self._settle_ns.items() if mhz}
+
+    @property
     def longest_settle_s(self) -> float | None:
         """The 90th percentile over the clocks of the time from a call's return until they act, in s; None: unknown."""
         if not self._settle_ns:

@@ -221,13 +221,8 @@ class Planner:
             free = [ignoring.problem.frequencies_of(each) for each in ignoring._rounded(relaxed, targets_s, waiting_w)]
         chosen = []
         for answer, target_s, free_mhz in zip(relaxed, targets_s, free, strict=True):
-            found_plan = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
-            chosen.append(
-                (
-                    tuple(found_plan.clocks_mhz),
-                    reason(problem, found_plan.clocks_mhz, free_mhz, limited=found_plan.limited),
-                )
-            )
+            clocks_mhz, limited = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
+            chosen.append((tuple(clocks_mhz), reason(problem, clocks_mhz, free_mhz, limited=limited)))
         return chosen
 
     def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:

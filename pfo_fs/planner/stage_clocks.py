@@ -70,6 +70,18 @@ class StageClocks:
         common = set.intersection(*(set(clocks) for clocks in self.clocks_mhz))
         return [(mhz,) * len(self.clocks_mhz) for mhz in sorted(common, reverse=True)]
 
+    def best_same(self, deadline_s: float, straggler_s: float | None = None) -> tuple[int, ...] | None:
+        """Returns the combination of `same` that takes least energy within the deadline, or None if all are slower.
+
+        Args:
+            deadline_s: The longest iteration time, in s.
+            straggler_s: Iteration time of another pipeline that this one waits for, in s.
+        """
+        if not self.same:
+            return None
+        at, _ = self.cheapest(*self.evaluate(self.same), deadline_s, straggler_s)
+        return None if at is None else self.same[at]
+
     @cached_property
     def _candidates(self) -> list[tuple[int, ...]]:
         """For every time that a forward can take, each stage at its slowest clock within that time; and `same`.

@@ -12,7 +12,7 @@ fit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -25,33 +25,20 @@ from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.stage_clocks import StageClocks
 from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, queue_s
 
-_WEIGHTS = (1.0, 3.0)
+_WEIGHTS = (1.0, 0.6, 2.0)
 _TIME_WEIGHTS = (10.0, 1.0, 3.0, 100.0)
 """Energy and time of a change are multiplied by each of these in turn: the relaxation that sets the prices does not
 count changes. Where a rank stands still, the second tuple applies. The first weight usually gives the best plan."""
 _MOST_GROUPS = 600
 """With more groups than this, the plan that ignores changes is nearly as good and takes less time."""
-_IMPROVED = 2
-"""Number of plans, those with least energy, that are then improved."""
+_IMPROVED, _MORE_IMPROVED = 2, 3
+"""Number of plans, those with least energy, that are then improved; the second number is for a thorough search."""
 _CLOSE = 0.01
 """Relative: those with more energy than the best and this are not improved."""
 _SWEEPS, _MORE_SWEEPS = 3, 9
 _PRICE_STEPS = 12
 """Number of prices that are tried until the changes of a host fit."""
 _INFINITE = float("inf")
-
-
-@dataclass(frozen=True)
-class Found:
-    """A plan that was found.
-
-    Attributes:
-        clocks_mhz: Clock of each node, in MHz.
-        limited: Whether more changes were worth it than the driver of a host can make.
-    """
-
-    clocks_mhz: list[int]
-    limited: bool
 
 
 class SwitchingPlanner:
@@ -88,8 +75,10 @@ class SwitchingPlanner:
         share = {rank: 1 - 1 / len(host) for host in self._hosts for rank in host}
         return [costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))]
 
-    def plan(self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]) -> Found:
-        """Returns the best plan found within the length, clock changes counted.
+    def plan(
+        self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]
+    ) -> tuple[list[int], bool]:
+        """Returns the clocks (MHz) of the best plan found within the length, and whether a host's driver limits it.
 
         The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
         cheapest) are among those that are compared, so the result never takes more energy than the best of them.
@@ -107,10 +96,10 @@ class SwitchingPlanner:
         best, value = self._improved(candidates, relaxed, length_s, waiting_w, none)
         prices_j = self._host_prices(relaxed, length_s)
         if not any(prices_j):
-            return Found(best, limited=False)
+            return best, False
         candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
         limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
-        return Found(limited if limited_value < value else best, limited=True)
+        return (limited if limited_value < value else best), True
 
     def _simple(self, length_s: float, straggler: bool) -> list[list[int]]:
         problem = self._problem
@@ -119,9 +108,12 @@ class SwitchingPlanner:
             [max(choices.frequencies_mhz) for choices in problem.choices],
             problem.frequencies_of([choices.hull[-1] for choices in problem.choices]),
         ]
-        clocks_mhz = self._stage_clocks.best(length_s, length_s if straggler else None)
-        if clocks_mhz is not None:
-            simple.append([clocks_mhz[i.stage] for i in problem.pipeline.instructions])
+        straggler_s = length_s if straggler else None
+        # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
+        for by_stage in (self._stage_clocks.best, self._stage_clocks.best_same):
+            clocks_mhz = by_stage(length_s, straggler_s)
+            if clocks_mhz is not None:
+                simple.append([clocks_mhz[i.stage] for i in problem.pipeline.instructions])
         return simple
 
     def _improved(
@@ -136,20 +128,27 @@ class SwitchingPlanner:
         sweeps, problem = self._sweeps, self._problem
         valued = [(sweeps.value(clocks_mhz, length_s, waiting_w), clocks_mhz) for clocks_mhz in candidates]
         best = [min(valued)]
+        most = _MORE_IMPROVED if self._thorough else _IMPROVED
         least_j = min(value.energy_j for value, _ in valued)
         # Those with least energy are improved even if the drivers cannot make all changes, as sweeps repair that.
-        for value, clocks_mhz in sorted(valued, key=lambda each: each[0].energy_j)[:_IMPROVED]:
+        for value, clocks_mhz in sorted(valued, key=lambda each: each[0].energy_j)[:most]:
             if value.energy_j > least_j + _CLOSE * abs(least_j):
                 continue
             # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.
             end_s = max(self._iteration_time_s(clocks_mhz), relaxed.makespan_s + problem.overhead_s)
             limit_s = min(length_s, end_s) if waiting_w else length_s
-            found = sweeps.improve(
-                clocks_mhz, limit_s, waiting_w, prices_j, _MORE_SWEEPS if self._thorough else _SWEEPS
-            )
+            found = sweeps.improve(clocks_mhz, limit_s, waiting_w, prices_j, self._most_sweeps)
             best.append((sweeps.value(found, length_s, waiting_w), found))
         value, clocks = min(best)
         return clocks, value
+
+    @property
+    def _most_sweeps(self) -> int:
+        """Sweeps use up the slack that groups leave. Where GPUs stand still, a plan made quickly keeps this slack: it
+        is what keeps a job on time whose clocks act later than the model says."""
+        if self._thorough:
+            return _MORE_SWEEPS
+        return 0 if self._problem.switch_costs.stands_still_s else _SWEEPS
 
     def _iteration_time_s(self, clocks_mhz: Sequence[int]) -> float:
         problem = self._problem

@@ -26,6 +26,7 @@ from pfo_fs.planner import (
     one_frequency,
     one_per_stage,
 )
+from pfo_fs.planner.switching_reason import reason
 
 
 def noisy_profile(
@@ -214,11 +215,15 @@ def test_a_plan_says_that_changes_cost_nothing() -> None:
 
 
 def test_a_plan_says_that_the_driver_of_a_host_would_be_too_busy() -> None:
-    assert "busier than 80% of the iteration" in said(SwitchCosts(driver_time_s=0.018, hosts=(tuple(range(4)),)))
+    problem = dataclasses.replace(problem_of(3, 0.0, ranks=1), switch_costs=SwitchCosts(driver_time_s=0.04))
+    clocks_mhz = [1410, 1380] * 2
+    assert "busier than 80% of the iteration" in reason(problem, clocks_mhz, limited=True)
 
 
 def test_a_plan_says_that_a_host_serves_no_more_calls() -> None:
-    assert "more than 9 driver calls per second" in said(SwitchCosts(max_calls_per_s=9.0, hosts=(tuple(range(4)),)))
+    assert "the driver of a host makes 20 calls per second" in said(
+        SwitchCosts(max_calls_per_s=20.0, hosts=(tuple(range(4)),))
+    )
 
 
 def test_a_plan_says_that_more_changes_take_more_energy_than_they_save() -> None:
