@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from running import modules_loaded_by
 
-from pfo_fs.device import ClockProcess, SimulatedKernels, shared_page
+from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.physics import A100
 from pfo_fs.device.shared_page import SharedPage
@@ -464,6 +464,23 @@ def test_measured_costs_of_clock_changes_are_known_from_the_start(start: Start) 
         report = helper.wait(messages.ProgressReport, lambda m: m.step == 1)
     assert report.switching is not None
     assert report.switching.latency_s == 0.007
+
+
+def test_the_measured_call_time_and_rate_reach_the_clock_process_as_plain_numbers(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(clock_client, "_start", lambda spec, arguments, fds: given.append(arguments))
+    measured = MeasuredSwitching(call_s=CallTime(median=0.003), max_calls_per_s=100)
+    start(measured=measured)
+    monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
+    start(measured=measured)
+    start()
+    assert [(a.get("call_ns"), a["max_clock_calls_per_s"]) for a in given] == [
+        (3_000_000, 100),
+        (3_000_000, 50),
+        (None, 50),
+    ]
 
 
 def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitFor) -> None:
