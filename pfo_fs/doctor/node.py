@@ -67,6 +67,8 @@ def held_gpus(specs: Sequence[str]) -> Iterator[list[Gpu]]:
         for spec in specs:
             gpus.append(open_gpu(spec, os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"))
             problem = gpus[-1].why_clocks_stay()
+            if gpus[-1].clock_backend == "dry run":
+                problem = "PFO_FS_DRY_RUN is set; unset it to measure"
             if problem:
                 raise DeviceError(f"{spec}: clocks cannot be set: {problem}")
         yield gpus

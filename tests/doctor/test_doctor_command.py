@@ -136,6 +136,12 @@ def test_a_gpu_whose_clocks_cannot_be_set_is_an_error_that_says_why(sim_dir: Pat
     assert not output.exists()
 
 
+def test_a_dry_run_measures_nothing(sim_dir: Path, tmp_path: Path) -> None:
+    done = doctor(sim_dir, "--switching", "--yes", "-o", str(tmp_path / "switching.json"), PFO_FS_DRY_RUN="1")
+    assert done.returncode == 1
+    assert "PFO_FS_DRY_RUN is set" in done.stderr
+
+
 def test_a_folder_that_is_missing_is_noticed_before_clocks_are_set(sim_dir: Path, tmp_path: Path) -> None:
     done = doctor(sim_dir, "--switching", "--yes", "-o", str(tmp_path / "missing" / "switching.json"))
     assert done.returncode == 1
