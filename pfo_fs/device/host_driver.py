@@ -77,6 +77,13 @@ class HostDriver:
                 self._count = max(1, sum(map(_lives, pids.tolist())))
         return self._count
 
+    def others(self) -> list[int]:
+        """Returns the ids of the other processes of this user on this host that set clocks."""
+        if self._map is None:
+            return []
+        with memoryview(self._map) as view, view.cast("q") as pids:
+            return sorted({pid for pid in pids.tolist() if pid != os.getpid() and _lives(pid)})
+
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Waits for this process's turn; `waited_ns` is then how long that took."""

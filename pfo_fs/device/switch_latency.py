@@ -22,7 +22,7 @@ from pfo_fs.device.call_budget import CallBudget
 SETTLED_NS = 200_000_000
 """After this time a clock acts in any case."""
 _CALLS = 15
-_FIRST_CALL_NS = 5_000_000
+FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 _FIRST_SETTLE_NS = 5_000_000
 _WAITS = 64
@@ -93,7 +93,7 @@ class SwitchLatency:
     def __init__(
         self,
         settle_ns: Mapping[int, int] | None = None,
-        call_ns: int = _FIRST_CALL_NS,
+        call_ns: int = FIRST_CALL_NS,
         top_mhz: int = 0,
         calls_per_s: float | None = None,
     ) -> None:
