@@ -146,7 +146,8 @@ class SwitchLatency:
         if settle_ns is None:
             settle_ns = _FIRST_SETTLE_NS
             if self._settle_ns:
-                settle_ns = self._settle_ns[min(self._settle_ns, key=lambda known: abs(known - mhz))]
+                about_mhz = mhz or self._top_mhz or max(self._settle_ns)
+                settle_ns = self._settle_ns[min(self._settle_ns, key=lambda known: abs(known - about_mhz))]
         return self.call_ns + settle_ns
 
     def ran_steadily(self, ran: Ran) -> None:
