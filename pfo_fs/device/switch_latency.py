@@ -141,13 +141,15 @@ class SwitchLatency:
         return mhz in self._settle_ns
 
     def lead_ns(self, mhz: int) -> int:
-        """Returns the time from the request of a clock until it acts; of an unknown clock, that of the nearest one."""
+        """Returns the time from the request of a clock until it acts.
+
+        Of an unknown clock, it is that of the nearest one; that of an unknown default clock is assumed.
+        """
         settle_ns = self._settle_ns.get(mhz)
         if settle_ns is None:
             settle_ns = _FIRST_SETTLE_NS
-            if self._settle_ns:
-                about_mhz = mhz or self._top_mhz or max(self._settle_ns)
-                settle_ns = self._settle_ns[min(self._settle_ns, key=lambda known: abs(known - about_mhz))]
+            if self._settle_ns and mhz:
+                settle_ns = self._settle_ns[min(self._settle_ns, key=lambda known: abs(known - mhz))]
         return self.call_ns + settle_ns
 
     def ran_steadily(self, ran: Ran) -> None:
