@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -60,6 +61,7 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
         late_s=_LATE_S + _CALL_SPREAD * call_s,
         calls=calls,
         hosts=hosts,
+        max_calls_per_s=min((report.max_calls_per_s or math.inf for report in measured), default=math.inf),
     )
     return MeasuredSwitching(costs, frozenset(mhz for mhz, seconds in latency_s.items() if seconds > limit_s))
 

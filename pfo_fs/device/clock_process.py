@@ -89,6 +89,7 @@ class ClockLoop:
     ) -> None:
         meter = StepMeter(profile_steps, shared)
         self._words = words = shared.words
+        self._max_calls_per_s = max_clock_calls_per_s
         self._driver = HostDriver(driver_file()) if not why_clocks_stay else None
         self._latency = latency = SwitchLatency(
             settle_ns,
@@ -163,6 +164,7 @@ class ClockLoop:
             wait_s=round(latency.queue_ns / 1e9, 6) if made else None,
             latency_s=latency.longest_settle_s,
             gpus=latency.gpus,
+            max_calls_per_s=self._max_calls_per_s,
             latencies_s=latency.learned_s if each_clock else {},
         )
 

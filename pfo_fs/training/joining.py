@@ -174,6 +174,7 @@ class JobJoiner:
             token=opening["token"],
             profile_steps=self._request.settings.profile_steps,
             clock_backend=self._request.clock_backend,
+            max_clock_calls_per_s=self._request.max_clock_calls_per_s,
             measured=self._measured_switching(),
         )
 
