@@ -52,8 +52,14 @@ class Leads(Protocol):
     def allows_down(self, now_ns: int) -> bool:
         """Returns whether there is room for a call now and another one later."""
 
-    def lead_ns(self, mhz: int) -> int:
-        """Returns the time from the request of this clock, in MHz, until it acts; 0 MHz is the default clock."""
+    def lead_ns(self, mhz: int, *, up: bool = False) -> int:
+        """Returns the time from the request of this clock, in MHz, until it acts; 0 MHz is the default clock.
+
+        Where it is unknown, that of a slow clock if the change is `up`, which then comes early.
+        """
+
+    def explores(self, mhz: int) -> bool:
+        """Returns whether this clock is to be requested late, so that its latency shows."""
 
     def knows(self, mhz: int) -> bool:
         """Returns whether the latency of this clock is known."""
@@ -66,6 +72,9 @@ class Leads(Protocol):
 
     def ran_on(self, ran: Ran, lead_ns: int) -> None:
         """Notes a further instruction at the same clock."""
+
+    def tried(self, mhz: int) -> None:
+        """Notes that an instruction has run after a change to this clock."""
 
     def disturbed(self) -> None:
         """Notes that the clock may have changed again in the instruction after `ran_first`."""
@@ -213,23 +222,31 @@ class ClockFollower:
         position = plan.codes[began] >> 1
         ran = Ran(plan.kinds[position], plan.clock_from[began], at_ns - self._at_ns)
         requested_ns = self._requested_ns.get(own)
-        if requested_ns is None or max(self._requested_ns) != own:
-            self._leads.disturbed()  # another clock was requested before the end
+        if own == began - 1:
+            self._leads.tried(ran.mhz)
+        if requested_ns is None or self._disturbed(plan, own):
+            self._leads.disturbed()
             return
         lead_ns = self._at_ns - requested_ns
         if own < began - 1:
             self._leads.ran_on(ran, lead_ns)
         elif self._was_settled(plan, own, requested_ns):
             self._leads.ran_first(ran, plan.clock_from[own - 1] if own else 0, lead_ns)
-        if lead_ns > SETTLED_NS:
+        if lead_ns > SETTLED_NS and max(self._requested_ns) == own:
             self._leads.ran_steadily(ran)
+
+    def _disturbed(self, plan: FollowedPlan, own: int) -> bool:
+        """Returns whether another clock may have acted before the end; one whose latency is known acts at the end."""
+        return any(place > own and not self._leads.knows(plan.clock_from[place]) for place in self._requested_ns)
 
     def _was_settled(self, plan: FollowedPlan, change: int, requested_ns: int) -> bool:
         """Returns whether the clock before a change had acted when the change was requested."""
         if change == 0:
             return True
         before_ns = self._requested_ns.get(plan.since[change - 1])
-        return before_ns is not None and requested_ns - before_ns > 2 * self._leads.lead_ns(plan.clock_from[change - 1])
+        before_mhz = plan.clock_from[change - 1]
+        settled_ns = self._leads.lead_ns(before_mhz) * (1 if self._leads.knows(before_mhz) else 2)
+        return before_ns is not None and requested_ns - before_ns > settled_ns
 
     def wanted(self, now_ns: int) -> int:
         """Returns the clock to request now, in MHz; 0 for the default clock. Sets `due_ns`."""
@@ -238,7 +255,7 @@ class ClockFollower:
         if plan is None:
             return 0
         mhz, place = plan.clock_from[self._at], plan.since[self._at]
-        if self._at == 0 and not self._leads.knows(mhz):
+        if self._at == 0 and self._leads.explores(mhz):
             return 0  # requested when the first instruction has begun, its latency shows
         if _above(self._requested, mhz) and not self._leads.allows_down(now_ns):
             mhz = self._requested
@@ -249,6 +266,8 @@ class ClockFollower:
                 break
             to_mhz = plan.clock_from[change]
             boundary_ns = self._at_ns + expected_ns
+            if self._leads.explores(to_mhz):
+                break  # requested when the device gets there, it shows its latency
             if _above(to_mhz, mhz):
                 when_ns = boundary_ns - self._early_ns(plan, to_mhz)
                 if not _above(to_mhz, self._requested):
@@ -289,7 +308,7 @@ class ClockFollower:
     def _early_ns(self, plan: FollowedPlan, mhz: int) -> int:
         """Returns how long before a boundary a higher clock is requested."""
         leads = self._leads
-        return leads.lead_ns(mhz) + leads.queue_ns + leads.call_ns // 8 + plan.error_ns
+        return leads.lead_ns(mhz, up=True) + leads.queue_ns + leads.call_ns // 8 + plan.error_ns
 
     def next_look_ns(self, now_ns: int) -> int:
         """Returns when to look at the device's progress again."""
