@@ -16,26 +16,24 @@ process and the simulator use the same code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from pfo_fs.device.shared_page import IDLE, POINT_MASK
+from pfo_fs.device.followed_plan import CHUNK, FollowedPlan
 from pfo_fs.device.switch_latency import SETTLED_NS, Ran
 
 NEVER = 1 << 62
-START = POINT_MASK - 1
-"""The point at which a step begins, before its first instruction."""
 _FINE_NS = 100_000
 """The shortest time between two looks at the device's progress."""
 _COARSE_NS = 2_000_000
 """The longest, while something is expected."""
-_LEAST_MARGIN_NS = 200_000
+_SLOW_NS = 20_000_000
+"""The longest, while nothing is expected soon, and when the device hangs."""
+_UNKNOWN_NS = 1_000_000_000
+"""A point of which it is not known when it comes counts as late after this time."""
 _UNSURE = 0.02
 """Of an instruction whose end was not seen, the duration may be wrong by this share."""
 _DRIFT = 0.01
 """Over several instructions a prediction is wrong by up to this share."""
-_MEMORY = 8
-"""A learned time is about the mean over this many steps."""
 
 
 class Leads(Protocol):
@@ -80,75 +78,16 @@ class Leads(Protocol):
         """Notes that the clock may have changed again in the instruction after `ran_first`."""
 
 
-class FollowedPlan:
-    """The points of one step, in order, and how long the device takes from each to the next.
-
-    Args:
-        clocks_mhz: The clock of each instruction; 0 is the default clock.
-        kinds: For each instruction, a number that is the same for the same work.
+class _Request(NamedTuple):
+    """A request for a clock.
 
     Attributes:
-        kinds: The same.
-        codes: The points as the device writes them: the begin and the end of each instruction.
-        clock_from: The clock that is needed from each point on.
-        next_change: For each point, the next one at which another clock is needed.
-        since: For each point, the one from which on its clock is needed.
-        place: The place of each code in `codes`.
-        gap_ns: The learned time from the point before to each point; -1 if unknown.
-        error_ns: Mean error of the predicted end of an instruction.
+        at_ns: When it was made.
+        from_mhz: The clock in force before; None if it is not known, or if the clock has not changed.
     """
 
-    def __init__(self, clocks_mhz: Sequence[int], kinds: Sequence[int]) -> None:
-        self.kinds = kinds
-        self.codes = [START]
-        self.clock_from = [clocks_mhz[0] if clocks_mhz else 0]
-        for position, mhz in enumerate(clocks_mhz):
-            self._append(position << 1, mhz)
-            # The work between the last instruction and the end of the step runs at the last clock.
-            self._append(position << 1 | 1, clocks_mhz[position + 1] if position + 1 < len(clocks_mhz) else mhz)
-        self._append(IDLE, 0)
-        size = len(self.codes)
-        self.next_change = [size] * size
-        for at in range(size - 2, -1, -1):
-            same = self.clock_from[at + 1] == self.clock_from[at]
-            self.next_change[at] = self.next_change[at + 1] if same else at + 1
-        self.since = [0] * size
-        for at in range(1, size):
-            self.since[at] = self.since[at - 1] if self.clock_from[at] == self.clock_from[at - 1] else at
-        self.place = {code: at for at, code in enumerate(self.codes)}
-        self.gap_ns = [-1] * size
-        self.error_ns = _LEAST_MARGIN_NS
-        self._seen = [0] * size
-
-    def _append(self, code: int, mhz: int) -> None:
-        self.codes.append(code)
-        self.clock_from.append(mhz)
-
-    def expected_ns(self, first: int, last: int) -> int:
-        """Returns the learned time from one place to another; -1 if unknown."""
-        gaps = self.gap_ns[first + 1 : last + 1]
-        return -1 if -1 in gaps else sum(gaps)
-
-    def learn(self, first: int, last: int, took_ns: int) -> None:
-        """Learns that the device took this long from one place to another."""
-        expected_ns = self.expected_ns(first, last)
-        span = range(first + 1, last + 1)
-        if expected_ns < 0:
-            # Points between were reached between two looks, at most a look apart.
-            self.gap_ns[first + 1 : last + 1] = [took_ns, *[0] * (last - first - 1)]
-            return
-        for at in span:
-            self._seen[at] += 1
-        weight = max(1 / _MEMORY, 1 / (1 + self._seen[last]))
-        error_ns = took_ns - expected_ns
-        if last == first + 1:
-            self.gap_ns[last] += round(weight * error_ns)
-        elif expected_ns:
-            share = weight * error_ns / expected_ns
-            for at in span:
-                self.gap_ns[at] += round(share * self.gap_ns[at])
-        if self.codes[last] & 1 and last == first + 1 and last < len(self.codes) - 1:
-            self.error_ns += round((abs(error_ns) - self.error_ns) / _MEMORY)
+    at_ns: int
+    from_mhz: int | None
 
 
 class ClockFollower:
@@ -168,9 +107,11 @@ class ClockFollower:
         self._at = 0
         self._at_ns = 0
         self._looked_ns = 0
+        self._unsure_ns = 0  # the point at `_at` was reached up to this long before `_at_ns`
         self._requested = 0
         self._acts_ns = 0
-        self._requested_ns: dict[int, int] = {}  # for each change of this step, when its clock was requested
+        self._settled_ns = 0
+        self._requests: dict[int, _Request] = {}  # for each change of this step whose clock was requested
         self.due_ns = NEVER
 
     @property
@@ -200,9 +141,9 @@ class ClockFollower:
             plan.learn(self._at, at, at_ns - self._at_ns)
             self._note_length(plan, at, at_ns, now_ns)
         else:
-            self._requested_ns.clear()
+            self._requests.clear()
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
-        self._looked_ns = now_ns
+        self._unsure_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
         return at_ns
 
     def _note_length(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
@@ -221,32 +162,25 @@ class ClockFollower:
         own = plan.since[began]
         position = plan.codes[began] >> 1
         ran = Ran(plan.kinds[position], plan.clock_from[began], at_ns - self._at_ns)
-        requested_ns = self._requested_ns.get(own)
+        request = self._requests.get(own)
         if own == began - 1:
             self._leads.tried(ran.mhz)
-        if requested_ns is None or self._disturbed(plan, own):
+        if request is None or self._disturbed(plan, own):
             self._leads.disturbed()
             return
-        lead_ns = self._at_ns - requested_ns
+        lead_ns = self._at_ns - request.at_ns
         if own < began - 1:
             self._leads.ran_on(ran, lead_ns)
-        elif self._was_settled(plan, own, requested_ns):
-            self._leads.ran_first(ran, plan.clock_from[own - 1] if own else 0, lead_ns)
-        if lead_ns > SETTLED_NS and max(self._requested_ns) == own:
+        elif request.from_mhz is not None and self._unsure_ns <= 3 * _FINE_NS:
+            self._leads.ran_first(ran, request.from_mhz, lead_ns)
+        else:
+            self._leads.disturbed()
+        if lead_ns > SETTLED_NS and max(self._requests) == own:
             self._leads.ran_steadily(ran)
 
     def _disturbed(self, plan: FollowedPlan, own: int) -> bool:
         """Returns whether another clock may have acted before the end; one whose latency is known acts at the end."""
-        return any(place > own and not self._leads.knows(plan.clock_from[place]) for place in self._requested_ns)
-
-    def _was_settled(self, plan: FollowedPlan, change: int, requested_ns: int) -> bool:
-        """Returns whether the clock before a change had acted when the change was requested."""
-        if change == 0:
-            return True
-        before_ns = self._requested_ns.get(plan.since[change - 1])
-        before_mhz = plan.clock_from[change - 1]
-        settled_ns = self._leads.lead_ns(before_mhz) * (1 if self._leads.knows(before_mhz) else 2)
-        return before_ns is not None and requested_ns - before_ns > settled_ns
+        return any(place > own and not self._leads.knows(plan.clock_from[place]) for place in self._requests)
 
     def wanted(self, now_ns: int) -> int:
         """Returns the clock to request now, in MHz; 0 for the default clock. Sets `due_ns`."""
@@ -256,12 +190,13 @@ class ClockFollower:
             return 0
         mhz, place = plan.clock_from[self._at], plan.since[self._at]
         if self._at == 0 and self._leads.explores(mhz):
+            self._request(0, None, now_ns)
             return 0  # requested when the first instruction has begun, its latency shows
         if _above(self._requested, mhz) and not self._leads.allows_down(now_ns):
             mhz = self._requested
         change = plan.next_change[self._at]
         while change < len(plan.codes):
-            expected_ns = plan.expected_ns(self._at, change)
+            expected_ns = plan.expected_soon_ns(self._at, change)
             if expected_ns < 0:
                 break
             to_mhz = plan.clock_from[change]
@@ -287,11 +222,23 @@ class ClockFollower:
                 break
             mhz, place = to_mhz, change
             change = plan.next_change[change]
-        self._requested_ns.setdefault(place, now_ns)
-        if mhz != self._requested:
-            self._requested = mhz
-            self._acts_ns = now_ns + self._leads.lead_ns(mhz) + self._leads.queue_ns
+        # While calls are not affordable, the clock is another one than the plan's.
+        self._request(mhz, place if mhz == plan.clock_from[place] else None, now_ns)
         return mhz
+
+    def _request(self, mhz: int, place: int | None, now_ns: int) -> None:
+        """Notes what is requested now, and for which change of the plan."""
+        from_mhz = None
+        if mhz != self._requested:
+            if now_ns >= self._settled_ns:
+                from_mhz = self._requested
+            self._requested = mhz
+            lead_ns = self._leads.lead_ns(mhz)
+            self._acts_ns = now_ns + lead_ns + self._leads.queue_ns
+            known = self._leads.knows(mhz)
+            self._settled_ns = now_ns + (lead_ns if known else 2 * self._leads.lead_ns(mhz, up=True))
+        if place is not None:
+            self._requests.setdefault(place, _Request(now_ns, from_mhz))
 
     def _up_is_due(self, change: int, boundary_ns: int, now_ns: int) -> bool:
         """Returns whether the clock would have to go up again before a change down at `change` was made."""
@@ -300,7 +247,7 @@ class ClockFollower:
         later = plan.next_change[change]
         if later >= len(plan.codes) or not _above(plan.clock_from[later], plan.clock_from[change]):
             return False
-        expected_ns = plan.expected_ns(change, later)
+        expected_ns = plan.expected_soon_ns(change, later)
         lead_ns = self._early_ns(plan, plan.clock_from[later])
         acts_ns = now_ns + self._leads.lead_ns(plan.clock_from[change])
         return expected_ns >= 0 and boundary_ns + expected_ns - lead_ns <= acts_ns
@@ -313,20 +260,28 @@ class ClockFollower:
     def next_look_ns(self, now_ns: int) -> int:
         """Returns when to look at the device's progress again."""
         plan = self._plan
-        if plan is None or self._at == len(plan.codes) - 1:
+        if plan is None:
             return now_ns + _COARSE_NS
+        if self._at == len(plan.codes) - 1:
+            since_ns = now_ns - self._at_ns
+            exact = not self._leads.knows(plan.clock_from[0])  # the next step may show its latency
+            return now_ns + _pause_ns(since_ns - _UNKNOWN_NS if exact else since_ns // 8)
         change = min(plan.next_change[self._at], len(plan.codes) - 1)
         near = change == self._at + 1 or not self._leads.knows(plan.clock_from[self._at])
-        awaited = self._at + 1 if near else change - 1
+        awaited = self._at + 1 if near else min(change - 1, self._at + CHUNK)
         expected_ns = plan.expected_ns(self._at, awaited)
         if expected_ns < 0:
-            return now_ns + _FINE_NS
+            return now_ns + _pause_ns(now_ns - self._at_ns - _UNKNOWN_NS)
         guard_ns = 2 * plan.error_ns + round(_DRIFT * expected_ns)
         look_ns = self._at_ns + expected_ns - guard_ns
         if look_ns > now_ns:
-            return look_ns
-        late_ns = now_ns - self._at_ns - expected_ns
-        return now_ns + min(max(late_ns // 8, _FINE_NS), _COARSE_NS)
+            return min(look_ns, now_ns + _SLOW_NS)  # the device may be faster than usual
+        return now_ns + _pause_ns(max(now_ns - self._at_ns - expected_ns, guard_ns // 4))
+
+
+def _pause_ns(late_ns: int) -> int:
+    """Returns the time until the next look, while a point is late."""
+    return min(max(late_ns // 8, _FINE_NS), max(_COARSE_NS, min(late_ns // 1000, _SLOW_NS)))
 
 
 def _above(mhz: int, other_mhz: int) -> bool:

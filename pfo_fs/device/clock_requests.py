@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clock_follower import NEVER, ClockFollower, FollowedPlan, Leads
+from pfo_fs.device.clock_follower import NEVER, ClockFollower, Leads
+from pfo_fs.device.followed_plan import FollowedPlan
 
 _RECENT_TURNS = 16
 

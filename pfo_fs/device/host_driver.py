@@ -2,19 +2,22 @@
 
 The driver makes them wait for each other anyway. With a lock of their own, each process knows how long it has waited
 for the others and how long its own call took, which it could not tell apart otherwise.
+
+The file has no content: each process locks a byte of it, and the kernel unlocks the byte when the process ends.
 """
 
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import stat
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_SLOTS = 512
+_PLACES = 512
+_FLOCK = "hhqqi4x"  # type, whence, start, length, process
 _COUNT_EVERY_NS = 10_000_000_000
 _PATIENCE_NS = 200_000_000
 """After this time a call is made without the lock: a process that holds it has a driver that hangs."""
@@ -37,52 +40,50 @@ class HostDriver:
 
     def __init__(self, path: str) -> None:
         self._fd = -1
-        self._map: mmap.mmap | None = None
-        self._slot = -1
+        self._place = -1
         self._count = 1
         self._count_at_ns = 0
         self.waited_ns = 0
-        with suppress(OSError, ValueError):
+        with suppress(OSError):
             self._open(path)
 
     def _open(self, path: str) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(path, flags, 0o600)
         info = os.fstat(fd)
         if info.st_uid != os.geteuid() or not stat.S_ISREG(info.st_mode):
             os.close(fd)
             return
-        if info.st_size < _SLOTS * 8:
-            os.ftruncate(fd, _SLOTS * 8)
-        self._map = mmap.mmap(fd, _SLOTS * 8)
         self._fd = fd
-        with self.turn():
-            self._take_slot()
-
-    def _take_slot(self) -> None:
-        assert self._map is not None
-        with memoryview(self._map) as view, view.cast("q") as pids:
-            for slot in range(_SLOTS):
-                if not _lives(pids[slot]):
-                    pids[slot] = os.getpid()
-                    self._slot = slot
-                    return
+        for place in range(_PLACES):
+            with suppress(OSError):  # another process has this place
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+                self._place = place
+                return
 
     @property
     def gpus(self) -> int:
         """Number of clock processes of this user that live on this host."""
         now_ns = time.monotonic_ns()
-        if self._map is not None and now_ns >= self._count_at_ns:
+        if self._fd >= 0 and now_ns >= self._count_at_ns:
             self._count_at_ns = now_ns + _COUNT_EVERY_NS
-            with memoryview(self._map) as view, view.cast("q") as pids:
-                self._count = max(1, sum(map(_lives, pids.tolist())))
+            self._count = 1 + self.others()
         return self._count
 
-    def others(self) -> list[int]:
-        """Returns the ids of the other processes of this user on this host that set clocks."""
-        if self._map is None:
-            return []
-        with memoryview(self._map) as view, view.cast("q") as pids:
-            return sorted({pid for pid in pids.tolist() if pid != os.getpid() and _lives(pid)})
+    def others(self) -> int:
+        """Returns how many other processes of this user on this host set clocks."""
+        if self._fd < 0:
+            return 0
+        return sum(self._is_taken(place) for place in range(_PLACES) if place != self._place)
+
+    def _is_taken(self, place: int) -> bool:
+        """Returns whether another process has a place."""
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        try:
+            found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked)
+        except OSError:
+            return False
+        return bool(struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -106,22 +107,6 @@ class HostDriver:
 
     def close(self) -> None:
         """Gives the place up."""
-        if self._map is not None:
-            if self._slot >= 0:
-                with memoryview(self._map) as view, view.cast("q") as pids:
-                    pids[self._slot] = 0
-            self._map.close()
+        if self._fd >= 0:
             os.close(self._fd)
-            self._map, self._fd = None, -1
-
-
-def _lives(pid: int) -> bool:
-    if not 0 < pid < 1 << 31:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+            self._fd = -1

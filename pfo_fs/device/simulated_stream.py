@@ -60,7 +60,7 @@ class SimulatedStream:
         self._thread: threading.Thread | None = None
 
     def launch(self, instruction: str, stage: int = 0) -> None:
-        """Puts an instruction into the queue."""
+        """Puts an instruction into the queue; after `close`, does nothing."""
         launched_ns = time.monotonic_ns()
         self._put(lambda: self._kernels.run(instruction, stage, launched_ns))
 
@@ -87,6 +87,8 @@ class SimulatedStream:
 
     def _put(self, work: Callable[[], None]) -> None:
         with self._changed:
+            if self._closed:
+                return
             self._waiting.append(work)
             self._changed.notify_all()
             if self._thread is None:
@@ -104,4 +106,10 @@ class SimulatedStream:
                     return
                 self._busy = True
                 work = self._waiting.popleft()
-            work()
+            try:
+                work()
+            except BaseException:
+                with self._changed:
+                    self._busy = False
+                self.close()  # as after an error of a real device; `synchronize` must not wait for ever
+                raise

@@ -113,7 +113,7 @@ def check_others() -> Check:
         others = driver.others()
     finally:
         driver.close()
-    found = f"processes {', '.join(map(str, others))} set clocks here now" if others else "no other process sets clocks"
+    found = f"{others} other processes set clocks here now" if others else "no other process sets clocks"
     return Check("jobs here", None, found)
 
 

@@ -78,8 +78,8 @@ def _refuse_if_in_use(driver: HostDriver) -> None:
     others = driver.others()
     if others:
         raise DeviceError(
-            f"process {', '.join(map(str, others))} of pfo-fs sets clocks on this node, and both would be disturbed; "
-            f"measure when no job runs here"
+            f"{others} other process(es) of pfo-fs set clocks on this node, and both would be "
+            "disturbed; measure when no job runs here"
         )
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from pfo_fs.device.clock_follower import NEVER, START, ClockFollower, FollowedPlan
+from pfo_fs.device.clock_follower import NEVER, ClockFollower
+from pfo_fs.device.followed_plan import START, FollowedPlan
 from pfo_fs.device.node_physics import NodePhysics
 from pfo_fs.device.shared_page import IDLE
 from pfo_fs.device.switch_latency import SwitchLatency

@@ -252,7 +252,7 @@ class InstructionTracker:
         strayed = self._strayed or left_over
         self._in_step = False
         self._plan = _NOTHING
-        self._release()
+        self._release(strayed=strayed)
         if self._mark_check is not None:
             self._check_marks()
         unusable = (STRAYED if strayed else 0) + (0 if self._measuring else UNMARKED)
@@ -297,15 +297,17 @@ class InstructionTracker:
         self._strayed = True
         self._plan = _NOTHING
         position, self._position = self._position, 0
-        self._release()
+        self._release(strayed=True)
         if expected is None:
             self._tell("ran out", position, "the end of the step", _shown(name, stage))
         else:
             self._tell("another", position, _shown(expected, its_stage), _shown(name, stage))
 
-    def _release(self) -> None:
+    def _release(self, *, strayed: bool) -> None:
         if self._marker is not None:
-            if self._schedule is not None:
+            if strayed:
+                self._marker.leave_step()
+            elif self._schedule is not None:
                 self._marker.end_step()
         elif self._target_mhz != 0:
             words = self._words

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clock_follower import START
+from pfo_fs.device.followed_plan import START
 from pfo_fs.device.shared_page import (
     FOLLOWS,
     IDLE,
     LAUNCHED,
+    POINT_MASK,
     PROGRESS,
     SLEEPING,
     TARGET,
@@ -79,11 +80,11 @@ class ProgressMarker:
 
     def begin_step(self) -> None:
         """Marks the begin of a step."""
-        self._turn = (self._turn + 1) & TURN_MASK
-        self._turn_bits = self._turn << TURN_SHIFT
-        if self._slot != _NO_PLAN:
-            self._words[TURNS + self._turn % 16] = self._slot
-            self._mark(START)
+        if self._slot == _NO_PLAN:
+            self.leave_step()  # an exception may have left a step before its end
+            return
+        self._next_turn()
+        self._mark(START)
 
     def begin(self, position: int) -> None:
         """Marks the begin of an instruction of the plan."""
@@ -96,6 +97,17 @@ class ProgressMarker:
     def end_step(self) -> None:
         """Marks that the default clock is needed from here on, until the next step begins."""
         self._mark(IDLE)
+
+    def leave_step(self) -> None:
+        """Marks the same where a step does not run as scheduled: its duration says nothing about other steps."""
+        if self._words[LAUNCHED] & POINT_MASK != IDLE:
+            self._next_turn()
+            self._mark(IDLE)
+
+    def _next_turn(self) -> None:
+        self._turn = (self._turn + 1) & TURN_MASK
+        self._turn_bits = self._turn << TURN_SHIFT
+        self._words[TURNS + self._turn % 16] = max(self._slot, 0)
 
     def _mark(self, point: int) -> None:
         words = self._words

@@ -1,0 +1,107 @@
+"""The points of a step and the learned times between them, by which a clock follower predicts what comes when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pfo_fs.device.shared_page import IDLE, POINT_MASK
+
+START = POINT_MASK - 1
+"""The point at which a step begins, before its first instruction."""
+_LEAST_MARGIN_NS = 200_000
+_MEMORY = 8
+"""A learned time is about the mean over this many steps."""
+_ODD = 0.5
+"""A time that differs from the learned one by more than this share counts only if the next one does so too."""
+_ODD_LEAST_NS = 10_000_000
+CHUNK = 64
+"""The learned times of this many points are added up at once."""
+_FAR_NS = 1_000_000_000
+"""Changes that are expected later than this, and behind many points, are not looked at yet."""
+
+
+class FollowedPlan:
+    """The points of one step, in order, and how long the device takes from each to the next.
+
+    Args:
+        clocks_mhz: The clock of each instruction; 0 is the default clock.
+        kinds: For each instruction, a number that is the same for the same work.
+
+    Attributes:
+        kinds: The same.
+        codes: The points as the device writes them: the begin and the end of each instruction.
+        clock_from: The clock that is needed from each point on.
+        next_change: For each point, the next one at which another clock is needed.
+        since: For each point, the one from which on its clock is needed.
+        place: The place of each code in `codes`.
+        gap_ns: The learned time from the point before to each point; -1 if unknown.
+        error_ns: Mean error of the predicted end of an instruction.
+    """
+
+    def __init__(self, clocks_mhz: Sequence[int], kinds: Sequence[int]) -> None:
+        self.kinds = kinds
+        self.codes = [START]
+        self.clock_from = [clocks_mhz[0] if clocks_mhz else 0]
+        for position, mhz in enumerate(clocks_mhz):
+            self._append(position << 1, mhz)
+            # The work between the last instruction and the end of the step runs at the last clock.
+            self._append(position << 1 | 1, clocks_mhz[position + 1] if position + 1 < len(clocks_mhz) else mhz)
+        self._append(IDLE, 0)
+        size = len(self.codes)
+        self.next_change = [size] * size
+        for at in range(size - 2, -1, -1):
+            same = self.clock_from[at + 1] == self.clock_from[at]
+            self.next_change[at] = self.next_change[at + 1] if same else at + 1
+        self.since = [0] * size
+        for at in range(1, size):
+            self.since[at] = self.since[at - 1] if self.clock_from[at] == self.clock_from[at - 1] else at
+        self.place = {code: at for at, code in enumerate(self.codes)}
+        self.gap_ns = [-1] * size
+        self.error_ns = _LEAST_MARGIN_NS
+        self._seen = [0] * size
+        self._was_odd = [False] * size
+
+    def _append(self, code: int, mhz: int) -> None:
+        self.codes.append(code)
+        self.clock_from.append(mhz)
+
+    def expected_ns(self, first: int, last: int) -> int:
+        """Returns the learned time from one place to another; -1 if unknown."""
+        gaps = self.gap_ns[first + 1 : last + 1]
+        return -1 if -1 in gaps else sum(gaps)
+
+    def expected_soon_ns(self, first: int, last: int) -> int:
+        """Returns the same, but -1 also for a place that is far away: a step may have 65,535 instructions."""
+        expected_ns = 0
+        for start in range(first, last, CHUNK):
+            piece_ns = self.expected_ns(start, min(start + CHUNK, last))
+            if piece_ns < 0 or expected_ns > _FAR_NS:
+                return -1
+            expected_ns += piece_ns
+        return expected_ns
+
+    def learn(self, first: int, last: int, took_ns: int) -> None:
+        """Learns that the device took this long from one place to another."""
+        expected_ns = self.expected_ns(first, last)
+        if expected_ns < 0:
+            # Points between were reached between two looks, at most a look apart.
+            self.gap_ns[first + 1 : last + 1] = [took_ns, *[0] * (last - first - 1)]
+            return
+        error_ns = took_ns - expected_ns
+        if 0 < first < last <= first + 2 < len(self.codes) and not self.codes[first] & 1:  # one instruction
+            most_ns = max(round(_ODD * min(took_ns, expected_ns)), _ODD_LEAST_NS)  # one stall is not an error
+            self.error_ns += round((min(abs(error_ns), most_ns) - self.error_ns) / _MEMORY)
+        odd = abs(error_ns) > max(_ODD * expected_ns, _ODD_LEAST_NS)
+        if odd and not self._was_odd[last] and self._seen[last]:
+            self._was_odd[last] = True
+            return
+        self._was_odd[last] = False
+        for at in range(first + 1, last + 1):
+            self._seen[at] = 1 if odd else self._seen[at] + 1
+        weight = 1.0 if odd else max(1 / _MEMORY, 1 / (1 + self._seen[last]))
+        if last == first + 1:
+            self.gap_ns[last] += round(weight * error_ns)
+        elif expected_ns:
+            share = weight * error_ns / expected_ns
+            for at in range(first + 1, last + 1):
+                self.gap_ns[at] += round(share * self.gap_ns[at])

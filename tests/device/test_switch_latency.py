@@ -1,0 +1,127 @@
+"""How long changes of the clock take, learned from calls and from instructions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfo_fs.device.switch_latency import SETTLED_NS, Ran, SwitchLatency
+
+MS = 1_000_000
+CALL_NS = 5 * MS
+FAST_NS, SLOW_NS = 100 * MS, 140 * MS  # at 1410 and at 900 MHz
+
+
+def settled(**options: int) -> SwitchLatency:
+    """A latency that knows what the instruction 0 takes at 1410 and at 900 MHz, and what a call takes."""
+    latency = SwitchLatency(top_mhz=1410, **options)  # type: ignore[arg-type]
+    for _ in range(5):
+        latency.called(CALL_NS)
+        latency.ran_steadily(Ran(0, 1410, FAST_NS))
+        latency.ran_steadily(Ran(0, 900, SLOW_NS))
+    return latency
+
+
+def took(late_ns: float, own_ns: int, other_ns: int) -> int:
+    """The duration of an instruction whose clock changes this long after its begin."""
+    return round(late_ns + (1 - late_ns / other_ns) * own_ns)
+
+
+@given(st.integers(0, 85 * MS), st.booleans())
+def test_an_instruction_shows_when_its_clock_acted(acts_ns: int, up: bool) -> None:
+    latency = settled()
+    own_mhz, other_mhz, own_ns, other_ns = (1410, 900, FAST_NS, SLOW_NS) if up else (900, 1410, SLOW_NS, FAST_NS)
+    for _ in range(4):
+        assert not latency.knows(own_mhz)
+        latency.ran_first(Ran(0, own_mhz, took(acts_ns, own_ns, other_ns)), other_mhz, 0)
+    assert latency.learned[own_mhz] == pytest.approx(max(0, acts_ns - CALL_NS), abs=1000)
+    assert latency.lead_ns(own_mhz) == pytest.approx(max(CALL_NS, acts_ns), abs=1000)
+
+
+def test_a_clock_that_acts_only_in_the_second_instruction_is_learned_from_that() -> None:
+    latency = settled()
+    for _ in range(4):
+        latency.ran_first(Ran(0, 900, FAST_NS), 1410, 0)
+        latency.ran_on(Ran(0, 900, took(30 * MS, SLOW_NS, FAST_NS)), FAST_NS)
+    assert latency.learned[900] == pytest.approx(FAST_NS + 30 * MS - CALL_NS, rel=0.01)
+
+
+def test_a_request_that_came_early_shows_nothing() -> None:
+    latency = settled()
+    for _ in range(9):
+        latency.ran_first(Ran(0, 900, SLOW_NS), 1410, 20 * MS)
+        latency.ran_on(Ran(0, 900, SLOW_NS), 200 * MS)
+    assert not latency.learned
+
+
+def test_a_change_in_between_spoils_the_measurement() -> None:
+    latency = settled()
+    for _ in range(9):
+        latency.ran_first(Ran(0, 900, FAST_NS), 1410, 0)
+        latency.disturbed()
+        latency.ran_on(Ran(0, 900, took(30 * MS, SLOW_NS, FAST_NS)), FAST_NS)
+    assert not latency.learned
+
+
+def test_an_instruction_that_the_clock_hardly_changes_shows_nothing() -> None:
+    latency = SwitchLatency(top_mhz=1410)
+    for _ in range(9):
+        latency.ran_steadily(Ran(0, 1410, FAST_NS))
+        latency.ran_steadily(Ran(0, 900, FAST_NS + MS))
+        latency.ran_first(Ran(0, 900, FAST_NS), 1410, 0)
+    assert not latency.learned
+
+
+def test_an_outlier_does_not_move_what_is_learned() -> None:
+    latency = settled()
+    for acts_ns in (20, 20, 20, 80, 20, 20):
+        latency.ran_first(Ran(0, 900, took(acts_ns * MS, SLOW_NS, FAST_NS)), 1410, 0)
+    assert latency.learned[900] == pytest.approx(15 * MS, rel=0.01)
+
+
+def test_what_was_learned_while_the_gpu_was_throttled_is_replaced_by_later_measurements() -> None:
+    latency = settled()
+    for acts_ns in (5,) * 9 + (30,) * 9:
+        latency.ran_first(Ran(0, 900, took(acts_ns * MS, SLOW_NS, FAST_NS)), 1410, 0)
+    assert latency.learned[900] == pytest.approx(25 * MS, rel=0.01)
+
+
+@given(st.lists(st.tuples(st.integers(-(10**12), 10**12), st.integers(0, 10**12)), max_size=20))
+def test_whatever_is_observed_a_latency_is_neither_negative_nor_endless(observed: list[tuple[int, int]]) -> None:
+    latency = settled()
+    for lead_ns, took_ns in observed:
+        latency.ran_first(Ran(0, 900, took_ns), 1410, lead_ns)
+        latency.ran_on(Ran(0, 900, took_ns), lead_ns + took_ns)
+        latency.ran_steadily(Ran(0, 900, took_ns))
+    assert all(0 <= settle_ns <= SETTLED_NS for settle_ns in latency.learned.values())
+    assert CALL_NS <= latency.lead_ns(900) <= CALL_NS + SETTLED_NS
+
+
+def test_a_call_takes_the_median_of_the_last_ones_and_waits_as_most_of_them_did() -> None:
+    latency = SwitchLatency(call_ns=99 * MS)
+    assert latency.call_ns == 99 * MS
+    for took_ns in (4, 5, 30, 5, 4):
+        latency.called(took_ns * MS, 10 * MS)
+    assert latency.call_ns == 5 * MS
+    assert latency.calls_made == 5
+    assert latency.queue_ns == 10 * MS
+    for _ in range(95):
+        latency.called(5 * MS, 0)
+    assert latency.queue_ns == 0
+
+
+def test_an_unknown_clock_is_taken_to_be_slow_on_the_way_up_and_to_act_at_once_on_the_way_down() -> None:
+    latency = SwitchLatency({900: 10 * MS, 1200: 30 * MS}, CALL_NS, 1410)
+    assert latency.lead_ns(915, up=True) == CALL_NS + 30 * MS
+    assert latency.lead_ns(915) == CALL_NS
+
+
+def test_an_unknown_clock_is_explored_a_few_times_only() -> None:
+    latency = SwitchLatency({900: 10 * MS}, CALL_NS, 1410)
+    tries = 0
+    while latency.explores(915) and tries < 100:
+        latency.tried(915)
+        tries += 1
+    assert 1 <= tries < 20
+    assert not latency.explores(900)

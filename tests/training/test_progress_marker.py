@@ -1,0 +1,347 @@
+"""What training tells the clock process about the progress of the device."""
+
+from __future__ import annotations
+
+import pytest
+from test_instruction_tracker import B, F, FakeClocks, Told
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.clock_follower import NEVER
+from pfo_fs.device.clock_requests import ClockRequests
+from pfo_fs.device.followed_plan import START
+from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGRESS, SLEEPING, TARGET, TURN_SHIFT, TURNS
+from pfo_fs.device.switch_latency import SwitchLatency
+from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.training.progress_marker import ProgressMarker, SynchronizedMarks
+
+MS = 1_000_000
+
+
+class Queue(list[int]):
+    """Points that a device has not reached yet; `fails` is raised instead of taking one."""
+
+    fails: Exception | None = None
+
+    def enqueue(self, point: int) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.append(point)
+
+
+class Device:
+    """A device behind training, and what the clock process asks for as it gets on."""
+
+    def __init__(self, clocks: FakeClocks, queue: Queue) -> None:
+        self.clocks, self.queue = clocks, queue
+        latency = SwitchLatency(dict.fromkeys((0, 900, 1005, 1200, 1410), 0))
+        self.requests = ClockRequests(clocks.words, latency)
+        self.now_ns = MS
+
+    def reach(self, points: int = 1) -> int:
+        """Gets on by some points; returns the clock that is requested then."""
+        if points:
+            self.clocks.words[PROGRESS] = self.queue[points - 1]
+            del self.queue[:points]
+        self.now_ns += 100 * MS
+        return self.requests.wanted(self.now_ns)
+
+    def catch_up(self) -> int:
+        return self.reach(len(self.queue))
+
+
+@pytest.fixture
+def clocks() -> FakeClocks:
+    return FakeClocks()
+
+
+@pytest.fixture
+def queue() -> Queue:
+    return Queue()
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def marker(clocks: FakeClocks, queue: Queue, told: list[str]) -> ProgressMarker:
+    return ProgressMarker(clocks, queue.enqueue, told.append)
+
+
+@pytest.fixture
+def device(clocks: FakeClocks, queue: Queue, marker: ProgressMarker) -> Device:
+    return Device(clocks, queue)
+
+
+@pytest.fixture
+def tracker(clocks: FakeClocks, marker: ProgressMarker) -> InstructionTracker:
+    return InstructionTracker(clocks, marker=marker, on_mismatch=Told())
+
+
+def run(tracker: InstructionTracker, *names: str) -> None:
+    tracker.step_begin(0, 0)
+    for name in names:
+        tracker.begin(name)
+        tracker.end(name)
+    tracker.step_end()
+
+
+def codes(queue: Queue) -> list[int]:
+    return [point & POINT_MASK for point in queue]
+
+
+# ---- marks
+
+
+def test_a_step_is_its_begin_the_points_of_its_instructions_and_its_end(
+    tracker: InstructionTracker, queue: Queue
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    run(tracker, F, B)
+    assert codes(queue) == [START, 0, 1, 2, 3, IDLE]
+    assert len({point >> TURN_SHIFT for point in queue}) == 1
+
+
+def test_without_a_schedule_nothing_is_marked(tracker: InstructionTracker, queue: Queue) -> None:
+    run(tracker, F, B)
+    tracker.set_schedule([(F, 900)])
+    tracker.set_schedule(None)
+    run(tracker, F, B)
+    assert queue == []
+
+
+def test_each_step_has_another_turn_and_the_turns_wrap_around(marker: ProgressMarker, queue: Queue) -> None:
+    marker.set_plan([900], [0])
+    for _ in range(1 << 15):
+        marker.begin_step()
+    assert len(set(queue)) == 1 << 15
+    marker.begin_step()
+    assert queue[-1] == queue[0]
+    assert max(queue) < 1 << 32
+
+
+def test_the_clock_process_is_woken_for_a_mark_only_if_it_sleeps(marker: ProgressMarker, clocks: FakeClocks) -> None:
+    marker.set_plan([900], [0])
+    marker.begin_step()
+    assert clocks.rings == 0
+    clocks.words[SLEEPING] = 1
+    marker.begin(0)
+    assert clocks.rings == 1
+
+
+def test_the_last_point_that_was_launched_is_known_before_the_doorbell_rings(clocks: FakeClocks, queue: Queue) -> None:
+    seen = []
+    clocks.ring_doorbell = lambda: seen.append(clocks.words[LAUNCHED])  # type: ignore[method-assign]
+    marker = ProgressMarker(clocks, queue.enqueue)
+    marker.set_plan([900], [0])
+    clocks.words[SLEEPING] = 1
+    marker.begin_step()
+    assert seen == [queue[-1]]
+
+
+# ---- what the clock process makes of them
+
+
+def test_a_device_that_is_behind_gets_the_clocks_of_what_it_runs(
+    tracker: InstructionTracker, device: Device, queue: Queue
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    run(tracker, F, B)
+    run(tracker, F, B)
+    assert device.requests.wanted(device.now_ns) == 0
+    assert [device.reach() for _ in range(12)] == [900, 900, 1200, 1200, 1200, 0] * 2
+
+
+def test_steps_that_are_still_in_the_queue_keep_their_schedule_when_it_changes(
+    tracker: InstructionTracker, device: Device, queue: Queue
+) -> None:
+    for mhz in (900, 1005, 1200):
+        tracker.set_schedule([(F, mhz)])
+        run(tracker, F)
+        run(tracker, F)
+    tracker.set_schedule(None)
+    run(tracker, F)
+    got = [device.reach() for _ in range(len(queue))]
+    assert got == [clock for mhz in (900, 1005, 1200) for clock in [mhz, mhz, mhz, 0] * 2]
+
+
+def test_a_schedule_that_is_replaced_while_the_device_runs_it_is_read_again_for_the_next_step(
+    tracker: InstructionTracker, device: Device
+) -> None:
+    for mhz in (900, 1005, 1200, 1410, 900, 1005, 1200, 1410):
+        tracker.set_schedule([(F, mhz)])
+        run(tracker, F)
+        assert device.reach(2) == mhz
+        assert device.catch_up() == 0
+
+
+def test_a_step_that_strays_gets_the_default_clock_from_there_on(
+    tracker: InstructionTracker, device: Device, queue: Queue
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 900)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
+    tracker.end(F)
+    tracker.begin(F)
+    tracker.end(F)
+    assert device.catch_up() == 0
+    tracker.begin(B)
+    tracker.step_end()
+    assert device.catch_up() == 0
+    run(tracker, F, B)
+    assert device.reach(2) == 900
+
+
+@pytest.mark.parametrize("names", [(F, B, F), (F, F), (F,)])
+def test_a_step_that_does_not_run_as_scheduled_teaches_no_durations(
+    tracker: InstructionTracker, device: Device, names: tuple[str, ...], queue: Queue
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200), (F, 900), (B, 900)])
+    for _ in range(3):
+        run(tracker, F, B, F, B)
+        while queue:
+            device.reach()
+    plan = device.requests._follower.plan
+    assert plan is not None
+    before = plan.gap_ns[-1], plan.expected_ns(0, len(plan.codes) - 1)
+    for _ in range(3):
+        run(tracker, *names)
+        while queue:
+            device.reach()
+    assert device.requests._follower.plan is plan
+    assert (plan.gap_ns[-1], plan.expected_ns(0, len(plan.codes) - 1)) == before
+
+
+def test_a_step_that_an_exception_left_does_not_leave_its_clock_to_steps_without_schedule(
+    tracker: InstructionTracker, device: Device
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 900)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
+    assert device.catch_up() == 900
+    tracker.set_schedule(None)
+    tracker.step_begin(1, 0)
+    assert device.catch_up() == 0
+
+
+def test_two_stages_of_a_rank_have_kinds_of_their_own(tracker: InstructionTracker, clocks: FakeClocks) -> None:
+    tracker.set_schedule([(F, 900), (F, 900), (B, 900), (F, 1200)], [0, 1, 0, 0])
+    clocks_mhz, kinds = shared_page.read_plan(clocks.words, 0)
+    assert clocks_mhz == [900, 900, 900, 1200]
+    assert kinds[0] == kinds[3]
+    assert len(set(kinds)) == 3
+
+
+def test_the_longest_schedule_is_followed_to_its_end(tracker: InstructionTracker, device: Device, queue: Queue) -> None:
+    count = 65_535
+    tracker.set_schedule([(F, 900 + 15 * (place % 2)) for place in range(count)])
+    run(tracker, *[F] * count)
+    assert len(queue) == 2 * count + 2
+    assert len(set(queue)) == len(queue)
+    assert device.reach(2 * count) in {900, 915}
+    assert device.catch_up() == 0
+
+
+def test_a_page_with_nonsense_in_it_leads_to_no_error(clocks: FakeClocks, device: Device) -> None:
+    for progress, slot in ((-1, 1 << 40), (1 << 62, -7), (5, 3), ((1 << 32) - 1, 2)):
+        clocks.words[TURNS : TURNS + 16] = memoryview(b"".join([slot.to_bytes(8, "little", signed=True)] * 16)).cast(
+            "q"
+        )
+        clocks.words[PROGRESS] = progress
+        device.now_ns += MS
+        assert device.requests.wanted(device.now_ns) == 0
+
+
+# ---- when the clock process may sleep
+
+
+def test_the_clock_process_waits_for_the_doorbell_when_the_device_has_done_everything(
+    tracker: InstructionTracker, device: Device, queue: Queue
+) -> None:
+    assert device.requests.waits()
+    tracker.set_schedule([(F, 900)])
+    run(tracker, F)
+    assert not device.requests.waits()
+    assert device.requests.wake_ns(device.now_ns) < NEVER
+    device.reach(len(queue) - 1)
+    assert not device.requests.waits()
+    device.catch_up()
+    assert device.requests.waits()
+    assert device.requests.wake_ns(device.now_ns) == NEVER
+
+
+def test_progress_that_was_not_looked_at_yet_keeps_the_clock_process_awake(
+    tracker: InstructionTracker, device: Device, clocks: FakeClocks, queue: Queue
+) -> None:
+    tracker.set_schedule([(F, 900)])
+    run(tracker, F)
+    clocks.words[PROGRESS] = queue[-1]
+    assert not device.requests.waits()
+
+
+def test_while_clocks_follow_the_callbacks_the_clock_process_waits_for_the_doorbell(clocks: FakeClocks) -> None:
+    requests = ClockRequests(clocks.words, SwitchLatency())
+    clocks.words[TARGET] = 900
+    assert requests.wanted(MS) == 900
+    assert requests.waits()
+    assert requests.wake_ns(MS) == NEVER
+
+
+# ---- failures
+
+
+def test_after_a_refused_mark_clocks_follow_the_callbacks_from_the_next_step_on(
+    tracker: InstructionTracker, clocks: FakeClocks, queue: Queue, told: list[str], device: Device
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    tracker.step_begin(0, 0)
+    tracker.begin(F)
+    assert device.catch_up() == 900
+    queue.fails = DeviceError("the driver is gone")
+    tracker.end(F)
+    assert (clocks.words[FOLLOWS], clocks.target, clocks.rings) == (0, 0, 1)
+    assert device.requests.wanted(device.now_ns) == 0
+    tracker.begin(B)
+    tracker.end(B)
+    tracker.step_end()
+    tracker.step_begin(1, 0)
+    tracker.begin(F)
+    assert device.requests.wanted(device.now_ns) == 900
+    assert len(told) == 1
+    assert "the driver is gone" in told[0]
+
+
+def test_a_capture_into_a_graph_is_told_once_and_marks_go_on_after_it(
+    tracker: InstructionTracker, clocks: FakeClocks, queue: Queue, told: list[str]
+) -> None:
+    tracker.set_schedule([(F, 900)])
+    queue.fails = CapturedStream("the stream is being captured")
+    run(tracker, F)
+    run(tracker, F)
+    assert len(told) == 1
+    assert clocks.words[FOLLOWS] == 1
+    queue.fails = None
+    run(tracker, F)
+    assert codes(queue) == [START, 0, 1, IDLE]
+
+
+def test_a_forked_child_marks_nothing(tracker: InstructionTracker, queue: Queue, clocks: FakeClocks) -> None:
+    tracker.set_schedule([(F, 900)])
+    tracker.step_begin(0, 0)
+    before = list(queue)
+    tracker.disconnect()
+    tracker.begin(F)
+    tracker.end(F)
+    tracker.step_end()
+    run(tracker, F)
+    assert queue == before
+
+
+def test_a_synchronized_mark_is_written_after_the_device_has_caught_up(clocks: FakeClocks) -> None:
+    seen = []
+    marks = SynchronizedMarks(clocks.words, lambda: seen.append(clocks.words[PROGRESS]))
+    marks.write(7)
+    assert seen == [IDLE]
+    assert clocks.words[PROGRESS] == 7
