@@ -1,4 +1,4 @@
-"""When a change of the clock acts, from the durations of short kernels that run back to back.
+"""When a change of the clock acts, from the durations of short kernels that run one after the other.
 
 The clock that a driver reports can be the one that was requested and not yet the one that the GPU runs at. The
 durations of kernels cannot be wrong in this way: each kernel does the same work, so its duration changes when the clock
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
@@ -24,6 +24,21 @@ standard errors of the difference of the two medians."""
 _OUTLIER = 6.0
 _LONG = 0.2
 """A kernel that takes longer than usual by this share may have stood still."""
+
+_LONG_GAP_S = 0.001
+"""A change in a gap that is longer by this than a kernel has no known moment."""
+
+
+class Kernel(NamedTuple):
+    """One kernel as the device ran it, in s."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """How long it ran."""
+        return self.end_s - self.begin_s
 
 
 class Change(NamedTuple):
@@ -42,7 +57,7 @@ class Change(NamedTuple):
     after_s: float
 
 
-def find_change(ends_s: Sequence[float], requested_s: float) -> Change | None:
+def find_change(kernels: Sequence[Kernel], requested_s: float) -> Change | None:
     """Finds when a requested clock began to act.
 
     The moment splits the kernels such that the durations before it differ least from those before the request, and the
@@ -50,17 +65,17 @@ def find_change(ends_s: Sequence[float], requested_s: float) -> Change | None:
     do not matter.
 
     Args:
-        ends_s: The ends of equal kernels that run one directly after the other, in s on one clock; the first kernels
-            begin well before the request, and the last ones end well after the new clock acts.
+        kernels: Equal kernels in their order; the first ones run well before the request, and the last ones well after
+            the new clock acts. Short gaps between them, in which this host launched late, do not matter.
         requested_s: When the clock was requested, on the same clock.
 
     Returns:
-        None if no change can be seen: too few kernels, durations that differ too little for their noise, or a change
-        so late that the durations at the new clock are not known.
+        None if no change can be seen: too few kernels, durations that differ too little for their noise, a change so
+        late that the durations at the new clock are not known, or one in a long gap.
     """
-    durations_s = [end_s - begin_s for begin_s, end_s in pairwise(ends_s)]
-    first = sum(end_s <= requested_s for end_s in ends_s[1:])  # the kernel that runs at the request
-    tail = len(durations_s) - (len(durations_s) - first) // _TAIL
+    durations_s = [kernel.duration_s for kernel in kernels]
+    first = sum(kernel.end_s <= requested_s for kernel in kernels)  # the kernel that runs at the request
+    tail = len(kernels) - (len(kernels) - first) // _TAIL
     before, after = durations_s[:first], durations_s[tail:]
     if min(len(before), len(after)) < _LEAST_KERNELS:
         return None
@@ -69,17 +84,16 @@ def find_change(ends_s: Sequence[float], requested_s: float) -> Change | None:
     if abs(after_s - before_s) <= max(LEAST_DIFFERENCE * before_s, _SURE * noise_s):
         return None
     split = first + _best_split(durations_s[first:], before_s, after_s)
-    if split >= tail:
-        return None
-    begin, end = max(split - 1, first - 1), min(split + 1, len(durations_s))
-    acted_s = max(requested_s, _moment(ends_s[begin], ends_s[end], end - begin, before_s, after_s))
     usual_s = max(before_s, after_s)
+    if split >= tail or kernels[split].begin_s - kernels[split - 1].end_s > usual_s + _LONG_GAP_S:
+        return None
+    acted_s = _moment(kernels[split - 1], kernels[split], before_s, after_s)
     stood_still_s = sum(
         duration_s - usual_s
-        for duration_s in durations_s[max(first - 1, 0) : end]
+        for duration_s in durations_s[max(first - 1, 0) : split + 1]
         if duration_s > usual_s * (1 + _LONG) + _OUTLIER * _deviation(before, before_s)
     )
-    return Change(acted_s, stood_still_s, before_s, after_s)
+    return Change(max(requested_s, acted_s), stood_still_s, before_s, after_s)
 
 
 def _best_split(durations_s: Sequence[float], before_s: float, after_s: float) -> int:
@@ -89,13 +103,17 @@ def _best_split(durations_s: Sequence[float], before_s: float, after_s: float) -
     return max(range(len(sums)), key=sums.__getitem__)
 
 
-def _moment(begin_s: float, end_s: float, kernels: int, before_s: float, after_s: float) -> float:
-    """Returns when the clock has changed, if this many kernels ran from `begin_s` to `end_s`.
+def _moment(last: Kernel, next_: Kernel, before_s: float, after_s: float) -> float:
+    """Returns when the clock has changed in one of two kernels, of which the first one ran mostly at the old clock.
 
-    They did `(t - begin_s) / before_s + (end_s - t) / after_s` kernels' work in that time.
+    A kernel that runs at the old clock for t seconds of its duration x does t / before_s + (x - t) / after_s = 1
+    kernel's work, so t = (x - after_s) / (1 - after_s / before_s).
     """
-    moment_s = (kernels + begin_s / before_s - end_s / after_s) / (1 / before_s - 1 / after_s)
-    return min(max(moment_s, begin_s), end_s)
+    both_s = last.duration_s + next_.duration_s
+    old_s = min(max((both_s - 2 * after_s) / (1 - after_s / before_s), 0.0), both_s)
+    if old_s <= last.duration_s:
+        return last.begin_s + old_s
+    return next_.begin_s + old_s - last.duration_s
 
 
 def _deviation(durations_s: Sequence[float], middle_s: float) -> float:

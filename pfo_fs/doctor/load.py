@@ -1,4 +1,4 @@
-"""A steady load of short, equal kernels on one GPU, whose ends are known in the time of this host."""
+"""A steady load of short, equal kernels on one GPU, whose begins and ends are known in the time of this host."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any, Protocol
 
 from pfo_fs.device import SimulatedKernels
 from pfo_fs.device.nvml import uuid_of_visible_device
+from pfo_fs.doctor.change_moment import Kernel
 from pfo_fs.errors import DeviceError
 
 _KERNEL_S = 0.0005
 """A kernel takes about this long at the highest clock."""
-_LATE_NS = 1_000_000
-"""A simulated kernel that is launched later than this begins late, since it may begin at another clock."""
 
 
 class Load(Protocol):
@@ -22,19 +21,19 @@ class Load(Protocol):
     def start(self) -> None:
         """Begins a recording."""
 
-    def stop(self) -> list[float]:
-        """Ends the recording; returns the ends of its kernels, in s of `time.monotonic`."""
+    def stop(self) -> list[Kernel]:
+        """Ends the recording; returns its kernels, in s of `time.monotonic`."""
 
     def close(self) -> None:
         """Ends the use of the GPU."""
 
 
 class _Recording:
-    """The thread of a recording; `kernels` runs kernels until the event is set and returns their ends."""
+    """The thread of a recording; `kernels` runs kernels until the event is set and returns them."""
 
     def __init__(self, kernels: Any) -> None:
         self._end = threading.Event()
-        self._ends_s: list[float] = []
+        self._recorded: list[Kernel] = []
         self._problem: Exception | None = None
         self._kernels = kernels
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -42,16 +41,16 @@ class _Recording:
 
     def _run(self) -> None:
         try:
-            self._ends_s = self._kernels(self._end)
+            self._recorded = self._kernels(self._end)
         except Exception as error:  # noqa: BLE001  torch raises errors of many kinds; `finish` raises it
             self._problem = error
 
-    def finish(self) -> list[float]:
+    def finish(self) -> list[Kernel]:
         self._end.set()
         self._thread.join()
         if self._problem is not None:
             raise DeviceError(f"the load that shows when a clock acts has failed: {self._problem}") from self._problem
-        return self._ends_s
+        return self._recorded
 
 
 class SimulatedLoad:
@@ -71,17 +70,15 @@ class SimulatedLoad:
         """See `Load.start`."""
         self._recording = _Recording(self._run)
 
-    def _run(self, end: threading.Event) -> list[float]:
-        ends_ns: list[int] = []
+    def _run(self, end: threading.Event) -> list[Kernel]:
+        recorded = []
         while not end.is_set():
-            started_ns = time.monotonic_ns()
-            if ends_ns and started_ns - ends_ns[-1] < _LATE_NS:  # the GPU does not wait for this thread
-                started_ns = ends_ns[-1]
-            self._kernels.run("forward", started_ns=started_ns)
-            ends_ns.append(self._kernels.ended_ns)
-        return [end_ns / 1e9 for end_ns in ends_ns]
+            began_ns = time.monotonic_ns()
+            self._kernels.run("forward", started_ns=began_ns)
+            recorded.append(Kernel(began_ns / 1e9, self._kernels.ended_ns / 1e9))
+        return recorded
 
-    def stop(self) -> list[float]:
+    def stop(self) -> list[Kernel]:
         """See `Load.stop`."""
         recording, self._recording = self._recording, None
         return recording.finish() if recording is not None else []
@@ -144,20 +141,21 @@ class TorchLoad:
         """See `Load.start`."""
         self._recording = _Recording(self._run)
 
-    def _run(self, end: threading.Event) -> list[float]:
+    def _run(self, end: threading.Event) -> list[Kernel]:
         torch = self._torch
         with torch.cuda.device(self._device):
             base, base_s = self._base()
             events = []
             while not end.is_set():
+                pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+                pair[0].record()
                 self._launch()
-                event = torch.cuda.Event(enable_timing=True)
-                event.record()
-                events.append(event)
+                pair[1].record()
+                events.append(pair)
                 if len(events) > self._AHEAD:
-                    events[-self._AHEAD].synchronize()
+                    events[-self._AHEAD][1].synchronize()
             torch.cuda.synchronize()
-            return [base_s + base.elapsed_time(event) / 1e3 for event in events]
+            return [Kernel(*(base_s + base.elapsed_time(event) / 1e3 for event in pair)) for pair in events]
 
     def _base(self) -> tuple[Any, float]:
         """Returns an event and its time on this host: of several, the one between the two closest readings."""
@@ -175,7 +173,7 @@ class TorchLoad:
         assert best is not None
         return best[1], best[2]
 
-    def stop(self) -> list[float]:
+    def stop(self) -> list[Kernel]:
         """See `Load.stop`."""
         recording, self._recording = self._recording, None
         return recording.finish() if recording is not None else []
