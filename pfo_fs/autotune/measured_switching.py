@@ -113,7 +113,7 @@ def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, 
         stages.add(tuple(sorted({info.pp_rank for info in of_host if info.dp_rank == pipeline})))
     seen: set[int] = set()
     hosts = []
-    for host in sorted(stages, key=len, reverse=True):
+    for host in sorted(stages, key=lambda host: (-len(host), host)):
         if not seen & set(host):
             seen |= set(host)
             hosts.append(host)

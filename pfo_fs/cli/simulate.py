@@ -51,7 +51,7 @@ def simulate(
     node: Annotated[
         str | None,
         typer.Option(
-            help="What changes of the clock cost: kind, 'A100 node' or 'H100 node'. Without it, a clock acts 10 ms late."
+            help="What clock changes cost: kind, 'A100 node' or 'H100 node'; without it, a clock acts 10 ms late."
         ),
     ] = None,
     gpus_per_stage: Annotated[

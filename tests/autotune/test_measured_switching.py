@@ -1,0 +1,83 @@
+"""What a clock change costs in a job, from the reports of its clock processes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, measured_switching, without_slow_clocks
+from pfo_fs.models import ProfilingResult, RankInfo, Switching
+from pfo_fs.planner import Measurement, Profile
+
+
+def info(rank: int, pp_rank: int, dp_rank: int = 0, tp_rank: int = 0) -> RankInfo:
+    return RankInfo(rank=rank, dp_rank=dp_rank, pp_rank=pp_rank, tp_rank=tp_rank, available_frequencies=[1410, 900])
+
+
+def result(rank: int, switching: Switching | None, seconds: float = 0.1) -> ProfilingResult:
+    return ProfilingResult(
+        rank=rank, iter_time=[1.0], iter_energy=[1.0], time_breakdown={"forward": [[seconds]]}, switching=switching
+    )
+
+
+def report(**values: object) -> Switching:
+    return Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1, **values})
+
+
+def test_without_reports_nothing_is_known() -> None:
+    assert measured_switching([result(0, None)], [info(0, 0)]) is None
+
+
+@pytest.mark.parametrize("switching", [report(mode="launch"), report(call_s=None)])
+def test_clocks_that_do_not_follow_the_device_or_have_never_changed_have_an_assumed_price(switching: Switching) -> None:
+    found = measured_switching([result(0, switching)], [info(0, 0)])
+    assert found is not None
+    assert found.costs == UNKNOWN_COSTS
+
+
+def test_tensor_parallel_ranks_of_a_host_change_together_and_keep_its_driver_busy_for_all_their_calls() -> None:
+    infos = [info(rank, rank // 8, tp_rank=rank % 8) for rank in range(16)]
+    found = measured_switching([result(rank, report(gpus=8)) for rank in range(16)], infos)
+    assert found is not None
+    assert found.costs.calls == 8
+    assert found.costs.driver_time_s == pytest.approx(0.04)
+    assert found.costs.hosts_of(2) == [[0], [1]]
+
+
+def test_stages_on_one_host_share_its_driver() -> None:
+    infos = [info(rank, rank) for rank in range(8)]
+    found = measured_switching([result(rank, report(gpus=4)) for rank in range(8)], infos)
+    assert found is not None
+    assert found.costs.calls == 1
+    assert found.costs.hosts_of(8) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_the_slowest_call_and_the_lowest_limit_of_calls_count() -> None:
+    reports = [report(call_s=0.004), report(call_s=0.006, max_calls_per_s=50.0), report()]
+    found = measured_switching(
+        [result(rank, each) for rank, each in enumerate(reports)], [info(n, n) for n in range(3)]
+    )
+    assert found is not None
+    assert found.costs.driver_time_s == pytest.approx(0.006)
+    assert found.costs.max_calls_per_s == 50.0
+    free = measured_switching([result(0, report())], [info(0, 0)])
+    assert free is not None
+    assert math.isinf(free.costs.max_calls_per_s)
+
+
+def test_clocks_that_act_late_for_the_length_of_the_instructions_are_left_out_of_plans() -> None:
+    latencies = {1410: 0.09, 1200: 0.002, 900: 0.003, 600: 0.08}
+    found = measured_switching([result(0, report(latencies_s=latencies))], [info(0, 0)])
+    assert found is not None
+    assert found.slow_mhz == {1410, 600}
+    assert found.costs.latency_s == pytest.approx(0.003)
+    long = measured_switching([result(0, report(latencies_s=latencies), seconds=1.0)], [info(0, 0)])
+    assert long is not None
+    assert long.slow_mhz == frozenset()
+
+
+def test_the_highest_clock_of_an_instruction_stays_in_the_profile_even_if_it_is_slow() -> None:
+    rows = [Measurement(mhz, 1000 / mhz, 100.0) for mhz in (1410, 1200, 600)]
+    kept = without_slow_clocks(Profile({(0, "forward"): rows}), frozenset({1410, 600}))
+    assert [row.frequency_mhz for row in kept.measurements[0, "forward"]] == [1410, 1200]

@@ -1,0 +1,93 @@
+"""Whole jobs on simulated nodes, where a clock acts late and calls of all GPUs wait for each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.device.node_physics import PRESETS
+from pfo_fs.device.physics import A100
+from pfo_fs.planner import make_pipeline
+from pfo_fs.settings import PFOSettings
+from pfo_fs.simulator import QUIET, Cluster, Iteration, ModelTruth, Play, summarize
+from pfo_fs.simulator.nodes import NodeSettings
+
+SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
+
+
+def job(path: Path, node: str, gpus: int = 1, stages_per_node: int = 1, mode: str = "device") -> Play:
+    nodes = NodeSettings(PRESETS[node], mode, gpus, stages_per_node, run_ahead=2)
+    cluster = Cluster(make_pipeline("1f1b", 4, 8), ModelTruth(A100, 4, slowest_mhz=600), seed=1, nodes=nodes)
+    return Play(cluster, path, SETTINGS)
+
+
+def converged(play: Play, most: int = 200) -> list[Iteration]:
+    """Plays until a plan has been measured and stays."""
+    played: list[Iteration] = []
+    for iteration in play.run(most):
+        played.append(iteration)
+        current = play.folder.read_current()
+        if current is not None and current.converged and iteration.number == current.number:
+            return played
+    raise AssertionError(f"no plan was converged on within {most} iterations: {played[-1].status_text}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("node", "least_saved"), [("kind", 0.09), ("A100 node", 0.09), ("H100 node", 0.05)])
+def test_a_job_with_one_gpu_per_stage_saves_energy_and_loses_no_time(
+    tmp_path: Path, node: str, least_saved: float
+) -> None:
+    play = job(tmp_path, node, stages_per_node=4)
+    summary = summarize(play, converged(play))
+    assert summary.slowdown < 0.004
+    assert summary.energy_saved > least_saved
+
+
+@pytest.mark.slow
+def test_a_job_with_eight_gpus_per_stage_changes_clocks_less_often_and_says_why(tmp_path: Path) -> None:
+    plays = {gpus: job(tmp_path / str(gpus), "A100 node", gpus) for gpus in (1, 8)}
+    texts, changes = {}, {}
+    for gpus, play in plays.items():
+        played = converged(play)
+        summary = summarize(play, played)
+        assert summary.slowdown < 0.004
+        assert summary.energy_saved > 0.04
+        texts[gpus] = played[-1].status_text
+        (schedules,) = play.schedules_of(played[-1].number)
+        changes[gpus] = sum(
+            before[1] != after[1]
+            for order in schedules.values()
+            for before, after in pairwise(order)
+        )
+    assert changes[8] < changes[1]
+    assert f"{changes[8]} clock changes instead of" in texts[8]
+
+
+def test_clocks_that_follow_the_launches_hit_other_instructions_and_those_that_follow_the_device_do_not() -> None:
+    pipeline, share = make_pipeline("1f1b", 4, 8), {}
+    plan = {
+        rank: [(i.name, 900 if i.name == "forward" else 1200) for i in order]
+        for rank, order in enumerate(pipeline.orders)
+    }
+    for mode in ("launch", "device"):
+        nodes = NodeSettings(PRESETS["kind"], mode, run_ahead=1)
+        truth = ModelTruth(A100, 4, slowest_mhz=600)
+        cluster = Cluster(pipeline, truth, QUIET, nodes=nodes, knows_latencies=True)
+        numbers = cluster.clocks_of([plan])
+        for _ in range(6):
+            cluster.wrong_s = cluster.busy_s = 0.0
+            cluster.run(numbers)
+        share[mode] = cluster.wrong_s / cluster.busy_s
+    assert share["launch"] > 0.3
+    assert share["device"] < 0.05
+
+
+@pytest.mark.slow
+def test_a_daemon_that_is_restarted_reads_from_the_records_what_changes_cost(tmp_path: Path) -> None:
+    play = job(tmp_path, "A100 node", 4)
+    last = converged(play)[-1]
+    play.restart_daemon()
+    for iteration in play.run(5):
+        assert iteration.number == last.number
+        assert iteration.status_text == last.status_text
