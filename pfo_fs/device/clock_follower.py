@@ -181,6 +181,10 @@ class ClockFollower:
             mhz = self._requested
         change = plan.next_change[self._at]
         while change < len(plan.codes):
+            if change in self._requests:  # it is on its way; to take it back would take as long again
+                mhz, place = plan.clock_from[change], change
+                change = plan.next_change[change]
+                continue
             expected_ns = plan.expected_soon_ns(self._at, change)
             if expected_ns < 0:
                 break
@@ -194,7 +198,9 @@ class ClockFollower:
                 break  # the instruction before has not begun yet: it could still be waiting then
             else:
                 # A request that comes before the last one has acted would replace it.
-                when_ns = max(boundary_ns - self._leads.lead_ns(to_mhz) + plan.error_ns, self._acts_ns)
+                leads = self._leads
+                lead_ns = leads.lead_ns(to_mhz) if leads.knows(to_mhz) else leads.call_ns  # it may act at once
+                when_ns = max(boundary_ns - lead_ns + plan.error_ns, self._acts_ns)
                 if when_ns <= now_ns and (
                     self._up_is_due(change, boundary_ns, now_ns) or not self._leads.allows_down(now_ns)
                 ):
