@@ -338,7 +338,7 @@ def test_clocks_follow_the_device_and_not_the_training_thread_that_launches_ahea
         job = start_job(
             1,
             {"mesh": {"pp": 1}, "switching": switching, "launches": True, "instructions": instructions},
-            PFO_FS_SIM_TIME_SCALE="4",
+            PFO_FS_SIM_TIME_SCALE="1",
         )
         with told_on_failure(job):
             wait_for(all_made(job, 1), 60, "the rank")
