@@ -231,6 +231,8 @@ class Switching(_Model):
         wait_s: How long a call may wait for those of other GPUs of the host.
         latency_s: Time from the return of a call until the clock acts, of the slower clocks; None while unknown.
         gpus: Number of GPUs of the host whose clocks are set.
+        max_calls_per_s: Most calls per second of all GPUs of the host, if the user limits them.
+        latencies_s: The same latency for each clock, in MHz, for which it is known; only with measurements.
     """
 
     mode: Annotated[str, _cleaned(64)]
@@ -239,6 +241,8 @@ class Switching(_Model):
     wait_s: Seconds | None = None
     latency_s: Seconds | None = None
     gpus: int = Field(default=1, ge=1, le=1024)
+    max_calls_per_s: float | None = Field(default=None, gt=0, le=1e9)
+    latencies_s: dict[Megahertz, Seconds] = Field(default={}, max_length=1024)
 
 
 class ProfilingResult(_Model):

@@ -10,7 +10,7 @@ from running import modules_loaded_by
 
 PACKAGE = Path(__file__).parents[1] / "pfo_fs"
 
-VOCABULARY = {"errors", "models", "settings"}
+VOCABULARY = {"errors", "models", "settings", "switching_file"}
 # What each room may import besides itself and the vocabulary: rooms above it, and of these only the ones listed.
 ROOMS: dict[str, set[str]] = {
     "store": set(),
@@ -25,6 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"ipc", "helper", "device", "scheduler"},
     "power_limit": {"ipc", "device", "store", "helper"},
     "integrations": {"power_limit"},
+    "doctor": {"device", "training"},
     "simulator": {"ipc", "device", "planner", "store", "coordination", "helper", "training"},
     "reports": {"store", "planner", "autotune"},
 }
@@ -34,6 +35,7 @@ TOP = {
     "errors": set(),
     "models": {"errors"},
     "settings": {"errors"},
+    "switching_file": {"errors", "models"},
     "__main__": {"cli"},
     "__init__": {*VOCABULARY, "planner", "training", "scheduler", "power_limit", "integrations"},
 }

@@ -7,11 +7,11 @@ from statistics import median
 
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import measured_iteration
-from pfo_fs.autotune.measured_switching import switch_costs_of
+from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching
 from pfo_fs.autotune.samples import Kind, Point, RunInstruction, Samples
 from pfo_fs.autotune.window_results import busy_s
 from pfo_fs.models import FrequencySchedule, ProfilingResult
-from pfo_fs.planner import MeasuredIteration, Pipeline, Profile, SwitchCosts
+from pfo_fs.planner import MeasuredIteration, Pipeline, Profile
 
 _OUTLIER_RANK = 0.03
 """Relative: a rank whose instructions take this much longer or shorter than its stage's median is left out, because its
@@ -33,7 +33,7 @@ class JobMeasurements:
         samples: Time and power of each instruction at each clock.
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
             GPUs leak more current. Every window with room for it also runs the highest clock, to measure this.
-        switch_costs: What a clock change costs; None before it was measured.
+        switching: What a clock change costs; None before it was measured.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
 
@@ -42,7 +42,7 @@ class JobMeasurements:
         self.samples = Samples()
         self.power_drift_factor = 1.0
         self.slow_pipelines: frozenset[int] = frozenset()
-        self.switch_costs: SwitchCosts | None = None
+        self.switching: MeasuredSwitching | None = None
         self._windows: list[tuple[list[ProfilingResult], list[list[RunInstruction]]]] = []
 
     def take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
@@ -55,7 +55,7 @@ class JobMeasurements:
         in_force = {schedule.rank: schedule for schedule in schedules}
         taken = [result for result in results if self.is_taken(result.rank)]
         self._note_power_drift(taken)
-        self.switch_costs = switch_costs_of(taken, self.layout.rank_infos) or self.switch_costs
+        self.switching = measured_switching(taken, self.layout.rank_infos) or self.switching
         by_stage: dict[int, list[ProfilingResult]] = {}
         for result in taken:
             by_stage.setdefault(self.layout.place[result.rank].pp_rank, []).append(result)

@@ -241,9 +241,11 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _rebuild_model(self) -> None:
         """Makes the model of the job from everything measured so far."""
-        costs = self._measurements.switch_costs
-        if self._measures_switching and costs is not None:
-            self._model_settings = replace(self._model_settings, switch_costs=costs)
+        switching = self._measurements.switching
+        if self._measures_switching and switching is not None:
+            self._model_settings = replace(
+                self._model_settings, switch_costs=switching.costs, slow_mhz=switching.slow_mhz
+            )
         waiting_w = self._earlier_profile.waiting_power_w
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
 

@@ -10,6 +10,7 @@ import typer
 
 import pfo_fs
 from pfo_fs.cli.daemon import daemon
+from pfo_fs.cli.doctor import doctor
 from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
 from pfo_fs.cli.power_limit import power_limit
@@ -78,6 +79,6 @@ def demo(
     sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))
 
 
-for command in (daemon, status, plan, simulate, report, trace, target, straggler, profile_p2p):
+for command in (daemon, status, plan, simulate, report, trace, target, straggler, doctor, profile_p2p):
     app.command()(command)
 app.command("power-limit")(power_limit)

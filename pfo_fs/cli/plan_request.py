@@ -17,6 +17,7 @@ from pfo_fs.planner import (
     all_maximum,
     blocking_power_w,
     calibrate,
+    costs_of,
     even_deadlines,
     even_hosts,
     lowtime_plan,
@@ -25,9 +26,9 @@ from pfo_fs.planner import (
     one_per_stage,
     read_iterations,
     read_profile,
-    read_switching,
     solve_frontier,
 )
+from pfo_fs.switching_file import read_switching
 
 FRONTIER_FILE = "frontier.jsonl"
 """Keeps the plans of a frontier as they are found, so that an interrupted command can continue."""
@@ -70,7 +71,7 @@ class Switching:
                 "--switching has the costs of clock changes; leave --switch-time, --driver-time, --latency "
                 "and --late out"
             )
-        return read_switching(self.file).costs(gpus_per_rank, hosts)
+        return costs_of(read_switching(self.file), gpus_per_rank, hosts)
 
 
 @dataclass(frozen=True)

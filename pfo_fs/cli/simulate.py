@@ -19,6 +19,7 @@ from pfo_fs.cli.terminal import JsonFlag, err, fail, out
 
 if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Truth
+    from pfo_fs.simulator.nodes import NodeSettings
 
 _STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
 
@@ -47,6 +48,16 @@ def simulate(
     ] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
     p2p_power: Annotated[float | None, typer.Option(help="With --profile: power in W of a GPU that waits.")] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            help="What changes of the clock cost: kind, 'A100 node' or 'H100 node'. Without it, a clock acts 10 ms late."
+        ),
+    ] = None,
+    gpus_per_stage: Annotated[
+        int, typer.Option(help="With --node: GPUs that share a stage (tensor parallelism).", min=1, max=64)
+    ] = 1,
+    stages_per_node: Annotated[int, typer.Option(help="With --node: stages on one node.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.", min=0)] = 0,
     quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="Simulate no jitter and no warming up.")] = False,
     profile_steps: Annotated[int, typer.Option(help="Iterations measured for each schedule.", min=1)] = 5,
@@ -80,6 +91,7 @@ def simulate(
         pipelines,
         episodes,
         seed,
+        nodes=_nodes(node, gpus_per_stage, stages_per_node),
     )
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
@@ -108,6 +120,17 @@ def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None)
     measured = read_profile(profile)
     power_w = p2p_power if p2p_power is not None else blocking_power_w(gpu)
     return ProfileTruth(measured, power_w), measured.num_stages
+
+
+def _nodes(node: str | None, gpus_per_stage: int, stages_per_node: int) -> NodeSettings | None:
+    from pfo_fs.device.node_physics import node_physics
+    from pfo_fs.simulator.nodes import NodeSettings
+
+    if node is None:
+        if gpus_per_stage > 1 or stages_per_node > 1:
+            fail("--gpus-per-stage and --stages-per-node need --node")
+        return None
+    return NodeSettings(node_physics(node), "device", gpus_per_stage, stages_per_node)
 
 
 def _episode(text: str, pipelines: int) -> Any:

@@ -13,11 +13,14 @@ import sys
 import time
 import weakref
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.ipc.spawn import start_process
+
+if TYPE_CHECKING:
+    from pfo_fs.switching_file import MeasuredSwitching
 
 log = logging.getLogger("pfo_fs")
 
@@ -75,8 +78,11 @@ class ClockProcess:
         profile_steps: Complete steps that make one result.
         min_dwell_ms: Least time between two changes of the clock; `PFO_FS_MIN_DWELL_MS`, or 0, if None.
         start_timeout_s: The longest time until the process is ready.
+        max_clock_calls_per_s: Most calls per second of all GPUs of the host that set clocks; if None,
+            `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what was measured, or what the driver has room for.
         clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
         leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
+        measured: What clock changes cost on this node; None: the clock process learns it while training runs.
     """
 
     def __init__(
@@ -91,6 +97,8 @@ class ClockProcess:
         start_timeout_s: float = 30.0,
         leave_clocks: bool = False,
         clock_backend: str | None = None,
+        max_clock_calls_per_s: float | None = None,
+        measured: MeasuredSwitching | None = None,
     ) -> None:
         self.spec = spec
         self._clock_backend = clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
@@ -123,7 +131,7 @@ class ClockProcess:
             "token": token,
             "profile_steps": profile_steps,
             "min_dwell_ms": min_dwell_ms,
-            "max_clock_calls_per_s": _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,
+            **_starting_values(measured, max_clock_calls_per_s),
             "leave_clocks": leave_clocks,
             "clock_backend": self._clock_backend,
             "trainer_pid": os.getpid(),
@@ -322,6 +330,18 @@ class ClockProcess:
             }
             with suppress(OSError):
                 self._process = _start(self.spec, given, ())
+
+
+def _starting_values(measured: MeasuredSwitching | None, asked_calls_per_s: float | None) -> dict[str, Any]:
+    """Returns what the clock process knows of clock changes at its start, as plain numbers."""
+    most = asked_calls_per_s or _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None
+    if measured is None:
+        return {"max_clock_calls_per_s": most}
+    return {
+        "max_clock_calls_per_s": most or measured.max_calls_per_s,
+        "call_ns": round(measured.call_s.median * 1e9),
+        "settle_ns": {mhz: round(settle_s * 1e9) for mhz, settle_s in measured.latency_s.items()},
+    }
 
 
 def _number(variable: str) -> float:

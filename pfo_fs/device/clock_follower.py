@@ -50,8 +50,14 @@ class Leads(Protocol):
     def allows_down(self, now_ns: int) -> bool:
         """Returns whether there is room for a call now and another one later."""
 
-    def lead_ns(self, mhz: int) -> int:
-        """Returns the time from the request of this clock, in MHz, until it acts; 0 MHz is the default clock."""
+    def lead_ns(self, mhz: int, *, up: bool = False) -> int:
+        """Returns the time from the request of this clock, in MHz, until it acts; 0 MHz is the default clock.
+
+        Where it is unknown, that of a slow clock if the change is `up`, which then comes early.
+        """
+
+    def explores(self, mhz: int) -> bool:
+        """Returns whether this clock is to be requested late, so that its latency shows."""
 
     def knows(self, mhz: int) -> bool:
         """Returns whether the latency of this clock is known."""
@@ -64,6 +70,9 @@ class Leads(Protocol):
 
     def ran_on(self, ran: Ran, lead_ns: int) -> None:
         """Notes a further instruction at the same clock."""
+
+    def tried(self, mhz: int) -> None:
+        """Notes that an instruction has run after a change to this clock."""
 
     def disturbed(self) -> None:
         """Notes that the clock may have changed again in the instruction after `ran_first`."""
@@ -154,8 +163,10 @@ class ClockFollower:
         position = plan.codes[began] >> 1
         ran = Ran(plan.kinds[position], plan.clock_from[began], at_ns - self._at_ns)
         request = self._requests.get(own)
-        if request is None or max(self._requests) != own:
-            self._leads.disturbed()  # another clock was requested before the end
+        if own == began - 1:
+            self._leads.tried(ran.mhz)
+        if request is None or self._disturbed(plan, own):
+            self._leads.disturbed()
             return
         lead_ns = self._at_ns - request.at_ns
         if own < began - 1:
@@ -164,8 +175,12 @@ class ClockFollower:
             self._leads.ran_first(ran, request.from_mhz, lead_ns)
         else:
             self._leads.disturbed()
-        if lead_ns > SETTLED_NS:
+        if lead_ns > SETTLED_NS and max(self._requests) == own:
             self._leads.ran_steadily(ran)
+
+    def _disturbed(self, plan: FollowedPlan, own: int) -> bool:
+        """Returns whether another clock may have acted before the end; one whose latency is known acts at the end."""
+        return any(place > own and not self._leads.knows(plan.clock_from[place]) for place in self._requests)
 
     def wanted(self, now_ns: int) -> int:
         """Returns the clock to request now, in MHz; 0 for the default clock. Sets `due_ns`."""
@@ -174,7 +189,7 @@ class ClockFollower:
         if plan is None:
             return 0
         mhz, place = plan.clock_from[self._at], plan.since[self._at]
-        if self._at == 0 and not self._leads.knows(mhz):
+        if self._at == 0 and self._leads.explores(mhz):
             self._request(0, None, now_ns)
             return 0  # requested when the first instruction has begun, its latency shows
         if _above(self._requested, mhz) and not self._leads.allows_down(now_ns):
@@ -190,6 +205,8 @@ class ClockFollower:
                 break
             to_mhz = plan.clock_from[change]
             boundary_ns = self._at_ns + expected_ns
+            if self._leads.explores(to_mhz):
+                break  # requested when the device gets there, it shows its latency
             if _above(to_mhz, mhz):
                 when_ns = boundary_ns - self._early_ns(plan, to_mhz)
                 if not _above(to_mhz, self._requested):
@@ -224,7 +241,8 @@ class ClockFollower:
             self._requested = mhz
             lead_ns = self._leads.lead_ns(mhz)
             self._acts_ns = now_ns + lead_ns + self._leads.queue_ns
-            self._settled_ns = now_ns + 2 * lead_ns
+            known = self._leads.knows(mhz)
+            self._settled_ns = now_ns + (lead_ns if known else 2 * self._leads.lead_ns(mhz, up=True))
         if place is not None:
             self._requests.setdefault(place, _Request(now_ns, from_mhz))
 
@@ -243,7 +261,7 @@ class ClockFollower:
     def _early_ns(self, plan: FollowedPlan, mhz: int) -> int:
         """Returns how long before a boundary a higher clock is requested."""
         leads = self._leads
-        return leads.lead_ns(mhz) + leads.queue_ns + leads.call_ns // 8 + plan.error_ns
+        return leads.lead_ns(mhz, up=True) + leads.queue_ns + leads.call_ns // 8 + plan.error_ns
 
     def next_look_ns(self, now_ns: int) -> int:
         """Returns when to look at the device's progress again."""

@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -38,7 +39,7 @@ from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.priority import raise_priority
 from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.device.switch_latency import SwitchLatency
+from pfo_fs.device.switch_latency import FIRST_CALL_NS, SwitchLatency
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.ipc.spawn import given_arguments
@@ -67,6 +68,8 @@ class ClockLoop:
         why_clocks_stay: Why clocks cannot be set; empty if they can.
         max_clock_calls_per_s: Most calls per second, over all GPUs of the host, that set clocks while clocks follow the
             device; None: as many as keep the driver busy for most of the time.
+        call_ns: Duration of a call as it was measured on this node before; None if it was not.
+        settle_ns: Times from the return of a call until a clock (MHz) acts, as measured on this node before.
     """
 
     def __init__(
@@ -81,12 +84,18 @@ class ClockLoop:
         min_dwell_ms: float,
         why_clocks_stay: str,
         max_clock_calls_per_s: float | None = None,
+        call_ns: int | None = None,
+        settle_ns: Mapping[int, int] | None = None,
     ) -> None:
         meter = StepMeter(profile_steps, shared)
         self._words = words = shared.words
+        self._max_calls_per_s = max_clock_calls_per_s
         self._driver = HostDriver(driver_file()) if not why_clocks_stay else None
         self._latency = latency = SwitchLatency(
-            top_mhz=max(gpu.supported_clocks_mhz(), default=0), calls_per_s=max_clock_calls_per_s
+            settle_ns,
+            FIRST_CALL_NS if call_ns is None else call_ns,
+            top_mhz=max(gpu.supported_clocks_mhz(), default=0),
+            calls_per_s=max_clock_calls_per_s,
         )
         self._requests = ClockRequests(words, latency)
         self._setter = ClockSetter(
@@ -141,7 +150,7 @@ class ClockLoop:
         """Measures the marks that training left, and sends the result."""
         self._measuring.finish()
 
-    def _switching(self) -> SwitchingReport | None:
+    def _switching(self, each_clock: bool) -> SwitchingReport | None:
         """Returns how clocks are switched, and what that costs here."""
         if not self._setter.controls:
             return None
@@ -155,6 +164,8 @@ class ClockLoop:
             wait_s=round(latency.queue_ns / 1e9, 6) if made else None,
             latency_s=latency.longest_settle_s,
             gpus=latency.gpus,
+            max_calls_per_s=self._max_calls_per_s,
+            latencies_s=latency.learned_s if each_clock else {},
         )
 
     def _called(self, took_ns: int, waited_ns: int) -> None:
@@ -283,6 +294,8 @@ def main() -> int:
         min_dwell_ms=given["min_dwell_ms"],
         why_clocks_stay=why_clocks_stay,
         max_clock_calls_per_s=given.get("max_clock_calls_per_s"),
+        call_ns=given.get("call_ns"),
+        settle_ns={int(mhz): settle_ns for mhz, settle_ns in given.get("settle_ns", {}).items()},
     )
     hello = {
         "name": gpu.name,

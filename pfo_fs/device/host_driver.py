@@ -67,8 +67,14 @@ class HostDriver:
         now_ns = time.monotonic_ns()
         if self._fd >= 0 and now_ns >= self._count_at_ns:
             self._count_at_ns = now_ns + _COUNT_EVERY_NS
-            self._count = 1 + sum(self._is_taken(place) for place in range(_PLACES) if place != self._place)
+            self._count = 1 + self.others()
         return self._count
+
+    def others(self) -> int:
+        """Returns how many other processes of this user on this host set clocks."""
+        if self._fd < 0:
+            return 0
+        return sum(self._is_taken(place) for place in range(_PLACES) if place != self._place)
 
     def _is_taken(self, place: int) -> bool:
         """Returns whether another process has a place."""

@@ -40,7 +40,7 @@ class Measuring:
         meter: Turns marks and readings into times and energies.
         setter: Sets the clocks; knows which is in force and what is wrong.
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
-        switching: Returns how clocks are switched, for the report.
+        switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
         reporter: Sends results and progress to the helper.
 
     Attributes:
@@ -55,7 +55,7 @@ class Measuring:
         setter: ClockSetter,
         reporter: Reporter,
         apply: Callable[[], bool],
-        switching: Callable[[], SwitchingReport | None],
+        switching: Callable[[bool], SwitchingReport | None],
     ) -> None:
         self._switching = switching
         self._apply = apply
@@ -116,7 +116,7 @@ class Measuring:
             self._message(),
             iteration_times=self._meter.pace,
             throttled=self._throttled(now_ns),
-            switching=self._switching(),
+            switching=self._switching(False),
         )
         self._reporter.send_waiting()
 
@@ -139,7 +139,7 @@ class Measuring:
             return
         for measured in self._meter.take(marks, everything=everything):
             if measured is not None:
-                self._reporter.measured(measured, self._switching())
+                self._reporter.measured(measured, self._switching(True))
             self._apply()  # a new clock does not wait until all arithmetic is done
         self._words[shared_page.MEASURED_NUMBER] = self._meter.done_number
 

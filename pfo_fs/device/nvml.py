@@ -235,17 +235,7 @@ def uuid_of_visible_device(index: int) -> str:
         DeviceError: No such device is visible, it is a MIG slice, or CUDA's ordinal is ambiguous (GPUs of different
             kinds without CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA then puts the fastest first).
     """
-    nvml = _pynvml()
-    _call("starting NVML", nvml.nvmlInit)
-    try:
-        handles = [
-            _call("finding GPUs", nvml.nvmlDeviceGetHandleByIndex, i)
-            for i in range(_call("counting GPUs", nvml.nvmlDeviceGetCount))
-        ]
-        uuids = [_text(_call("reading a UUID", nvml.nvmlDeviceGetUUID, handle)) for handle in handles]
-        names = {_text(_call("reading a name", nvml.nvmlDeviceGetName, handle)) for handle in handles}
-    finally:
-        nvml.nvmlShutdown()
+    uuids, names = _all_gpus()
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = _visible(variable, uuids)
     if not 0 <= index < len(visible):
@@ -260,6 +250,45 @@ def uuid_of_visible_device(index: int) -> str:
             f"UUID in CUDA_VISIBLE_DEVICES, so that CUDA device {index} is unambiguous"
         )
     return uuid
+
+
+def visible_uuids() -> list[str]:
+    """Returns the UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves to this process.
+
+    Raises:
+        DeviceError: NVML does not work, or a MIG slice is visible.
+    """
+    return [uuid for uuid, _ in _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), _all_gpus()[0])]
+
+
+def driver_version() -> str:
+    """Returns the version of the NVIDIA driver.
+
+    Raises:
+        DeviceError: NVML does not work.
+    """
+    nvml = _pynvml()
+    _call("starting NVML", nvml.nvmlInit)
+    try:
+        return _text(_call("reading the version of the driver", nvml.nvmlSystemGetDriverVersion))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _all_gpus() -> tuple[list[str], set[str]]:
+    """Returns the UUIDs of all GPUs in NVML's order, and the different names among them."""
+    nvml = _pynvml()
+    _call("starting NVML", nvml.nvmlInit)
+    try:
+        handles = [
+            _call("finding GPUs", nvml.nvmlDeviceGetHandleByIndex, i)
+            for i in range(_call("counting GPUs", nvml.nvmlDeviceGetCount))
+        ]
+        uuids = [_text(_call("reading a UUID", nvml.nvmlDeviceGetUUID, handle)) for handle in handles]
+        names = {_text(_call("reading a name", nvml.nvmlDeviceGetName, handle)) for handle in handles}
+        return uuids, names
+    finally:
+        nvml.nvmlShutdown()
 
 
 def _visible(variable: str | None, uuids: list[str]) -> list[tuple[str, bool]]:

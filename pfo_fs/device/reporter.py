@@ -51,7 +51,7 @@ class Reporter:
 
         Args:
             measured: The result.
-            switching: How clocks are switched, if they are.
+            switching: How clocks are switched, if they are, with the latency of each clock.
         """
         steps = measured.steps
         how = {} if switching is None else {"switching": msgspec.structs.asdict(switching)}

@@ -328,6 +328,11 @@ class SimulatedKernels:
         self.start(instruction, stage, started_ns)
         self.finish()
 
+    @property
+    def ended_ns(self) -> int:
+        """When the last instruction ends or has ended on the device, as `time.monotonic_ns()`."""
+        return self._state.words[_UNTIL_NS]
+
     def start(self, instruction: str, stage: int = 0, started_ns: int | None = None) -> None:
         """Begins an instruction, as launching a kernel does; `finish` waits for it."""
         self._free = self.model(instruction, stage)

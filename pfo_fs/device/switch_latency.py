@@ -22,11 +22,13 @@ from pfo_fs.device.call_budget import CallBudget
 SETTLED_NS = 200_000_000
 """After this time a clock acts in any case."""
 _CALLS = 15
-_FIRST_CALL_NS = 5_000_000
+FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 _FIRST_SETTLE_NS = 5_000_000
 _WAITS = 64
 _SAMPLES = 9
+_TRIES = 6
+"""An unknown clock is requested late this often."""
 _ENOUGH = 4
 """From this many samples on, a latency counts as known."""
 _SENSITIVITY = 0.7
@@ -91,7 +93,7 @@ class SwitchLatency:
     def __init__(
         self,
         settle_ns: Mapping[int, int] | None = None,
-        call_ns: int = _FIRST_CALL_NS,
+        call_ns: int = FIRST_CALL_NS,
         top_mhz: int = 0,
         calls_per_s: float | None = None,
     ) -> None:
@@ -105,6 +107,7 @@ class SwitchLatency:
         self._samples_ns: dict[int, deque[int]] = {}
         self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
         self._pending: _Pending | None = None
+        self._tries: dict[int, int] = {}
         self.call_ns = call_ns
         self.queue_ns = 0
 
@@ -112,6 +115,11 @@ class SwitchLatency:
     def learned(self) -> Mapping[int, int]:
         """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in ns."""
         return self._settle_ns
+
+    @property
+    def learned_s(self) -> dict[int, float]:
+        """The same without the default clock, in s."""
+        return {mhz: round(settle_ns / 1e9, 6) for mhz, settle_ns in self._settle_ns.items() if mhz}
 
     @property
     def longest_settle_s(self) -> float | None:
@@ -140,16 +148,26 @@ class SwitchLatency:
         """Returns whether the latency of this clock is known."""
         return mhz in self._settle_ns
 
-    def lead_ns(self, mhz: int) -> int:
+    def explores(self, mhz: int) -> bool:
+        """Returns whether a clock is to be requested late, so that its latency shows; a few times for each clock."""
+        return mhz not in self._settle_ns and self._tries.get(mhz, 0) < _TRIES
+
+    def tried(self, mhz: int) -> None:
+        """Notes that an instruction has run after a change to this clock."""
+        self._tries[mhz] = self._tries.get(mhz, 0) + 1
+
+    def lead_ns(self, mhz: int, *, up: bool = False) -> int:
         """Returns the time from the request of a clock until it acts.
 
-        Of an unknown clock, it is that of the nearest one; that of an unknown default clock is assumed.
+        An unknown clock is taken to be one of the slowest if the change is `up`, otherwise to act at once: a higher
+        clock that comes early costs no time, nor does a lower one that comes late.
         """
         settle_ns = self._settle_ns.get(mhz)
         if settle_ns is None:
-            settle_ns = _FIRST_SETTLE_NS
-            if self._settle_ns and mhz:
-                settle_ns = self._settle_ns[min(self._settle_ns, key=lambda known: abs(known - mhz))]
+            settle_ns = 0
+            if up:
+                ordered = sorted(self._settle_ns.values()) or [_FIRST_SETTLE_NS]
+                settle_ns = ordered[len(ordered) * 9 // 10]
         return self.call_ns + settle_ns
 
     def ran_steadily(self, ran: Ran) -> None:

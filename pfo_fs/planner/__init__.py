@@ -20,8 +20,7 @@ from pfo_fs.planner.plan import Plan, plan_of_orders
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, parse_profile, read_profile
-from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, even_hosts
-from pfo_fs.planner.switching_file import MeasuredSwitching, read_switching
+from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, costs_of, even_hosts
 
 __all__ = [
     "BLOCKING_POWER_W",
@@ -31,7 +30,6 @@ __all__ = [
     "Frontier",
     "Instruction",
     "MeasuredIteration",
-    "MeasuredSwitching",
     "Measurement",
     "Pipeline",
     "Plan",
@@ -43,6 +41,7 @@ __all__ = [
     "all_maximum",
     "blocking_power_w",
     "calibrate",
+    "costs_of",
     "even_deadlines",
     "even_hosts",
     "load_frontier",
@@ -57,7 +56,6 @@ __all__ = [
     "plan_of_orders",
     "read_iterations",
     "read_profile",
-    "read_switching",
     "save_frontier",
     "solve_frontier",
     "stage_dependencies",

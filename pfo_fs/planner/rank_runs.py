@@ -40,6 +40,15 @@ class RankRuns:
 
     Attributes:
         clocks_mhz: The clocks that are tried, rising.
+        kind: Kind of each instruction, as a number.
+        times: For each instruction and clock, the time in s; infinite where it was not measured.
+        energies: The same for effective energies in J.
+        change_j: For the kinds before and behind a change, and its clocks before and behind, its energy in J.
+        needed: For a change up and one down, how many instructions a run must have that begins with each instruction.
+        only_up: 0 where a change from one clock to the other is up, else infinite; `only_down`, `only_other` likewise.
+        fastest_s: Shortest time of each instruction, in s.
+        wrong_s: For how long a change makes a GPU run at the higher clock without need, in s.
+        lost_s: For how long a change makes the rank stand still, in s.
     """
 
     def __init__(self, problem: Problem, rank: int, wrong_s: float, present_mhz: Sequence[int] = ()) -> None:

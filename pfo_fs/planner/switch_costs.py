@@ -30,11 +30,14 @@ from pfo_fs.errors import ConfigError
 if TYPE_CHECKING:
     from pfo_fs.planner.choices import Choices
     from pfo_fs.planner.problem import Problem, Timing
+    from pfo_fs.switching_file import MeasuredSwitching
 
 MOST_BUSY = 0.8
 """A plan keeps the driver of a host busy for at most this share of the iteration: with random arrivals, calls would
 otherwise wait for each other longer than they take themselves."""
 _TOLERANCE = 1e-9
+_LATE_SHARE = 0.1
+"""The clock of a change acts this share of its latency earlier or later than expected, where that was not measured."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,30 @@ class SwitchCosts:
         named = {rank for host in self.hosts for rank in host}
         hosts = [[rank for rank in host if rank < ranks] for host in self.hosts]
         return [host for host in hosts if host] + [[rank] for rank in range(ranks) if rank not in named]
+
+
+def costs_of(measured: MeasuredSwitching, gpus_per_rank: int, hosts: tuple[tuple[int, ...], ...] = ()) -> SwitchCosts:
+    """Returns what one change of one rank costs on a node that was measured.
+
+    The longest latency counts, as it decides how early a change must be asked for. A rank with more GPUs than the
+    node has lies on several nodes, whose drivers work at the same time.
+
+    Args:
+        measured: What was measured.
+        gpus_per_rank: Number of GPUs of a rank.
+        hosts: The ranks of each host; empty: each rank has a host of its own.
+    """
+    longest_s = max(measured.latency_s.values(), default=0.0)
+    calls = min(gpus_per_rank, measured.gpus or gpus_per_rank)
+    return SwitchCosts(
+        stands_still_s=measured.stands_still_s,
+        driver_time_s=measured.call_s.median * (calls if measured.serial else 1),
+        latency_s=longest_s,
+        late_s=_LATE_SHARE * longest_s if measured.late_s is None else measured.late_s,
+        calls=calls,
+        hosts=hosts if measured.serial else (),
+        max_calls_per_s=measured.max_calls_per_s or float("inf"),
+    )
 
 
 def even_hosts(ranks: int, per_host: int) -> tuple[tuple[int, ...], ...]:

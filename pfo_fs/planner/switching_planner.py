@@ -25,14 +25,14 @@ from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.stage_clocks import StageClocks
 from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, queue_s
 
-_WEIGHTS = (1.0, 3.0)
+_WEIGHTS = (1.0, 0.6, 2.0)
 _TIME_WEIGHTS = (10.0, 1.0, 3.0, 100.0)
 """Energy and time of a change are multiplied by each of these in turn: the relaxation that sets the prices does not
 count changes. Where a rank stands still, the second tuple applies. The first weight usually gives the best plan."""
 _MOST_GROUPS = 600
 """With more groups than this, the plan that ignores changes is nearly as good and takes less time."""
-_IMPROVED = 2
-"""Number of plans, those with least energy, that are then improved."""
+_IMPROVED, _MORE_IMPROVED = 2, 3
+"""Number of plans, those with least energy, that are then improved; the second number is for a thorough search."""
 _CLOSE = 0.01
 """Relative: those with more energy than the best and this are not improved."""
 _SWEEPS, _MORE_SWEEPS = 3, 9
@@ -128,9 +128,10 @@ class SwitchingPlanner:
         sweeps, problem = self._sweeps, self._problem
         valued = [(sweeps.value(clocks_mhz, length_s, waiting_w), clocks_mhz) for clocks_mhz in candidates]
         best = [min(valued)]
+        most = _MORE_IMPROVED if self._thorough else _IMPROVED
         least_j = min(value.energy_j for value, _ in valued)
         # Those with least energy are improved even if the drivers cannot make all changes, as sweeps repair that.
-        for value, clocks_mhz in sorted(valued, key=lambda each: each[0].energy_j)[:_IMPROVED]:
+        for value, clocks_mhz in sorted(valued, key=lambda each: each[0].energy_j)[:most]:
             if value.energy_j > least_j + _CLOSE * abs(least_j):
                 continue
             # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.

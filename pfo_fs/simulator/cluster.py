@@ -159,6 +159,7 @@ class Cluster:
             wait_s=latency.queue_ns / 1e9 if latency.calls_made else None,
             latency_s=latency.longest_settle_s,
             gpus=latency.gpus,
+            latencies_s=latency.learned_s,
         )
 
     def run(self, clocks: Any) -> Played:

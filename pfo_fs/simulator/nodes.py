@@ -341,7 +341,9 @@ class SimulatedNodes:
         def returned() -> None:
             gpu.calling = False
             gpu.set_mhz = mhz
-            self._ranks[gpu.rank].latency.called(round(call_s * 1e9), waited_ns)
+            rank = self._ranks[gpu.rank]
+            if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
+                rank.latency.called(round(call_s * 1e9), waited_ns)
             if gpu is self._ranks[gpu.rank].gpus[0]:
                 self._result.changes[gpu.rank].append((self._now_s - self._began_s, mhz))
             gpu.next_number = self._number_of[mhz]

@@ -264,6 +264,16 @@ class CachedProfileBody(_Body):
     csv: ProfileText = ""
 
 
+_SWITCHING_FIGURES = {
+    "driver_time_s",
+    "switch_latency_s",
+    "switch_late_s",
+    "switch_calls",
+    "max_calls_per_s",
+    "ranks_per_host",
+}
+
+
 class ModelBody(_Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
@@ -292,6 +302,16 @@ class ModelBody(_Body):
     max_calls_per_s: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     ranks_per_host: Degree = 1
     profile: RelativePath = ""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Costs of clock changes that are not known are left out, as in records of earlier releases."""
+        values: dict[str, Any] = handler(self)
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in _SWITCHING_FIGURES or value != type(self).model_fields[name].default
+        }
 
 
 class ProgressBody(_Body):

@@ -27,6 +27,7 @@ class JobRequest:
     wait_for_schedule_s: float
     strict: bool
     clock_backend: str = "auto"
+    max_clock_calls_per_s: float | None = None
 
     @property
     def given_settings(self) -> dict[str, Any]:

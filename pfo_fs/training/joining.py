@@ -23,6 +23,7 @@ from pfo_fs.errors import ConfigError, CoordinationError, PfoError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages, transport
 from pfo_fs.models import JobInfo, RankInfo
+from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
 from pfo_fs.training.broadcast_feed import BroadcastFeed
 from pfo_fs.training.collectives import Collectives, Problem, problem_of, raise_first
 from pfo_fs.training.helper_feed import HelperFeed
@@ -173,7 +174,18 @@ class JobJoiner:
             token=opening["token"],
             profile_steps=self._request.settings.profile_steps,
             clock_backend=self._request.clock_backend,
+            max_clock_calls_per_s=self._request.max_clock_calls_per_s,
+            measured=self._measured_switching(),
         )
+
+    def _measured_switching(self) -> MeasuredSwitching | None:
+        """Returns what the user's file says about clock changes on this node, if there is one that can be read."""
+        try:
+            return given_switching()
+        except PfoError as error:
+            text = f"{VARIABLE}: {error}; what clock changes cost is learned while training runs"
+            self._note(text, ConfigError(text))
+            return None
 
     def _create_job(self, opening: _Opening) -> _Job:
         """On rank 0: makes the job's folder and learns whether the daemon or rank 0's helper schedules it.

@@ -83,6 +83,8 @@ class PFOFileOptimizer:
             compare). `auto`: `device` where it passes a test at the start, otherwise `launch`.
         clock_backend: The way to set clocks: `auto`, `nvml`, `zeusd`, `sudo`, `geopm`, `slurm-step`, or `none`;
             `PFO_FS_CLOCK_BACKEND`, or `auto`, if None. docs/clock-backends.md describes them.
+        max_clock_calls_per_s: Most calls per second, of all GPUs of a host together, that set clocks: they can delay
+            NCCL. `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or as many as the driver has room for, if None.
         wait_for_schedule_s: The longest wait for the first schedule. Training never waits for later ones.
         strict: Raise an error instead of logging a warning. While the job is set up, rank 0's value counts, and all
             ranks raise the same error.
@@ -116,6 +118,7 @@ class PFOFileOptimizer:
         device_events: bool | None = None,
         switching: Switching = "auto",
         clock_backend: str | None = None,
+        max_clock_calls_per_s: float | None = None,
         wait_for_schedule_s: float = 5.0,
         strict: bool = False,
     ) -> None:
@@ -157,6 +160,7 @@ class PFOFileOptimizer:
             wait_for_schedule_s=wait_for_schedule_s,
             strict=strict,
             clock_backend=clock_backend,
+            max_clock_calls_per_s=max_clock_calls_per_s,
         )
         collectives = Collectives.of_job(dims.rank, dims.world_size)
         joined = joining.JobJoiner(dims, request, collectives, self._link, self._warn).join()

@@ -167,3 +167,54 @@ def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
     )  # fmt: skip
     found = {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
     assert found["planned"]["energy_j"] <= found["lowtime"]["energy_j"]
+
+
+# ---- what clock changes cost
+
+
+def changes_of(profile: Path, *more: str | Path) -> dict[str, object]:
+    done = pfo_fs(*arguments(profile, "--slowdown", "1.05", "--json", *more))
+    assert done.returncode == 0, done.stderr
+    return next(plan for plan in json.loads(done.stdout)["plans"] if plan["name"] == "planned")
+
+
+def test_a_driver_that_is_slow_for_many_gpus_means_fewer_changes_and_the_plan_says_why(profile: Path) -> None:
+    free = changes_of(profile)
+    busy = changes_of(profile, "--driver-time", "0.005", "--latency", "0.01", "--late", "0.002", "--gpus-per-rank", "8")
+    assert int(str(busy["clock_changes"])) < int(str(free["clock_changes"]))
+    assert "instead of" in str(busy["switching"])
+    assert float(str(busy["driver_calls_per_s"])) > 0
+
+
+def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path) -> None:
+    shown = pfo_fs(*arguments(profile, "--latency", "100", "--ranks-per-host", "3"))
+    assert shown.returncode == 0, shown.stderr
+    assert "one clock for each rank" in shown.stdout
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
+
+
+def test_the_measured_costs_of_clock_changes_are_read_from_a_file(profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "switching.json"
+    path.write_text('{"call_s": {"median": 0.005}, "latency_s": {"1400": 0.01}, "gpus": 8, "late_s": 0.002}')
+    measured = changes_of(profile, "--switching", path, "--gpus-per-rank", "8")
+    given = changes_of(
+        profile, "--driver-time", "0.005", "--latency", "0.01", "--late", "0.002", "--gpus-per-rank", "8"
+    )
+    assert measured["energy_j"] == given["energy_j"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--switching", "MISSING"], "No such file"),
+        (["--switching", "GOOD", "--late", "0.001"], "leave --switch-time"),
+        (["--driver-time", "-1"], "--driver-time is -1"),
+    ],
+)
+def test_wrong_costs_of_clock_changes_are_refused(profile: Path, tmp_path: Path, more: list[str], reason: str) -> None:
+    good = tmp_path / "switching.json"
+    good.write_text('{"call_s": {"median": 0.005}}')
+    files = {"GOOD": good, "MISSING": tmp_path / "missing"}
+    done = pfo_fs(*arguments(profile, *[files.get(each, each) for each in more]))
+    assert done.returncode == 1
+    assert reason in " ".join(done.stderr.split())

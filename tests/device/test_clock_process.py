@@ -21,13 +21,14 @@ from typing import Any, TypeVar
 import pytest
 from running import modules_loaded_by
 
-from pfo_fs.device import ClockProcess, SimulatedKernels, shared_page
+from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.physics import A100
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated import SimulatedGpu
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
+from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.switching import choose_switching
 
@@ -455,6 +456,35 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
         assert result["iter_energy"][i] == pytest.approx(busy_j + idle_j, rel=0.06)
     assert (last.number, last.message) == (2, "")
     assert last.iter_time_s == pytest.approx(result["iter_time"][1], abs=1e-5)
+
+
+def test_measured_costs_of_clock_changes_are_known_from_the_start(start: Start) -> None:
+    measured = MeasuredSwitching(call_s=CallTime(median=0.003), latency_s={1200: 0.007, 900: 0.007})
+    with FakeHelper("pfo-fs-test-switching") as helper:
+        clocks = start(report_to=helper.address, measured=measured)
+        tracker = InstructionTracker(clocks, profile_steps=2)
+        tracker.step_begin(1, 1)
+        tracker.step_end()
+        report = helper.wait(messages.ProgressReport, lambda m: m.step == 1)
+    assert report.switching is not None
+    assert report.switching.latency_s == 0.007
+
+
+def test_the_measured_call_time_and_rate_reach_the_clock_process_as_plain_numbers(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(clock_client, "_start", lambda spec, arguments, fds: given.append(arguments))
+    measured = MeasuredSwitching(call_s=CallTime(median=0.003), max_calls_per_s=100)
+    start(measured=measured)
+    monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
+    start(measured=measured)
+    start()
+    assert [(a.get("call_ns"), a["max_clock_calls_per_s"]) for a in given] == [
+        (3_000_000, 100),
+        (3_000_000, 50),
+        (None, 50),
+    ]
 
 
 def test_results_wait_for_a_helper_that_comes_late(start: Start, wait_for: WaitFor) -> None:

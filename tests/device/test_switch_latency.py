@@ -111,8 +111,17 @@ def test_a_call_takes_the_median_of_the_last_ones_and_waits_as_most_of_them_did(
     assert latency.queue_ns == 0
 
 
-def test_an_unknown_clock_is_as_late_as_the_nearest_known_one_and_the_default_one_as_assumed() -> None:
+def test_an_unknown_clock_is_taken_to_be_slow_on_the_way_up_and_to_act_at_once_on_the_way_down() -> None:
     latency = SwitchLatency({900: 10 * MS, 1200: 30 * MS}, CALL_NS, 1410)
-    assert latency.lead_ns(915) == 15 * MS
-    assert latency.lead_ns(1410) == 35 * MS
-    assert latency.lead_ns(0) == SwitchLatency(None, CALL_NS).lead_ns(0)
+    assert latency.lead_ns(915, up=True) == CALL_NS + 30 * MS
+    assert latency.lead_ns(915) == CALL_NS
+
+
+def test_an_unknown_clock_is_explored_a_few_times_only() -> None:
+    latency = SwitchLatency({900: 10 * MS}, CALL_NS, 1410)
+    tries = 0
+    while latency.explores(915) and tries < 100:
+        latency.tried(915)
+        tries += 1
+    assert 1 <= tries < 20
+    assert not latency.explores(900)

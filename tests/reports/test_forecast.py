@@ -56,3 +56,14 @@ def test_a_model_of_another_job_is_refused(data: JobData) -> None:
     assert data.model is not None
     with pytest.raises(PlanError, match="two jobs"):
         forecast_of(replace(data, model=data.model.model_copy(update={"full_time_s": 100.0})))
+
+
+def test_plans_of_the_forecast_count_the_costs_of_clock_changes_that_the_model_names(data: JobData) -> None:
+    assert data.model is not None
+    model = data.model.model_copy(
+        update={"switch_time_s": 0.0, "driver_time_s": 0.04, "switch_calls": 8, "ranks_per_host": 2}
+    )
+    costs = forecast_of(replace(data, model=model)).problem.switch_costs
+    assert costs.wrong_clock_s == pytest.approx(0.0175)
+    assert costs.hosts == ((0, 1), (2, 3))
+    assert costs.max_calls_per_s == float("inf")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pfo_fs import PFOFileOptimizer
+from pfo_fs.device import ClockProcess
 from pfo_fs.errors import AlreadyClaimed, ConfigError, CoordinationError, DeviceError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc.messages import JoinJob
@@ -211,3 +212,39 @@ def test_a_rank_whose_arguments_are_wrong_does_not_leave_the_others_waiting(tmp_
 def test_a_single_process_gets_the_error_itself(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="coordination is 'wrong'"):
         PFOFileOptimizer(tmp_path, rank=0, world_size=1, pp_degree=1, coordination="wrong")  # type: ignore[arg-type]
+
+
+def test_a_file_of_switching_costs_that_cannot_be_read_is_a_warning_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PFO_FS_SWITCHING_FILE", str(tmp_path / "missing.json"))
+    jobs = join_all(tmp_path)
+    assert all(isinstance(job, JoinedJob) for job in jobs), jobs
+    assert "PFO_FS_SWITCHING_FILE" in caplog.text
+    assert "missing.json: cannot be read" in caplog.text
+
+
+def test_with_strict_a_broken_file_of_switching_costs_is_the_same_error_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "switching.json").write_text('{"call_s": {"median": -1}}')
+    monkeypatch.setenv("PFO_FS_SWITCHING_FILE", str(tmp_path / "switching.json"))
+    errors = join_all(tmp_path, strict=True)
+    assert {type(error) for error in errors} == {ConfigError}
+    assert all("call_s.median" in str(error) for error in errors)
+
+
+def test_clock_processes_start_with_the_switching_costs_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "switching.json").write_text('{"call_s": {"median": 0.003}, "latency_s": {"1200": 0.007}}')
+    monkeypatch.setenv("PFO_FS_SWITCHING_FILE", str(tmp_path / "switching.json"))
+    given = []
+
+    def start(*arguments: Any, measured: Any, **options: Any) -> ClockProcess:
+        given.append(measured)
+        return ClockProcess(*arguments, measured=measured, **options)
+
+    monkeypatch.setattr(joining, "ClockProcess", start)
+    join_all(tmp_path)
+    assert [measured.latency_s for measured in given] == [{1200: 0.007}] * RANKS

@@ -50,6 +50,17 @@ class BackedGpu:
             return str(error)
         return ""
 
+    def reasons(self) -> dict[str, str]:
+        """Returns, for each way in the order of `auto`, why it cannot be used here; '' if it seems to work.
+
+        Changes nothing, so a way that seems to work can still be refused.
+        """
+        found = {}
+        for backend in self._backends():
+            found[backend.name] = backend.why_not()
+            backend.close()
+        return found
+
     def lock_clock_mhz(self, mhz: int) -> None:
         """Holds the graphics clock at `mhz`; raises as described in `Gpu`."""
         self._change(lambda backend: backend.lock_clock_mhz(mhz))

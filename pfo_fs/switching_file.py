@@ -1,4 +1,7 @@
-"""What clock changes cost on a node, as it was measured there: the file that `pfo-fs doctor --switching` writes."""
+"""What clock changes cost on a node, as it was measured there: the file that `pfo-fs doctor --switching` writes.
+
+Planner and clock processes read it, so it lies where all rooms may import it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfo_fs.errors import PlanError, plain_text
 from pfo_fs.models import Megahertz
-from pfo_fs.planner.switch_costs import SwitchCosts
 
+VARIABLE = "PFO_FS_SWITCHING_FILE"
+"""The environment variable that gives the clock processes of a job their starting values."""
 MAX_SWITCHING_BYTES = 2**20
 _MAX_CLOCKS = 4096
-_LATE_SHARE = 0.1
-"""The clock of a change acts this share of its latency earlier or later than expected, where the file does not say."""
 
 _ShortSeconds = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
 
@@ -37,7 +39,7 @@ class MeasuredSwitching(BaseModel):
         latency_s: For each clock in MHz, the time in s from the return of a call until the clock acts.
         serial: Whether the calls of the node's GPUs wait for each other.
         gpus: Number of GPUs of the node; None: not known.
-        max_calls_per_s: The most calls per second that the node's driver serves, all GPUs together; None: not known.
+        max_calls_per_s: The most calls per second that jobs may make, for all GPUs of the node; None: not known.
         stands_still_s: Time in s for which a GPU computes nothing while its clock changes.
         late_s: How far the moment at which a clock acts differs from the expected one, in s; None: not measured.
     """
@@ -51,29 +53,6 @@ class MeasuredSwitching(BaseModel):
     max_calls_per_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
     stands_still_s: _ShortSeconds = 0.0
     late_s: _ShortSeconds | None = None
-
-    def costs(self, gpus_per_rank: int, hosts: tuple[tuple[int, ...], ...] = ()) -> SwitchCosts:
-        """Returns what one change of one rank costs.
-
-        The longest latency counts, as it decides how early a change must be asked for. A rank with more GPUs than the
-        node has lies on several nodes, whose drivers work at the same time.
-
-        Args:
-            gpus_per_rank: Number of GPUs of a rank.
-            hosts: The ranks of each host; empty: each rank has a host of its own.
-        """
-        longest_s = max(self.latency_s.values(), default=0.0)
-        calls = min(gpus_per_rank, self.gpus or gpus_per_rank)
-        late_s = _LATE_SHARE * longest_s if self.late_s is None else self.late_s
-        return SwitchCosts(
-            stands_still_s=self.stands_still_s,
-            driver_time_s=self.call_s.median * (calls if self.serial else 1),
-            latency_s=longest_s,
-            late_s=late_s,
-            calls=calls,
-            hosts=hosts if self.serial else (),
-            max_calls_per_s=self.max_calls_per_s or float("inf"),
-        )
 
 
 def read_switching(path: str | os.PathLike[str]) -> MeasuredSwitching:
@@ -100,3 +79,13 @@ def read_switching(path: str | os.PathLike[str]) -> MeasuredSwitching:
         raise PlanError(
             f"{path}: {plain_text(where)}: {plain_text(first['msg'])}; measure again with pfo-fs doctor --switching"
         ) from error
+
+
+def given_switching() -> MeasuredSwitching | None:
+    """Returns what `PFO_FS_SWITCHING_FILE` names; None if the variable is not set.
+
+    Raises:
+        PlanError: As `read_switching`.
+    """
+    path = os.environ.get(VARIABLE)
+    return read_switching(path) if path else None

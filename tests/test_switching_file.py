@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pfo_fs.errors import PlanError
-from pfo_fs.planner import read_switching
-from pfo_fs.planner.switching_file import MAX_SWITCHING_BYTES
+from pfo_fs.planner import costs_of
+from pfo_fs.switching_file import MAX_SWITCHING_BYTES, read_switching
 
 MEASURED: dict[str, Any] = {
     "call_s": {"median": 0.005, "p99": 0.012},
@@ -29,7 +29,7 @@ def written(tmp_path: Path, **changes: object) -> Path:
 
 
 def test_a_change_of_a_rank_takes_a_call_for_each_of_its_gpus(tmp_path: Path) -> None:
-    costs = read_switching(written(tmp_path)).costs(gpus_per_rank=8)
+    costs = costs_of(read_switching(written(tmp_path)), gpus_per_rank=8)
     assert costs.driver_time_s == pytest.approx(0.04)
     assert costs.latency_s == 0.01
     assert costs.calls == 8
@@ -38,23 +38,23 @@ def test_a_change_of_a_rank_takes_a_call_for_each_of_its_gpus(tmp_path: Path) ->
 
 
 def test_a_rank_with_more_gpus_than_a_node_has_them_on_several_nodes(tmp_path: Path) -> None:
-    assert read_switching(written(tmp_path)).costs(gpus_per_rank=16).calls == 8
+    assert costs_of(read_switching(written(tmp_path)), gpus_per_rank=16).calls == 8
 
 
 def test_calls_that_do_not_wait_for_each_other_keep_the_driver_busy_for_one_call(tmp_path: Path) -> None:
-    costs = read_switching(written(tmp_path, serial=False)).costs(8, ((0, 1),))
+    costs = costs_of(read_switching(written(tmp_path, serial=False)), 8, ((0, 1),))
     assert costs.driver_time_s == 0.005
     assert costs.hosts == ()
 
 
 def test_what_was_measured_about_lateness_counts(tmp_path: Path) -> None:
-    assert read_switching(written(tmp_path, late_s=0.003)).costs(1).late_s == 0.003
+    assert costs_of(read_switching(written(tmp_path, late_s=0.003)), 1).late_s == 0.003
 
 
 def test_only_the_time_of_a_call_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "short.json"
     path.write_text('{"call_s": {"median": 0.004}, "new key of a later release": 1}')
-    assert read_switching(path).costs(2).driver_time_s == 0.008
+    assert costs_of(read_switching(path), 2).driver_time_s == 0.008
 
 
 @pytest.mark.parametrize(

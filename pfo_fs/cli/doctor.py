@@ -1,0 +1,121 @@
+"""`pfo-fs doctor`: what works on this node; with `--switching`, what changes of the clock cost here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out, say
+from pfo_fs.errors import plain_text
+
+if TYPE_CHECKING:
+    from pfo_fs.doctor.checks import Check
+
+
+def doctor(
+    switching: Annotated[
+        bool, typer.Option("--switching", help="Measure what changes of the clock cost. Sets clocks for a minute.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="With --switching: the file to write.")] = Path(
+        "switching.json"
+    ),
+    gpus: Annotated[
+        int | None, typer.Option(help="Number of GPUs; default: all visible ones, 1 if simulated.", min=1, max=64)
+    ] = None,
+    targets: Annotated[int, typer.Option(help="Clocks that are measured.", min=2, max=200)] = 12,
+    rounds: Annotated[int, typer.Option(help="Changes to each of them.", min=1, max=100)] = 3,
+    calls: Annotated[int, typer.Option(help="Calls of each GPU alone.", min=10, max=10_000)] = 200,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clocks are set.")] = False,
+    json_: JsonFlag = False,
+) -> None:
+    """Check what works on this node. Changes nothing, unless --switching is given. Exit code 1: something does not."""
+    if switching:
+        from pfo_fs.doctor.switching import Extent
+
+        _switching(gpus, Extent(calls=calls, targets=targets, rounds=rounds), output, yes, json_)
+        return
+    from pfo_fs.doctor.checks import check_node
+
+    checks = check_node(gpus)
+    if json_:
+        print(json.dumps({"ok": all(c.ok is not False for c in checks), "checks": [c._asdict() for c in checks]}))  # noqa: T201
+    else:
+        out.print(_check_table(checks))
+    if any(check.ok is False for check in checks):
+        sys.exit(1)
+
+
+def _check_table(checks: list[Check]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("check", "", "found"):
+        table.add_column(title)
+    for check in checks:
+        word, style = {True: ("ok", "green"), False: ("no", "bold red"), None: ("-", "dim")}[check.ok]
+        found = Text(plain_text(check.found))
+        if check.hint:
+            found.append(f"\n{plain_text(check.hint)}", "italic")
+        table.add_row(check.name, Text(word, style), found)
+    return table
+
+
+def _switching(most: int | None, extent: Any, output: Path, yes: bool, json_: bool) -> None:
+    from pfo_fs.doctor.node import gpu_specs, held_gpus
+    from pfo_fs.doctor.switching import measure_switching
+    from pfo_fs.reports.atomic_output import output_file
+
+    if not output.absolute().parent.is_dir():
+        fail(f"--output {output}: there is no folder {output.absolute().parent}")
+    specs = gpu_specs(most)
+    _ask(len(specs), yes)
+    with held_gpus(specs) as gpus, err.status("starting ...") as line:
+        found = measure_switching(specs, gpus, extent, line.update)
+    with output_file(output) as file:
+        file.write(json.dumps(found, indent=2) + "\n")
+    if json_:
+        print(json.dumps(found))  # noqa: T201
+        return
+    out.print(_found_table(found))
+    for what, why in found["not_measured"].items():
+        say((f"not measured: {what}: ", "yellow"), why)
+    say("all clocks are reset; written: ", str(output))
+
+
+def _ask(count: int, yes: bool) -> None:
+    """Asks for permission to set clocks, on a terminal; without one, `--yes` must be given."""
+    text = f"This sets the clocks of {count} GPU(s) for a minute or more, and resets them at the end."
+    if yes:
+        return
+    if not (sys.stdin.isatty() and err.is_terminal):
+        fail(f"{text} Give --yes if the owner of this node agrees")
+    if not typer.confirm(f"{text} Go on?", err=True):
+        fail("nothing was measured")
+
+
+def _found_table(found: dict[str, Any]) -> Table:
+    title = f"{found['gpu']}, {found['gpus']} GPU(s), driver {found['driver']}, clocks set by {found['clock_backend']}"
+    table = Table(title=plain_text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column()
+    call = found["call_s"]
+    table.add_row("a call takes", f"{call['median'] * 1e3:.1f} ms (99 %: {call['p99'] * 1e3:.1f} ms)")
+    if "serial" in found:
+        waits = "wait for each other" if found["serial"] else "do not wait for each other"
+        table.add_row("calls of all GPUs at once", f"{found['at_once_s'] * 1e3:.1f} ms: they {waits}")
+    table.add_row("the driver serves", f"{found['calls_per_s']:g} calls/s")
+    table.add_row("jobs should make at most", f"{found['max_calls_per_s']:g} calls/s")
+    latency = found.get("latency_s") or {}
+    if latency:
+        few = ", ".join(f"{mhz} MHz {latency_s * 1e3:.1f}" for mhz, latency_s in latency.items())
+        table.add_row("a clock acts after", f"{few} (ms after the call)")
+    if "stands_still_s" in found:
+        table.add_row("the GPU stands still for", f"{found['stands_still_s'] * 1e3:.1f} ms")
+    for rate, delay in found.get("all_reduce_delay", {}).items():
+        table.add_row(f"an all-reduce at {rate} calls/s", f"{delay:+.1%}")
+    return table

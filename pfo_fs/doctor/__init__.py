@@ -1,0 +1,1 @@
+"""`pfo-fs doctor`: what works on this node, and what changes of the clock cost here, measured."""

@@ -1,0 +1,208 @@
+"""How much longer an all-reduce of NCCL takes while clocks are being set, at several rates of calls.
+
+Users report that calls at 20 per second delay NCCL, whatever the clock is (NVIDIA/nccl#1551). So the calls here set the
+same clock again and again. The all-reduces run in processes of their own, one per GPU; the first one prints a line for
+each of its measurements. This module is both sides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import cycle
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from pfo_fs.device import Gpu
+from pfo_fs.errors import DeviceError
+
+RATES_PER_S = (0, 5, 20, 50)
+_START_WITHIN_S = 120.0
+_MARK = "pfo-fs-all-reduce "
+_ARGUMENTS = "PFO_FS_ALL_REDUCE"
+_AT_ONCE = 10
+_NUMBERS = 4 * 2**20
+_NUMBERS_ON_CPU = 2**14
+_MOST_LOG_CHARS = 2000
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_LEAST_MEASUREMENTS = 3
+_WARM_UP = 5
+
+
+class Measured(NamedTuple):
+    """Some all-reduces, one after the other.
+
+    Attributes:
+        ended_s: Their end, in s of `time.monotonic`.
+        took_s: Duration of one.
+    """
+
+    ended_s: float
+    took_s: float
+
+
+def why_not(gpus: int, real: bool) -> str:
+    """Returns why all-reduces cannot be measured here; empty if they can."""
+    if not real:
+        return "simulated GPUs have no NCCL"
+    if gpus < 2:
+        return "it takes two GPUs or more"
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return "torch is not installed"
+    if not torch.cuda.is_available() or not dist.is_available() or not dist.is_nccl_available():
+        return "this torch has no CUDA device or no NCCL"
+    if torch.cuda.device_count() < gpus:
+        return f"torch sees {torch.cuda.device_count()} of {gpus} GPUs"
+    return ""
+
+
+def delays_of(measured: Sequence[Measured], windows: Sequence[tuple[float, float, float]]) -> dict[float, float]:
+    """Returns, for each rate of calls, the share by which an all-reduce took longer than without calls.
+
+    Args:
+        measured: All all-reduces.
+        windows: (rate, begin, end) in s; those of rate 0 are what the others are compared with.
+
+    Raises:
+        DeviceError: Too few all-reduces were seen in a window.
+    """
+    times: dict[float, list[float]] = {}
+    for rate, begin_s, end_s in windows:
+        times.setdefault(rate, []).extend(m.took_s for m in measured if begin_s < m.ended_s <= end_s)
+    for rate, values in times.items():
+        if len(values) < _LEAST_MEASUREMENTS:
+            raise DeviceError(f"too few all-reduces ended while {rate:g} calls per second were made")
+    return {rate: mean(values) / mean(times[0]) - 1 for rate, values in times.items()}
+
+
+def measure_delays(
+    gpus: Sequence[Gpu], mhz: int, seconds: float, backend: str = "nccl", rates_per_s: Sequence[float] = RATES_PER_S
+) -> dict[float, float]:
+    """Runs all-reduces over all GPUs, and sets clocks meanwhile.
+
+    Args:
+        gpus: The GPUs.
+        mhz: The clock that all calls set.
+        seconds: How long each rate is measured.
+        backend: The backend of `torch.distributed`; `gloo` runs on the CPU.
+        rates_per_s: Calls per second of the whole node; 0 must be among them.
+
+    Returns:
+        For each rate, the share by which an all-reduce took longer than without calls.
+
+    Raises:
+        DeviceError: The processes failed, or a clock cannot be set.
+    """
+    most_s = (len(rates_per_s) + 1) * (seconds + 1) + _START_WITHIN_S
+    measured: list[Measured] = []
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        log = Path(folder) / "log"
+        ranks = [
+            _start({"backend": backend, "rank": rank, "ranks": len(gpus), "folder": folder, "seconds": most_s}, log)
+            for rank in range(len(gpus))
+        ]
+        reader = threading.Thread(target=_read, args=(ranks[0].stdout, measured), daemon=True)
+        stack.callback(_end, ranks, reader)
+        reader.start()
+        deadline_s = time.monotonic() + _START_WITHIN_S
+        while len(measured) < _WARM_UP and _all_run(ranks) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        for gpu in gpus:
+            gpu.lock_clock_mhz(mhz)
+        rates = (*rates_per_s, 0) if measured else ()  # without calls at both ends, as the GPUs get warmer
+        windows = [_call_at(rate, gpus, mhz, seconds) for rate in rates]
+        if not measured or not _all_run(ranks):
+            raise DeviceError("the all-reduces have failed:\n" + log.read_text(errors="replace")[-_MOST_LOG_CHARS:])
+    return delays_of(measured, windows)
+
+
+def _start(given: dict[str, Any], log: Path) -> subprocess.Popen[str]:
+    """Starts one rank; rank 0 prints what it measures into a pipe."""
+    with log.open("a") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            env={**os.environ, _ARGUMENTS: json.dumps(given), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if given["rank"] else subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+
+
+def _all_run(ranks: Sequence[subprocess.Popen[str]]) -> bool:
+    return all(process.poll() is None for process in ranks)
+
+
+def _end(ranks: Sequence[subprocess.Popen[str]], reader: threading.Thread) -> None:
+    for process in ranks:
+        process.kill()
+    for process in ranks:
+        process.wait()
+    reader.join()
+    if ranks[0].stdout is not None:
+        ranks[0].stdout.close()
+
+
+def _call_at(rate: float, gpus: Sequence[Gpu], mhz: int, seconds: float) -> tuple[float, float, float]:
+    """Makes calls at this rate over all GPUs in turn; returns the window."""
+    began_s = time.monotonic()
+    if not rate:
+        time.sleep(seconds)
+        return rate, began_s, time.monotonic()
+    for count, gpu in enumerate(cycle(gpus)):
+        due_s = began_s + count / rate
+        if due_s >= began_s + seconds:
+            break
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        gpu.lock_clock_mhz(mhz)
+    return rate, began_s, time.monotonic()
+
+
+def _read(lines: Any, measured: list[Measured]) -> None:
+    ours = (line.removeprefix(_MARK).split() for line in lines if line.startswith(_MARK))
+    measured.extend(Measured(float(ended_s), float(took_s)) for ended_s, took_s in ours)
+
+
+def main() -> int:
+    """Runs one rank of the all-reduces until its time is over, or the process that started it has ended."""
+    import torch
+    import torch.distributed as dist
+
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+    given = json.loads(os.environ[_ARGUMENTS])
+    rank, deadline_s = given["rank"], time.monotonic() + given["seconds"]
+    cuda = given["backend"] == "nccl"
+    if cuda:
+        torch.cuda.set_device(rank)
+    store = dist.FileStore(os.path.join(given["folder"], "store"), given["ranks"])
+    dist.init_process_group(given["backend"], store=store, rank=rank, world_size=given["ranks"])
+    tensor = torch.zeros(_NUMBERS if cuda else _NUMBERS_ON_CPU, device="cuda" if cuda else "cpu")
+    first = True
+    while time.monotonic() < deadline_s:
+        began_s = time.monotonic()
+        for _ in range(_AT_ONCE):
+            dist.all_reduce(tensor)
+        if cuda:
+            torch.cuda.synchronize()
+        ended_s = time.monotonic()
+        if rank == 0 and not first:
+            print(f"{_MARK}{ended_s} {(ended_s - began_s) / _AT_ONCE}", flush=True)  # noqa: T201
+        first = False
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""`pfo-fs doctor` as a process, on simulated nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Processes
+
+from pfo_fs.device import ClockProcess
+from pfo_fs.device.clock_backends.choice import BackedGpu
+from pfo_fs.device.node_physics import NodePhysics, node_physics
+from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.doctor import all_reduce
+from pfo_fs.doctor.checks import check_clocks, check_marks
+from pfo_fs.switching_file import MeasuredSwitching, read_switching
+
+COMMAND = [sys.executable, "-m", "pfo_fs", "doctor"]
+WaitFor = Callable[..., Any]
+
+
+def environment(sim_dir: Path, node: str = "none", **more: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PFO_FS_GPU": "simulated",
+        "PFO_FS_SIM_NODE": node,
+        "PFO_FS_SIM_DIR": str(sim_dir),
+        "COLUMNS": "100",
+        **more,
+    }
+
+
+def doctor(sim_dir: Path, *arguments: str, node: str = "none", **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        stdin=subprocess.DEVNULL,
+        env=environment(sim_dir, node, **more),
+    )
+
+
+def actions(sim_dir: Path) -> dict[str, list[str]]:
+    """For each simulated GPU, what was done to its clock."""
+    logs = sim_dir.glob("*.log")
+    return {log.stem: [json.loads(line)["action"] for line in log.read_text().splitlines()] for log in logs}
+
+
+# ---- measuring
+
+
+def differences(measured: MeasuredSwitching, physics: NodePhysics) -> dict[str, tuple[float, float]]:
+    """What was measured otherwise than it was put in, beside that."""
+    pairs = {"call": (measured.call_s.median, pytest.approx(physics.call_s, rel=0.1))}
+    pairs["still"] = (measured.stands_still_s, pytest.approx(0, abs=0.001))
+    for mhz, latency_s in measured.latency_s.items():
+        pairs[f"{mhz} MHz"] = (latency_s, pytest.approx(physics.settle_s(mhz), rel=0.05, abs=0.001))
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("node", ["A100 node", "H100 node"])
+def test_the_constants_of_a_simulated_node_are_found(sim_dir: Path, tmp_path: Path, node: str) -> None:
+    output = tmp_path / "switching.json"
+    size = ["--gpus", "4", "--targets", "6", "--calls", "60"]
+    for _ in range(3):  # where other tests keep all cores busy, simulated calls do take longer
+        done = doctor(sim_dir, "--switching", "--yes", *size, "-o", str(output), "--json", node=node)
+        assert done.returncode == 0, done.stderr
+        measured, physics = read_switching(output), node_physics(node)
+        assert measured.serial
+        assert measured.gpus == 4
+        assert len(measured.latency_s) == 6
+        assert "simulated" in json.loads(done.stdout)["not_measured"]["all_reduce_delay"]
+        assert {log[-1] for log in actions(sim_dir).values()} == {"reset"}
+        wrong = differences(measured, physics)
+        if not wrong:
+            break
+    assert not wrong
+    assert measured.max_calls_per_s is not None
+    assert 0.5 / physics.call_s < measured.max_calls_per_s < 0.8 / physics.call_s
+
+
+@pytest.mark.slow
+def test_calls_that_do_not_wait_for_each_other_are_recognised(sim_dir: Path, tmp_path: Path) -> None:
+    size = ["--gpus", "4", "--targets", "2", "--rounds", "1", "--calls", "20"]
+    done = doctor(sim_dir, "--switching", "-y", *size, "-o", str(tmp_path / "s.json"), "--json", node="kind")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["serial"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_clocks_are_reset_when_the_measurement_is_ended(
+    sim_dir: Path, tmp_path: Path, processes: Processes, wait_for: WaitFor, number: int
+) -> None:
+    output = tmp_path / "switching.json"
+    process = subprocess.Popen(
+        [*COMMAND, "--switching", "--yes", "--gpus", "2", "-o", str(output)],
+        env=environment(sim_dir, "A100 node"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    processes.started.append(process)
+    wait_for(lambda: sum("lock" in log for log in actions(sim_dir).values()) == 2, 60, "clocks of both GPUs")
+    process.send_signal(number)
+    ended = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGKILL: -9}[signal.Signals(number)]
+    assert process.wait(30) == ended
+    wait_for(lambda: {log[-1] for log in actions(sim_dir).values()} == {"reset"}, 20, "the reset of all clocks")
+    assert not output.exists()
+
+
+def test_without_a_terminal_and_without_yes_no_clock_is_set(sim_dir: Path, tmp_path: Path) -> None:
+    done = doctor(sim_dir, "--switching", "-o", str(tmp_path / "switching.json"))
+    assert done.returncode == 1
+    assert "--yes" in done.stderr
+    assert not actions(sim_dir)
+
+
+def test_while_another_process_sets_clocks_the_measurement_is_refused(sim_dir: Path, tmp_path: Path) -> None:
+    clocks = ClockProcess("simulated:training")
+    try:
+        assert clocks.message == ""
+        done = doctor(sim_dir, "--switching", "--yes", "-o", str(tmp_path / "switching.json"))
+    finally:
+        clocks.close()
+    assert done.returncode == 1
+    assert "1 other process(es) of pfo-fs set clocks on this node" in " ".join(done.stderr.split())
+    assert set(actions(sim_dir)) == {"training"}
+
+
+def test_a_gpu_whose_clocks_cannot_be_set_is_an_error_that_says_why(sim_dir: Path, tmp_path: Path) -> None:
+    output = tmp_path / "switching.json"
+    done = doctor(sim_dir, "--switching", "--yes", "-o", str(output), PFO_FS_SIM_FAULT="permission")
+    assert done.returncode == 1
+    assert "may not lock GPU clocks" in done.stderr
+    assert not output.exists()
+
+
+def test_a_dry_run_measures_nothing(sim_dir: Path, tmp_path: Path) -> None:
+    done = doctor(sim_dir, "--switching", "--yes", "-o", str(tmp_path / "switching.json"), PFO_FS_DRY_RUN="1")
+    assert done.returncode == 1
+    assert "PFO_FS_DRY_RUN is set" in done.stderr
+
+
+def test_a_folder_that_is_missing_is_noticed_before_clocks_are_set(sim_dir: Path, tmp_path: Path) -> None:
+    done = doctor(sim_dir, "--switching", "--yes", "-o", str(tmp_path / "missing" / "switching.json"))
+    assert done.returncode == 1
+    assert "missing" in done.stderr
+    assert not actions(sim_dir)
+
+
+@pytest.mark.slow
+def test_all_reduces_are_measured_while_clocks_are_set(sim_dir: Path) -> None:
+    pytest.importorskip("torch")
+    gpus = [SimulatedGpu(name) for name in ("a", "b")]
+    try:
+        delays = all_reduce.measure_delays(gpus, 1200, 2.0, backend="gloo", rates_per_s=(0, 20))
+    finally:
+        for gpu in gpus:
+            gpu.close()
+    assert set(delays) == {0, 20}
+    assert all(log.count("lock") == 21 for log in actions(sim_dir).values())
+
+
+# ---- checks
+
+
+def test_the_checks_set_no_clock_and_say_what_works(sim_dir: Path) -> None:
+    done = doctor(sim_dir, "--gpus", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["ok"]
+    found = {check["name"]: check for check in shown["checks"]}
+    assert found["GPUs"]["found"] == "2: simulated A100"
+    assert found["clocks"]["found"] == "set by: simulated"
+    assert found["costs of clock changes"]["hint"]
+    assert not any(actions(sim_dir).values())
+
+
+def test_what_does_not_work_is_exit_code_1_with_a_hint(sim_dir: Path, tmp_path: Path) -> None:
+    done = doctor(sim_dir, PFO_FS_GPU="none")
+    assert done.returncode == 1
+    assert "PFO_FS_GPU=none asks for no GPU" in done.stdout
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+    done = doctor(sim_dir, "--json", PFO_FS_SWITCHING_FILE=str(broken))
+    assert done.returncode == 1
+    assert "call_s" in done.stdout
+
+
+def test_each_way_to_set_clocks_says_why_it_does_not_work(sim_dir: Path) -> None:
+    gpu = BackedGpu(SimulatedGpu("a"), "auto")
+    try:
+        clocks, *ways = check_clocks(gpu)
+    finally:
+        gpu.close()
+    assert clocks.ok is False
+    assert clocks.hint
+    assert [way.name.strip() for way in ways] == ["nvml", "zeusd", "sudo", "geopm", "slurm-step"]
+    assert all(way.found for way in ways)
+
+
+def test_marks_are_not_tested_without_a_cuda_device() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    check = check_marks("nvml:GPU-0")
+    assert check.ok is None
+    assert check.hint
