@@ -215,9 +215,7 @@ class ClockFollower:
                 break  # the instruction before has not begun yet: it could still be waiting then
             else:
                 # A request that comes before the last one has acted would replace it.
-                leads = self._leads
-                lead_ns = leads.lead_ns(to_mhz) if leads.knows(to_mhz) else leads.call_ns  # it may act at once
-                when_ns = max(boundary_ns - lead_ns + plan.error_ns, self._acts_ns)
+                when_ns = max(boundary_ns - self._leads.lead_ns(to_mhz) + plan.error_ns, self._acts_ns)
                 if when_ns <= now_ns and (
                     self._up_is_due(change, boundary_ns, now_ns) or not self._leads.allows_down(now_ns)
                 ):
