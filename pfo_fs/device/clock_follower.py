@@ -196,6 +196,10 @@ class ClockFollower:
             mhz = self._requested
         change = plan.next_change[self._at]
         while change < len(plan.codes):
+            if change in self._requests:  # it is on its way; to take it back would take as long again
+                mhz, place = plan.clock_from[change], change
+                change = plan.next_change[change]
+                continue
             expected_ns = plan.expected_soon_ns(self._at, change)
             if expected_ns < 0:
                 break

@@ -253,6 +253,25 @@ def test_a_clock_goes_up_before_the_boundary_and_down_after_it() -> None:
     assert 0 <= down_ns - bench.time_of(turn, 3) < 5 * MS
 
 
+def test_a_change_that_was_requested_early_is_not_taken_back() -> None:
+    bench = Bench()
+    plan = plan_of([900, TOP_MHZ, 1005])
+    for _ in range(4):
+        bench.step(plan, [lasting(100 * MS)] * 3)
+    asked = len(bench.requests)
+    bench.step(plan, [lasting(100 * MS)] * 3)
+    assert [mhz for _, mhz in bench.requests[asked:]] == [900, TOP_MHZ, 1005, 0]
+
+
+def test_a_lower_clock_whose_latency_is_unknown_does_not_slow_down_the_instruction_before() -> None:
+    bench = Bench(dict.fromkeys(SETTLE_NS, 0), known=False)
+    plan = plan_of([TOP_MHZ, 900, TOP_MHZ, 900])
+    for _ in range(4):
+        bench.step(plan, [lasting(100 * MS)] * 4)
+    turn = bench._turn
+    assert bench.below_ns(TOP_MHZ, bench.time_of(turn, 4), bench.time_of(turn, 5)) < MS
+
+
 def test_a_lower_clock_is_not_requested_before_the_instruction_before_it_has_begun() -> None:
     bench = Bench()
     plan = plan_of([TOP_MHZ, TOP_MHZ, 900])

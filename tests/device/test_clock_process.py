@@ -10,8 +10,10 @@ import signal
 import socket
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,9 +26,11 @@ from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.physics import A100
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.errors import DeviceError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.training.switching import choose_switching
 
 WaitFor = Callable[..., Any]
 Start = Callable[..., ClockProcess]
@@ -558,3 +562,126 @@ def test_the_clock_process_imports_nothing_heavy() -> None:
     assert "pfo_fs.device.clock_process" in loaded
     heavy = {"torch", "pandas", "numpy", "pydantic", "pydantic_settings", "pynvml", "yaml", "asyncio", "subprocess"}
     assert loaded & (heavy | {"logging", "dataclasses", "pfo_fs.models", "pfo_fs.settings"}) == set()
+
+
+# ---- clocks that follow the device
+
+
+def run_ahead(clocks: ClockProcess, kernels: SimulatedKernels, mode: str, steps: int) -> dict[str, float]:
+    """Launches steps far ahead of the device; returns the share of each instruction's time at another clock."""
+    schedule = [("forward", 900), ("backward", 1200)] * 4
+    marker = choose_switching(mode, clocks, "simulated:a", kernels).marker
+    tracker = InstructionTracker(clocks, marker=marker)
+    tracker.set_schedule(schedule)
+    wrong: dict[str, list[bool]] = {}
+    ends: list[int] = []
+
+    def note(name: str, mhz: int) -> None:
+        ends.append(time.monotonic_ns())
+        wrong.setdefault(name, []).append(clocks.words[shared_page.CLOCK_MHZ] != mhz)
+
+    for step in range(steps):
+        tracker.step_begin(step, 0)
+        for name, mhz in schedule:
+            tracker.begin(name)
+            for _ in range(4):
+                kernels.stream.launch(name)
+                kernels.stream.call(partial(note, name, mhz))
+            tracker.end(name)
+        tracker.step_end()
+    assert not ends, "training has launched everything before the device has done the first instruction"
+    kernels.stream.synchronize()
+    return {name: sum(found) / len(found) for name, found in wrong.items()}
+
+
+@pytest.fixture
+def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
+    kernels = SimulatedKernels("a", time_scale=2)
+    yield kernels
+    kernels.close()
+
+
+def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
+    start: Start, sim_dir: Path, kernels: SimulatedKernels, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    wrong = run_ahead(clocks, kernels, "device", 3)
+    assert max(wrong.values()) < 0.5, wrong
+    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the default clock after the last step")
+    locked = [mhz for action, mhz in actions(sim_dir) if action == "lock"]
+    assert 12 <= len(locked) <= 24 + 1
+    assert set(locked) == {900, 1200}
+
+
+def test_clocks_that_follow_the_calls_are_those_of_other_instructions(
+    start: Start, sim_dir: Path, kernels: SimulatedKernels
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    wrong = run_ahead(clocks, kernels, "launch", 1)
+    assert max(wrong.values()) > 0.9, wrong
+
+
+def test_a_clock_process_sleeps_while_the_device_has_nothing_to_do(
+    start: Start, kernels: SimulatedKernels, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    run_ahead(clocks, kernels, "device", 1)
+    wait_for(lambda: clocks.words[shared_page.SLEEPING], what="sleep")
+    before = switches_of(clocks)
+    time.sleep(1)
+    assert switches_of(clocks) - before < 300  # energy is still read
+
+
+def test_a_clock_process_does_not_keep_a_core_busy_while_the_device_hangs(
+    start: Start, kernels: SimulatedKernels, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    hangs = threading.Event()
+    marker = choose_switching("device", clocks, "simulated:a", kernels).marker
+    tracker = InstructionTracker(clocks, marker=marker)
+    tracker.set_schedule([("forward", 900)])
+    tracker.step_begin(0, 0)
+    tracker.begin("forward")
+    kernels.stream._put(lambda: hangs.wait(60) and None)
+    tracker.end("forward")
+    tracker.step_end()
+    wait_for(lambda: clocks.words[shared_page.CLOCK_MHZ] == 900, what="the clock")
+    time.sleep(3)  # after a second without progress it looks less often
+    before = switches_of(clocks)
+    time.sleep(1)
+    looks = switches_of(clocks) - before
+    hangs.set()
+    assert looks < 2000
+    kernels.stream.synchronize()
+    wait_for(lambda: clocks.words[shared_page.CLOCK_MHZ] == 0, what="the default clock")
+
+
+def switches_of(clocks: ClockProcess) -> int:
+    """How often the clock process has gone to sleep so far."""
+    text = Path(f"/proc/{clocks.pid}/status").read_text()
+    return int(text.split("voluntary_ctxt_switches:")[1].split()[0])
+
+
+def test_marks_that_fail_later_give_the_clock_back(
+    start: Start, sim_dir: Path, kernels: SimulatedKernels, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+
+    def refuse(point: int) -> None:
+        raise DeviceError("as asked")
+
+    marker = choose_switching("device", clocks, "simulated:a", kernels).marker
+    assert marker is not None
+    tracker = InstructionTracker(clocks, marker=marker)
+    tracker.set_schedule([("forward", 900)])
+    tracker.step_begin(0, 0)
+    tracker.begin("forward")
+    wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the clock")
+    marker._enqueue = refuse
+    tracker.end("forward")
+    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the default clock")

@@ -25,6 +25,15 @@ def say(**fields: Any) -> None:
     sys.stdout.flush()
 
 
+def launch(opt: PFOFileOptimizer, name: str) -> None:
+    """Launches an instruction and goes on; the device says when it has begun and ended."""
+    kernels = opt.simulated_kernels()
+    assert kernels is not None
+    kernels.stream.call(lambda: say(begun=name, at_ns=time.monotonic_ns()))
+    kernels.stream.launch(name)
+    kernels.stream.call(lambda: say(ended=name, at_ns=time.monotonic_ns()))
+
+
 def main() -> None:
     given = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
@@ -35,6 +44,7 @@ def main() -> None:
     odd_shared_dir = given.pop("shared_dir_of_rank_1", None)
     instructions = given.pop("instructions", ["forward", "backward"])
     short_step = given.pop("short_step", None)
+    launches = given.pop("launches", False)
     if odd_shared_dir and rank == 1:
         given["shared_dir"] = odd_shared_dir
     mesh = init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
@@ -49,6 +59,7 @@ def main() -> None:
         job_id=opt.job_id,
         coordination=opt.coordination,
         number=opt.schedule_number,
+        switching=opt.switching,
         pid=os.getpid(),
         helper_pid=helper.pid if (helper := getattr(opt._link.client, "process", None)) else None,
     )
@@ -57,9 +68,14 @@ def main() -> None:
             opt.on_step_begin()
             for name in instructions[: 1 if step == short_step else None]:
                 opt.on_instruction_begin(name)
-                time.sleep(work_s)
+                if launches:
+                    launch(opt, name)
+                else:
+                    time.sleep(work_s)
                 opt.on_instruction_end(name)
             opt.on_step_end()
+            if launches and (kernels := opt.simulated_kernels()) is not None:
+                kernels.stream.synchronize()  # as training does once per step
             say(step=step, number=opt.schedule_number)
             if die and die["rank"] == rank and die["step"] == step:
                 raise RuntimeError("as asked")

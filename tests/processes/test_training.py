@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,46 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(
     shared = SharedDirectory(Files(folder / "pfo"))
     end = wait_for(shared.job(shared.job_ids()[0]).read_end, 20, "the end, once the file system answers")
     assert end.reason == "finished"
+
+
+def wrong_share(job: Job, wanted_mhz: dict[str, int], number: int) -> float:
+    """The share of the device's time in instructions under a schedule that was at another clock than planned."""
+    first = job.first_steps_of(number)[0] + 2  # the first steps are learned from
+    steps = [line for line in job.lines if {"begun", "ended", "step"} & line.keys()]
+    start = next(at for at, line in enumerate(steps) if line.get("step") == first)
+    points = [line for line in steps[start:] if "step" not in line]
+    changes = [(line["t_ns"], line["mhz"]) for line in next(iter(job.clock_logs().values()))]
+    wrong_ns = total_ns = 0
+    for begin, end in zip(points[::2], points[1::2], strict=True):
+        begin_ns, end_ns = begin["at_ns"], end["at_ns"]
+        total_ns += end_ns - begin_ns
+        for (at_ns, mhz), (until_ns, _) in pairwise([*changes, (1 << 62, 0)]):
+            if mhz != wanted_mhz[begin["begun"]]:
+                wrong_ns += max(0, min(until_ns, end_ns) - max(at_ns, begin_ns))
+    return wrong_ns / total_ns
+
+
+def test_clocks_follow_the_device_and_not_the_training_thread_that_launches_ahead(
+    start_job: Callable[..., Job], wait_for: Wait
+) -> None:
+    shares = {}
+    for switching in ("device", "launch"):
+        instructions = ["forward", "backward"] * 4
+        job = start_job(
+            1,
+            {"mesh": {"pp": 1}, "switching": switching, "launches": True, "instructions": instructions},
+            PFO_FS_SIM_TIME_SCALE="1",
+        )
+        with told_on_failure(job):
+            wait_for(all_made(job, 1), 60, "the rank")
+            assert job.having("switching")[0]["switching"] == switching
+            wait_for(lambda job=job: job.of(number=0, step=2), 30, "steps")
+            job.put_yaml("stages: {0: {forward: 900, backward: 1200}}\n")
+            wait_for(lambda job=job: len(job.of(number=1)) >= 6, 30, "steps under the schedule")
+            assert job.finish() == 0
+            shares[switching] = wrong_share(job, {"forward": 900, "backward": 1200}, 1)
+            assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
+        job.stop_file.unlink()
+        for path in job.sim_dir.iterdir():
+            path.unlink()
+    assert shares["device"] < shares["launch"] / 2, shares

@@ -70,6 +70,38 @@ def test_the_ways_in_which_clocks_are_set_are_shown(tmp_path: Path, ways: list[s
     assert line in text if line else "clocks set" not in text
 
 
+COSTS = {"call_s": 0.0046, "wait_s": 0.03, "latency_s": 0.012}
+
+
+@pytest.mark.parametrize(
+    ("reports", "line"),
+    [
+        ([], None),
+        ([{"mode": "launch"}], "clocks switched at launch time\n"),
+        (
+            [{"mode": "device", "ahead_s": 0.5, "call_s": 0.004}, {"mode": "device", "ahead_s": 0.2, **COSTS}],
+            "clocks switched at device time; training launches 500 ms ahead of the device; a call takes 4.6 ms; "
+            "waits up to 30 ms for other GPUs; the clock acts up to 12 ms later\n",
+        ),
+        (
+            [{"mode": "device"}, {"mode": "launch"}, {"mode": "device", "call_s": 0.00001}],
+            "clocks switched at device time (2 ranks), launch time (1 rank)\n",
+        ),
+    ],
+)
+def test_how_clocks_are_switched_and_the_largest_cost_of_a_rank_are_shown(
+    tmp_path: Path, reports: list[dict[str, object]], line: str | None
+) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    ranks = [
+        bodies.RankProgress(rank=rank, switching=bodies.Switching.model_validate(report))
+        for rank, report in enumerate(reports)
+    ]
+    folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)
+    text = " ".join(re.sub(" +\n", "\n", screen(collect_status(shared))).split())
+    assert line.strip() in text if line else "clocks switched" not in text
+
+
 @pytest.mark.parametrize("kind", ["daemon", "job", "current", "progress", "end"])
 def test_escape_sequences_in_records_do_not_reach_the_terminal(tmp_path: Path, kind: str) -> None:
     _, folder = make_directory(tmp_path / "pfo")

@@ -1,0 +1,187 @@
+"""Iterations on simulated nodes: late clocks, calls that wait for each other, launches ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfo_fs.device.node_physics import PRESETS, NodePhysics
+from pfo_fs.simulator.nodes import NodeIteration, NodeSettings, SimulatedNodes, Work
+
+CLOCKS_MHZ = (1410, 1200, 1005, 900)
+EXACT = NodePhysics("exact", 0.005, 0.005, True, 0.012, 0.012)
+
+
+class Exact(NodePhysics):
+    """A node whose calls all take the same time."""
+
+    def call_time_s(self, chance: float, other_chance: float) -> float:
+        return self.call_s
+
+
+def one_rank(durations_s: Sequence[float]) -> Work:
+    """A pipeline of one rank; each instruction is one of a kind of its own."""
+    return pipeline([durations_s])
+
+
+def pipeline(ranks_s: Sequence[Sequence[float]]) -> Work:
+    """Ranks whose n-th instruction waits for the n-th one of the rank before."""
+    count = len(ranks_s[0])
+    nodes = range(len(ranks_s) * count)
+    durations_s = [duration_s for rank in ranks_s for duration_s in rank]
+    return Work(
+        orders=[range(rank * count, (rank + 1) * count) for rank in range(len(ranks_s))],
+        before=[[(node - count, 0.0)] if node >= count else [] for node in nodes],
+        after=[[(node + count, 0.0)] if node + count < len(nodes) else [] for node in nodes],
+        times_s=[[duration_s * (0.3 + 0.7 * 1410 / mhz) for mhz in CLOCKS_MHZ] for duration_s in durations_s],
+        powers_w=[[400.0, 320.0, 250.0, 210.0] for _ in nodes],
+        clocks_mhz=CLOCKS_MHZ,
+        kinds=list(nodes),
+        rank_of=[node // count for node in nodes],
+    )
+
+
+def planned_s(work: Work, clocks_mhz: Sequence[int]) -> float:
+    return sum(work.times_s[node][CLOCKS_MHZ.index(mhz)] for node, mhz in enumerate(clocks_mhz))
+
+
+def nodes_of(physics: NodePhysics, mode: str = "device", ranks: int = 1, **options: int) -> SimulatedNodes:
+    return SimulatedNodes(NodeSettings(physics, mode, **options), ranks, 1, CLOCKS_MHZ[0], (0, *CLOCKS_MHZ))
+
+
+def run(nodes: SimulatedNodes, work: Work, clocks_mhz: Sequence[Sequence[int]], times: int = 1) -> NodeIteration:
+    for _ in range(times):
+        result = nodes.run(work, clocks_mhz, [1.0] * len(work.before))
+        nodes.wait(0.3)
+    return result
+
+
+def time_s(result: NodeIteration) -> float:
+    return max(result.ends_s)
+
+
+plans = st.lists(
+    st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.06, 0.2)),
+    min_size=12,
+    max_size=30,
+)
+
+
+@settings(max_examples=40)
+@given(plans)
+def test_with_known_latencies_an_iteration_takes_as_long_as_its_plan_or_a_little_less(
+    plan: list[tuple[int, float]],
+) -> None:
+    clocks_mhz = [1410, *(mhz for mhz, _ in plan)]  # an iteration begins at the default clock
+    work = one_rank([0.1, *(duration_s for _, duration_s in plan)])
+    result = run(nodes_of(Exact(*EXACT)), work, [clocks_mhz], 6)
+    ideal_s = planned_s(work, clocks_mhz)
+    assert 0.995 * ideal_s <= time_s(result) <= 1.001 * ideal_s  # early up and late down: at most shorter
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.001, 0.2)), min_size=5, max_size=30))
+def test_late_clocks_make_no_iteration_longer_than_clocks_that_act_at_once(plan: list[tuple[int, float]]) -> None:
+    works_s = [duration_s for _, duration_s in plan]
+    work = pipeline([works_s, [duration_s / 2 for duration_s in works_s]])
+    clocks_mhz = [[1410] * len(plan), [mhz for mhz, _ in plan]]
+    at_once = run(nodes_of(PRESETS["none"], "launch", ranks=2, run_ahead=0), work, clocks_mhz)
+    late = run(nodes_of(Exact(*EXACT), ranks=2), work, clocks_mhz, 6)
+    assert time_s(late) <= time_s(at_once) * 1.001 + 0.001
+
+
+def test_on_a_node_without_physics_clocks_act_at_once() -> None:
+    clocks_mhz = [900, 1410] * 6
+    work = one_rank([0.1] * 12)
+    result = run(nodes_of(PRESETS["none"]), work, [clocks_mhz], 4)
+    assert time_s(result) == pytest.approx(planned_s(work, clocks_mhz), rel=0.002)
+    assert result.wrong_s < 0.005 * result.busy_s
+
+
+def test_launches_ahead_give_the_clock_to_an_earlier_instruction() -> None:
+    clocks_mhz = [900, 1410] * 6
+    work = one_rank([0.1] * 12)
+    physics = PRESETS["none"]
+    ahead = run(nodes_of(physics, "launch", run_ahead=1), work, [clocks_mhz])
+    in_step = run(nodes_of(physics, "launch", run_ahead=0), work, [clocks_mhz])
+    assert ahead.wrong_s > 0.8 * ahead.busy_s
+    assert in_step.wrong_s == 0
+
+
+def test_clocks_that_follow_the_device_are_right_however_far_training_launches_ahead() -> None:
+    clocks_mhz = [900, 1410] * 6
+    work = one_rank([0.1] * 12)
+    device = run(nodes_of(PRESETS["A100 node"]), work, [clocks_mhz], 5)
+    launch = run(nodes_of(PRESETS["A100 node"], "launch", run_ahead=2), work, [clocks_mhz], 5)
+    assert device.wrong_s < 0.2 * device.busy_s
+    assert device.wrong_s < launch.wrong_s / 2 or launch.wrong_s < 0.1 * launch.busy_s
+
+
+def test_the_slowest_gpu_of_a_rank_decides_and_each_gpu_counts() -> None:
+    clocks_mhz = [900] * 4
+    work = one_rank([0.1] * 4)
+    one = run(nodes_of(Exact(*EXACT)), work, [clocks_mhz], 3)
+    eight = run(nodes_of(Exact(*EXACT), gpus_per_rank=8), work, [clocks_mhz], 3)
+    assert time_s(eight) == pytest.approx(time_s(one), rel=0.1)
+    assert eight.busy_s == pytest.approx(8 * time_s(eight))
+    assert sum(eight.energies_j) > 7 * sum(one.energies_j)
+
+
+def test_calls_of_the_gpus_of_a_node_wait_for_each_other() -> None:
+    work = one_rank([0.1] * 4)
+    nodes = nodes_of(Exact(*EXACT), gpus_per_rank=8)
+    run(nodes, work, [[900] * 4], 3)
+    latency = nodes.latency_of(0)
+    assert latency.queue_ns == pytest.approx(7 * EXACT.call_s * 1e9, rel=0.15)
+    alone = nodes_of(Exact(*EXACT._replace(serial=False)), gpus_per_rank=8)
+    run(alone, work, [[900] * 4], 3)
+    assert alone.latency_of(0).queue_ns == 0
+
+
+def test_more_changes_than_the_drivers_have_room_for_are_left_out() -> None:
+    clocks_mhz = [900, 1410] * 50
+    work = one_rank([0.03] * 100)
+    eight = run(nodes_of(Exact(*EXACT), gpus_per_rank=8), work, [clocks_mhz], 3)
+    assert eight.calls / time_s(eight) < 1.05 / EXACT.call_s
+    highest_s = sum(times_s[0] for times_s in work.times_s)
+    assert highest_s * 0.999 <= time_s(eight) <= planned_s(work, clocks_mhz) * 1.001
+
+
+def test_between_iterations_the_clock_is_the_default_one() -> None:
+    work = one_rank([0.1] * 4)
+    nodes = nodes_of(PRESETS["A100 node"])
+    for _ in range(3):
+        run(nodes, work, [[900] * 4])
+        assert [gpu.number for gpu in nodes._ranks[0].gpus] == [0]
+
+
+def test_without_a_plan_no_call_is_made() -> None:
+    work = one_rank([0.1] * 4)
+    for mode in ("device", "launch"):
+        result = run(nodes_of(PRESETS["H100 node"], mode), work, [[]])
+        assert result.calls == 0
+        assert time_s(result) == pytest.approx(0.4)
+
+
+def test_an_iteration_keeps_the_order_of_a_pipeline() -> None:
+    work = pipeline([[0.1] * 5, [0.05] * 5, [0.2] * 5])
+    result = run(nodes_of(PRESETS["A100 node"], ranks=3), work, [[900] * 5, [1410] * 5, [1200] * 5], 2)
+    for node, edges in enumerate(work.before):
+        assert all(result.starts_s[node] >= result.ends_s[earlier] for earlier, _ in edges)
+    for order in work.orders:
+        assert all(result.starts_s[later] >= result.ends_s[earlier] for earlier, later in pairwise(order))
+
+
+@pytest.mark.parametrize("name", ["A100 node", "H100 node"])
+def test_latencies_that_are_not_known_at_the_start_are_learned_in_a_sweep(name: str) -> None:
+    work = one_rank([0.1] * 12)._replace(kinds=[0, 1] * 6)
+    nodes = SimulatedNodes(NodeSettings(PRESETS[name]), 1, 1, CLOCKS_MHZ[0])
+    for mhz in CLOCKS_MHZ:
+        run(nodes, work, [[mhz] * 12], 7)
+    for mhz in CLOCKS_MHZ[1:]:
+        learned_s = nodes.latency_of(0).learned[mhz] / 1e9
+        assert learned_s == pytest.approx(PRESETS[name].settle_s(mhz), abs=0.005)

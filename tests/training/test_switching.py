@@ -1,0 +1,83 @@
+"""How the way to switch clocks is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_instruction_tracker import FakeClocks
+
+from pfo_fs.device import SimulatedKernels
+from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS
+from pfo_fs.errors import ConfigError
+from pfo_fs.training.switching import MODES, checked_switching, choose_switching
+
+
+@pytest.fixture
+def clocks() -> FakeClocks:
+    return FakeClocks()
+
+
+@pytest.fixture
+def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
+    kernels = SimulatedKernels("a", time_scale=100)
+    yield kernels
+    kernels.stream.synchronize()
+    kernels.close()
+
+
+def test_each_mode_is_accepted_and_any_other_is_an_error_that_lists_them() -> None:
+    assert [checked_switching(mode) for mode in MODES] == list(MODES)
+    with pytest.raises(ConfigError, match=r"switching='late'.*auto, device, launch, sync"):
+        checked_switching("late")
+
+
+@pytest.mark.parametrize(
+    ("asked", "mode", "follows"), [("auto", "device", 1), ("device", "device", 1), ("sync", "sync", 2)]
+)
+def test_clocks_of_a_simulated_gpu_follow_the_device(
+    asked: str, mode: str, follows: int, clocks: FakeClocks, kernels: SimulatedKernels
+) -> None:
+    chosen = choose_switching(asked, clocks, "simulated:a", kernels)
+    assert chosen.mode == mode
+    assert clocks.words[FOLLOWS] == follows
+
+
+def test_launch_leaves_the_page_to_the_callbacks(clocks: FakeClocks, kernels: SimulatedKernels) -> None:
+    chosen = choose_switching("launch", clocks, "simulated:a", kernels)
+    assert (chosen.mode, chosen.marker) == ("launch", None)
+    assert clocks.words[FOLLOWS] == 0
+
+
+@pytest.mark.parametrize("asked", ["auto", "device", "sync"])
+@pytest.mark.parametrize("spec", ["none:", "nvml:GPU-nowhere"])
+def test_without_a_device_of_torch_clocks_follow_the_callbacks_and_the_note_says_why(
+    asked: str, spec: str, clocks: FakeClocks
+) -> None:
+    chosen = choose_switching(asked, clocks, spec)
+    assert (chosen.mode, chosen.marker) == ("launch", None)
+    assert "CUDA" in chosen.note
+    assert clocks.words[FOLLOWS] == 0
+
+
+def test_a_mark_is_written_when_the_simulated_device_gets_there(clocks: FakeClocks, kernels: SimulatedKernels) -> None:
+    marker = choose_switching("device", clocks, "simulated:a", kernels).marker
+    assert marker is not None
+    marker.set_plan([900], [0])
+    kernels.stream.launch("backward")
+    marker.begin_step()
+    assert clocks.words[PROGRESS] == IDLE
+    kernels.stream.synchronize()
+    assert clocks.words[PROGRESS] != IDLE
+
+
+def test_in_mode_sync_training_waits_for_the_device_at_each_mark(clocks: FakeClocks, kernels: SimulatedKernels) -> None:
+    marker = choose_switching("sync", clocks, "simulated:a", kernels).marker
+    assert marker is not None
+    marker.set_plan([900], [0])
+    done: list[int] = []
+    kernels.stream.launch("backward")
+    kernels.stream.call(lambda: done.append(1))
+    marker.begin_step()
+    assert done == [1]
