@@ -31,7 +31,7 @@ from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.job_request import JobRequest, checked_clock_backend, checked_settings
 from pfo_fs.training.parallel_dims import ParallelDims, find_parallel_dims
 from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher
-from pfo_fs.training.switching import Switching, checked_switching, choose_switching
+from pfo_fs.training.switching import ChosenSwitching, Switching, checked_switching, choose_switching
 from pfo_fs.training.warn_once import WarnOnce
 
 if TYPE_CHECKING:
@@ -170,9 +170,7 @@ class PFOFileOptimizer:
         self._feed = joined.feed
         self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._on_suspend)
         self._kernels = self._open_kernels()
-        self._switching = choose_switching(
-            switching, self._clocks, self._clocks.spec, self._kernels, device=device, on_problem=self._problem
-        )
+        self._switching = self._choose_switching(switching, device)
         self._tracker = self._make_tracker(device_events, settings.profile_steps)
         self._closed = False
         # The hot path goes straight to the tracker; the methods below are there for readers and type checkers.
@@ -253,7 +251,8 @@ class PFOFileOptimizer:
     @property
     def switching(self) -> str:
         """When clocks are switched: `device`, `launch` or `sync`."""
-        return self._switching.mode
+        marker = self._switching.marker
+        return self._switching.mode if marker is None or marker.works else "launch"
 
     def simulated_kernels(self) -> SimulatedKernels | None:
         """The computing side of this rank's simulated GPU (`PFO_FS_GPU=simulated`); None on real ones."""
@@ -276,6 +275,16 @@ class PFOFileOptimizer:
         self.close(*_how_it_ended(error))
 
     # ---- parts
+
+    def _choose_switching(self, asked: str, device: int | None) -> ChosenSwitching:
+        if not self._clocks.available_clocks_mhz:
+            return ChosenSwitching("launch", None, "")  # no clock is set: marks would cost time for nothing
+        chosen = choose_switching(
+            asked, self._clocks, self._clocks.spec, self._kernels, device=device, on_problem=self._problem
+        )
+        if chosen.mode != asked != "auto":
+            self._problem(f"switching={asked!r} does not work here, clocks follow the callbacks: {chosen.note}")
+        return chosen
 
     def _make_tracker(self, device_events: bool | None, profile_steps: int) -> InstructionTracker:
         make_event = self._event_maker(device_events)

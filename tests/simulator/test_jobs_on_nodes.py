@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,7 @@ def test_a_job_with_eight_gpus_per_stage_changes_clocks_less_often_and_says_why(
         assert summary.energy_saved > 0.04
         texts[gpus] = played[-1].status_text
         (schedules,) = play.schedules_of(played[-1].number)
-        changes[gpus] = sum(
-            before[1] != after[1]
-            for order in schedules.values()
-            for before, after in pairwise(order)
-        )
+        changes[gpus] = sum(before[1] != after[1] for order in schedules.values() for before, after in pairwise(order))
     assert changes[8] < changes[1]
     assert f"{changes[8]} clock changes instead of" in texts[8]
 
