@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
 from pfo_fs.errors import RecordError, StoreError, plain_text
+from pfo_fs.reports.switching_text import switching_of, switching_text
 from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
 _HEARTBEAT_WAIT_S = 1.5
 _MOST_FOLDERS = 500
 _MOST_SECONDS = 10.0
-_WORTH_SAYING_S = 0.0001
-"""Shorter times of switching are not shown."""
 _MOST_HOSTS = 2000
 """Progress is read from at most this many hosts of a job."""
 
@@ -115,7 +114,7 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
             "iter_time_s": max(times, default=None),
             "iter_energy_j": sum(energies) if energies and len(energies) == job.job_info.world_size else None,
             "last_error": next((rank.error for rank in ranks if rank.error), ""),
-            "switching": _switching_of(ranks),
+            "switching": switching_of(ranks),
             "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
         }
         end = folder.read_end()
@@ -124,36 +123,6 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
     except (RecordError, StoreError) as error:
         row["problem"] = str(error.args[-1])
     return row
-
-
-def _switching_of(ranks: Sequence[bodies.RankProgress]) -> dict[str, Any]:
-    """How clocks are switched: the number of ranks by mode, and the largest costs of a rank, in s."""
-    found = [rank.switching for rank in ranks if rank.switching is not None]
-    if not found:
-        return {}
-    worst: dict[str, Any] = {
-        name: max((getattr(one, name) for one in found if getattr(one, name) is not None), default=None)
-        for name in ("ahead_s", "call_s", "wait_s", "latency_s")
-    }
-    return {"modes": dict(Counter(one.mode for one in found)), **worst}
-
-
-def _switching_text(switching: dict[str, Any]) -> str:
-    """One line about how clocks are switched."""
-    modes = switching["modes"]
-    text = ", ".join(f"{mode} time ({count} rank{'s' * (count > 1)})" for mode, count in sorted(modes.items()))
-    if len(modes) == 1:
-        text = f"{next(iter(modes))} time"
-    parts = [f"clocks switched at {text}"]
-    for name, words in (
-        ("ahead_s", "training launches {} ahead of the device"),
-        ("call_s", "a call takes {}"),
-        ("wait_s", "waits up to {} for other GPUs"),
-        ("latency_s", "the clock acts up to {} later"),
-    ):
-        if switching[name] is not None and switching[name] >= _WORTH_SAYING_S:
-            parts.append(words.format(f"{1000 * switching[name]:,.3g} ms"))
-    return "; ".join(parts)
 
 
 def render(state: dict[str, Any]) -> Group:
@@ -206,7 +175,7 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
         )
         lines.append(Text(f"  clocks set through: {ranks}", style="dim"))
     if job.get("switching") and not job.get("end_reason"):
-        lines.append(Text(f"  {_switching_text(job['switching'])}", style="dim"))
+        lines.append(Text(f"  {switching_text(job['switching'])}", style="dim"))
     refused = job.get("yaml_problem") and f"schedule.yaml refused: {job['yaml_problem']}"
     texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), refused, job.get("last_error"))))
     texts.pop(job.get("end_reason") or "", None)

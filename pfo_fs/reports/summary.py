@@ -8,6 +8,7 @@ from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.findings import Findings
 from pfo_fs.reports.headline import Headline
 from pfo_fs.reports.sections import seconds_text
+from pfo_fs.reports.switching_text import switching_of, switching_text
 
 
 def headline_section(data: JobData, headline: Headline) -> dict[str, Any]:
@@ -128,6 +129,9 @@ def messages(found: Findings) -> list[tuple[str, str, str]]:
     if current is not None:
         rows += [("warn", "coordinator", current.message), ("warn", "schedule.yaml refused", current.yaml_problem)]
         rows += [("info", "scheduler", current.status_text)]
+    switching = switching_of(data.progress)
+    if switching:
+        rows.append(("info", "clocks", switching_text(switching)))
     if data.end is not None:
         rows.append(("info", f"ended: {data.end.reason}", data.end.message or data.end.reason))
     by_text: dict[tuple[str, str], list[int]] = {}
