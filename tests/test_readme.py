@@ -48,6 +48,8 @@ def test_every_setting_of_the_table_exists() -> None:
         "PFO_FS_DRY_RUN",
         "PFO_FS_MIN_DWELL_MS",
         "PFO_FS_SWITCHING_FILE",
+        "PFO_FS_MAX_CLOCK_CALLS_PER_S",
+        "PFO_FS_SIM_NODE",
         "PFO_FS_SIM_MODEL",
         "PFO_FS_SIM_TIME_SCALE",
     }
