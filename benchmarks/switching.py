@@ -13,6 +13,7 @@ followers of the real clock processes. 8 stages, 1F1B; durations jitter by 0.5 %
   at once, `time` against all at the highest clocks, both with the same noise; `wrong` is the share of GPU time in
   instructions spent at another clock than planned.
 - launch: the same plan with clocks set when training launches an instruction, two instructions ahead of the device.
+- doctor: `pfo-fs doctor --switching` in real processes on the simulated nodes: the constants put in, and those found.
 - loop: a whole job from its first iteration: profiling, planning, following.
 """
 
@@ -20,7 +21,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -254,9 +258,45 @@ def loop(args: argparse.Namespace) -> None:
                 print(json.dumps(result), flush=True)
 
 
+def doctor(args: argparse.Namespace) -> None:
+    for name in args.nodes:
+        physics = PRESETS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "switching.json"
+            command = [
+                sys.executable,
+                "-m",
+                "pfo_fs",
+                "doctor",
+                "--switching",
+                "--yes",
+                "--gpus",
+                "8",
+                "-o",
+                str(output),
+            ]
+            environment = {"PFO_FS_GPU": "simulated", "PFO_FS_SIM_NODE": name, "PFO_FS_SIM_DIR": folder}
+            subprocess.run(command, check=True, env={**os.environ, **environment}, capture_output=True)
+            found = json.loads(output.read_text())
+        errors_s = [abs(latency_s - physics.settle_s(int(mhz))) for mhz, latency_s in found["latency_s"].items()]
+        result = {
+            "node": name,
+            "call_s": [physics.call_s, found["call_s"]["median"]],
+            "slow_call_s": [physics.slow_call_s, found["call_s"]["p99"]],
+            "serial": [physics.serial, found["serial"]],
+            "clocks": len(errors_s),
+            "worst_latency_error_s": max(errors_s, default=None),
+            "max_calls_per_s": found["max_calls_per_s"],
+        }
+        print(json.dumps(result), flush=True)
+
+
+PARTS = {"plans": plans, "launch": launch, "doctor": doctor, "loop": loop}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=["plans", "launch", "loop"], choices=["plans", "launch", "loop"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--nodes", nargs="+", default=NODES, choices=list(PRESETS))
     parser.add_argument("--micro-batches", nargs="+", type=int, default=[12])
     parser.add_argument("--generated", type=int, default=4, help="number of generated jobs")
@@ -266,7 +306,7 @@ def main() -> None:
     parser.add_argument("--data", default=str(Path(__file__).resolve().parents[2] / "shared" / "data"))
     args = parser.parse_args()
     for part in args.parts:
-        {"plans": plans, "launch": launch, "loop": loop}[part](args)
+        PARTS[part](args)
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def test_a_rank_whose_instructions_share_no_clock_is_planned_all_the_same() -> N
 # ---- what the driver of a host can do
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 10**9),
     switch_costs(),
