@@ -33,9 +33,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching, without_slow_clocks
 from pfo_fs.device.node_physics import PRESETS, NodePhysics
 from pfo_fs.device.physics import A40, A100, GpuModel
 from pfo_fs.errors import PfoError
+from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import (
     Pipeline,
     Plan,
@@ -44,7 +46,6 @@ from pfo_fs.planner import (
     Profile,
     SwitchCosts,
     all_maximum,
-    even_hosts,
     make_pipeline,
     one_per_stage,
     read_profile,
@@ -114,16 +115,35 @@ def jobs(args: argparse.Namespace) -> Iterator[Job]:
             yield Job(f"generated {seed} x {micro_batches}", pipeline, GeneratedTruth(A100 if seed % 2 else A40, seed))
 
 
-def costs_of(physics: NodePhysics, clocks_mhz: tuple[int, ...], gpus: int, stages_per_node: int) -> SwitchCosts:
-    """What the clock processes of such a node learn, and the planner is told."""
-    settle_s = sorted(physics.settle_s(mhz) for mhz in clocks_mhz)
-    return SwitchCosts(
-        driver_time_s=physics.call_s * (gpus if physics.serial else 1),
-        latency_s=settle_s[len(settle_s) * 9 // 10],
-        late_s=0.0005 + physics.call_s / 8,
-        calls=gpus,
-        hosts=even_hosts(STAGES, stages_per_node) if physics.serial else (),
+def known_switching(job: Job, physics: NodePhysics, gpus: int, stages_per_node: int) -> MeasuredSwitching:
+    """What the policy makes of the reports of such a node, when all latencies are known."""
+    places = [(stage, gpu) for stage in range(STAGES) for gpu in range(gpus)]
+    infos = [
+        RankInfo(rank=rank, dp_rank=0, pp_rank=stage, tp_rank=gpu, available_frequencies=list(job.truth.clocks_mhz))
+        for rank, (stage, gpu) in enumerate(places)
+    ]
+    report = Switching(
+        mode="device",
+        call_s=physics.call_s,
+        gpus=gpus * stages_per_node if physics.serial else 1,
+        latencies_s={mhz: physics.settle_s(mhz) for mhz in job.truth.clocks_mhz},
     )
+    top_mhz = job.truth.clocks_mhz[0]
+    results = [
+        ProfilingResult(
+            rank=info.rank,
+            iter_time=[1.0],
+            iter_energy=[1.0],
+            time_breakdown={
+                name: [[job.truth.measurement(info.pp_rank, name, top_mhz).time_s]] for name in ("forward", "backward")
+            },
+            switching=report,
+        )
+        for info in infos
+    ]
+    found = measured_switching(results, infos)
+    assert found is not None
+    return found
 
 
 def scaled(costs: SwitchCosts, scale: float) -> SwitchCosts:
@@ -168,7 +188,7 @@ def ideal(gpus: int) -> NodeSettings:
 def plans(args: argparse.Namespace) -> None:
     for job in jobs(args):
         base = job.problem
-        for gpus, stages_per_node in LAYOUTS:
+        for gpus, stages_per_node in [each for each in LAYOUTS if each[0] in args.gpus]:
             problem = replace(base, gpus_per_rank=gpus)
             full = all_maximum(problem)
             deadline_s = full.iteration_time_s
@@ -177,16 +197,18 @@ def plans(args: argparse.Namespace) -> None:
             for name in args.nodes:
                 physics = PRESETS[name]
                 settings = NodeSettings(physics, "device", gpus, stages_per_node)
-                costs = costs_of(physics, job.truth.clocks_mhz, gpus, stages_per_node)
+                switching = known_switching(job, physics, gpus, stages_per_node)
+                quick = replace(problem, profile=without_slow_clocks(problem.profile, switching.slow_mhz))
+                costs = switching.costs
                 found: dict[str, Plan] = {"free": free}
                 with suppress(PfoError):
                     found["one per stage"] = one_per_stage(problem, deadline_s)
                 began = time.perf_counter()
-                planner = Planner(replace(problem, switch_costs=costs), thorough=False)
+                planner = Planner(replace(quick, switch_costs=costs), thorough=False)
                 found["ours"] = planner.at(deadline=max(deadline_s, planner.fastest_s))
                 seconds = time.perf_counter() - began
                 for scale in SCALES if args.search else ():
-                    other = Planner(replace(problem, switch_costs=scaled(costs, scale)), thorough=True)
+                    other = Planner(replace(quick, switch_costs=scaled(costs, scale)), thorough=True)
                     found[f"scale {scale:g}"] = other.at(deadline=max(deadline_s, other.fastest_s))
                 rows = {key: figures(job, plan, settings, highest) for key, plan in found.items()}
                 # The best plan that is not slower than all at the highest clocks by more than noise.
@@ -299,6 +321,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--nodes", nargs="+", default=NODES, choices=list(PRESETS))
     parser.add_argument("--micro-batches", nargs="+", type=int, default=[12])
+    parser.add_argument("--gpus", nargs="+", type=int, default=[1, 8], choices=[1, 8], help="per stage")
     parser.add_argument("--generated", type=int, default=4, help="number of generated jobs")
     parser.add_argument("--search", action="store_true", help="search for better plans than ours, to compare (slow)")
     parser.add_argument("--iterations", type=int, default=200, help="of a loop")

@@ -36,6 +36,8 @@ _SENSITIVITY = 0.7
 _WHOLE = 0.9
 """An instruction that ran at the old clock for more than this share ran at it to its end."""
 _LATE_NS = 1_000_000
+_NEAR = 0.03
+"""Clocks within this share of each other: the duration at one follows from that at the other."""
 _LEAST_DIFFERENCE = 0.02
 """Durations at two clocks that differ by less show no latency."""
 
@@ -219,13 +221,18 @@ class SwitchLatency:
         self._pending = None
 
     def _at_other_clock_ns(self, ran: Ran, other_mhz: int) -> float | None:
-        """Returns how long an instruction ran at another clock than its own; None if its durations are not known."""
-        own_ns, other_ns = self._steady_ns(ran.kind, ran.mhz), self._steady_ns(ran.kind, other_mhz)
+        """Returns how long an instruction ran at another clock than its own; None if its durations are not known.
+
+        An error of the duration at its own clock counts several times in the result, so a guess will not do there.
+        """
+        own_ns = self._steady_ns(ran.kind, ran.mhz, _NEAR)
+        other_ns = self._steady_ns(ran.kind, other_mhz)
         if own_ns is None or other_ns is None or abs(own_ns / other_ns - 1) < _LEAST_DIFFERENCE:
             return None
         return (own_ns - ran.took_ns) / (own_ns / other_ns - 1)
 
-    def _steady_ns(self, kind: int, mhz: int) -> float | None:
+    def _steady_ns(self, kind: int, mhz: int, within: float = 1.0) -> float | None:
+        """Returns the duration at a clock, if need be from the nearest clock within this share."""
         table = self._steady.get(kind)
         if not table:
             return None
@@ -236,6 +243,8 @@ class SwitchLatency:
         if not mhz or not known:
             return None
         nearest = min(known, key=lambda other: abs(other - mhz))
+        if abs(nearest / mhz - 1) > within:
+            return None
         return table[nearest].took_ns * (_SENSITIVITY * nearest / mhz + 1 - _SENSITIVITY)
 
 
