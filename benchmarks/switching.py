@@ -39,6 +39,7 @@ from pfo_fs.device.physics import A40, A100, GpuModel
 from pfo_fs.errors import PfoError
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import (
+    Measurement,
     Pipeline,
     Plan,
     Planner,
@@ -92,12 +93,11 @@ class GeneratedTruth(ModelTruth):
         object.__setattr__(self, "scale", chance.choice([0.1, 0.3, 1.0]))
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Any:
+        length, share = self.lengths[stage] * self.scale, self.shares[stage]
         one = self.model.coefficients(instruction)
-        one = one._replace(time_ref_s=one.time_ref_s * self.lengths[stage] * self.scale, a=one.a * self.shares[stage])
+        one = one._replace(time_ref_s=one.time_ref_s * length, a=one.a * share)
         seconds = one.time_s(mhz)
-        return (
-            super().measurement(stage, instruction, mhz)._replace(time_s=seconds, energy_j=seconds * one.power_w(mhz))
-        )
+        return Measurement(mhz, seconds, seconds * one.power_w(mhz))
 
 
 def jobs(args: argparse.Namespace) -> Iterator[Job]:
