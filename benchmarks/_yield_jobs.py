@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
+
+from _late_clocks import Clocks, LateClocks
 
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching, without_slow_clocks
 from pfo_fs.device.physics import A40, A100, GpuModel
@@ -40,7 +43,8 @@ PRICES_S = (0.0, 0.0003, 0.001, 0.003)
 """Without nodes: prices of a change, as time in s for which a GPU stands still, that plans are tried with."""
 SCALES = (0.0, 0.5, 1.0, 2.0)
 """On nodes: multiples of the true costs of a change that plans are tried with."""
-MOST_LATE = 0.0005
+_ROUNDS = 4
+MOST_LATE = 0.001
 """Relative: plans that end later than all at the highest clocks by more than this do not count."""
 
 
@@ -131,43 +135,69 @@ def best_plans(job: SimulatedJob, thorough: bool) -> tuple[Result, Result]:
     """The best plan with full knowledge, and the best single clock per stage; both as the simulator plays them.
 
     Plans are made from the true times and powers, with several prices of a change. Those that take longer than the
-    highest clocks when they are played are made again for a shorter deadline. The one that saves most wins.
+    highest clocks when they are played are repaired, or made again with room for changes that act late. The one that
+    saves most wins.
     """
     problem = _problem(job)
     cluster = quiet(job)
     full = cluster.settled(cluster.clocks_of([{}]))
     full_plan = all_maximum(problem)
 
-    def played(plan: Plan, made_by: str) -> Result:
-        ran = cluster.settled(cluster.clocks_of([{s.rank: s.frequencies for s in plan.schedules()}]))
+    def played_clocks(clocks: Clocks, made_by: str) -> Result:
+        ran = cluster.settled(
+            cluster.clocks_of([{rank: [("", mhz) for mhz in row] for rank, row in enumerate(clocks)}])
+        )
         saved, time = 1 - ran.energy_j / full.energy_j, ran.time_s / full.time_s - 1
-        return Result(float(saved), float(time), len(plan.changes), made_by)
+        changes = sum(one != other for row in clocks for one, other in pairwise(row))
+        return Result(float(saved), float(time), changes, made_by)
 
+    def played(plan: Plan, made_by: str) -> Result:
+        return played_clocks([[mhz for _, mhz in s.frequencies] for s in plan.schedules()], made_by)
+
+    late_clocks = LateClocks(job) if job.nodes is None else None
     highest = Result(0.0, 0.0, 0, "highest clocks")
     found, per_stage = [highest], [highest]
     for costs, profile, name in _prices(job, problem):
-        planner = Planner(replace(problem, profile=profile, switch_costs=costs), thorough=thorough)
-        deadline_s = full_plan.iteration_time_s
-        for _ in range(3):
-            if deadline_s < planner.fastest_s:
-                found.append(played(planner.fastest(), f"{name}, fastest"))
+        margin = 0.0
+        for _ in range(_ROUNDS):
+            slower = _with_margin(profile, margin)
+            planner = Planner(replace(problem, profile=slower, switch_costs=costs), thorough=thorough)
+            plan = planner.at(deadline=max(full_plan.iteration_time_s, planner.fastest_s))
+            found.append(played(plan, f"{name}, margin {margin:.2%}"))
+            late = found[-1].time
+            if late <= MOST_LATE:
                 break
-            result = played(planner.at(deadline=deadline_s), name)
-            found.append(result)
-            if result.time <= MOST_LATE:
-                break
-            deadline_s *= 1 - result.time
+            if late_clocks is not None:
+                clocks = [[mhz for _, mhz in s.frequencies] for s in plan.schedules()]
+                repaired = late_clocks.repaired(clocks, (1 + 0.9 * MOST_LATE) * float(full.spans_s.max()))
+                if repaired is not None:
+                    found.append(played_clocks(repaired, f"{name}, margin {margin:.2%}, repaired"))
+            margin = 2 * margin + late
     deadline_s = full_plan.iteration_time_s
-    for _ in range(3):
+    for _ in range(_ROUNDS):
         with suppress(PfoError):
-            result = played(one_per_stage(problem, deadline_s), "one clock per stage")
-            per_stage.append(result)
-            if result.time > MOST_LATE:
-                deadline_s *= 1 - result.time
+            per_stage.append(played(one_per_stage(problem, deadline_s), "one clock per stage"))
+            late = per_stage[-1].time
+            if late > MOST_LATE:
+                deadline_s *= 1 - late
                 continue
         break
     best_per_stage = _best(per_stage)
     return max(_best(found), best_per_stage), best_per_stage
+
+
+def _with_margin(profile: Profile, margin: float) -> Profile:
+    """The profile with all clocks but the highest slower by this share, at the same power: room for late changes."""
+    table = {}
+    for kind, rows in profile.measurements.items():
+        top = max(row.frequency_mhz for row in rows)
+        table[kind] = [
+            row
+            if row.frequency_mhz == top
+            else Measurement(row.frequency_mhz, row.time_s * (1 + margin), row.energy_j * (1 + margin))
+            for row in rows
+        ]
+    return Profile(table, profile.source)
 
 
 def _best(results: list[Result]) -> Result:
