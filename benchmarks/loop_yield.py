@@ -8,7 +8,8 @@ Jobs: the published profiles in `--data` (known; 8 stages, 12 to 96 micro-batche
 measured (measured), and jobs drawn at random from a seed (generated; `pfo_fs/simulator/job_generator.py`). Those of
 seeds from 1000 on are for judging: nothing in the library may be tuned on them.
 
-Each job is simulated from its first iteration, without any knowledge. The columns of its row:
+Each job is simulated from its first iteration, without any knowledge: `--iterations`, or as many as `--seconds` hold.
+The columns of its row:
 
     plan       energy saved by the best plan with full knowledge, played in the same simulator (`_yield_jobs.py`)
     stage      energy saved by the best single clock per stage, likewise
@@ -47,20 +48,23 @@ LOW_RATIO, LONG_TIME = 0.85, 0.002
 _MEMORY = Path("/dev/shm")
 
 
-def row_of(job: SimulatedJob, iterations: int, noise_seed: int, thorough: bool) -> dict[str, Any]:
-    """Simulates a job; returns its row."""
+def row_of(job: SimulatedJob, iterations: int, seconds: float, noise_seed: int, thorough: bool) -> dict[str, Any]:
+    """Simulates so many iterations of a job, and at least so many seconds; returns its row."""
     began = time.perf_counter()
     plan, per_stage = best_plans(job, thorough)
     planned = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         play = Play(job.cluster(noise_seed), Path(folder) / "pfo", PFOSettings(profile_steps=5))
-        played = list(play.run(iterations))
+        played = []
+        while len(played) < iterations or sum(each.time_s for each in played) < seconds:
+            played += play.run(iterations)
         summary = summarize(play, played)
     loop_saved = summary.energy_saved
     return {
         "job": job.name,
         "noise_seed": noise_seed,
         "instructions": len(job.pipeline.instructions),
+        "iterations": len(played),
         "iteration_s": summary.full_time_s,
         "plan": plan.saved,
         "plan_changes": plan.changes,
@@ -109,7 +113,7 @@ def _row_or_error(each: tuple[Any, ...]) -> dict[str, Any]:
     try:
         return row_of(*each)
     except Exception as error:  # one broken job must not hide the others
-        return {"job": each[0].name, "noise_seed": each[2], "error": repr(error)}
+        return {"job": each[0].name, "noise_seed": each[3], "error": repr(error)}
 
 
 def totals_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -154,6 +158,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first generated job")
     parser.add_argument("--noise-seeds", type=int, nargs="+", default=[1], help="each job is simulated with each")
     parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=120, help="jobs with short iterations run at least so long")
     parser.add_argument("--only", help="only jobs whose name contains this")
     parser.add_argument("--largest", type=int, help="only jobs of at most so many instructions")
     parser.add_argument("--quick", action="store_true", help="search less for the plan with full knowledge")
@@ -165,7 +170,7 @@ def main() -> None:
     seeds = range(args.first, args.first + args.seeds)
     chosen = [job for job in jobs(args.jobs, Path(args.data), seeds) if not args.only or args.only in job.name]
     chosen = [job for job in chosen if not args.largest or len(job.pipeline.instructions) <= args.largest]
-    todo = [(job, args.iterations, seed, not args.quick) for job in chosen for seed in args.noise_seeds]
+    todo = [(job, args.iterations, args.seconds, seed, not args.quick) for job in chosen for seed in args.noise_seeds]
     if not args.json:
         print(f"{'':58s} {'plan':>7} {'stage':>7} {'loop':>7} ratio {'time':>8} first  last profiling again settled")
     rows = []
