@@ -10,7 +10,7 @@ from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.plan_selection import LEAST_TIME_GAIN, PlanSelection
 from pfo_fs.autotune.status_text import measured_text
-from pfo_fs.autotune.window_results import first_stage_results, iteration_spans, job_energy_j
+from pfo_fs.autotune.window_results import first_stage_results, iteration_spans, job_energy_j, span_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult, Target
 
 _STANDARD_ERRORS = 2.0
@@ -51,7 +51,10 @@ class PlanVerification:
         self._measured_for: Target | None = None
 
     def measured_s(self) -> float:
-        """Returns the iteration time when a plan for the present target was measured, in s; 0.0 before that."""
+        """Returns the time of an iteration when a plan for the present target was measured, in s; 0.0 before that.
+
+        It is the time on ranks of the first stage, whose iteration times are watched.
+        """
         return self._measured_s if self._measured_for == self._selection.goal.target else 0.0
 
     def verify(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> Verdict | None:
@@ -73,7 +76,8 @@ class PlanVerification:
         measured_s = median_low(means_s)
         iterations = len(means_s) * len(next(iter(spans.values())))
         error = max(_LEAST_ERROR, _STANDARD_ERRORS * noise / iterations**0.5)
-        self._measured_s, self._measured_for = measured_s, selection.goal.target
+        first = first_stage_results(results, self._layout).values()
+        self._measured_s, self._measured_for = median_low(span_of(result) for result in first), selection.goal.target
         if selection.corrections.full_speed_only:
             return None
         measured_j = job_energy_j(results, self._layout.job_info.world_size)

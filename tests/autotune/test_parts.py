@@ -12,7 +12,7 @@ from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal, goal_of, target_of
 from pfo_fs.autotune.status_text import goal_text, measured_text
-from pfo_fs.autotune.window_results import FullSpeed, full_speed_of, measured_results, relative_noise
+from pfo_fs.autotune.window_results import FullSpeed, full_speed_of, iteration_spans, measured_results, relative_noise
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, Straggler, Target
 from pfo_fs.scheduler.base import IterationTime
@@ -107,6 +107,14 @@ def test_full_speed_is_that_of_the_healthy_one_of_two_pipelines() -> None:
     job = layout(pp=1, dp=2)
     full_speed = full_speed_of([result(0, 2.5, 2.0), result(1, 2.0, 1.5)], job)
     assert full_speed == FullSpeed(span_s=1.5, energy_j=200.0, tail_s=0.5)
+
+
+def test_the_rank_of_a_pipeline_that_ends_last_ends_its_iteration() -> None:
+    results = [result(0, 2.0, 1.5), result(1, 2.0, 1.8)]
+    assert iteration_spans(results, layout(pp=2)) == {0: [1.8, 1.8]}
+    full_speed = full_speed_of(results, layout(pp=2))
+    assert full_speed is not None
+    assert full_speed.tail_s == pytest.approx(0.2)
 
 
 def test_without_the_first_stage_of_any_pipeline_there_is_no_full_speed() -> None:

@@ -44,6 +44,16 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path
     assert summary.slowdown < 0.002
 
 
+def test_a_schedule_whose_first_stage_does_not_end_last_keeps_its_first_good_plan(tmp_path: Path) -> None:
+    pipeline = make_pipeline("zb-h1", 8, 8)
+    play = Play(Cluster(pipeline, ModelTruth(A100, 8, slowest_mhz=600), seed=1), tmp_path, SETTINGS)
+    summary = summarize(play, converged(play, 160))
+    assert summary.settled_at is not None
+    assert summary.deployed_at is not None
+    assert summary.settled_at <= summary.deployed_at + 20
+    assert summary.energy_saved > 0.05
+
+
 def test_a_daemon_that_is_restarted_again_and_again_makes_the_same_schedules(tmp_path: Path) -> None:
     steady, shaken = (Play(cluster(), tmp_path / name, SETTINGS) for name in ("steady", "shaken"))
     for iteration in shaken.run(70):
