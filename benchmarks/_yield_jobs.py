@@ -38,7 +38,8 @@ PROFILES = (
     ("bloom+a100_sxm_bf16.csv", A100),
 )
 MICRO_BATCHES = (12, 24, 48, 96)
-PCIE_LIMIT_W = 300.0
+PCIE_POWER = 0.55
+"""Power of an A100 PCIe as a share of that of the A100 SXM's model: the measured runs draw 230 to 260 W on average."""
 PRICES_S = (0.0, 0.0003, 0.001, 0.003)
 """Without nodes: prices of a change, as time in s for which a GPU stands still, that plans are tried with."""
 SCALES = (0.0, 0.5, 1.0, 2.0)
@@ -62,9 +63,10 @@ def known(data: Path) -> Iterator[SimulatedJob]:
 
 @dataclass(frozen=True)
 class MeasuredStages:
-    """Stages with the measured lengths of a real run at the highest clocks, on an A100 PCIe, whose limit is 300 W.
+    """Stages with the measured lengths of a real run at the highest clocks, on an A100 PCIe.
 
-    How time and power follow the clock is that of the model of an A100: these runs did not measure it.
+    How time and power follow the clock is that of the model of an A100 SXM, with less power: these runs did not measure
+    it.
     """
 
     lengths_s: dict[tuple[int, str], float]
@@ -76,12 +78,12 @@ class MeasuredStages:
 
     @property
     def blocking_power_w(self) -> float:
-        return self.model.blocking_power_w
+        return PCIE_POWER * self.model.blocking_power_w
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        one = self.model.coefficients(instruction).within(PCIE_LIMIT_W, self.clocks_mhz[-1])
+        one = self.model.coefficients(instruction)
         time_s = self.lengths_s[stage, instruction] * one.time_s(mhz) / one.time_s(one.top_mhz)
-        return Measurement(mhz, time_s, time_s * one.power_w(mhz))
+        return Measurement(mhz, time_s, time_s * PCIE_POWER * one.power_w(mhz))
 
 
 def measured(data: Path) -> Iterator[SimulatedJob]:

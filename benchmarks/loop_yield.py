@@ -15,7 +15,8 @@ The columns of its row:
     stage      energy saved by the best single clock per stage, likewise
     loop       energy saved by the plan that the loop had in force at the end
     ratio      loop / plan, where the plan saves at least 0.5 %
-    time       iteration time under that plan, against the highest clocks, without noise
+    time       iteration time under that plan, against the highest clocks, without noise, with all latencies known
+    noisy      the same with noise, and with the latencies that the clock processes of the run have learned
     first      iterations until the first plan
     last       iterations until the last plan
     profiling  share of all time that was lost to profiling
@@ -40,11 +41,12 @@ from typing import Any
 from _yield_jobs import best_plans, jobs
 
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Play, summarize
+from pfo_fs.simulator import Iteration, Play, summarize
 from pfo_fs.simulator.job_generator import SimulatedJob
 
 LEAST_PLAN = 0.005
 LOW_RATIO, LONG_TIME = 0.85, 0.002
+_NOISY_ITERATIONS = 12
 _MEMORY = Path("/dev/shm")
 
 
@@ -59,6 +61,7 @@ def row_of(job: SimulatedJob, iterations: int, seconds: float, noise_seed: int, 
         while len(played) < iterations or sum(each.time_s for each in played) < seconds:
             played += play.run(iterations)
         summary = summarize(play, played)
+        with_noise = time_with_noise(play, played)
     loop_saved = summary.energy_saved
     return {
         "job": job.name,
@@ -73,6 +76,7 @@ def row_of(job: SimulatedJob, iterations: int, seconds: float, noise_seed: int, 
         "loop": loop_saved,
         "ratio": loop_saved / plan.saved if plan.saved >= LEAST_PLAN else None,
         "time": summary.slowdown,
+        "noisy": with_noise,
         "first": summary.deployed_at,
         "last": summary.settled_at,
         "profiling": summary.overhead_s / summary.time_s,
@@ -85,6 +89,23 @@ def row_of(job: SimulatedJob, iterations: int, seconds: float, noise_seed: int, 
     }
 
 
+def time_with_noise(play: Play, played: list[Iteration]) -> float:
+    """Iteration time under the last schedule against the highest clocks, with the same noise for both, relative.
+
+    It goes on with the clock processes of the run, which know only the latencies that they have learned.
+    """
+    cluster, number = play.cluster, played[-1].number
+    if number < 0:
+        return 0.0
+    times_s = []
+    for clocks in (play.schedules_of(number), [{}]):
+        clocks = cluster.clocks_of(clocks)
+        cluster.settled(clocks)
+        cluster.repeat_noise(0)
+        times_s.append(sum(cluster.run(clocks).time_s for _ in range(_NOISY_ITERATIONS)))
+    return times_s[0] / times_s[1] - 1
+
+
 def text_of(row: dict[str, Any]) -> str:
     """A row as a line of the table."""
     if "error" in row:
@@ -93,7 +114,7 @@ def text_of(row: dict[str, Any]) -> str:
     first, last = ("-" if row[key] is None else row[key] for key in ("first", "last"))
     saved = f"{row['plan']:7.2%} {row['stage']:7.2%} {row['loop']:7.2%}"
     return (
-        f"{row['job']:58.58s} {saved} {ratio:>5s} {row['time']:+8.3%} "
+        f"{row['job']:58.58s} {saved} {ratio:>5s} {row['time']:+8.3%} {row['noisy']:+8.3%} "
         f"{first:>5} {last:>5} {row['profiling']:9.2%} {row['again']:5d} {'yes' if row['settled'] else 'NO':>7s}"
     )
 
@@ -121,6 +142,7 @@ def totals_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     good = [row for row in rows if "error" not in row]
     ratios = sorted(row["ratio"] for row in good if row["ratio"] is not None)
     times = sorted(row["time"] for row in good)
+    noisy = sorted(row["noisy"] for row in good)
     firsts = [row["first"] for row in good if row["first"] is not None]
 
     def quantile(values: list[float], share: float) -> float | None:
@@ -140,6 +162,9 @@ def totals_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "time_worst": quantile(times, 1.0),
         "time_above_0.1_percent": sum(time > 0.001 for time in times),
         "time_above_0.2_percent": sum(time > LONG_TIME for time in times),
+        "noisy_time_median": quantile(noisy, 0.5),
+        "noisy_time_worst": quantile(noisy, 1.0),
+        "noisy_time_above_0.2_percent": sum(time > LONG_TIME for time in noisy),
         "first_plan_median": statistics.median(firsts) if firsts else None,
         "first_plan_worst": max(firsts, default=None),
         "without_a_plan": sum(row["first"] is None for row in good),
@@ -172,7 +197,8 @@ def main() -> None:
     chosen = [job for job in chosen if not args.largest or len(job.pipeline.instructions) <= args.largest]
     todo = [(job, args.iterations, args.seconds, seed, not args.quick) for job in chosen for seed in args.noise_seeds]
     if not args.json:
-        print(f"{'':58s} {'plan':>7} {'stage':>7} {'loop':>7} ratio {'time':>8} first  last profiling again settled")
+        print(f"{'':58s} {'plan':>7} {'stage':>7} {'loop':>7} ratio {'time':>8} {'noisy':>8} first  last", end=" ")
+        print("profiling again settled")
     rows = []
     for row in rows_of(todo, args.workers):
         rows.append(row)
