@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -27,6 +28,12 @@ from pfo_fs.planner import (
 )
 
 _MOST_CACHED_PLANS = 32
+_COUNTED_AS = {
+    "backward": ("gradient",),
+    "backward_input": ("gradient",),
+    "forward_backward": ("gradient", "recomputation"),
+}
+"""Instructions of a stage that are counted together, since a micro-batch has one of them."""
 _SAME_TIME = 0.002
 """Relative: clocks whose times differ by less count as one clock; on a GPU below its limits 15 MHz make 1 %."""
 _MOST_SLOWDOWN_BY_CHANGES = 0.0005
@@ -36,6 +43,9 @@ _MOST_SLOWDOWN_BY_CHANGES = 0.0005
 def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
     """Returns the DAG of what the ranks run: the n-th forward of a stage is that of micro-batch n.
 
+    So is the n-th gradient, whether it is a `backward`, a `backward_input`, or a `forward_backward`, which computes its
+    forward again. The n-th `backward_weight` belongs to the n-th `backward_input`.
+
     Args:
         orders: For each rank of a pipeline, its (instruction, stage) in order.
 
@@ -44,11 +54,18 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
     """
     numbered = []
     for order in orders:
-        seen: dict[tuple[str, int], int] = {}
+        seen: Counter[tuple[str, int]] = Counter()
+        split: dict[int, list[int]] = defaultdict(list)
         row = []
         for name, stage in order:
-            row.append((stage, name, seen.get((name, stage), 0)))
-            seen[name, stage] = seen.get((name, stage), 0) + 1
+            counted = _COUNTED_AS.get(name, (name,))
+            microbatch = seen[counted[0], stage]
+            if name == "backward_input":
+                split[stage].append(microbatch)
+            elif name == "backward_weight" and microbatch < len(split[stage]):
+                microbatch = split[stage][microbatch]
+            row.append((stage, name, microbatch))
+            seen.update((each, stage) for each in counted)
         numbered.append(row)
     return pipeline_from_orders(numbered, name="as it runs")
 

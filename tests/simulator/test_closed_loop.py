@@ -54,6 +54,18 @@ def test_a_schedule_whose_first_stage_does_not_end_last_keeps_its_first_good_pla
     assert summary.energy_saved > 0.05
 
 
+def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    played = converged(play)
+    plan = play.first_plan
+    play.first_plan = 1  # as if all later windows had come after a plan
+    begun = next(at for at, iteration in enumerate(played) if iteration.number == plan)
+    summary = summarize(play, played[: begun + 2])
+    assert summary.settled_at == played[begun].step
+    assert summary.profiling_steps == begun
+    assert summary.energy_saved == summarize(play, played[: begun + 4]).energy_saved > 0.05
+
+
 def test_a_daemon_that_is_restarted_again_and_again_makes_the_same_schedules(tmp_path: Path) -> None:
     steady, shaken = (Play(cluster(), tmp_path / name, SETTINGS) for name in ("steady", "shaken"))
     for iteration in shaken.run(70):
