@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from _late_clocks import Clocks, LateClocks
@@ -31,6 +31,7 @@ from pfo_fs.planner import (
 )
 from pfo_fs.simulator import QUIET, Cluster, ProfileTruth, Truth
 from pfo_fs.simulator.job_generator import SimulatedJob, generated_job
+from pfo_fs.simulator.ranks import RankSchedules
 
 PROFILES = (
     ("gpt3-175b+a100_sxm_bf16.csv", A100),
@@ -44,7 +45,8 @@ PRICES_S = (0.0, 0.0003, 0.001, 0.003)
 """Without nodes: prices of a change, as time in s for which a GPU stands still, that plans are tried with."""
 SCALES = (0.0, 0.5, 1.0, 2.0)
 """On nodes: multiples of the true costs of a change that plans are tried with."""
-_ROUNDS = 4
+_ROUNDS = 5
+_NOISY_ITERATIONS = 8
 MOST_LATE = 0.001
 """Relative: plans that end later than all at the highest clocks by more than this do not count."""
 
@@ -127,28 +129,43 @@ class Result(NamedTuple):
 
 
 def quiet(job: SimulatedJob) -> Cluster:
-    """The job's cluster without noise, on which clock processes have learned all latencies."""
+    """The job's cluster without noise, on which clock processes know all latencies."""
     odd = job.nuisances
     calm = replace(QUIET, switch_s=odd.switch_s, delay_s=odd.delay_s, overhead_s=odd.overhead_s)
     return Cluster(job.pipeline, job.truth, calm, nodes=job.nodes, knows_latencies=True)
 
 
+class Mean(NamedTuple):
+    """Mean time in s and energy in J of an iteration."""
+
+    time_s: float
+    energy_j: float
+
+
+def noisy_mean(cluster: Cluster, schedules: RankSchedules) -> Mean:
+    """Runs schedules until they are settled, and then for some iterations, always with the same noise."""
+    clocks = cluster.clocks_of(schedules)
+    cluster.settled(clocks)
+    cluster.repeat_noise(0)
+    ran = [cluster.run(clocks) for _ in range(_NOISY_ITERATIONS if cluster.nuisances.time_jitter else 1)]
+    return Mean(fmean(each.time_s for each in ran), fmean(each.energy_j for each in ran))
+
+
 def best_plans(job: SimulatedJob, thorough: bool) -> tuple[Result, Result]:
-    """The best plan with full knowledge, and the best single clock per stage; both as the simulator plays them.
+    """The best plan with full knowledge, and the best single clock per stage; as the simulator plays them, with noise.
 
     Plans are made from the true times and powers, with several prices of a change. Those that take longer than the
     highest clocks when they are played are repaired, or made again with room for changes that act late. The one that
     saves most wins.
     """
     problem = _problem(job)
-    cluster = quiet(job)
-    full = cluster.settled(cluster.clocks_of([{}]))
+    odd = replace(job.nuisances, power_jitter=0.0, warm_up=0.0)
+    cluster = Cluster(job.pipeline, job.truth, odd, nodes=job.nodes, knows_latencies=True)
+    full = noisy_mean(cluster, [{}])
     full_plan = all_maximum(problem)
 
     def played_clocks(clocks: Clocks, made_by: str) -> Result:
-        ran = cluster.settled(
-            cluster.clocks_of([{rank: [("", mhz) for mhz in row] for rank, row in enumerate(clocks)}])
-        )
+        ran = noisy_mean(cluster, [{rank: [("", mhz) for mhz in row] for rank, row in enumerate(clocks)}])
         saved, time = 1 - ran.energy_j / full.energy_j, ran.time_s / full.time_s - 1
         changes = sum(one != other for row in clocks for one, other in pairwise(row))
         return Result(float(saved), float(time), changes, made_by)
@@ -156,6 +173,7 @@ def best_plans(job: SimulatedJob, thorough: bool) -> tuple[Result, Result]:
     def played(plan: Plan, made_by: str) -> Result:
         return played_clocks([[mhz for _, mhz in s.frequencies] for s in plan.schedules()], made_by)
 
+    span_s = full_plan.iteration_time_s - job.nuisances.overhead_s
     late_clocks = LateClocks(job) if job.nodes is None else None
     highest = Result(0.0, 0.0, 0, "highest clocks")
     found, per_stage = [highest], [highest]
@@ -171,7 +189,7 @@ def best_plans(job: SimulatedJob, thorough: bool) -> tuple[Result, Result]:
                 break
             if late_clocks is not None:
                 clocks = [[mhz for _, mhz in s.frequencies] for s in plan.schedules()]
-                repaired = late_clocks.repaired(clocks, (1 + 0.9 * MOST_LATE) * float(full.spans_s.max()))
+                repaired = late_clocks.repaired(clocks, (1 + 0.9 * MOST_LATE) * span_s)
                 if repaired is not None:
                     found.append(played_clocks(repaired, f"{name}, margin {margin:.2%}, repaired"))
             margin = 2 * margin + late

@@ -15,8 +15,9 @@ The columns of its row:
     stage      energy saved by the best single clock per stage, likewise
     loop       energy saved by the plan that the loop had in force at the end
     ratio      loop / plan, where the plan saves at least 0.5 %
-    time       iteration time under that plan, against the highest clocks, without noise, with all latencies known
-    noisy      the same with noise, and with the latencies that the clock processes of the run have learned
+    time       iteration time under that plan, against the highest clocks, with the same noise for both, and with the
+               latencies of clocks that the clock processes have learned in this run
+    quiet      the same without noise, with all latencies known
     first      iterations until the first plan
     last       iterations until the last plan
     profiling  share of all time that was lost to profiling
@@ -38,7 +39,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from _yield_jobs import best_plans, jobs
+from _yield_jobs import best_plans, jobs, noisy_mean
 
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Iteration, Play, summarize
@@ -46,7 +47,6 @@ from pfo_fs.simulator.job_generator import SimulatedJob
 
 LEAST_PLAN = 0.005
 LOW_RATIO, LONG_TIME = 0.85, 0.002
-_NOISY_ITERATIONS = 12
 _MEMORY = Path("/dev/shm")
 
 
@@ -57,12 +57,11 @@ def row_of(job: SimulatedJob, iterations: int, seconds: float, noise_seed: int, 
     planned = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         play = Play(job.cluster(noise_seed), Path(folder) / "pfo", PFOSettings(profile_steps=5))
-        played = []
+        played: list[Iteration] = []
         while len(played) < iterations or sum(each.time_s for each in played) < seconds:
             played += play.run(iterations)
         summary = summarize(play, played)
-        with_noise = time_with_noise(play, played)
-    loop_saved = summary.energy_saved
+        loop_saved, loop_time = as_run(play, summary.plan_number)
     return {
         "job": job.name,
         "noise_seed": noise_seed,
@@ -75,8 +74,9 @@ def row_of(job: SimulatedJob, iterations: int, seconds: float, noise_seed: int, 
         "stage": per_stage.saved,
         "loop": loop_saved,
         "ratio": loop_saved / plan.saved if plan.saved >= LEAST_PLAN else None,
-        "time": summary.slowdown,
-        "noisy": with_noise,
+        "time": loop_time,
+        "quiet_time": summary.slowdown,
+        "quiet_loop": summary.energy_saved,
         "first": summary.deployed_at,
         "last": summary.settled_at,
         "profiling": summary.overhead_s / summary.time_s,
@@ -89,21 +89,20 @@ def row_of(job: SimulatedJob, iterations: int, seconds: float, noise_seed: int, 
     }
 
 
-def time_with_noise(play: Play, played: list[Iteration]) -> float:
-    """Iteration time under the last schedule against the highest clocks, with the same noise for both, relative.
+def as_run(play: Play, number: int | None) -> tuple[float, float]:
+    """Energy saved and time lost by a schedule against the highest clocks, relative; with the same noise for both.
 
     It goes on with the clock processes of the run, which know only the latencies that they have learned.
     """
-    cluster, number = play.cluster, played[-1].number
-    if number < 0:
-        return 0.0
-    times_s = []
-    for clocks in (play.schedules_of(number), [{}]):
-        clocks = cluster.clocks_of(clocks)
-        cluster.settled(clocks)
-        cluster.repeat_noise(0)
-        times_s.append(sum(cluster.run(clocks).time_s for _ in range(_NOISY_ITERATIONS)))
-    return times_s[0] / times_s[1] - 1
+    cluster = play.cluster
+    if number is None:
+        return 0.0, 0.0
+    time_s, energy_j = [], []
+    for schedules in (play.schedules_of(number), [{}]):
+        ran = noisy_mean(cluster, schedules)
+        time_s.append(ran.time_s)
+        energy_j.append(ran.energy_j)
+    return 1 - energy_j[0] / energy_j[1], time_s[0] / time_s[1] - 1
 
 
 def text_of(row: dict[str, Any]) -> str:
@@ -114,7 +113,7 @@ def text_of(row: dict[str, Any]) -> str:
     first, last = ("-" if row[key] is None else row[key] for key in ("first", "last"))
     saved = f"{row['plan']:7.2%} {row['stage']:7.2%} {row['loop']:7.2%}"
     return (
-        f"{row['job']:58.58s} {saved} {ratio:>5s} {row['time']:+8.3%} {row['noisy']:+8.3%} "
+        f"{row['job']:58.58s} {saved} {ratio:>5s} {row['time']:+8.3%} {row['quiet_time']:+8.3%} "
         f"{first:>5} {last:>5} {row['profiling']:9.2%} {row['again']:5d} {'yes' if row['settled'] else 'NO':>7s}"
     )
 
@@ -142,7 +141,6 @@ def totals_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     good = [row for row in rows if "error" not in row]
     ratios = sorted(row["ratio"] for row in good if row["ratio"] is not None)
     times = sorted(row["time"] for row in good)
-    noisy = sorted(row["noisy"] for row in good)
     firsts = [row["first"] for row in good if row["first"] is not None]
 
     def quantile(values: list[float], share: float) -> float | None:
@@ -162,9 +160,6 @@ def totals_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "time_worst": quantile(times, 1.0),
         "time_above_0.1_percent": sum(time > 0.001 for time in times),
         "time_above_0.2_percent": sum(time > LONG_TIME for time in times),
-        "noisy_time_median": quantile(noisy, 0.5),
-        "noisy_time_worst": quantile(noisy, 1.0),
-        "noisy_time_above_0.2_percent": sum(time > LONG_TIME for time in noisy),
         "first_plan_median": statistics.median(firsts) if firsts else None,
         "first_plan_worst": max(firsts, default=None),
         "without_a_plan": sum(row["first"] is None for row in good),
@@ -197,7 +192,7 @@ def main() -> None:
     chosen = [job for job in chosen if not args.largest or len(job.pipeline.instructions) <= args.largest]
     todo = [(job, args.iterations, args.seconds, seed, not args.quick) for job in chosen for seed in args.noise_seeds]
     if not args.json:
-        print(f"{'':58s} {'plan':>7} {'stage':>7} {'loop':>7} ratio {'time':>8} {'noisy':>8} first  last", end=" ")
+        print(f"{'':58s} {'plan':>7} {'stage':>7} {'loop':>7} ratio {'time':>8} {'quiet':>8} first  last", end=" ")
         print("profiling again settled")
     rows = []
     for row in rows_of(todo, args.workers):

@@ -39,7 +39,8 @@ class Summary:
     Attributes:
         iterations: Number of iterations.
         deployed_at: First iteration under a plan; None if no plan was applied.
-        settled_at: First iteration under the last plan, the one that was in force at the end; stragglers' plans apart.
+        plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
+        settled_at: First iteration under the last plan.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
         schedules: Number of schedules.
         profiling_again: How often measuring windows came back after a plan had been in force.
@@ -54,6 +55,7 @@ class Summary:
 
     iterations: int
     deployed_at: int | None
+    plan_number: int | None
     settled_at: int | None
     settled: bool
     schedules: int
@@ -115,6 +117,7 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     return Summary(
         iterations=len(played),
         deployed_at=under_plan[0].step if under_plan else None,
+        plan_number=last,
         settled_at=settled_at,
         settled=bool(under_plan and current and current.converged and played[-1].number == current.number == last),
         schedules=1 + max(numbers, default=-1),
