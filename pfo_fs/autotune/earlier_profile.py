@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, waiting_power_of
+from pfo_fs.autotune.profile_exchange import contradiction, disagreement, merge_profile, waiting_power_of
 from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Profile
 from pfo_fs.planner.profile import profile_of
 from pfo_fs.planner.profile_csv import parse_table
@@ -24,6 +26,7 @@ class EarlierProfile:
     def __init__(self) -> None:
         self.waiting_power_w = 0.0
         self._profile: Profile | None = None
+        self._merged: Profile | None = None
 
     def load(self, csv: str, source: str) -> None:
         """Reads a profile from a file that other users can write to; the log names one that cannot be read."""
@@ -45,4 +48,26 @@ class EarlierProfile:
             log.warning("%s does not agree with this job's %s; profiling anew", profile.source, odd)
             return False
         merge_profile(measurements.samples, profile, kinds, measurements.layout.clocks_mhz)
+        self._merged = profile
         return True
+
+    def is_refuted_by(
+        self, measurements: JobMeasurements, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]
+    ) -> bool:
+        """Returns whether the first window of a plan does not agree with the profile; later windows are not compared.
+
+        At the highest clocks the profile agreed with the job, but at lower ones its GPUs behaved otherwise.
+
+        Args:
+            measurements: Those that the profile was added to.
+            results: The results of the window.
+            schedules: The schedules in force.
+        """
+        profile, self._merged = self._merged, None
+        if profile is None:
+            return False
+        measured = measurements.samples_of(results, schedules)
+        odd = contradiction(profile, measured, measurements.layout.kinds)
+        if odd:
+            log.warning("%s does not agree with this job's %s under a plan; profiling anew", profile.source, odd)
+        return bool(odd)

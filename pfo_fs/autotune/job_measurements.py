@@ -72,6 +72,15 @@ class JobMeasurements:
             self._windows.append(([by_rank[rank] for rank in ranks], run_by_rank))
             del self._windows[1 : max(1, len(self._windows) - _LATEST_CALIBRATION_WINDOWS)]
 
+    def samples_of(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> Samples:
+        """Returns what one window alone measured under schedules."""
+        in_force = {schedule.rank: schedule for schedule in schedules}
+        samples = Samples()
+        for result in results:
+            if self.is_taken(result.rank):
+                samples.add(result, self.layout.run_by(result.rank, in_force.get(result.rank)), self.power_drift_factor)
+        return samples
+
     def is_taken(self, rank: int) -> bool:
         """Returns whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
         info = self.layout.place[rank]
@@ -107,14 +116,18 @@ class JobMeasurements:
         """Returns the measured points of all kinds of instructions that a pipeline-parallel rank runs."""
         return {kind: self.samples.curve(kind) for kind in self.layout.kinds_of(pp_rank)}
 
-    def time_error(self, kind: Kind) -> float:
-        """Returns the relative error of the times of a kind of instruction."""
-        return float(median(min(1.0, point.time_error) for point in self.samples.curve(kind).values()))
+    def world_changed(self, delays_too: bool) -> None:
+        """Takes present powers for the first ones: a change was confirmed.
 
-    def forget(self) -> None:
-        """Drops everything except the drift of power."""
-        self.samples.points = {}
-        self._windows.clear()
+        Args:
+            delays_too: Whether to drop the windows that delays between stages were calibrated with.
+        """
+        if delays_too:
+            self._windows.clear()
+        for points in self.samples.points.values():
+            for point in points.values():
+                point.scale(1.0, self.power_drift_factor)
+        self.power_drift_factor = 1.0
 
     def _note_power_drift(self, results: Sequence[ProfilingResult]) -> None:
         """Compares powers at the highest clocks with the first ones measured there."""

@@ -11,17 +11,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pfo_fs.autotune.corrections import Corrections
-from pfo_fs.autotune.drift import LEAST_DRIFT, add_shifted, has_drifted, restore_missing, shifts_at_highest_clocks
+from pfo_fs.autotune.drift import Change, PlanBaselines, keep_highest_only, odd_kinds, restore_missing, shift_samples
 from pfo_fs.autotune.earlier_profile import EarlierProfile
 from pfo_fs.autotune.instruction_profiler import check_sweep_args
 from pfo_fs.autotune.iteration_watch import IterationWatch
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.job_model import measured_iteration
 from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS
 from pfo_fs.autotune.model_building import ModelSettings, build_model
 from pfo_fs.autotune.noise import IterationNoise
@@ -29,19 +29,22 @@ from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
 from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.profile_sweep import ProfileSweep, Windows
+from pfo_fs.autotune.profiling_budget import ProfilingBudget
+from pfo_fs.autotune.samples import Kind, Point
 from pfo_fs.autotune.status_text import goal_text
 from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, relative_noise
 from pfo_fs.errors import PlanError
-from pfo_fs.models import JobInfo, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.planner import SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
+from pfo_fs.scheduler.plausible import plausible_results
 from pfo_fs.settings import PFOSettings
 
-_DRIFTS_PER_EPOCH = 2
-"""Drift alone may cause at most this many re-measurements per epoch (until the plan inputs ask for a new measurement),
-so that noise cannot cause them for ever."""
-_FINE_WINDOWS_AFTER_DRIFT = 2
+_FINE_WINDOWS_AFTER_CHANGE = 2
+_CORRECTIONS_BEFORE_DOUBT, _DOUBTFUL = 2, 0.01
+"""If plans miss their target by more than the second number, relative, after so many corrections, the time at the
+highest clocks is measured again."""
 
 
 class ParetoScheduler(FrequencyScheduler):
@@ -50,8 +53,8 @@ class ParetoScheduler(FrequencyScheduler):
     It starts with what earlier jobs of the same kind have measured, if the first iterations agree with it. A plan is
     measured as soon as it is in force; while iterations take longer than planned by more than the noise, the policy
     makes the plan faster. Pipelines that wait for a straggler (a slower pipeline) get the plan for the straggler's pace
-    (T' in Perseus, SOSP'24, section 4) until the straggler is gone. When iterations differ from what was measured, the
-    policy measures again and makes a new plan.
+    (T' in Perseus, SOSP'24, section 4) until the straggler is gone. When iterations surely take another time than when
+    their plan began, the policy measures what has changed and makes a new plan.
 
     Args:
         job_info: The job.
@@ -65,6 +68,8 @@ class ParetoScheduler(FrequencyScheduler):
             None: what a change costs is measured in the training.
         tolerance: Relative error of time and power that is good enough for the profile.
         max_windows: The largest number of profiling windows.
+        max_profiling_share: Profiling may take this share of the time since the job's start from training. The first
+            profile is made whatever it takes, but counts.
     """
 
     planning_takes_seconds: ClassVar[bool] = True
@@ -82,6 +87,7 @@ class ParetoScheduler(FrequencyScheduler):
         switch_time: float | None = None,
         tolerance: float = 0.003,
         max_windows: int = 64,
+        max_profiling_share: float = 0.01,
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
         self._default_target = target_of(slowdown, deadline, power)
@@ -96,7 +102,14 @@ class ParetoScheduler(FrequencyScheduler):
         self._verification = PlanVerification(self._layout, self._selection, self._rebuild_model)
         self._noise = IterationNoise()
         self._watch = IterationWatch(job_info.dp_degree, self._noise)
-        self._drifts = 0
+        self._baselines = PlanBaselines(self._measurements)
+        self._budget = ProfilingBudget(max_profiling_share)
+        self._asked = False  # whether the next window answers the question if something has changed
+        self._highest: list[FrequencySchedule] = []
+        self._reference_is_sure = False
+        self._reference_change: Change | None = None
+        self._profiled: dict[Kind, dict[int, Point]] = {}
+        self._odd_kinds: list[Kind] = []  # changed by one factor under the plan, by another at the highest clock
         self._verdict = Verdict()
 
     @classmethod
@@ -107,6 +120,9 @@ class ParetoScheduler(FrequencyScheduler):
         blocking = args.get("blocking_power")
         if blocking is not None and (not isinstance(blocking, (int, float)) or blocking <= 0):
             raise PlanError(f"blocking_power is {blocking!r}; give the power of a waiting GPU, in W")
+        share = args.get("max_profiling_share", 0.01)
+        if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+            raise PlanError(f"max_profiling_share is {share!r}; give a share of the time, such as 0.01 for 1 %")
 
     # ---- the loop
 
@@ -115,38 +131,92 @@ class ParetoScheduler(FrequencyScheduler):
         if problem:
             yield ScheduleRequest([], "run", problem)
             return
-        self._rebuild_model()
+        self._plan_anew()
         while True:
             results = measured_results((yield self._plan_request()))
+            asked, self._asked = self._asked, False
             noise = relative_noise(iteration_spans(results, self._layout))
             if self._noise.judge(noise):
                 note = f"iterations scattered by {noise:.0%}, so they are measured again"
                 self._verdict = Verdict(note=note)  # `assess` then asks for another window
-            elif self._has_drifted(results):
-                yield from self._measure_anew()
+                continue
+            change = self._baselines.change(results, self._selection.schedules(), self._noise.usual)
+            schedules = self._selection.schedules()
+            if self._earlier_profile.is_refuted_by(self._measurements, results, schedules):
+                yield from self._profile_lower_clocks(self._layout.kinds, results)
+            elif asked and change is not None:
+                yield from self._follow_change(change, results)
+            elif asked and self._odd_kinds:
+                yield from self._profile_lower_clocks(self._odd_kinds, results)
             else:
+                self._watch.asks = self._watch.asks or change is not None
                 self._verify(results)
+                if self._doubts_reference():
+                    yield from self._check_reference()
 
-    def _measure_anew(self) -> Windows:
-        """Asks for windows at the highest clocks again, and at lower ones if the highest do not explain the drift.
+    def _follow_change(self, change: Change, results: Sequence[ProfilingResult]) -> Windows:
+        """Scales the times of what has changed, and asks for a window at the highest clocks.
 
         The time without slowdown is always measured at the highest clocks, never computed from other measurements.
         """
-        self._drifts += 1
+        removed = shift_samples(self._measurements.samples, change.shifts)
+        self._measurements.world_changed(delays_too=not change.shifts)
+        self._measurements.take(results, self._selection.schedules())
+        self._baselines.forget()
+        self._watch.world_changed()
+        yield from self._sweep.full_speed(f"{change}; measuring at the highest clocks")
+        self._odd_kinds = odd_kinds(self._measurements.samples, removed)
+        self._plan_anew()
+
+    def _doubts_reference(self) -> bool:
+        """Returns whether plans miss their target, though corrected, so that it may be the target that is wrong.
+
+        Something may have changed after the time at the highest clocks was measured, and before the plan began.
+        """
+        if self._reference_is_sure or self._selection.goal.slowdowns or self._selection.goal.target.power is not None:
+            return False
+        off = self._verification.measured_s() / self._selection.target_s() - 1
+        return self._selection.corrections.count >= _CORRECTIONS_BEFORE_DOUBT and off > _DOUBTFUL
+
+    def _check_reference(self) -> Windows:
+        """Measures at the highest clocks again; if instructions take another time there, their curves are scaled."""
+        self._reference_is_sure, self._reference_change = True, None
+        results = yield from self._sweep.full_speed("the plan does not deliver; measuring at the highest clocks")
+        change = self._reference_change
+        if change is None:
+            return
         samples = self._measurements.samples
-        before = {kind: samples.curve(kind) for kind in self._layout.kinds}
-        self._measurements.forget()
-        results = yield from self._sweep.full_speed(
-            "instructions take another time than before; measuring at the highest clocks"
-        )
-        shifts = shifts_at_highest_clocks(before, samples)
-        if self._drifts == 1 and any(abs(times - 1) > LEAST_DRIFT for times, _ in shifts.values()):
-            add_shifted(before, shifts, samples)  # the next window checks this
-        else:
-            self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS_AFTER_DRIFT, 0
-            yield from self._sweep.lower_clocks(results)
-            restore_missing(before, samples)
+        samples.points = deepcopy(self._profiled)  # what plans have measured since belongs to the changed job
+        removed = shift_samples(samples, change.shifts)
+        self._measurements.world_changed(delays_too=not change.shifts)
+        self._measurements.take(results, self._highest)
+        odd_kinds(samples, removed)
+        self._baselines.forget()
+        self._watch.world_changed()
+        self._plan_anew()
+
+    def _profile_lower_clocks(self, kinds: Sequence[Kind], results: Sequence[ProfilingResult]) -> Windows:
+        """Measures kinds of instructions at lower clocks again; what else is known of them is dropped.
+
+        Args:
+            kinds: (stage, instruction) of each.
+            results: The latest window.
+        """
+        samples = self._measurements.samples
+        removed = keep_highest_only(samples, kinds)
+        self._measurements.take(results, self._selection.schedules())
+        self._odd_kinds = []
+        self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS_AFTER_CHANGE, 0
+        yield from self._sweep.lower_clocks(results)
+        restore_missing(samples, removed)
+        self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        """Makes another model and forgets what was learned about plans of the last one."""
+        self._profiled = deepcopy(self._measurements.samples.points)
         self._selection.corrections = Corrections()
+        if self._selection.has_model:
+            self._selection.model.time_margin = 0.0
         self._verdict = Verdict()
         self._rebuild_model()
 
@@ -154,7 +224,8 @@ class ParetoScheduler(FrequencyScheduler):
         """Returns the plan for the present plan inputs."""
         goal, verdict = self._selection.goal, self._verdict
         about = goal_text(goal, self._selection.impossibility(), self._watch.reasons)
-        message = "; ".join(filter(None, [about, verdict.measured, verdict.note, self._selection.switching()]))
+        cost = self._budget.text()
+        message = "; ".join(filter(None, [about, verdict.measured, verdict.note, cost, self._selection.switching()]))
         return ScheduleRequest(self._selection.schedules(), "run", message, verdict.converged)
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
@@ -170,9 +241,9 @@ class ParetoScheduler(FrequencyScheduler):
         """Uses other plan inputs from now on; another target resets the corrections."""
         selection = self._selection
         if plan_inputs.target != self.plan_inputs.target:
-            selection.corrections = Corrections()
+            selection.corrections, self._reference_is_sure = Corrections(), False
         if plan_inputs.remeasure_epoch != self.plan_inputs.remeasure_epoch:
-            self._drifts = 0
+            self._asked, self._reference_is_sure = True, False
             selection.corrections.count_anew()
             if selection.corrections.full_speed_only and selection.has_model:
                 # The reason why no plan kept to the target may be gone.
@@ -184,18 +255,30 @@ class ParetoScheduler(FrequencyScheduler):
         self._verdict = Verdict()
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        """Finds stragglers, and drift that all pipelines share."""
+        """Finds stragglers, and changes that most pipelines share."""
         if not self._plan_is_in_force(self._yielded):
             return self.plan_inputs
         selection = self._selection
+        elapsed_s = (self._watch.backoff.step + 1) * selection.full_speed.step_s
+        if self._odd_kinds and self._budget.allows(elapsed_s):
+            self._watch.asks = True
         return self._watch.assess(
             iteration_times,
             self.plan_inputs,
             selection.goal,
+            selection.schedules(),
             promised_s=selection.target_s(),
             measured_s=self._verification.measured_s(),
             straggler_s=selection.goal.slowest * selection.full_speed.span_s,
         )
+
+    def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
+        """Uses what was measured under the request in force, and counts the time that profiling takes."""
+        profiling = self._yielded is not None and self._yielded.purpose == "measure"
+        super().observe(profiling_results)
+        if profiling:
+            results = plausible_results(profiling_results, self._layout.place)
+            self._budget.add_window(measured_results(results), self._selection.full_speed.step_s)
 
     def load_profile(self, csv: str, source: str) -> None:
         """Reads the profile of an earlier job, to compare it with the first measurements of this one."""
@@ -232,7 +315,12 @@ class ParetoScheduler(FrequencyScheduler):
         full_speed = full_speed_of(results, self._layout)
         if full_speed is None:
             return False
-        self._selection.full_speed = full_speed
+        schedules = self._yielded.schedules if self._yielded is not None else []
+        compared = self._baselines.knows(schedules)
+        self._reference_change = self._baselines.change(results, schedules, self._noise.usual)
+        if compared and self._reference_change is None:
+            return True  # nothing has changed since all was compared with that window
+        self._highest, self._selection.full_speed = schedules, full_speed
         self._noise.add(relative_noise(iteration_spans(results, self._layout)))
         self._measurements.power_drift_factor = 1.0
         if self._earlier_profile.merge_into(self._measurements):
@@ -248,21 +336,6 @@ class ParetoScheduler(FrequencyScheduler):
             )
         waiting_w = self._earlier_profile.waiting_power_w
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
-
-    def _has_drifted(self, results: Sequence[ProfilingResult]) -> bool:
-        """Returns whether instructions of a pipeline that is not slow take another time than in the profile."""
-        if self._drifts >= _DRIFTS_PER_EPOCH:
-            return False
-        by_rank = {result.rank: result for result in results}
-        ranks = self._measurements.healthy_pipeline(by_rank)
-        if not ranks:
-            return False
-        schedules = {schedule.rank: schedule for schedule in self._selection.schedules()}
-        run = [self._layout.run_by(rank, schedules.get(rank)) for rank in ranks]
-        pipeline = self._selection.model.problem.pipeline
-        measured = measured_iteration(pipeline, [by_rank[rank] for rank in ranks], run)
-        plan = self._selection.plan_of(self._layout.place[ranks[0]].dp_rank)
-        return measured is not None and has_drifted(plan, measured, self._measurements.time_error)
 
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Compares the plan with what was measured under it."""

@@ -6,7 +6,7 @@ import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
 from pfo_fs.autotune.corrections import Corrections
-from pfo_fs.autotune.iteration_watch import IterationWatch
+from pfo_fs.autotune.iteration_watch import IterationWatch, PlanChanges
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.noise import IterationNoise
@@ -18,6 +18,7 @@ from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, Stragg
 from pfo_fs.scheduler.base import IterationTime
 
 NO_SLOWDOWN = Target(slowdown=1.0)
+PLAN: list[FrequencySchedule] = []
 
 
 def layout(pp: int = 2, dp: int = 1) -> JobLayout:
@@ -145,7 +146,7 @@ def watched(spans: list[list[float]], noise: IterationNoise | None = None) -> li
     inputs, found = PlanInputs(), []
     for step, both in enumerate(spans):
         times = [IterationTime(pipeline, step, 1, span_s) for pipeline, span_s in enumerate(both)]
-        inputs = watch.assess(times, inputs, goal_of(inputs, NO_SLOWDOWN), 10.0, 10.0, 10.0)
+        inputs = watch.assess(times, inputs, goal_of(inputs, NO_SLOWDOWN), PLAN, 10.0, 10.0, 10.0)
         found.append(inputs)
     return found
 
@@ -163,6 +164,28 @@ def test_a_noisy_window_is_measured_again_whatever_iterations_take() -> None:
     noise.noisy_window = True
     assert watched([[10, 10]], noise)[-1] == PlanInputs(remeasure_epoch=1)
     assert not noise.noisy_window
+
+
+def test_pipelines_that_all_get_slower_put_the_plan_in_question_and_one_question_is_enough_for_a_while() -> None:
+    inputs = watched([[10, 10]] * 40 + [[10.15, 10.15]] * 20)
+    assert [one.remeasure_epoch for one in inputs][39] == 0
+    assert inputs[-1] == PlanInputs(remeasure_epoch=1)
+
+
+def test_all_pipelines_slower_than_the_model_predicted_from_the_start_is_no_change() -> None:
+    """They should take 10 s, but never did."""
+    assert watched([[10.15, 10.15]] * 60)[-1] == PlanInputs()
+
+
+def test_a_plan_that_comes_back_is_compared_with_its_own_first_iterations() -> None:
+    changes, usual, other = PlanChanges(), [FrequencySchedule(rank=0, frequencies=[("forward", 1200)])], PLAN
+
+    def alarms(plan: list[FrequencySchedule], steps: range, span_s: float) -> int:
+        return sum(changes.add([IterationTime(0, step, 1, span_s)], plan, 1) for step in steps)
+
+    assert alarms(usual, range(40), 10.0) == 0
+    assert alarms(other, range(40, 80), 12.0) == 0
+    assert alarms(list(usual), range(80, 120), 10.3) > 0
 
 
 @pytest.mark.parametrize("span_s", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
