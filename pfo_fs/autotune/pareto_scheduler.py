@@ -5,18 +5,17 @@
     profile_sweep       windows in which instructions are measured     job_measurements  what was measured
     earlier_profile     what an earlier job had measured               model_building    the job in the planner's form
     plan_selection      the plan of each pipeline                      verification      does the plan meet its target?
-    iteration_watch     stragglers, and plans that are out of date     status_text       text for the status
+    iteration_watch     stragglers, and changes of the job             reprofiling       measures what has changed
+    profiling_budget    how much of the time profiling may take        status_text       text for the status
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pfo_fs.autotune.corrections import Corrections
-from pfo_fs.autotune.drift import Change, PlanBaselines, keep_highest_only, odd_kinds, restore_missing, shift_samples
 from pfo_fs.autotune.earlier_profile import EarlierProfile
 from pfo_fs.autotune.instruction_profiler import check_sweep_args
 from pfo_fs.autotune.iteration_watch import IterationWatch
@@ -30,18 +29,17 @@ from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.profile_sweep import ProfileSweep, Windows
 from pfo_fs.autotune.profiling_budget import ProfilingBudget
-from pfo_fs.autotune.samples import Kind, Point
+from pfo_fs.autotune.reprofiling import Reprofiling
 from pfo_fs.autotune.status_text import goal_text
 from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, relative_noise
 from pfo_fs.errors import PlanError
-from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.models import JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.planner import SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.scheduler.plausible import plausible_results
 from pfo_fs.settings import PFOSettings
 
-_FINE_WINDOWS_AFTER_CHANGE = 2
 _CORRECTIONS_BEFORE_DOUBT, _DOUBTFUL = 2, 0.01
 """If plans miss their target by more than the second number, relative, after so many corrections, the time at the
 highest clocks is measured again."""
@@ -102,14 +100,10 @@ class ParetoScheduler(FrequencyScheduler):
         self._verification = PlanVerification(self._layout, self._selection, self._rebuild_model)
         self._noise = IterationNoise()
         self._watch = IterationWatch(job_info.dp_degree, self._noise)
-        self._baselines = PlanBaselines(self._measurements)
+        self._reprofiling = Reprofiling(self._measurements, self._sweep, self._watch)
         self._budget = ProfilingBudget(max_profiling_share)
         self._asked = False  # whether the next window answers the question if something has changed
-        self._highest: list[FrequencySchedule] = []
-        self._reference_is_sure = False
-        self._reference_change: Change | None = None
-        self._profiled: dict[Kind, dict[int, Point]] = {}
-        self._odd_kinds: list[Kind] = []  # changed by one factor under the plan, by another at the highest clock
+        self._reference_is_sure = False  # whether the time at the highest clocks was checked for this target
         self._verdict = Verdict()
 
     @classmethod
@@ -140,33 +134,41 @@ class ParetoScheduler(FrequencyScheduler):
                 note = f"iterations scattered by {noise:.0%}, so they are measured again"
                 self._verdict = Verdict(note=note)  # `assess` then asks for another window
                 continue
-            change = self._baselines.change(results, self._selection.schedules(), self._noise.usual)
-            schedules = self._selection.schedules()
-            if self._earlier_profile.is_refuted_by(self._measurements, results, schedules):
-                yield from self._profile_lower_clocks(self._layout.kinds, results)
-            elif asked and change is not None:
-                yield from self._follow_change(change, results)
-            elif asked and self._odd_kinds:
-                yield from self._profile_lower_clocks(self._odd_kinds, results)
-            else:
-                self._watch.asks = self._watch.asks or change is not None
-                self._verify(results)
-                if self._doubts_reference():
-                    yield from self._check_reference()
+            yield from self._use_window(results, asked)
 
-    def _follow_change(self, change: Change, results: Sequence[ProfilingResult]) -> Windows:
-        """Scales the times of what has changed, and asks for a window at the highest clocks.
+    def _use_window(self, results: Sequence[ProfilingResult], asked: bool) -> Windows:
+        """Uses what was measured under a plan: to follow a change, or to check the plan.
 
-        The time without slowdown is always measured at the highest clocks, never computed from other measurements.
+        Args:
+            results: The results of a window.
+            asked: Whether the window was asked for because something may have changed.
         """
-        removed = shift_samples(self._measurements.samples, change.shifts)
-        self._measurements.world_changed(delays_too=not change.shifts)
-        self._measurements.take(results, self._selection.schedules())
-        self._baselines.forget()
-        self._watch.world_changed()
-        yield from self._sweep.full_speed(f"{change}; measuring at the highest clocks")
-        self._odd_kinds = odd_kinds(self._measurements.samples, removed)
+        schedules, reprofiling = self._selection.schedules(), self._reprofiling
+        change = reprofiling.change(results, schedules, self._noise.usual)
+        if self._earlier_profile.is_refuted_by(self._measurements, results, schedules):
+            yield from reprofiling.profile_lower_clocks(self._layout.kinds, results, schedules)
+        elif asked and change is not None:
+            yield from reprofiling.follow(change, results, schedules)
+        elif asked and reprofiling.odd_kinds:
+            yield from reprofiling.profile_lower_clocks(reprofiling.odd_kinds, results, schedules)
+        else:
+            self._watch.asks = self._watch.asks or change is not None
+            self._verify(results)
+            if not self._doubts_reference():
+                return
+            self._reference_is_sure = True
+            if not (yield from reprofiling.check_reference()):
+                return
         self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        """Makes another model and forgets what was learned about plans of the last one."""
+        self._reprofiling.keep_profile()
+        self._selection.corrections = Corrections()
+        if self._selection.has_model:
+            self._selection.model.time_margin = 0.0
+        self._verdict = Verdict()
+        self._rebuild_model()
 
     def _doubts_reference(self) -> bool:
         """Returns whether plans miss their target, though corrected, so that it may be the target that is wrong.
@@ -177,48 +179,6 @@ class ParetoScheduler(FrequencyScheduler):
             return False
         off = self._verification.measured_s() / self._selection.target_s() - 1
         return self._selection.corrections.count >= _CORRECTIONS_BEFORE_DOUBT and off > _DOUBTFUL
-
-    def _check_reference(self) -> Windows:
-        """Measures at the highest clocks again; if instructions take another time there, their curves are scaled."""
-        self._reference_is_sure, self._reference_change = True, None
-        results = yield from self._sweep.full_speed("the plan does not deliver; measuring at the highest clocks")
-        change = self._reference_change
-        if change is None:
-            return
-        samples = self._measurements.samples
-        samples.points = deepcopy(self._profiled)  # what plans have measured since belongs to the changed job
-        removed = shift_samples(samples, change.shifts)
-        self._measurements.world_changed(delays_too=not change.shifts)
-        self._measurements.take(results, self._highest)
-        odd_kinds(samples, removed)
-        self._baselines.forget()
-        self._watch.world_changed()
-        self._plan_anew()
-
-    def _profile_lower_clocks(self, kinds: Sequence[Kind], results: Sequence[ProfilingResult]) -> Windows:
-        """Measures kinds of instructions at lower clocks again; what else is known of them is dropped.
-
-        Args:
-            kinds: (stage, instruction) of each.
-            results: The latest window.
-        """
-        samples = self._measurements.samples
-        removed = keep_highest_only(samples, kinds)
-        self._measurements.take(results, self._selection.schedules())
-        self._odd_kinds = []
-        self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS_AFTER_CHANGE, 0
-        yield from self._sweep.lower_clocks(results)
-        restore_missing(samples, removed)
-        self._plan_anew()
-
-    def _plan_anew(self) -> None:
-        """Makes another model and forgets what was learned about plans of the last one."""
-        self._profiled = deepcopy(self._measurements.samples.points)
-        self._selection.corrections = Corrections()
-        if self._selection.has_model:
-            self._selection.model.time_margin = 0.0
-        self._verdict = Verdict()
-        self._rebuild_model()
 
     def _plan_request(self) -> ScheduleRequest:
         """Returns the plan for the present plan inputs."""
@@ -260,7 +220,7 @@ class ParetoScheduler(FrequencyScheduler):
             return self.plan_inputs
         selection = self._selection
         elapsed_s = (self._watch.backoff.step + 1) * selection.full_speed.step_s
-        if self._odd_kinds and self._budget.allows(elapsed_s):
+        if self._reprofiling.odd_kinds and self._budget.allows(elapsed_s):
             self._watch.asks = True
         return self._watch.assess(
             iteration_times,
@@ -316,11 +276,9 @@ class ParetoScheduler(FrequencyScheduler):
         if full_speed is None:
             return False
         schedules = self._yielded.schedules if self._yielded is not None else []
-        compared = self._baselines.knows(schedules)
-        self._reference_change = self._baselines.change(results, schedules, self._noise.usual)
-        if compared and self._reference_change is None:
-            return True  # nothing has changed since all was compared with that window
-        self._highest, self._selection.full_speed = schedules, full_speed
+        if not self._reprofiling.is_new_reference(results, schedules, self._noise.usual):
+            return True
+        self._selection.full_speed = full_speed
         self._noise.add(relative_noise(iteration_spans(results, self._layout)))
         self._measurements.power_drift_factor = 1.0
         if self._earlier_profile.merge_into(self._measurements):
