@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pfo_fs.autotune.corrections import Corrections
+from pfo_fs.autotune.corrections import MOST_CORRECTIONS, Corrections
 from pfo_fs.autotune.earlier_profile import EarlierProfile
 from pfo_fs.autotune.instruction_profiler import check_sweep_args
 from pfo_fs.autotune.iteration_watch import IterationWatch
@@ -40,9 +40,9 @@ from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGen
 from pfo_fs.scheduler.plausible import plausible_results
 from pfo_fs.settings import PFOSettings
 
-_CORRECTIONS_BEFORE_DOUBT, _DOUBTFUL = 2, 0.01
-"""If plans miss their target by more than the second number, relative, after so many corrections, the time at the
-highest clocks is measured again."""
+_FAR_OFF, _CORRECTIONS_IF_FAR_OFF, _OFF = 0.05, 2, 0.01
+"""The time at the highest clocks is measured again if plans miss their target by more than the first number, relative,
+after so many corrections, or by more than the last one after all corrections."""
 
 
 class ParetoScheduler(FrequencyScheduler):
@@ -178,7 +178,10 @@ class ParetoScheduler(FrequencyScheduler):
         if self._reference_is_sure or self._selection.goal.slowdowns or self._selection.goal.target.power is not None:
             return False
         off = self._verification.measured_s() / self._selection.target_s() - 1
-        return self._selection.corrections.count >= _CORRECTIONS_BEFORE_DOUBT and off > _DOUBTFUL
+        corrections = self._selection.corrections
+        if corrections.full_speed_only or corrections.count >= MOST_CORRECTIONS:
+            return off > _OFF
+        return off > _FAR_OFF and corrections.count >= _CORRECTIONS_IF_FAR_OFF
 
     def _plan_request(self) -> ScheduleRequest:
         """Returns the plan for the present plan inputs."""

@@ -12,7 +12,7 @@ import pytest
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.device.physics import A40, A100
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.planner import make_pipeline
+from pfo_fs.planner import Measurement, make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 
@@ -226,6 +226,61 @@ def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path
     assert current.converged
     assert after.time_s == pytest.approx(1.08 * before.time_s, rel=0.004)
     assert after.energy_j < 1.02 * 1.08 * before.energy_j, "it still runs a plan"
+
+
+class JaggedTruth(ModelTruth):
+    """Instructions take 4 % longer at every second clock, as no curve through the others would tell."""
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        known = super().measurement(stage, instruction, mhz)
+        factor = 1.04 if mhz // 15 % 2 else 1.0
+        return replace(known, time_s=factor * known.time_s, energy_j=factor * known.energy_j)
+
+
+def test_a_planned_clock_that_was_interpolated_too_fast_is_measured_with_the_plan_and_nothing_is_profiled_anew(
+    tmp_path: Path,
+) -> None:
+    def job(seed: int) -> Play:
+        pipeline = make_pipeline("1f1b", STAGES, MICROBATCHES)
+        gpus = Cluster(pipeline, JaggedTruth(A100, STAGES, slowest_mhz=600), seed=seed)
+        return Play(gpus, tmp_path, SETTINGS)
+
+    converged(job(0))
+    path = next((tmp_path / "profiles").rglob("*.csv"))
+    head, *rows = path.read_text().splitlines()
+    smooth = [row for row in rows if int(row.split(",")[2]) // 15 % 2 == 0]
+    path.write_text("\n".join([head, *smooth]) + "\n")
+    play = job(1)
+    played = list(play.run(120))
+    assert play.first_plan is not None
+    after = [i for i in played if i.number >= play.first_plan]
+    full_s = fmean(i.time_s for i in played if i.number == 1)
+    assert after[0].time_s > 1.01 * full_s, "or this test shows nothing"
+    assert not any("measuring at" in i.status_text or "profiling:" in i.status_text for i in after)
+    assert summarize(play, played).slowdown < 0.004
+
+
+def test_a_gpu_that_is_throttled_a_little_for_minutes_is_followed_as_a_straggler(tmp_path: Path) -> None:
+    play = Play(cluster(pipelines=4, episodes=[Episode(1.05, 100, 140, 1)]), tmp_path, SETTINGS)
+    played = list(play.run(150))
+    (episode,) = summarize(play, played).episodes
+    assert episode.followed_after is not None
+    assert episode.followed_after <= 5
+    assert episode.back_after is not None
+    assert not any("measuring at" in i.status_text for i in played if i.step >= 100)
+
+
+def test_a_change_under_a_plan_is_found_confirmed_and_planned_for_within_thirty_iterations(tmp_path: Path) -> None:
+    play = Play(cluster(episodes=[Episode(1.05, 115, 1000, 0)]), tmp_path, SETTINGS)
+    played = list(play.run(170))
+    before = next(i for i in played if i.step == 114)
+    windows = [i.step for i in played if i.step >= 115 and "measuring at the highest clocks" in i.status_text]
+    assert windows
+    assert windows[-1] <= 145
+    assert len(windows) < 10, "one window, and no sweep"
+    assert not any("profiling:" in i.status_text for i in played if i.step >= 115)
+    assert played[-1].time_s == pytest.approx(1.05 * before.time_s, rel=0.004)
+    assert played[-1].energy_j < 1.02 * 1.05 * before.energy_j, "it still runs a plan"
 
 
 def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
