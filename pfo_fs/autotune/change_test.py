@@ -35,7 +35,7 @@ _K_OF_LEVEL_ERROR = 4.0
 _CLIP = 3.0
 """Iterations count as at most this many times the scatter off the level, or 3 k if that is more."""
 _LEAST_ITERATIONS = 10
-"""An alarm takes at least this number of iterations."""
+"""An alarm takes at least this number of iterations; twice as many when the level was estimated from the fewest."""
 _LOG_OF_RATE = 18.0
 """Logarithm of the mean number of steady iterations between two false alarms, if all estimates were right."""
 _UNSURE = 6.0
@@ -138,7 +138,7 @@ def _estimated(logs: Sequence[float]) -> _Level:
     k = max(_LEAST_CHANGE, _K_OF_SCATTER * scatter, _K_OF_LEVEL_ERROR * (variance / len(logs)) ** 0.5)
     clip = max(clip, 3 * k)
     limit = max(_LOG_OF_RATE * variance / (2 * k), _LEAST_ITERATIONS * (clip - k))
-    return _Level(middle, k, clip, limit)
+    return _Level(middle, k, clip, limit * (1 + _FIRST / len(logs)))
 
 
 def _clipped(value: float, limit: float) -> float:
