@@ -76,9 +76,7 @@ class IterationWatch:
         """
         usable = [one for one in iteration_times if 0 <= one.pipeline < self._pipelines and 0 < one.span_s < _LONGEST_S]
         self.backoff.note(usable)
-        if self._noise.noisy_window:
-            if not self.backoff.is_over():
-                return plan_inputs
+        if self._noise.noisy_window and self.backoff.is_over():
             self._noise.noisy_window = False
             return _measured_again(plan_inputs)
         healthy_s = measured_s or promised_s

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from statistics import median
 
 from pfo_fs.autotune.clock_choice import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.autotune.job_measurements import JobMeasurements
+from pfo_fs.autotune.samples import Kind
 from pfo_fs.autotune.window_results import measured_results
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler.base import ScheduleRequest
@@ -91,27 +92,34 @@ class ProfileSweep:
                 return results
         return []
 
-    def lower_clocks(self, results: Sequence[ProfilingResult]) -> Windows:
+    def lower_clocks(self, results: Sequence[ProfilingResult], kinds: Collection[Kind] = ()) -> Windows:
         """Asks for windows of lower clocks.
 
         Args:
             results: The results of a window at the highest clocks.
+            kinds: Only stages that run one of these (stage, instruction) are measured; empty: all stages.
         """
         clocks_of_stage, curves = self._layout.clocks_of_stage, self._measurements.curves
         most = self._most_clocks_per_iteration(results)
         about = _COARSE_CLOCKS if most >= _CLOCKS_WITH_HIGHEST else _COARSE_CLOCKS_ONE_PER_WINDOW
         grids = [grid_of(clocks, about) for clocks in clocks_of_stage]
+        asked = [not kinds or not set(kinds).isdisjoint(curves(stage)) for stage in range(len(grids))]
         fine_windows = 0
         while self.windows < self.max_windows:
             stages = list(enumerate(zip(clocks_of_stage, grids, strict=True)))
-            wanted = [coarse_clocks(clocks, grid, curves(stage)) for stage, (clocks, grid) in stages]
+            wanted = [
+                coarse_clocks(clocks, grid, curves(stage)) if asked[stage] else [] for stage, (clocks, grid) in stages
+            ]
             qualifier = ""
             if not any(wanted):
                 qualifier = ", at most"
-                wanted = [fine_clocks(clocks, grid, curves(stage), self.tolerance) for stage, (clocks, grid) in stages]
+                wanted = [
+                    fine_clocks(clocks, grid, curves(stage), self.tolerance) if asked[stage] else []
+                    for stage, (clocks, grid) in stages
+                ]
                 fine_windows += 1
                 # A clock on a few stages does not justify another window for all of them.
-                if fine_windows > self.max_fine_windows or sum(map(len, wanted)) <= len(wanted) / 2:
+                if fine_windows > self.max_fine_windows or sum(map(len, wanted)) <= sum(asked) / 2:
                     break
             yield from self._measure(wanted, most, f"profiling: {sum(map(len, wanted))} clocks to go{qualifier}")
 

@@ -122,7 +122,7 @@ class Reprofiling:
         self._measurements.take(results, schedules)
         self.odd_kinds = []
         self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS, 0
-        yield from self._sweep.lower_clocks(results)
+        yield from self._sweep.lower_clocks(results, kinds)
         restore_missing(samples, removed)
 
     def _scale(self, change: Change) -> dict[Kind, tuple[int, Point]]:

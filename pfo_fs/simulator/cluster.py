@@ -134,6 +134,11 @@ class Cluster:
         self._random: Any = np.random.default_rng(self.seed)
         self._kernels = KernelTables(self.pipeline, self.truth, self.nuisances.delay_s)
 
+    def set_truth(self, truth: Truth) -> None:
+        """Gives instructions other times and energies from now on; the clocks on offer must be the same."""
+        self.truth = truth
+        self._kernels = KernelTables(self.pipeline, truth, self.nuisances.delay_s)
+
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Any:
         """Returns clock numbers, a row per node and a column per pipeline, for `run`.
 

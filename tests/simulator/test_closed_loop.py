@@ -283,6 +283,44 @@ def test_a_change_under_a_plan_is_found_confirmed_and_planned_for_within_thirty_
     assert played[-1].energy_j < 1.02 * 1.05 * before.energy_j, "it still runs a plan"
 
 
+class BentTruth(ModelTruth):
+    """Stage 1 takes the longer the lower its clock is, and as long as before at the highest one."""
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        known = super().measurement(stage, instruction, mhz)
+        factor = 1 + 0.6 * (1 - mhz / 1410) if stage == 1 else 1.0
+        return replace(known, time_s=factor * known.time_s, energy_j=factor * known.energy_j)
+
+
+def bent(tmp_path: Path, max_profiling_share: float) -> tuple[Play, list[Iteration]]:
+    """A job of which a stage changes while its plan is in force; the iterations since."""
+    settings = SETTINGS.model_copy(update={"scheduler_args": {"max_profiling_share": max_profiling_share}})
+    play = Play(cluster(), tmp_path, settings)
+    converged(play)
+    for _ in play.run(30):
+        pass
+    play.cluster.set_truth(BentTruth(A100, STAGES, slowest_mhz=600))
+    return play, list(play.run(75))
+
+
+def test_only_the_stage_that_has_changed_is_profiled_again(tmp_path: Path) -> None:
+    play, since = bent(tmp_path, 1.0)
+    windows = {i.number + 1 for i in since if "profiling:" in i.status_text and i.number + 1 <= since[-1].number}
+    assert windows
+    for number in windows:
+        (by_rank,) = play.schedules_of(number)
+        assert {mhz for rank, clocks in by_rank.items() if rank != 1 for _, mhz in clocks} == {1410}
+
+
+def test_profiling_again_waits_for_its_budget_and_the_plan_is_corrected_meanwhile(tmp_path: Path) -> None:
+    play, since = bent(tmp_path, 0.01)
+    assert any("backward of stage 1" in i.status_text for i in since), "or nothing was found"
+    assert not any("profiling:" in i.status_text for i in since)
+    assert "profiling took" in since[-1].status_text
+    full_s = summarize(play, since).full_time_s
+    assert fmean(i.time_s for i in since[-10:]) < 1.004 * full_s
+
+
 def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
     play = Play(replace(cluster(), nuisances=replace(QUIET, switch_s=0.0)), tmp_path, SETTINGS)
     converged(play)
