@@ -177,11 +177,11 @@ def shift_samples(samples: Samples, shifts: Mapping[Kind, float]) -> dict[Kind, 
     """
     removed = {}
     for kind, times in shifts.items():
-        curve = samples.curve(kind)
-        for point in curve.values():
+        points = samples.points.get(kind, {})
+        for point in points.values():
             point.scale(times, 1.0)
-        if curve:
-            removed[kind] = max(curve), samples.points[kind].pop(max(curve))
+        if points:
+            removed[kind] = max(points), points.pop(max(points))
     return removed
 
 
@@ -196,7 +196,7 @@ def odd_kinds(samples: Samples, removed: Mapping[Kind, tuple[int, Point]]) -> li
     """
     found = []
     for kind, (mhz, scaled) in removed.items():
-        measured = samples.curve(kind).get(mhz)
+        measured = samples.points.get(kind, {}).get(mhz)
         if measured is None:
             samples.points.setdefault(kind, {})[mhz] = scaled
         elif abs(measured.time_s / scaled.time_s - 1) > _SAME_SHIFT:
@@ -208,8 +208,8 @@ def keep_highest_only(samples: Samples, kinds: Sequence[Kind]) -> dict[Kind, dic
     """Removes what is known of kinds below the highest clock, to have it measured again; returns what was removed."""
     removed = {}
     for kind in kinds:
-        curve = samples.curve(kind)
-        removed[kind] = {mhz: samples.points[kind].pop(mhz) for mhz in curve if mhz != max(curve)}
+        points = samples.points.get(kind, {})
+        removed[kind] = {mhz: points.pop(mhz) for mhz in sorted(points)[:-1]}
     return removed
 
 
