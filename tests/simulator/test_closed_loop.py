@@ -270,13 +270,13 @@ def test_a_gpu_that_is_throttled_a_little_for_minutes_is_followed_as_a_straggler
     assert not any("measuring at" in i.status_text for i in played if i.step >= 100)
 
 
-def test_a_change_under_a_plan_is_found_confirmed_and_planned_for_within_thirty_iterations(tmp_path: Path) -> None:
+def test_a_change_under_a_plan_is_found_confirmed_and_planned_for_within_forty_iterations(tmp_path: Path) -> None:
     play = Play(cluster(episodes=[Episode(1.05, 115, 1000, 0)]), tmp_path, SETTINGS)
     played = list(play.run(170))
     before = next(i for i in played if i.step == 114)
     windows = [i.step for i in played if i.step >= 115 and "measuring at the highest clocks" in i.status_text]
     assert windows
-    assert windows[-1] <= 145
+    assert windows[-1] <= 155
     assert len(windows) < 10, "one window, and no sweep"
     assert not any("profiling:" in i.status_text for i in played if i.step >= 115)
     assert played[-1].time_s == pytest.approx(1.05 * before.time_s, rel=0.004)
