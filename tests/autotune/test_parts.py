@@ -167,7 +167,7 @@ def test_a_noisy_window_is_measured_again_whatever_iterations_take() -> None:
 
 
 def test_pipelines_that_all_get_slower_put_the_plan_in_question_and_one_question_is_enough_for_a_while() -> None:
-    inputs = watched([[10, 10]] * 40 + [[10.15, 10.15]] * 20)
+    inputs = watched([[10, 10]] * 40 + [[10.15, 10.15]] * 35)
     assert [one.remeasure_epoch for one in inputs][39] == 0
     assert inputs[-1] == PlanInputs(remeasure_epoch=1)
 
