@@ -114,17 +114,14 @@ class ClockFollower:
         self._requests: dict[int, _Request] = {}  # for each change of this step whose clock was requested
         self.due_ns = NEVER
 
-    @property
-    def plan(self) -> FollowedPlan | None:
-        """The plan of the step that the device runs; None before the first one."""
-        return self._plan
-
     def look(self, now_ns: int) -> None:
         """Notes that the device had not come further by now."""
         self._looked_ns = now_ns
 
-    def reached(self, turn: int, code: int, plan: FollowedPlan, now_ns: int) -> int:
-        """Notes that the device has reached a point, at some time since the last look; returns that time.
+    def reached(self, turn: int, code: int, plan: FollowedPlan, now_ns: int) -> None:
+        """Notes that the device has reached a point, at some time since the last look.
+
+        A point that lies before the last one of the same step, as marks of two streams can come, is ignored.
 
         Args:
             turn: Another number for each step.
@@ -134,7 +131,9 @@ class ClockFollower:
         """
         at = plan.place.get(code, len(plan.codes) - 1)
         at_ns = now_ns
-        if plan is self._plan and turn == self._turn and at > self._at:
+        if plan is self._plan and turn == self._turn:
+            if at <= self._at:
+                return
             expected_ns = plan.expected_ns(self._at, at)
             if expected_ns >= 0:
                 at_ns = min(max(self._at_ns + expected_ns, self._looked_ns), now_ns)
@@ -144,7 +143,6 @@ class ClockFollower:
             self._requests.clear()
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         self._unsure_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
-        return at_ns
 
     def _note_length(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
         """Passes the length of an instruction that has just ended to what learns the latencies.

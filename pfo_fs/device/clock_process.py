@@ -7,9 +7,11 @@ clock process through a doorbell (an eventfd), and sends it requests about power
 clocks and the power limit, and ends. It runs in a session of its own and ignores SIGINT and SIGHUP. SIGTERM means that
 the job is being ended: the clock process resets the clocks at once and sets no clock after that.
 
-It does not poll on a timer, since one wake-up by a timer costs 25 us of CPU on a small machine. The loop does all work
-that is due, writes into the page that it sleeps, checks the page once more, and waits for the doorbell or the time of
-the next measurement. It imports neither pydantic nor torch nor pandas, so that it starts fast.
+Where clocks are switched at the callbacks, it does not poll on a timer, since one wake-up by a timer costs 25 us of CPU
+on a small machine. The loop does all work that is due, writes into the page that it sleeps, checks the page once more,
+and waits for the doorbell or the time of the next measurement. Where clocks follow the device, it looks at the device's
+progress shortly before something is due (`clock_follower.py`). It imports neither pydantic nor torch nor pandas, so
+that it starts fast.
 
 `clock_setter.py` sets the clocks, `measuring.py` measures; this module waits, and watches the trainer and the signals.
 """
@@ -175,7 +177,10 @@ class ClockLoop:
 
     def _apply(self) -> bool:
         """Sets the clock that is wanted now; returns whether the clock has changed."""
-        return self._setter.apply(self._requests.wanted(time.monotonic_ns()))
+        return self._setter.apply(self._wanted(), self._wanted)
+
+    def _wanted(self) -> int:
+        return self._requests.wanted(time.monotonic_ns())
 
     def _serve_once(self) -> bool:
         """Sets the requested clock, measures if that is due, sleeps; returns False at the trainer's end."""

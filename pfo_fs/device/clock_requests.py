@@ -6,8 +6,6 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clock_follower import NEVER, ClockFollower, Leads
 from pfo_fs.device.followed_plan import FollowedPlan
 
-_RECENT_TURNS = 16
-
 
 class ClockRequests:
     """Reads the requests of training from the page.
@@ -43,7 +41,7 @@ class ClockRequests:
 
     def _reached(self, progress: int, now_ns: int) -> None:
         turn, code = progress >> shared_page.TURN_SHIFT, progress & shared_page.POINT_MASK
-        slot = self._words[shared_page.TURNS + turn % _RECENT_TURNS] % shared_page.PLAN_SLOTS
+        slot = self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS] % shared_page.PLAN_SLOTS
         version = shared_page.plan_version(self._words, slot)
         kept = self._plans.get(slot)
         if kept is None or kept[0] != version:

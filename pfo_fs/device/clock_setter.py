@@ -63,11 +63,12 @@ class ClockSetter:
         self.terminated = False
         self.not_before_ns = 0
 
-    def apply(self, target: int) -> bool:
+    def apply(self, target: int, newest: Callable[[], int] | None = None) -> bool:
         """Sets a clock unless it is in force; returns whether the clock has changed.
 
         Args:
             target: The clock in MHz; 0 for the driver's default.
+            newest: Returns the clock that is wanted when this process's turn at the driver has come.
         """
         words = self._words
         if not self.controls or (target == self.target and not self.terminated):
@@ -78,15 +79,18 @@ class ClockSetter:
             return True
         if target and self._dwell_ns and time.monotonic_ns() < self.not_before_ns:
             return False
-        clock_mhz = self._clock_for.get(target)
-        if clock_mhz is None:
-            clock_mhz = self._clock_for[target] = self._offered(target)
+        clock_mhz = self._clock_of(target)
         changes = clock_mhz != self.clock_mhz
         began_ns = time.monotonic_ns()
         try:
             if changes:
                 with self._driver.turn() if self._driver is not None else nullcontext():
-                    self._call(clock_mhz)
+                    if newest is not None:
+                        target = newest()
+                        clock_mhz = self._clock_of(target)
+                    changes = clock_mhz != self.clock_mhz
+                    if changes:
+                        self._call(clock_mhz)
         except Exception as error:  # noqa: BLE001  after any error of a driver, clocks are reset and training goes on
             self.release()
             self._give_up(str(error) or repr(error))
@@ -107,6 +111,13 @@ class ClockSetter:
             self._gpu.lock_clock_mhz(clock_mhz)
         else:
             self._gpu.reset_clocks()
+
+    def _clock_of(self, target: int) -> int:
+        """Returns the clock on offer that stands for a requested one."""
+        clock_mhz = self._clock_for.get(target)
+        if clock_mhz is None:
+            clock_mhz = self._clock_for[target] = self._offered(target)
+        return clock_mhz
 
     def _offered(self, mhz: int) -> int:
         """Returns the lowest clock on offer that is not below `mhz`; the highest one if all are below."""

@@ -25,7 +25,7 @@ _NAP_S = 0.0002
 
 
 def driver_file() -> str:
-    """Returns the path of the file that all clock processes of this user on this host map."""
+    """Returns the path of the file that all clock processes of this user on this host lock."""
     memory = "/dev/shm"  # noqa: S108  the owner of the file is checked
     folder = os.environ.get("PFO_FS_SIM_DIR") or (memory if os.access(memory, os.W_OK) else "/var/tmp")  # noqa: S108
     return os.path.join(folder, f"pfo-fs-driver-{os.geteuid()}")
@@ -95,9 +95,11 @@ class HostDriver:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 locked = True
                 break
-            except OSError:
+            except BlockingIOError:
                 time.sleep(_NAP_S)
                 now_ns = time.monotonic_ns()
+            except OSError:  # a file system without locks
+                self.close()
         self.waited_ns = time.monotonic_ns() - began_ns
         try:
             yield

@@ -51,7 +51,9 @@ MEASURED_NUMBER = 25
 PROGRESS = 32
 """The last point of a step that the device has reached. Its lower 32 bits are written by the device."""
 TURNS = 40
-"""For each of the last 16 steps, in the place `turn % 16`, the slot of its plan. Written by training."""
+RECENT_TURNS = 16
+"""For each of the last `RECENT_TURNS` steps, in the place `turn % RECENT_TURNS`, `TURNS` has the slot of its plan.
+Written by training."""
 
 _NAMES = 64
 _NAME_WORDS = 9  # length in bytes, then 64 bytes of UTF-8

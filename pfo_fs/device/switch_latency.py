@@ -111,16 +111,12 @@ class SwitchLatency:
         self._pending: _Pending | None = None
         self._tries: dict[int, int] = {}
         self.call_ns = call_ns
+        self._last_call_ns = call_ns
         self.queue_ns = 0
 
     @property
-    def learned(self) -> Mapping[int, int]:
-        """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in ns."""
-        return self._settle_ns
-
-    @property
     def learned_s(self) -> dict[int, float]:
-        """The same without the default clock, in s."""
+        """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in s."""
         return {mhz: round(settle_ns / 1e9, 6) for mhz, settle_ns in self._settle_ns.items() if mhz}
 
     @property
@@ -138,6 +134,7 @@ class SwitchLatency:
         self.calls_made += 1
         self._calls.append(took_ns)
         self.call_ns = round(_median(self._calls))
+        self._last_call_ns = took_ns + waited_ns
         self._waits.append(waited_ns)
         self.queue_ns = sorted(self._waits)[len(self._waits) * 9 // 10]
         self._budget.called()
@@ -148,11 +145,14 @@ class SwitchLatency:
 
     def knows(self, mhz: int) -> bool:
         """Returns whether the latency of this clock is known."""
-        return mhz in self._settle_ns
+        return (mhz or self._top_mhz) in self._settle_ns
 
     def explores(self, mhz: int) -> bool:
-        """Returns whether a clock is to be requested late, so that its latency shows; a few times for each clock."""
-        return mhz not in self._settle_ns and self._tries.get(mhz, 0) < _TRIES
+        """Returns whether a clock is to be requested late, so that its latency shows; a few times for each clock.
+
+        No instruction runs after the change to the default clock, which would show it: it is taken to be the highest.
+        """
+        return mhz != 0 and mhz not in self._settle_ns and self._tries.get(mhz, 0) < _TRIES
 
     def tried(self, mhz: int) -> None:
         """Notes that an instruction has run after a change to this clock."""
@@ -164,7 +164,7 @@ class SwitchLatency:
         An unknown clock is taken to be one of the slowest if the change is `up`, otherwise to act at once: a higher
         clock that comes early costs no time, nor does a lower one that comes late.
         """
-        settle_ns = self._settle_ns.get(mhz)
+        settle_ns = self._settle_ns.get(mhz or self._top_mhz)
         if settle_ns is None:
             settle_ns = 0
             if up:
@@ -212,7 +212,7 @@ class SwitchLatency:
             self._pending = pending._replace(acted_ns=acted_ns)
             return
         samples = self._samples_ns.setdefault(ran.mhz, deque(maxlen=_SAMPLES))
-        samples.append(round(min(max(acted_ns - self.call_ns, 0), SETTLED_NS)))
+        samples.append(round(min(max(acted_ns - self._last_call_ns, 0), SETTLED_NS)))
         if len(samples) >= _ENOUGH:
             self._settle_ns[ran.mhz] = round(_median(samples))
 

@@ -107,7 +107,7 @@ def check_marks(spec: str) -> Check:
 
 
 def check_others() -> Check:
-    """Says which processes of pfo-fs of this user set clocks here now."""
+    """Says how many other processes of pfo-fs of this user set clocks here now."""
     driver = HostDriver(driver_file())
     try:
         others = driver.others()

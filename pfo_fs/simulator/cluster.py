@@ -126,7 +126,7 @@ class Cluster:
                     len(self.pipeline.orders),
                     self.seed + pipeline,
                     clocks_mhz[0],
-                    (0, *clocks_mhz) if self.knows_latencies else (),
+                    clocks_mhz if self.knows_latencies else (),
                 )
                 for pipeline in range(self.pipelines)
             ]

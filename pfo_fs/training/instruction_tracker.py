@@ -2,7 +2,8 @@
 
 One begin and one end cost about a microsecond: the code walks a list, stores words in the page shared with the clock
 process, and rings its doorbell only if it sleeps. The code takes no lock, imports nothing, opens no file, and does not
-give up the interpreter lock.
+give up the interpreter lock. Where clocks follow the device, a marker (`progress_marker.py`) adds one call of the CUDA
+driver to each of the two.
 """
 
 from __future__ import annotations
@@ -184,7 +185,8 @@ class InstructionTracker:
             if words[SLEEPING]:
                 self._clocks.ring_doorbell()  # from now on it reads marks more often
         if self._marker is not None:
-            self._marker.begin_step()
+            if self._marker.works:
+                self._marker.begin_step()
             if not self._marker.works:
                 self._marker = None
         self._order = [] if self._schedule is None and self.observed_order is None else None

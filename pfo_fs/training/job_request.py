@@ -47,6 +47,12 @@ def checked_clock_backend(clock_backend: str | None) -> str:
     return asked
 
 
+def checked_clock_calls(max_clock_calls_per_s: float | None) -> None:
+    """Raises ConfigError unless this is None or above zero."""
+    if max_clock_calls_per_s is not None and not max_clock_calls_per_s > 0:
+        raise ConfigError(f"max_clock_calls_per_s is {max_clock_calls_per_s!r}; it must be above zero")
+
+
 def checked_settings(
     coordination: str, scheduler: str | None, scheduler_args: dict[str, Any] | None, profile_steps: int | None
 ) -> PFOSettings:

@@ -28,7 +28,7 @@ from pfo_fs.training import joining
 from pfo_fs.training.collectives import Collectives
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.job_request import JobRequest, checked_clock_backend, checked_settings
+from pfo_fs.training.job_request import JobRequest, checked_clock_backend, checked_clock_calls, checked_settings
 from pfo_fs.training.parallel_dims import ParallelDims, find_parallel_dims
 from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher
 from pfo_fs.training.switching import ChosenSwitching, Switching, checked_switching, choose_switching
@@ -84,7 +84,8 @@ class PFOFileOptimizer:
         clock_backend: The way to set clocks: `auto`, `nvml`, `zeusd`, `sudo`, `geopm`, `slurm-step`, or `none`;
             `PFO_FS_CLOCK_BACKEND`, or `auto`, if None. docs/clock-backends.md describes them.
         max_clock_calls_per_s: Most calls per second, of all GPUs of a host together, that set clocks: they can delay
-            NCCL. `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or as many as the driver has room for, if None.
+            NCCL. `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or as many as the driver has room for, if None. It has no effect
+            where clocks are switched at the callbacks (`launch`).
         wait_for_schedule_s: The longest wait for the first schedule. Training never waits for later ones.
         strict: Raise an error instead of logging a warning. While the job is set up, rank 0's value counts, and all
             ranks raise the same error.
@@ -138,6 +139,7 @@ class PFOFileOptimizer:
             settings = checked_settings(coordination, scheduler, scheduler_args, profile_steps)
             checked_switching(switching)
             clock_backend = checked_clock_backend(clock_backend)
+            checked_clock_calls(max_clock_calls_per_s)
         except Exception as error:
             all_ranks = Collectives.of_program()
             if world_size != 1 and all_ranks.world_size > 1:
@@ -194,6 +196,8 @@ class PFOFileOptimizer:
         if self._clocks.lost and self._warn.is_first("clock process lost"):  # `self._clocks` has logged it
             text = f"rank {self.parallel_dims.rank}: there is no clock process any more; the clock stays at its default"
             self._link.send(messages.ProblemSeen(message=text))
+            if self._switching.marker is not None:
+                self._switching.marker.stop()
         for update in self._feed.step_begin(step, iter_time_s, self._link.poll()):
             if isinstance(update, PendingSchedule) and update.number == self._switcher.number:
                 self._link.send_again(messages.ScheduleApplied)  # a new helper has not received it
@@ -282,6 +286,8 @@ class PFOFileOptimizer:
         chosen = choose_switching(
             asked, self._clocks, self._clocks.spec, self._kernels, device=device, on_problem=self._problem
         )
+        if chosen.note:
+            log.info("rank %d switches clocks at %s time: %s", self.parallel_dims.rank, chosen.mode, chosen.note)
         if chosen.mode != asked != "auto":
             self._problem(f"switching={asked!r} does not work here, clocks follow the callbacks: {chosen.note}")
         return chosen

@@ -40,7 +40,7 @@ class ProgressMarker:
         waits: Whether `enqueue` waits for the device (`sync`).
 
     Attributes:
-        works: False after CUDA has refused a mark; then clocks do not follow the device any more.
+        works: False after CUDA has refused a mark or the clock process was lost; nothing is marked any more then.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ProgressMarker:
     def _next_turn(self) -> None:
         self._turn = (self._turn + 1) & TURN_MASK
         self._turn_bits = self._turn << TURN_SHIFT
-        self._words[TURNS + self._turn % 16] = max(self._slot, 0)
+        self._words[TURNS + self._turn % shared_page.RECENT_TURNS] = max(self._slot, 0)
 
     def _mark(self, point: int) -> None:
         words = self._words
@@ -132,10 +132,14 @@ class ProgressMarker:
                 "switched within it. Call on_instruction_begin and on_instruction_end outside of the capture"
             )
 
+    def stop(self) -> None:
+        """Marks nothing any more, from the next step on: there is no clock process that would read the marks."""
+        self.works = False
+        self._words[FOLLOWS] = 0
+
     def _give_up(self, reason: str) -> None:
         if self.works:
-            self.works = False
-            self._words[FOLLOWS] = 0
+            self.stop()
             self._words[TARGET] = 0
             self._clocks.ring_doorbell()
             self._on_problem(f"the device's progress cannot be marked any more ({reason}); clocks follow the callbacks")

@@ -80,7 +80,7 @@ def choose_switching(
         return ChosenSwitching("launch", None, "")
     try:
         if asked == "sync":
-            marks = SynchronizedMarks(clocks.words, _synchronize_of(kernels))
+            marks = SynchronizedMarks(clocks.words, _synchronize_of(kernels, device))
             return ChosenSwitching("sync", ProgressMarker(clocks, marks.write, on_problem, waits=True), "")
         write, how = _device_marks(clocks, spec, kernels, device)
         return ChosenSwitching("device", ProgressMarker(clocks, write, on_problem), how)
@@ -88,13 +88,19 @@ def choose_switching(
         return ChosenSwitching("launch", None, f"not at device time: {error}")
 
 
-def _synchronize_of(kernels: SimulatedKernels | None) -> Callable[[], object]:
+def _synchronize_of(kernels: SimulatedKernels | None, device: int | None) -> Callable[[], object]:
     if kernels is not None:
         return kernels.stream.synchronize
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         raise DeviceError("training does not use a CUDA device of torch")
-    synchronize: Callable[[], object] = torch.cuda.synchronize
+
+    def synchronize() -> None:
+        try:
+            torch.cuda.synchronize(device)
+        except RuntimeError as error:  # for example while a CUDA graph is captured
+            raise DeviceError(f"waiting for the device: {error}") from error
+
     return synchronize
 
 

@@ -235,7 +235,7 @@ def test_the_latencies_that_are_learned_are_those_of_the_device(seed: int, low_m
             bench.step(plan, works)
     for mhz in (1200, 1005, 900):
         assert bench.latency.knows(mhz)
-        assert abs(bench.latency.learned[mhz] - settle_ns[mhz]) < 2 * MS
+        assert abs(1e9 * bench.latency.learned_s[mhz] - settle_ns[mhz]) < 2 * MS
 
 
 # ---- one by one
@@ -493,5 +493,14 @@ def test_steps_that_follow_each_other_without_a_pause_teach_no_wrong_latency() -
         bench.run()
         bench.rest(300 * MS)
         bench.run()
-    learned = bench.latency.learned.get(900)
-    assert learned is None or abs(learned - SETTLE_NS[900]) < 3 * MS
+    learned_s = bench.latency.learned_s.get(900)
+    assert learned_s is None or abs(1e9 * learned_s - SETTLE_NS[900]) < 3 * MS
+
+
+def test_a_point_that_comes_after_a_later_one_of_the_same_step_changes_nothing() -> None:
+    follower = Bench(calls_per_s=10_000.0).follower
+    plan = plan_of([900, 1200, 900])
+    follower.reached(1, 2, plan, MS)  # the begin of the second instruction
+    assert follower.wanted(2 * MS) == 1200
+    follower.reached(1, 1, plan, 3 * MS)  # the end of the first one, marked on another stream
+    assert follower.wanted(4 * MS) == 1200

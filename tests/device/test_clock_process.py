@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,8 @@ from running import modules_loaded_by
 
 from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
 from pfo_fs.device.clock_process import ClockLoop
+from pfo_fs.device.clock_setter import ClockSetter
+from pfo_fs.device.gpu import open_gpu
 from pfo_fs.device.physics import A100
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated import SimulatedGpu
@@ -685,3 +688,38 @@ def test_marks_that_fail_later_give_the_clock_back(
     marker._enqueue = refuse
     tracker.end("forward")
     wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the default clock")
+
+
+class OtherGpusFirst:
+    """A driver at which other GPUs have their turn first; by then, training wants something else."""
+
+    waited_ns = 7
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._meanwhile = meanwhile
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        self._meanwhile()
+        yield
+
+
+@pytest.mark.parametrize(("newest_mhz", "calls"), [(1200, [1200]), (0, [])])
+def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_is_in_force(
+    sim_dir: Path, newest_mhz: int, calls: list[int]
+) -> None:
+    wanted = [900]
+    made: list[int] = []
+    driver = OtherGpusFirst(lambda: wanted.append(newest_mhz))
+    with closing(open_gpu("simulated:a")) as gpu:
+        setter = ClockSetter(
+            gpu,
+            SharedPage.create().words,
+            lambda time_ns, mhz: made.append(mhz),
+            min_dwell_ms=0,
+            why_clocks_stay="",
+            driver=driver,  # type: ignore[arg-type]
+        )
+        setter.apply(900, lambda: wanted[-1])
+        assert setter.clock_mhz == newest_mhz
+    assert made == calls

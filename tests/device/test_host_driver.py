@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -166,3 +167,16 @@ def test_the_file_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert path == str(tmp_path / f"pfo-fs-driver-{os.geteuid()}")
     HostDriver(path).close()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_where_files_cannot_be_locked_a_process_goes_on_alone_at_once(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    driver = HostDriver(path)
+    monkeypatch.setattr(host_driver.fcntl, "flock", refuse)
+    for _ in range(2):
+        with driver.turn():
+            assert driver.waited_ns < host_driver._PATIENCE_NS

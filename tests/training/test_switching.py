@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_instruction_tracker import FakeClocks
@@ -81,3 +83,27 @@ def test_in_mode_sync_training_waits_for_the_device_at_each_mark(clocks: FakeClo
     kernels.stream.call(lambda: done.append(1))
     marker.begin_step()
     assert done == [1]
+
+
+def test_in_mode_sync_a_device_that_cannot_be_waited_for_ends_the_marks_and_not_training(
+    clocks: FakeClocks, kernels: SimulatedKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Capturing:
+        """A device whose work is captured into a graph: torch then refuses to wait for it."""
+
+        @staticmethod
+        def is_available() -> bool:
+            return True
+
+        @staticmethod
+        def synchronize(device: int | None) -> None:
+            raise RuntimeError(f"operation not permitted when stream is capturing on device {device}")
+
+    told: list[str] = []
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=Capturing))  # type: ignore[arg-type]
+    marker = choose_switching("sync", clocks, "nvml:GPU-a", device=3, on_problem=told.append).marker
+    assert marker is not None
+    marker.set_plan([900], [0])
+    marker.begin_step()
+    assert not marker.works
+    assert "capturing on device 3" in told[0]

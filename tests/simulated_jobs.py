@@ -1,0 +1,16 @@
+"""Whole jobs in virtual time, for the tests that play them."""
+
+from __future__ import annotations
+
+from pfo_fs.simulator import Iteration, Play
+
+
+def converged(play: Play, most: int = 120) -> list[Iteration]:
+    """Plays until a plan has been measured and stays."""
+    played: list[Iteration] = []
+    for iteration in play.run(most):
+        played.append(iteration)
+        current = play.folder.read_current()
+        if current is not None and current.converged and iteration.number == current.number:
+            return played
+    raise AssertionError(f"no plan was converged on within {most} iterations: {played[-1].status_text}")
