@@ -295,7 +295,9 @@ def bent(tmp_path: Path, max_profiling_share: float) -> tuple[Play, list[Iterati
 
 def test_only_the_stage_that_has_changed_is_profiled_again(tmp_path: Path) -> None:
     play, since = bent(tmp_path, 1.0)
-    windows = {i.number + 1 for i in since if i.status_text.startswith("profiling") and i.number + 1 <= since[-1].number}
+    windows = {
+        i.number + 1 for i in since if i.status_text.startswith("profiling") and i.number + 1 <= since[-1].number
+    }
     assert windows
     for number in windows:
         (by_rank,) = play.schedules_of(number)
