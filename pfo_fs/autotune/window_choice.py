@@ -1,0 +1,145 @@
+"""Which clocks each stage measures in the next window, so that the fewest windows tell what a plan has to know.
+
+A measurement at one clock also tells of the clocks around it, and of the stages that are alike. So the clocks of a
+window are chosen one after another: each time the one that makes the errors that matter to a plan smallest, given those
+already chosen. A window may make iterations longer by a small share only: stages that others wait for stay near the
+highest clock, where most of what a plan needs to know is, and stages with slack go lower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfo_fs.autotune.clock_choice import grid_of
+from pfo_fs.autotune.clock_curves import ClockCurves, Estimate
+from pfo_fs.autotune.samples import Kind
+
+_CANDIDATES = 24
+"""Number of clocks that are considered."""
+_NEAR, _ALWAYS = 0.15, 0.05
+"""A clock matters by exp(-z / 0.15), z = log(highest clock / clock), as plans keep near the highest clock where stages
+wait for each other; and by this weight at least, as plans go low where there is slack."""
+_IN_PLAN = 2.0
+"""Weight of a clock that a plan uses for all of an instruction's runs."""
+_TIME_ERROR, _POWER_ERROR = 0.002, 0.02
+"""Relative errors that one more window at a clock is expected to leave."""
+_TIMES_AS_IMPORTANT = 4.0
+"""An error of time matters this many times as much as one of power: it makes iterations longer, or hides slack."""
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What one pipeline-parallel rank runs in an iteration.
+
+    Attributes:
+        kinds: Number of runs of each kind of instruction.
+        clocks_mhz: Clocks on offer, highest first.
+    """
+
+    kinds: Mapping[Kind, int]
+    clocks_mhz: Sequence[int]
+
+
+def candidates_of(clocks_mhz: Sequence[int], lowest: float) -> list[int]:
+    """Returns the clocks to choose from, highest first, down to a share `lowest` of the highest one."""
+    return grid_of([mhz for mhz in clocks_mhz if mhz >= lowest * max(clocks_mhz)], _CANDIDATES)
+
+
+def iteration_s(
+    stages: Sequence[StageRun], chosen: Sequence[Sequence[int]], table: Mapping[Kind, Mapping[int, Estimate]]
+) -> float:
+    """Returns about how long an iteration takes in which each stage shares its runs out among its chosen clocks.
+
+    The slowest stage runs its micro-batches one after another, and the first one passes through all the other stages.
+    """
+    busy_s = [
+        sum(count * sum(table[kind][mhz].time_s for mhz in clocks) / len(clocks) for kind, count in stage.kinds.items())
+        for stage, clocks in zip(stages, chosen, strict=True)
+    ]
+    microbatches = max(count for stage in stages for count in stage.kinds.values())
+    return sum(busy_s) / microbatches + (microbatches - 1) / microbatches * max(busy_s)
+
+
+def next_clocks(
+    stages: Sequence[StageRun],
+    curves: Sequence[ClockCurves],
+    most: int,
+    budget: float,
+    in_plan: Mapping[tuple[Kind, int], float] | None = None,
+) -> list[list[int]]:
+    """Returns the clocks that each stage measures in the next window, highest first, without its highest clock.
+
+    Args:
+        stages: What each pipeline-parallel rank runs.
+        curves: What is believed at the candidates of all stages.
+        most: At most this many clocks share an iteration; with more than one, the highest is one of them.
+        budget: Relative: iterations may take this much longer than at the highest clocks.
+        in_plan: Share of an instruction's runs that a plan runs at a clock, where there is a plan.
+    """
+    table = {kind: rows for group in curves for kind, rows in group.table().items()}
+    chosen: list[list[int]] = [[] for _ in stages]
+    highest = [[max(table[kind]) for kind in stage.kinds][:1] for stage in stages]
+    allowed_s = (1 + budget) * iteration_s(stages, highest, table)
+    gains = _Gains(curves, in_plan or {})
+    room = [most - 1 if most > 1 else 1 for _ in stages]
+    options = {(number, mhz) for number, stage in enumerate(stages) for mhz in _common(stage, table)}
+    while options:
+        number, mhz = max(options, key=lambda one: (gains.of(stages[one[0]], one[1]), one))
+        options.discard((number, mhz))
+        trial = [[*clocks, mhz] if at == number else clocks for at, clocks in enumerate(chosen)]
+        run = [top + clocks if most > 1 or not clocks else clocks for top, clocks in zip(highest, trial, strict=True)]
+        if iteration_s(stages, run, table) > allowed_s:
+            continue
+        chosen = trial
+        gains.measured(stages[number], mhz)
+        if len(chosen[number]) >= room[number]:
+            options = {one for one in options if one[0] != number}
+    return [sorted(clocks, reverse=True) for clocks in chosen]
+
+
+def _common(stage: StageRun, table: Mapping[Kind, Mapping[int, Estimate]]) -> list[int]:
+    """The candidates of a stage below its highest clock."""
+    return sorted(set.intersection(*(set(table[kind]) for kind in stage.kinds)) - {max(stage.clocks_mhz)})
+
+
+class _Gains:
+    """How much smaller the errors that matter become by a measurement."""
+
+    def __init__(self, curves: Sequence[ClockCurves], in_plan: Mapping[tuple[Kind, int], float]) -> None:
+        import numpy as np
+
+        self._groups: list[list[Any]] = []
+        self._rows: dict[tuple[Kind, int], tuple[int, int]] = {}
+        for number, group in enumerate(curves):
+            top_mhz = {kind: mhz for kind, mhz in reversed(sorted(group.where, key=lambda row: -row[1]))}
+            weights = np.array(
+                [
+                    math.exp(-math.log(top_mhz[kind] / mhz) / _NEAR) + _ALWAYS + _IN_PLAN * in_plan.get((kind, mhz), 0.0)
+                    for kind, mhz in group.where
+                ]
+            )
+            self._groups.append([weights, group.times, group.powers])
+            for row, where in enumerate(group.where):
+                self._rows[where] = number, row
+
+    def of(self, stage: StageRun, mhz: int) -> float:
+        """Returns how much the weighted variances fall if a stage measures at a clock."""
+        total = 0.0
+        for kind in stage.kinds:
+            number, row = self._rows[kind, mhz]
+            weights, times, powers = self._groups[number]
+            for belief, error, importance in ((times, _TIME_ERROR, _TIMES_AS_IMPORTANT), (powers, _POWER_ERROR, 1.0)):
+                column = belief.covariance[row]
+                total += importance * float(weights @ (column * column)) / (float(column[row]) + error**2)
+        return total
+
+    def measured(self, stage: StageRun, mhz: int) -> None:
+        """Notes that a stage measures at a clock."""
+        for kind in stage.kinds:
+            number, row = self._rows[kind, mhz]
+            _, times, powers = self._groups[number]
+            self._groups[number][1] = times.measured_at(row, _TIME_ERROR)
+            self._groups[number][2] = powers.measured_at(row, _POWER_ERROR)
