@@ -142,12 +142,15 @@ def believe(prior: Prior, sites: Sites, values: Array, errors: Array, wanted: in
             mean[sites.kinds == kind] += values[first] - mean[first]
     rest = (values - mean)[known]
     noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
-    found = []
+    unlikely = []
     for own_share in _OWN_SHARES:
         lower = np.linalg.cholesky(sites.covariance(prior, own_share, known, known) + noise)
         whitened = np.linalg.solve(lower, rest)
-        found.append((float(whitened @ whitened) + 2 * float(np.log(np.diag(lower)).sum()), own_share, lower, whitened))
-    _, own_share, lower, whitened = min(found, key=lambda one: one[0])
+        unlikely.append(float(whitened @ whitened) + 2 * float(np.log(np.diag(lower)).sum()))
+    # The mean of the shares, each as likely as it makes the measurements: a few of them exclude none.
+    own_share = float(np.average(_OWN_SHARES, weights=np.exp(-0.5 * (np.array(unlikely) - min(unlikely)))))
+    lower = np.linalg.cholesky(sites.covariance(prior, own_share, known, known) + noise)
+    whitened = np.linalg.solve(lower, rest)
     half = np.linalg.solve(lower, sites.covariance(prior, own_share, known, rows))
     covariance = sites.covariance(prior, own_share, rows, rows) - half.T @ half
     return Belief(mean[rows] + half.T @ whitened, covariance)
@@ -197,8 +200,8 @@ def fit_curves(
     fitted = []
     for kinds in groups.values():
         together = sum(len(measured[kind]) for kind in kinds) <= _MOST_POINTS_TOGETHER
-        for part in [kinds] if together else [[kind] for kind in kinds]:
-            fitted.append(_fit(measured, clocks_mhz, part, elsewhere or {}))
+        parts = [kinds] if together else [[kind] for kind in kinds]
+        fitted += [_fit(measured, clocks_mhz, part, elsewhere or {}) for part in parts]
     return fitted
 
 

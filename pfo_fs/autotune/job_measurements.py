@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from statistics import median
 
+from pfo_fs.autotune.curve_profile import estimated_profile
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import measured_iteration
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching
@@ -43,6 +44,7 @@ class JobMeasurements:
         self.power_drift_factor = 1.0
         self.slow_pipelines: frozenset[int] = frozenset()
         self.switching: MeasuredSwitching | None = None
+        self._time_errors: dict[Kind, float] = {}
         self._windows: list[tuple[list[ProfilingResult], list[list[RunInstruction]]]] = []
 
     def take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
@@ -92,24 +94,28 @@ class JobMeasurements:
         found = [measured_iteration(pipeline, results, run) for results, run in self._windows]
         return [iteration for iteration in found if iteration is not None]
 
-    def profile(self, tolerance: float) -> Profile:
-        """Returns the measurements so far in the form that the planner uses.
+    def profile(self) -> Profile:
+        """Returns what is known of the instructions in the form that the planner uses, with errors.
 
         Raises:
             PlanError: Nothing was measured yet.
         """
         layout = self.layout
-        return self.samples.profile(
-            layout.kinds, layout.clocks_mhz, tolerance, f"profile of {layout.job_info.job_id or 'the job'}"
+        profile = estimated_profile(
+            self.samples, layout.kinds, layout.clocks_mhz, f"profile of {layout.job_info.job_id or 'the job'}"
         )
+        self._time_errors = {
+            kind: max(row.time_spread_s / row.time_s for row in rows) for kind, rows in profile.measurements.items()
+        }
+        return profile
 
     def curves(self, pp_rank: int) -> dict[Kind, dict[int, Point]]:
         """Returns the measured points of all kinds of instructions that a pipeline-parallel rank runs."""
         return {kind: self.samples.curve(kind) for kind in self.layout.kinds_of(pp_rank)}
 
     def time_error(self, kind: Kind) -> float:
-        """Returns the relative error of the times of a kind of instruction."""
-        return float(median(min(1.0, point.time_error) for point in self.samples.curve(kind).values()))
+        """Returns the largest relative error of the times of a kind of instruction in the latest profile."""
+        return self._time_errors.get(kind, 1.0)
 
     def forget(self) -> None:
         """Drops everything except the drift of power."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from pfo_fs.autotune.curve_profile import careful
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
 from pfo_fs.autotune.measured_switching import without_slow_clocks
@@ -24,13 +25,11 @@ class ModelSettings:
     """The user's settings of the model.
 
     Attributes:
-        tolerance: Relative error of time and power that is good enough for the profile.
         switch_costs: What a clock change costs.
         blocking_power_w: Power of a waiting GPU, in W; None: as measured in the training itself.
         slow_mhz: Clocks that act so late that plans do without them.
     """
 
-    tolerance: float
     switch_costs: SwitchCosts
     blocking_power_w: float | None
     slow_mhz: frozenset[int] = frozenset()
@@ -51,7 +50,7 @@ def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_
     pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
     return JobModel(
         pipeline,
-        without_slow_clocks(measurements.profile(settings.tolerance), settings.slow_mhz),
+        careful(without_slow_clocks(measurements.profile(), settings.slow_mhz)),
         settings.blocking_power_w or _waiting_power_w(measurements, earlier_waiting_w),
         layout.job_info.tp_degree,
         measurements.iterations(pipeline),

@@ -15,8 +15,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pfo_fs.autotune.corrections import Corrections
+from pfo_fs.autotune.curve_profile import careful, change_of_times
 from pfo_fs.autotune.drift import LEAST_DRIFT, add_shifted, has_drifted, restore_missing, shifts_at_highest_clocks
 from pfo_fs.autotune.earlier_profile import EarlierProfile
+from pfo_fs.autotune.informed_sweep import InformedSweep
 from pfo_fs.autotune.instruction_profiler import check_sweep_args
 from pfo_fs.autotune.iteration_watch import IterationWatch
 from pfo_fs.autotune.job_layout import JobLayout
@@ -28,7 +30,7 @@ from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
 from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.profile_exchange import profile_csv
-from pfo_fs.autotune.profile_sweep import ProfileSweep, Windows
+from pfo_fs.autotune.profile_sweep import Windows
 from pfo_fs.autotune.status_text import goal_text
 from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, relative_noise
@@ -41,7 +43,10 @@ from pfo_fs.settings import PFOSettings
 _DRIFTS_PER_EPOCH = 2
 """Drift alone may cause at most this many re-measurements per epoch (until the plan inputs ask for a new measurement),
 so that noise cannot cause them for ever."""
-_FINE_WINDOWS_AFTER_DRIFT = 2
+_MOST_REFINEMENTS = 4
+"""After the first plan, at most this many are made because its own windows have shown its clocks better."""
+_LEAST_CHANGE = 0.0005
+"""Relative: a smaller change of the times of a plan's instructions does not justify another plan."""
 
 
 class ParetoScheduler(FrequencyScheduler):
@@ -87,16 +92,17 @@ class ParetoScheduler(FrequencyScheduler):
         self._default_target = target_of(slowdown, deadline, power)
         self._measures_switching = switch_time is None
         costs = UNKNOWN_COSTS if switch_time is None else SwitchCosts(stands_still_s=switch_time)
-        self._model_settings = ModelSettings(tolerance, costs, blocking_power)
+        self._model_settings = ModelSettings(costs, blocking_power)
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._measurements = JobMeasurements(self._layout)
         self._earlier_profile = EarlierProfile()
-        self._sweep = ProfileSweep(self._measurements, tolerance, max_windows, self._accept_full_speed)
+        self._sweep = InformedSweep(self._measurements, tolerance, max_windows, self._accept_full_speed)
         self._selection = PlanSelection(self._layout, self._goal())
         self._verification = PlanVerification(self._layout, self._selection, self._rebuild_model)
         self._noise = IterationNoise()
         self._watch = IterationWatch(job_info.dp_degree, self._noise)
         self._drifts = 0
+        self._refinements = 0
         self._verdict = Verdict()
 
     @classmethod
@@ -143,7 +149,7 @@ class ParetoScheduler(FrequencyScheduler):
         if self._drifts == 1 and any(abs(times - 1) > LEAST_DRIFT for times, _ in shifts.values()):
             add_shifted(before, shifts, samples)  # the next window checks this
         else:
-            self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS_AFTER_DRIFT, 0
+            self._sweep.windows = 0
             yield from self._sweep.lower_clocks(results)
             restore_missing(before, samples)
         self._selection.corrections = Corrections()
@@ -235,8 +241,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._selection.full_speed = full_speed
         self._noise.add(relative_noise(iteration_spans(results, self._layout)))
         self._measurements.power_drift_factor = 1.0
-        if self._earlier_profile.merge_into(self._measurements):
-            self._sweep.max_fine_windows = 0  # only coarse clocks that it lacks are measured
+        self._earlier_profile.merge_into(self._measurements)
         return True
 
     def _rebuild_model(self) -> None:
@@ -267,9 +272,29 @@ class ParetoScheduler(FrequencyScheduler):
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Compares the plan with what was measured under it."""
         self._measurements.take(results, self._selection.schedules())
+        if self._refined():
+            return
         drift = self._measurements.power_drift_factor
         verdict = self._verification.verify(results, self._noise.usual, drift)
         self._verdict = verdict or replace(self._verdict, converged=True)
+
+    def _refined(self) -> bool:
+        """Makes a new model, and so a new plan, if the plan's window has shown that its clocks take other times.
+
+        The first plans are careful where clocks were not measured, so the next ones save more.
+        """
+        if self._refinements >= _MOST_REFINEMENTS or not self._measurements.healthy_pipeline(self._layout.place):
+            return False
+        rank = self._measurements.healthy_pipeline(self._layout.place)[0]
+        plan = self._selection.plan_of(self._layout.place[rank].dp_rank)
+        now = careful(self._measurements.profile())
+        if change_of_times(plan.problem.profile, now, plan) < _LEAST_CHANGE:
+            return False
+        self._refinements += 1
+        before = self._selection.schedules()
+        self._rebuild_model()
+        self._verdict = Verdict(note="the plan's clocks are known better now, so another plan is made")
+        return self._selection.schedules() is not before
 
 
 def _figures_of(costs: SwitchCosts) -> dict[str, float]:

@@ -21,7 +21,7 @@ _COARSE_CLOCKS, _COARSE_CLOCKS_ONE_PER_WINDOW = 21, 9
 _FULL_SPEED_TRIES = 5
 _MOST_FINE_WINDOWS = 6
 """At most this many windows follow the first grid: more of them would not reduce the noise that is left."""
-_CLOCKS_WITH_HIGHEST = 3
+CLOCKS_WITH_HIGHEST = 3
 """From this many clocks per iteration on, each window includes the highest clock."""
 _WARM_UP_WINDOWS, _MOST_WINDOWS_WITHOUT_ORDER = 1, 10
 
@@ -99,7 +99,7 @@ class ProfileSweep:
         """
         clocks_of_stage, curves = self._layout.clocks_of_stage, self._measurements.curves
         most = self._most_clocks_per_iteration(results)
-        about = _COARSE_CLOCKS if most >= _CLOCKS_WITH_HIGHEST else _COARSE_CLOCKS_ONE_PER_WINDOW
+        about = _COARSE_CLOCKS if most >= CLOCKS_WITH_HIGHEST else _COARSE_CLOCKS_ONE_PER_WINDOW
         grids = [grid_of(clocks, about) for clocks in clocks_of_stage]
         fine_windows = 0
         while self.windows < self.max_windows:
@@ -127,13 +127,17 @@ class ProfileSweep:
     def _kinds_of(self, rank: int) -> list[tuple[int, str]]:
         return [(stage, name) for name, stage in self._layout.order(rank)]
 
+    def _power_error_wanted(self) -> float:
+        """Relative error of a power after one window."""
+        return 2 * self.tolerance
+
     def _seconds_needed(self, results: Sequence[ProfilingResult]) -> float:
         """Returns how many seconds an instruction must run until its power is precise enough, by the noise so far."""
         needed = []
         for result in results:
             for power in result.powers:
                 if power.instruction and power.power > 0:
-                    excess = power.error / power.power / (2 * self.tolerance)
+                    excess = power.error / power.power / self._power_error_wanted()
                     needed.append(power.seconds * excess * excess)
         return median(needed) if needed else _LEAST_S_PER_CLOCK
 
@@ -151,7 +155,7 @@ class ProfileSweep:
         for info in self._layout.rank_infos:
             highest_mhz = self._layout.clocks_of_stage[info.pp_rank][0]
             wanted_mhz = [mhz for mhz in wanted[info.pp_rank] if mhz != highest_mhz]
-            if most >= _CLOCKS_WITH_HIGHEST or not wanted_mhz:
+            if most >= CLOCKS_WITH_HIGHEST or not wanted_mhz:
                 wanted_mhz = [highest_mhz, *wanted_mhz]
             order = self._layout.order(info.rank)
             shared = share_out(self._kinds_of(info.rank), wanted_mhz, most)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from pfo_fs.models import ProfilingResult
-from pfo_fs.planner import Measurement, Profile
+from pfo_fs.planner import Measurement
 
 Kind = tuple[int, str]
 """(stage, instruction)."""
@@ -27,10 +27,6 @@ _OUTLIER_DEVIATIONS = 6.0
 them."""
 _LEAST_POWER_ERROR = 0.002
 """Relative: every power has at least this error, even if a fit gives a smaller one."""
-_POINTS_PER_PARABOLA = 9
-"""This many neighbouring points are smoothed with one parabola."""
-_MOST_MEAN_SQUARE = 2.0
-"""A curve is not smooth if the mean square of its distances from the parabolas, in standard errors, is larger."""
 _INTERPOLATED_POWER_ERROR = 0.05
 """Relative: the error of a power that is only interpolated between ticks of the energy counter."""
 
@@ -170,77 +166,11 @@ class Samples:
             if mhz and found[mhz].weight and found[mhz].time_s > 0
         }
 
-    def profile(
-        self, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]], tolerance: float, source: str
-    ) -> Profile:
-        """Returns the profile of the clocks from the lowest to the highest measured one.
-
-        A planner picks the clocks with the least energy, so it picks those that noise favours. Points are therefore
-        smoothed if a smooth curve explains all of them (`smoothed`), points with a larger error than `tolerance` are
-        left out, and clocks in between are interpolated.
-
-        Args:
-            kinds: The kinds of instructions that the job runs.
-            clocks_mhz: For each stage, the clocks that its GPUs offer.
-            tolerance: Largest relative error of time; that of power is twice this.
-            source: Text that messages begin with.
-        """
-        table = {}
-        for kind in kinds:
-            curve = self.curve(kind)
-            sure = {
-                mhz: point
-                for mhz, point in curve.items()
-                if (point.time_error <= tolerance and point.power_error <= 2 * tolerance) or mhz == max(curve)
-            }
-            curve = smoothed(sure if len(sure) >= 3 else curve)
-            inside = [mhz for mhz in clocks_mhz[kind[0]] if curve and min(curve) <= mhz <= max(curve)]
-            table[kind] = [interpolated(curve, mhz) for mhz in sorted({*curve, *inside}, reverse=True)]
-        return Profile({kind: rows for kind, rows in table.items() if rows}, source)
-
     def rows(self) -> Iterator[tuple[int, str, int, float, float, float, float, int]]:
         """Yields (stage, instruction, MHz, s, J, error of the s and of the power, count) of each measured point."""
         for kind in sorted(self.points):
             for mhz, point in self.curve(kind).items():
                 yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
-
-
-def smoothed(curve: Mapping[int, Point]) -> dict[int, Point]:
-    """Returns a curve with its noise averaged over neighbouring clocks, if it is smooth; else the curve as it is.
-
-    At each clock a parabola is fitted to the points around it, weighted by their errors: times over 1 / clock (the
-    part of an instruction that depends on the clock is a straight line there), powers over the clock. The highest clock
-    keeps its own values: all plans are compared with it. A curve stays as it is if its points are further from their
-    parabolas than their errors allow, for example because it has a real step.
-    """
-    if len(curve) < _POINTS_PER_PARABOLA:
-        return dict(curve)
-    clocks = sorted(curve, reverse=True)
-    time_errors = [max(curve[mhz].time_error, 1e-5) for mhz in clocks]
-    power_errors = [max(curve[mhz].power_error, 1e-5) for mhz in clocks]
-    times = _local_parabolas([1e3 / mhz for mhz in clocks], [curve[mhz].time_s for mhz in clocks], time_errors)
-    powers = _local_parabolas([mhz / 1e3 for mhz in clocks], [curve[mhz].power_w for mhz in clocks], power_errors)
-    result = {}
-    for position, mhz in enumerate(clocks):
-        point = replace(curve[mhz])
-        if position:
-            point.time_s, point.power_w = times[position], powers[position]
-        result[mhz] = point
-    return result
-
-
-def _local_parabolas(xs: Sequence[float], ys: Sequence[float], errors: Sequence[float]) -> list[float]:
-    """Returns the values of weighted parabolas fitted to the points around each point; `ys` if they do not fit."""
-    import numpy as np
-
-    fitted = []
-    for position, x in enumerate(xs):
-        first = min(max(0, position - _POINTS_PER_PARABOLA // 2), len(xs) - _POINTS_PER_PARABOLA)
-        near = slice(first, first + _POINTS_PER_PARABOLA)
-        weights = [1 / (error * y) for error, y in zip(errors[near], ys[near], strict=True)]
-        fitted.append(float(np.polyval(np.polyfit(np.array(xs[near]) - x, ys[near], 2, w=weights), 0.0)))
-    squares = [((a - y) / (error * y)) ** 2 for a, y, error in zip(fitted, ys, errors, strict=True)]
-    return fitted if sum(squares) <= _MOST_MEAN_SQUARE * len(squares) else list(ys)
 
 
 def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfo_fs.autotune.clock_choice import grid_of
-from pfo_fs.autotune.clock_curves import ClockCurves, Estimate
+from pfo_fs.autotune.clock_curves import Belief, ClockCurves, Estimate
 from pfo_fs.autotune.samples import Kind
 
 _CANDIDATES = 24
@@ -67,6 +67,7 @@ def next_clocks(
     stages: Sequence[StageRun],
     curves: Sequence[ClockCurves],
     most: int,
+    with_highest: bool,
     budget: float,
     in_plan: Mapping[tuple[Kind, int], float] | None = None,
 ) -> list[list[int]]:
@@ -75,7 +76,8 @@ def next_clocks(
     Args:
         stages: What each pipeline-parallel rank runs.
         curves: What is believed at the candidates of all stages.
-        most: At most this many clocks share an iteration; with more than one, the highest is one of them.
+        most: At most this many clocks share an iteration.
+        with_highest: Whether the highest clock is one of them; otherwise only a stage that measures none runs at it.
         budget: Relative: iterations may take this much longer than at the highest clocks.
         in_plan: Share of an instruction's runs that a plan runs at a clock, where there is a plan.
     """
@@ -84,20 +86,50 @@ def next_clocks(
     highest = [[max(table[kind]) for kind in stage.kinds][:1] for stage in stages]
     allowed_s = (1 + budget) * iteration_s(stages, highest, table)
     gains = _Gains(curves, in_plan or {})
-    room = [most - 1 if most > 1 else 1 for _ in stages]
+    room = max(1, most - with_highest)
     options = {(number, mhz) for number, stage in enumerate(stages) for mhz in _common(stage, table)}
     while options:
         number, mhz = max(options, key=lambda one: (gains.of(stages[one[0]], one[1]), one))
         options.discard((number, mhz))
         trial = [[*clocks, mhz] if at == number else clocks for at, clocks in enumerate(chosen)]
-        run = [top + clocks if most > 1 or not clocks else clocks for top, clocks in zip(highest, trial, strict=True)]
+        run = [
+            top + clocks if with_highest or not clocks else clocks for top, clocks in zip(highest, trial, strict=True)
+        ]
         if iteration_s(stages, run, table) > allowed_s:
             continue
         chosen = trial
         gains.measured(stages[number], mhz)
-        if len(chosen[number]) >= room[number]:
+        if len(chosen[number]) >= room:
             options = {one for one in options if one[0] != number}
     return [sorted(clocks, reverse=True) for clocks in chosen]
+
+
+def time_and_power_errors(curves: Sequence[ClockCurves]) -> tuple[float, float]:
+    """Returns the relative errors of time and of power: root mean squares over all clocks, as much as each matters."""
+    import numpy as np
+
+    weights = np.concatenate([_weights(group.where, {}) for group in curves])
+
+    def error(beliefs: Sequence[Belief]) -> float:
+        errors = np.concatenate([belief.errors for belief in beliefs])
+        return math.sqrt(float(np.average(errors**2, weights=weights)))
+
+    return error([group.times for group in curves]), error([group.powers for group in curves])
+
+
+def _weights(where: Sequence[tuple[Kind, int]], in_plan: Mapping[tuple[Kind, int], float]) -> Any:
+    """How much each clock of each kind matters to a plan."""
+    import numpy as np
+
+    top_mhz: dict[Kind, int] = {}
+    for kind, mhz in where:
+        top_mhz[kind] = max(mhz, top_mhz.get(kind, 0))
+    return np.array(
+        [
+            (mhz / top_mhz[kind]) ** (1 / _NEAR) + _ALWAYS + _IN_PLAN * in_plan.get((kind, mhz), 0.0)
+            for kind, mhz in where
+        ]
+    )
 
 
 def _common(stage: StageRun, table: Mapping[Kind, Mapping[int, Estimate]]) -> list[int]:
@@ -109,19 +141,10 @@ class _Gains:
     """How much smaller the errors that matter become by a measurement."""
 
     def __init__(self, curves: Sequence[ClockCurves], in_plan: Mapping[tuple[Kind, int], float]) -> None:
-        import numpy as np
-
         self._groups: list[list[Any]] = []
         self._rows: dict[tuple[Kind, int], tuple[int, int]] = {}
         for number, group in enumerate(curves):
-            top_mhz = {kind: mhz for kind, mhz in reversed(sorted(group.where, key=lambda row: -row[1]))}
-            weights = np.array(
-                [
-                    math.exp(-math.log(top_mhz[kind] / mhz) / _NEAR) + _ALWAYS + _IN_PLAN * in_plan.get((kind, mhz), 0.0)
-                    for kind, mhz in group.where
-                ]
-            )
-            self._groups.append([weights, group.times, group.powers])
+            self._groups.append([_weights(group.where, in_plan), group.times, group.powers])
             for row, where in enumerate(group.where):
                 self._rows[where] = number, row
 
