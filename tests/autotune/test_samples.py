@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pfo_fs.autotune.samples import Point, RunInstruction, Samples, interpolated, iterations_of, smoothed
+from pfo_fs.autotune.samples import Point, RunInstruction, Samples, interpolated, iterations_of
 from pfo_fs.models import InstructionPower, ProfilingResult
 
 F, B = "forward", "backward"
@@ -105,43 +105,3 @@ def test_clocks_between_measured_ones_are_interpolated() -> None:
     guess = interpolated(curve, 1380)
     assert guess.time_s == pytest.approx(true.time_s, rel=1e-9), "a straight line over 1 / clock"
     assert guess.energy_j == pytest.approx(true.energy_j, rel=0.002)
-
-
-def test_smoothing_takes_noise_away_from_a_smooth_curve() -> None:
-    clocks = list(range(1410, 800, -30))
-    true = curve_of(clocks)
-
-    def error(curve: dict[int, Point]) -> float:
-        return sum(abs(curve[mhz].time_s / true[mhz].time_s - 1) for mhz in clocks[1:])
-
-    before = after = 0.0
-    for seed in range(10):
-        noisy = curve_of(clocks, noise=0.003, seed=seed)
-        better = smoothed(noisy)
-        before, after = before + error(noisy), after + error(better)
-        assert better[1410].time_s == noisy[1410].time_s, "the highest clock is the measure of everything"
-    assert after < 0.75 * before
-
-
-def test_a_curve_with_a_step_stays_as_it_is() -> None:
-    """The A40 of the published profile, held back by its power limit, has such a corner."""
-    clocks = list(range(1740, 1000, -30))
-    curve = curve_of(clocks, noise=0.0005)
-    for mhz in clocks:
-        if mhz > 1400:
-            curve[mhz].time_s *= 1.05
-    assert smoothed(curve)[1380].time_s == curve[1380].time_s
-
-
-def test_points_that_are_known_badly_stay_out_of_the_profile() -> None:
-    samples = Samples()
-    clocks = list(range(1410, 1000, -60))
-    samples.points[0, F] = curve_of(clocks)
-    bad = Point()
-    bad.add_times(2, 0.001, 1e-6)
-    bad.add_power(1.0, 1.0)
-    samples.points[0, F][1380] = bad
-    profile = samples.profile([(0, F)], {0: list(range(1410, 1035, -15))}, 0.003, "test")
-    measured = {m.frequency_mhz: m.time_s for m in profile.measurements[0, F]}
-    assert measured[1380] > 0.05
-    assert len(measured) == 1 + (1410 - 1050) // 15, "every clock on offer down to the lowest measured one"

@@ -276,8 +276,7 @@ def test_a_scheduler_that_fails_leaves_the_highest_clocks(tmp_path: Path, monkey
     for iteration in play.run(60):
         played.append(iteration)
         if iteration.number == 3:
-            monkeypatch.setattr("pfo_fs.autotune.profile_sweep.fine_clocks", lambda *_: 1 / 0)
-            monkeypatch.setattr("pfo_fs.autotune.profile_sweep.coarse_clocks", lambda *_: 1 / 0)
+            monkeypatch.setattr("pfo_fs.autotune.pareto_scheduler.build_model", lambda *_: 1 / 0)
     full_s = fmean(i.time_s for i in played if i.number == 1)
     assert "failed" in played[-1].status_text
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
