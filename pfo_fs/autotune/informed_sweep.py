@@ -20,7 +20,7 @@ _WINDOWS = 2
 """At most this many windows at lower clocks before the first plan."""
 _LONGER = 0.1
 """Relative: iterations of a window may take about this much longer than at the highest clocks."""
-_LOWEST = 0.6
+_LOWEST = 0.5
 """As a share of the highest clock: energy per instruction rises again below about this clock."""
 _MOST_CLOCKS = 6
 """At most this many clocks share an iteration; with more, each is measured for too short a time."""

@@ -22,6 +22,8 @@ _CLOCK_SETTLES_WITHIN_S = 0.03
 """Instructions that begin within this time after a change of the clock may still have run at the old clock."""
 _LEAST_SETTLED_RUNS = 3
 """If fewer runs than this are settled, all runs count."""
+_UNSETTLED_ERROR_S = 0.003
+"""Standard error of the duration of such an instruction: for 10 ms it ran a third faster or slower."""
 _OUTLIER_DEVIATIONS = 6.0
 """Runs that are further from the median than this many median deviations are left out: the operating system paused
 them."""
@@ -126,7 +128,11 @@ class Samples:
         for (kind, mhz), pairs in runs.items():
             kept = _without_outliers([time_s for time_s, _ in pairs])
             mean_s = fmean(kept)
-            self._point(kind, mhz).add_times(len(kept), mean_s, sum((value - mean_s) ** 2 for value in kept))
+            count, squares = len(kept), sum((value - mean_s) ** 2 for value in kept)
+            if pairs is not settled.get((kind, mhz)):
+                # The mean is wrong by an unknown part of a change, however many runs there are.
+                count, squares = 2, 2 * _UNSETTLED_ERROR_S**2
+            self._point(kind, mhz).add_times(count, mean_s, squares)
         self._add_powers(result, ran, runs, power_drift_factor)
 
     def _add_powers(

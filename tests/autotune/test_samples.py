@@ -40,10 +40,14 @@ def test_times_are_averaged_by_clock_without_the_first_after_a_change() -> None:
     }
 
 
-def test_where_nothing_is_settled_everything_counts() -> None:
+def test_where_nothing_is_settled_the_times_are_known_less_well() -> None:
     samples = Samples()
-    samples.add(result({F: [[0.001] * 3]}), [(F, 0, 900)] * 3)
-    assert samples.curve((0, F))[900].count == 3
+    samples.add(result({F: [[0.05] * 2] * 5}), [(F, 0, 1410), (F, 0, 900)])
+    point = samples.curve((0, F))[900]
+    assert point.time_s == pytest.approx(0.05)
+    assert 0.03 < point.time_error < 0.1
+    samples.add(result({F: [[0.06] * 20]}), [(F, 0, 900)] * 20)
+    assert point.time_s == pytest.approx(0.06, rel=0.03), "settled runs count for more"
 
 
 def test_a_pause_of_the_machine_is_left_out() -> None:
