@@ -39,8 +39,7 @@ def estimated_profile(
         elsewhere: Points of other instructions that may be alike.
         everything: Whether clocks are also included that are not known well enough.
     """
-    curves = {kind: samples.curve(kind) for kind in kinds}
-    measured = {kind: curve for kind, curve in curves.items() if curve}
+    measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
     lowest_mhz = min((min(curve) for curve in measured.values()), default=0)
     wanted = {kind: [mhz for mhz in clocks_mhz[kind[0]] if mhz >= lowest_mhz] for kind in measured}
     table: dict[Kind, list[Measurement]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 
 from pfo_fs.autotune.clock_curves import ClockCurves, fit_curves
 from pfo_fs.autotune.profile_sweep import CLOCKS_WITH_HIGHEST, ProfileSweep, Windows
@@ -20,10 +21,12 @@ _WINDOWS = 2
 """At most this many windows at lower clocks before the first plan."""
 _LONGER = 0.1
 """Relative: iterations of a window may take about this much longer than at the highest clocks."""
-_LOWEST = 0.5
-"""As a share of the highest clock: energy per instruction rises again below about this clock."""
+_LOWEST = 0.35
+"""As a share of the highest clock: the energy of any instruction rises again below about this clock."""
 _MOST_CLOCKS = 6
 """At most this many clocks share an iteration; with more, each is measured for too short a time."""
+_LEAST_STRETCH_S = 0.35
+"""A clock that shares an iteration with others runs for about this time at once, so that energy counters tick in it."""
 _POWER_ERROR_WANTED = 0.02
 """Relative error of a power after one window; the fit over all clocks and stages then makes it smaller."""
 _KNOWN_TIME_ERROR, _KNOWN_POWER_ERROR = 0.002, 0.015
@@ -40,7 +43,7 @@ class InformedSweep(ProfileSweep):
             results: The results of a window at the highest clocks.
         """
         stages = self._stage_runs()
-        most = min(_MOST_CLOCKS, self._most_clocks_per_iteration(results))
+        most = min(_MOST_CLOCKS, self._most_clocks_per_iteration(results), self._stretches(results))
         for number in range(_WINDOWS):
             if self.windows >= self.max_windows:
                 return
@@ -52,6 +55,11 @@ class InformedSweep(ProfileSweep):
             if not any(wanted):
                 return
             yield from self._measure(wanted, most, f"profiling: at most {_WINDOWS - number} windows to go")
+
+    def _stretches(self, results: Sequence[ProfilingResult]) -> int:
+        """Returns how many stretches of an iteration are long enough for the ticks of an energy counter."""
+        times_s = results[0].iter_time if results else []
+        return max(1, int(median(times_s) / _LEAST_STRETCH_S)) if times_s else 1
 
     def _stage_runs(self) -> list[StageRun]:
         layout = self._layout
@@ -66,7 +74,7 @@ class InformedSweep(ProfileSweep):
             for kind in stage.kinds:
                 candidates[kind] = candidates_of(stage.clocks_mhz, _LOWEST)
         samples = self._measurements.samples
-        return fit_curves({kind: samples.curve(kind) for kind in candidates}, candidates)
+        return fit_curves({kind: samples.timed(kind) for kind in candidates if samples.curve(kind)}, candidates)
 
     def _power_error_wanted(self) -> float:
         return _POWER_ERROR_WANTED

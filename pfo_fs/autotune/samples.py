@@ -29,8 +29,11 @@ _OUTLIER_DEVIATIONS = 6.0
 them."""
 _LEAST_POWER_ERROR = 0.002
 """Relative: every power has at least this error, even if a fit gives a smaller one."""
-_INTERPOLATED_POWER_ERROR = 0.05
-"""Relative: the error of a power that is only interpolated between ticks of the energy counter."""
+_MEAN_POWER_ERROR = 0.05
+"""Relative: the error of the power of an instruction if only that of all instructions at its clock is known."""
+_USABLE_WAITING_POWER_ERROR = 0.2
+_WAITING_SHARE = 0.2
+"""Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
 
 
 @dataclass
@@ -154,23 +157,35 @@ class Samples:
                 if key in runs and power.power > 0:
                     fitted.add(key)
                     self._point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
-        for key, pairs in runs.items():
-            total_s = sum(time_s for time_s, _ in pairs)
-            power_w = sum(energy_j for _, energy_j in pairs) / total_s / power_drift_factor if total_s > 0 else 0.0
+        if len({mhz for _, _, mhz in ran}) > 1:
+            return  # between two ticks the GPU may have run at several clocks, so their powers cannot be told apart
+        power_w = self._mean_power_w(result) / power_drift_factor
+        for key in runs:
             if key not in fitted and power_w > 0:
-                self._point(*key).add_power(power_w, _INTERPOLATED_POWER_ERROR * power_w)
+                self._point(*key).add_power(power_w, _MEAN_POWER_ERROR * power_w)
+
+    def _mean_power_w(self, result: ProfilingResult) -> float:
+        """Returns the power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""
+        total_s, energy_j = sum(result.iter_time), sum(result.iter_energy)
+        busy_s = sum(sum(row) for rows in result.time_breakdown.values() for row in rows)
+        if not 0 < busy_s <= total_s or energy_j <= 0:
+            return 0.0
+        waiting_w = self.waiting.power_w if self.waiting.power_error < _USABLE_WAITING_POWER_ERROR else 0.0
+        if not waiting_w:
+            waiting_w = _WAITING_SHARE * energy_j / busy_s
+        return max(0.0, energy_j - waiting_w * (total_s - busy_s)) / busy_s
 
     def _point(self, kind: Kind, mhz: int) -> Point:
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())
 
     def curve(self, kind: Kind) -> dict[int, Point]:
         """Returns the points of a kind whose time and power are known, from the highest clock to the lowest."""
+        return {mhz: point for mhz, point in self.timed(kind).items() if point.weight}
+
+    def timed(self, kind: Kind) -> dict[int, Point]:
+        """Returns the points of a kind whose time is known, from the highest clock to the lowest."""
         found = self.points.get(kind, {})
-        return {
-            mhz: found[mhz]
-            for mhz in sorted(found, reverse=True)
-            if mhz and found[mhz].weight and found[mhz].time_s > 0
-        }
+        return {mhz: found[mhz] for mhz in sorted(found, reverse=True) if mhz and found[mhz].time_s > 0}
 
     def rows(self) -> Iterator[tuple[int, str, int, float, float, float, float, int]]:
         """Yields (stage, instruction, MHz, s, J, error of the s and of the power, count) of each measured point."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pfo_fs.autotune.clock_choice import grid_of
 from pfo_fs.autotune.clock_curves import Belief, ClockCurves, Estimate
 from pfo_fs.autotune.samples import Kind
 
@@ -44,8 +43,13 @@ class StageRun:
 
 
 def candidates_of(clocks_mhz: Sequence[int], lowest: float) -> list[int]:
-    """Returns the clocks to choose from, highest first, down to a share `lowest` of the highest one."""
-    return grid_of([mhz for mhz in clocks_mhz if mhz >= lowest * max(clocks_mhz)], _CANDIDATES)
+    """Returns the clocks to choose from, highest first, down to a share `lowest` of the highest one.
+
+    They are closer to each other near the highest one, where more depends on them.
+    """
+    clocks = sorted((mhz for mhz in clocks_mhz if mhz >= lowest * max(clocks_mhz)), reverse=True)
+    places = [(len(clocks) - 1) * (number / (_CANDIDATES - 1)) ** 1.5 for number in range(_CANDIDATES)]
+    return [clocks[place] for place in sorted({round(place) for place in places})]
 
 
 def iteration_s(
@@ -149,14 +153,18 @@ class _Gains:
                 self._rows[where] = number, row
 
     def of(self, stage: StageRun, mhz: int) -> float:
-        """Returns how much the weighted variances fall if a stage measures at a clock."""
+        """Returns how much is learned if a stage measures at a clock: by what factor errors fall, as each matters."""
+        import numpy as np
+
         total = 0.0
         for kind in stage.kinds:
             number, row = self._rows[kind, mhz]
             weights, times, powers = self._groups[number]
             for belief, error, importance in ((times, _TIME_ERROR, _TIMES_AS_IMPORTANT), (powers, _POWER_ERROR, 1.0)):
                 column = belief.covariance[row]
-                total += importance * float(weights @ (column * column)) / (float(column[row]) + error**2)
+                before = np.diag(belief.covariance) + error**2
+                after = before - column * column / (float(column[row]) + error**2)
+                total += importance * float(weights @ np.log(before / after))
         return total
 
     def measured(self, stage: StageRun, mhz: int) -> None:
