@@ -194,9 +194,9 @@ def fit_curves(
         elsewhere: Points of other instructions that may be alike, such as those of another job on equal GPUs.
     """
     measured = {kind: curve for kind, curve in points.items() if curve and kind in clocks_mhz}
-    groups: dict[tuple[int, ...], list[Kind]] = {}
+    groups: dict[int, list[Kind]] = {}  # GPUs with another highest clock are other GPUs
     for kind in measured:
-        groups.setdefault(tuple(clocks_mhz[kind]), []).append(kind)
+        groups.setdefault(max(clocks_mhz[kind]), []).append(kind)
     fitted = []
     for kinds in groups.values():
         together = sum(len(measured[kind]) for kind in kinds) <= _MOST_POINTS_TOGETHER

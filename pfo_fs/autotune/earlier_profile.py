@@ -1,11 +1,16 @@
-"""The profile of an earlier job of the same kind, used if this job's first measurements agree with it."""
+"""The profile of an earlier job on the same kind of GPUs: its values where they agree, else the shapes of its curves.
+
+The times of a job of another size differ, but they follow the clock alike. Its curves are therefore added to the fit as
+those of other instructions; the fit finds out from this job's own windows how much they tell.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, waiting_power_of
+from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, points_of, thinned, waiting_power_of
+from pfo_fs.autotune.samples import Kind, Point
 from pfo_fs.errors import PlanError
 from pfo_fs.planner import Profile
 from pfo_fs.planner.profile import profile_of
@@ -24,6 +29,7 @@ class EarlierProfile:
     def __init__(self) -> None:
         self.waiting_power_w = 0.0
         self._profile: Profile | None = None
+        self._points: dict[Kind, dict[int, Point]] = {}
 
     def load(self, csv: str, source: str) -> None:
         """Reads a profile from a file that other users can write to; the log names one that cannot be read."""
@@ -31,18 +37,28 @@ class EarlierProfile:
             table = parse_table(csv, f"profile of job {source}")
             self._profile = profile_of(table, f"profile of job {source}")
             self.waiting_power_w = waiting_power_of(table)
+            self._points = points_of(csv, f"profile of job {source}")
         except PlanError as error:
             log.warning("the profile of job %s cannot be used: %s", source, error)
 
     def merge_into(self, measurements: JobMeasurements) -> bool:
-        """Adds the profile to the samples, once, if it agrees with what was measured; returns whether it does."""
+        """Adds the profile to the samples, once, if it agrees with what was measured; returns whether it does.
+
+        If it does not, only the shapes of its curves are used.
+        """
         profile, self._profile = self._profile, None
         if profile is None:
             return False
         kinds = measurements.layout.kinds
         odd = disagreement(profile, measurements.samples, kinds)
         if odd:
-            log.warning("%s does not agree with this job's %s; profiling anew", profile.source, odd)
+            log.warning(
+                "%s does not agree with this job's %s: only how its times and powers follow the clock is used, "
+                "and this job profiles for itself",
+                profile.source,
+                odd,
+            )
+            measurements.elsewhere = thinned(self._points)
             return False
         merge_profile(measurements.samples, profile, kinds, measurements.layout.clocks_mhz)
         return True

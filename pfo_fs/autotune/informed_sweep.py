@@ -1,8 +1,9 @@
-"""The sweep of a policy that plans: a few windows, each of the clocks that tell most, and then a first plan.
+"""The sweep of a policy that plans: one window at lower clocks, a careful plan, and more windows only where they pay.
 
-The plan in force is measured as well, so it is the cheapest window of all. The sweep only has to tell enough for a plan
-that saves something and makes no iteration longer: it ends as soon as the errors near the highest clocks are small, or
-after a few windows, because more of them would delay the saving by more than they would add to it.
+The plan in force is measured as well, so it is the cheapest window of all. The first window only has to tell enough for
+a plan that saves something and makes no iteration longer. A further one follows if the clocks that the plan uses or
+might use are still uncertain, and measures those that tell most of them. When their errors are small, or after a few
+windows, the sweep ends: what a further window could add to the saving is then less than what it costs.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from statistics import median
 from pfo_fs.autotune.clock_curves import ClockCurves, fit_curves
 from pfo_fs.autotune.profile_sweep import CLOCKS_WITH_HIGHEST, ProfileSweep, Windows
 from pfo_fs.autotune.samples import Kind
-from pfo_fs.autotune.window_choice import StageRun, candidates_of, next_clocks, time_and_power_errors
+from pfo_fs.autotune.window_choice import StageRun, Usage, candidates_of, next_clocks, time_and_power_errors
 from pfo_fs.models import ProfilingResult
 
-_WINDOWS = 2
-"""At most this many windows at lower clocks before the first plan."""
+_FURTHER_WINDOWS = 2
+"""At most this many windows follow the first plan."""
 _LONGER = 0.1
 """Relative: iterations of a window may take about this much longer than at the highest clocks."""
 _LOWEST = 0.35
@@ -32,29 +33,47 @@ _POWER_ERROR_WANTED = 0.02
 _KNOWN_TIME_ERROR, _KNOWN_POWER_ERROR = 0.002, 0.015
 """Relative: the sweep ends when the clocks that matter are known with smaller errors."""
 
+_ENOUGH_FOR_THE_LAST = 2.5
+"""The last window must be worth more: it only follows if errors are this many times as large."""
+
 
 class InformedSweep(ProfileSweep):
     """Asks for the windows that tell most; see `ProfileSweep` for its arguments."""
 
+    _most = 1
+    _further = 0
+
     def lower_clocks(self, results: Sequence[ProfilingResult]) -> Windows:
-        """Asks for windows of lower clocks.
+        """Asks for a window of lower clocks; not if they are known already.
 
         Args:
             results: The results of a window at the highest clocks.
         """
+        self._most = min(_MOST_CLOCKS, self._most_clocks_per_iteration(results), self._stretches(results))
+        self._further = _FURTHER_WINDOWS
+        yield from self._lower_window({}, "profiling")
+
+    def further(self, in_plan: Usage) -> Windows:
+        """Asks for a window of the clocks on which a plan depends most; not if they are known well enough.
+
+        Args:
+            in_plan: Share of an instruction's runs that the plan runs at a clock.
+        """
+        if self._further:
+            self._further -= 1
+            yield from self._lower_window(in_plan, "profiling the clocks on which the plan depends most")
+
+    def _lower_window(self, in_plan: Usage, message: str) -> Windows:
         stages = self._stage_runs()
-        most = min(_MOST_CLOCKS, self._most_clocks_per_iteration(results), self._stretches(results))
-        for number in range(_WINDOWS):
-            if self.windows >= self.max_windows:
-                return
-            curves = self._curves(stages)
-            time_error, power_error = time_and_power_errors(curves)
-            if time_error <= _KNOWN_TIME_ERROR and power_error <= _KNOWN_POWER_ERROR:
-                return
-            wanted = next_clocks(stages, curves, most, most >= CLOCKS_WITH_HIGHEST, _LONGER)
-            if not any(wanted):
-                return
-            yield from self._measure(wanted, most, f"profiling: at most {_WINDOWS - number} windows to go")
+        curves = self._curves(stages, in_plan)
+        time_error, power_error = time_and_power_errors(curves, in_plan)
+        enough = 1.0 if self._further else _ENOUGH_FOR_THE_LAST
+        if time_error <= enough * _KNOWN_TIME_ERROR and power_error <= enough * _KNOWN_POWER_ERROR:
+            self._further = 0
+            return
+        wanted = next_clocks(stages, curves, self._most, self._most >= CLOCKS_WITH_HIGHEST, _LONGER, in_plan)
+        if any(wanted) and self.windows < self.max_windows:
+            yield from self._measure(wanted, self._most, message)
 
     def _stretches(self, results: Sequence[ProfilingResult]) -> int:
         """Returns how many stretches of an iteration are long enough for the ticks of an energy counter."""
@@ -67,14 +86,16 @@ class InformedSweep(ProfileSweep):
             StageRun(Counter(layout.kinds_of(pp_rank)), clocks) for pp_rank, clocks in enumerate(layout.clocks_of_stage)
         ]
 
-    def _curves(self, stages: Sequence[StageRun]) -> list[ClockCurves]:
-        """Returns what is believed at the clocks to choose from."""
+    def _curves(self, stages: Sequence[StageRun], in_plan: Usage) -> list[ClockCurves]:
+        """Returns what is believed at the clocks to choose from, those of the plan among them."""
         candidates: dict[Kind, list[int]] = {}
         for stage in stages:
             for kind in stage.kinds:
-                candidates[kind] = candidates_of(stage.clocks_mhz, _LOWEST)
+                used = {mhz for (used_kind, mhz) in in_plan if used_kind in stage.kinds}
+                candidates[kind] = sorted({*candidates_of(stage.clocks_mhz, _LOWEST), *used}, reverse=True)
         samples = self._measurements.samples
-        return fit_curves({kind: samples.timed(kind) for kind in candidates if samples.curve(kind)}, candidates)
+        measured = {kind: samples.timed(kind) for kind in candidates if samples.curve(kind)}
+        return fit_curves(measured, candidates, self._measurements.elsewhere)
 
     def _power_error_wanted(self) -> float:
         return _POWER_ERROR_WANTED

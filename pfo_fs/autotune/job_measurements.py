@@ -35,6 +35,7 @@ class JobMeasurements:
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
             GPUs leak more current. Every window with room for it also runs the highest clock, to measure this.
         switching: What a clock change costs; None before it was measured.
+        elsewhere: Points of another job on the same kind of GPUs, whose curves may be alike.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
 
@@ -42,6 +43,7 @@ class JobMeasurements:
         self.layout = layout
         self.samples = Samples()
         self.power_drift_factor = 1.0
+        self.elsewhere: dict[Kind, dict[int, Point]] = {}
         self.slow_pipelines: frozenset[int] = frozenset()
         self.switching: MeasuredSwitching | None = None
         self._time_errors: dict[Kind, float] = {}
@@ -102,7 +104,11 @@ class JobMeasurements:
         """
         layout = self.layout
         profile = estimated_profile(
-            self.samples, layout.kinds, layout.clocks_mhz, f"profile of {layout.job_info.job_id or 'the job'}"
+            self.samples,
+            layout.kinds,
+            layout.clocks_mhz,
+            f"profile of {layout.job_info.job_id or 'the job'}",
+            self.elsewhere,
         )
         self._time_errors = {
             kind: max(row.time_spread_s / row.time_s for row in rows) for kind, rows in profile.measurements.items()

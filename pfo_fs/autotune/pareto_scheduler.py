@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pfo_fs.autotune.corrections import Corrections
-from pfo_fs.autotune.curve_profile import careful, change_of_times
+from pfo_fs.autotune.curve_profile import careful, change_of_times, usage_of
 from pfo_fs.autotune.drift import LEAST_DRIFT, add_shifted, has_drifted, restore_missing, shifts_at_highest_clocks
 from pfo_fs.autotune.earlier_profile import EarlierProfile
 from pfo_fs.autotune.informed_sweep import InformedSweep
@@ -36,16 +36,16 @@ from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, relative_noise
 from pfo_fs.errors import PlanError
 from pfo_fs.models import JobInfo, PlanInputs, ProfilingResult, RankInfo
-from pfo_fs.planner import SwitchCosts
+from pfo_fs.planner import Plan, SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 
 _DRIFTS_PER_EPOCH = 2
 """Drift alone may cause at most this many re-measurements per epoch (until the plan inputs ask for a new measurement),
 so that noise cannot cause them for ever."""
-_MOST_REFINEMENTS = 4
+_MOST_REFINEMENTS = 3
 """After the first plan, at most this many are made because its own windows have shown its clocks better."""
-_LEAST_CHANGE = 0.0005
+_LEAST_CHANGE = 0.001
 """Relative: a smaller change of the times of a plan's instructions does not justify another plan."""
 
 
@@ -131,7 +131,14 @@ class ParetoScheduler(FrequencyScheduler):
             elif self._has_drifted(results):
                 yield from self._measure_anew()
             else:
-                self._verify(results)
+                windows = self._sweep.windows
+                self._measurements.take(results, self._selection.schedules())
+                yield from self._sweep.further(usage_of(self._one_plan()))
+                if self._sweep.windows > windows:
+                    self._rebuild_model()
+                    self._verdict = Verdict()
+                elif not self._refined():
+                    self._verify(results)
 
     def _measure_anew(self) -> Windows:
         """Asks for windows at the highest clocks again, and at lower ones if the highest do not explain the drift.
@@ -271,22 +278,23 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Compares the plan with what was measured under it."""
-        self._measurements.take(results, self._selection.schedules())
-        if self._refined():
-            return
         drift = self._measurements.power_drift_factor
         verdict = self._verification.verify(results, self._noise.usual, drift)
         self._verdict = verdict or replace(self._verdict, converged=True)
+
+    def _one_plan(self) -> Plan:
+        """Returns the plan of a pipeline that is not slow, or else of the first one."""
+        ranks = self._measurements.healthy_pipeline(self._layout.place)
+        return self._selection.plan_of(self._layout.place[ranks[0]].dp_rank if ranks else 0)
 
     def _refined(self) -> bool:
         """Makes a new model, and so a new plan, if the plan's window has shown that its clocks take other times.
 
         The first plans are careful where clocks were not measured, so the next ones save more.
         """
-        if self._refinements >= _MOST_REFINEMENTS or not self._measurements.healthy_pipeline(self._layout.place):
+        if self._refinements >= _MOST_REFINEMENTS:
             return False
-        rank = self._measurements.healthy_pipeline(self._layout.place)[0]
-        plan = self._selection.plan_of(self._layout.place[rank].dp_rank)
+        plan = self._one_plan()
         now = careful(self._measurements.profile())
         if change_of_times(plan.problem.profile, now, plan) < _LEAST_CHANGE:
             return False

@@ -15,6 +15,8 @@ _OTHER_JOB = 0.03
 _ERROR = 0.002
 """Relative: the assumed error of a point from an earlier profile."""
 _COUNT = 100
+_MOST_STAGES, _MOST_CLOCKS = 8, 12
+"""At most this many stages and clocks of another job are used for the shapes of curves."""
 _MOST_WAITING_W = 2000.0
 
 
@@ -48,6 +50,18 @@ def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
             weight=1.0 / max(power_error * power_w, 1e-6 * power_w) ** 2,
             power_w=power_w,
         )
+    return found
+
+
+def thinned(points: Mapping[Kind, Mapping[int, Point]]) -> dict[Kind, dict[int, Point]]:
+    """Returns evenly spread points of some of the stages, which are enough to show the shapes of the curves."""
+    stages = sorted({stage for stage, _ in points})
+    kept = set(stages[:: max(1, math.ceil(len(stages) / _MOST_STAGES))])
+    found: dict[Kind, dict[int, Point]] = {}
+    for kind, curve in points.items():
+        clocks = sorted(curve, reverse=True)
+        if kind[0] in kept:
+            found[kind] = {mhz: curve[mhz] for mhz in clocks[:: max(1, math.ceil(len(clocks) / _MOST_CLOCKS))]}
     return found
 
 

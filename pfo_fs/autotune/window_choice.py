@@ -29,6 +29,10 @@ _TIMES_AS_IMPORTANT = 4.0
 """An error of time matters this many times as much as one of power: it makes iterations longer, or hides slack."""
 
 
+Usage = Mapping[tuple[Kind, int], float]
+"""Share of an instruction's runs that a plan runs at a clock (MHz)."""
+
+
 @dataclass(frozen=True)
 class StageRun:
     """What one pipeline-parallel rank runs in an iteration.
@@ -73,7 +77,7 @@ def next_clocks(
     most: int,
     with_highest: bool,
     budget: float,
-    in_plan: Mapping[tuple[Kind, int], float] | None = None,
+    in_plan: Usage | None = None,
 ) -> list[list[int]]:
     """Returns the clocks that each stage measures in the next window, highest first, without its highest clock.
 
@@ -83,7 +87,7 @@ def next_clocks(
         most: At most this many clocks share an iteration.
         with_highest: Whether the highest clock is one of them; otherwise only a stage that measures none runs at it.
         budget: Relative: iterations may take this much longer than at the highest clocks.
-        in_plan: Share of an instruction's runs that a plan runs at a clock, where there is a plan.
+        in_plan: What a plan uses, where there is a plan.
     """
     table = {kind: rows for group in curves for kind, rows in group.table().items()}
     chosen: list[list[int]] = [[] for _ in stages]
@@ -108,11 +112,11 @@ def next_clocks(
     return [sorted(clocks, reverse=True) for clocks in chosen]
 
 
-def time_and_power_errors(curves: Sequence[ClockCurves]) -> tuple[float, float]:
+def time_and_power_errors(curves: Sequence[ClockCurves], in_plan: Usage | None = None) -> tuple[float, float]:
     """Returns the relative errors of time and of power: root mean squares over all clocks, as much as each matters."""
     import numpy as np
 
-    weights = np.concatenate([_weights(group.where, {}) for group in curves])
+    weights = np.concatenate([_weights(group.where, in_plan or {}) for group in curves])
 
     def error(beliefs: Sequence[Belief]) -> float:
         errors = np.concatenate([belief.errors for belief in beliefs])
@@ -121,7 +125,7 @@ def time_and_power_errors(curves: Sequence[ClockCurves]) -> tuple[float, float]:
     return error([group.times for group in curves]), error([group.powers for group in curves])
 
 
-def _weights(where: Sequence[tuple[Kind, int]], in_plan: Mapping[tuple[Kind, int], float]) -> Any:
+def _weights(where: Sequence[tuple[Kind, int]], in_plan: Usage) -> Any:
     """How much each clock of each kind matters to a plan."""
     import numpy as np
 
@@ -144,7 +148,7 @@ def _common(stage: StageRun, table: Mapping[Kind, Mapping[int, Estimate]]) -> li
 class _Gains:
     """How much smaller the errors that matter become by a measurement."""
 
-    def __init__(self, curves: Sequence[ClockCurves], in_plan: Mapping[tuple[Kind, int], float]) -> None:
+    def __init__(self, curves: Sequence[ClockCurves], in_plan: Usage) -> None:
         self._groups: list[list[Any]] = []
         self._rows: dict[tuple[Kind, int], tuple[int, int]] = {}
         for number, group in enumerate(curves):
