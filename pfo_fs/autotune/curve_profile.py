@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from pfo_fs.autotune.clock_curves import fit_curves
 from pfo_fs.autotune.samples import Kind, Point, Samples
+from pfo_fs.autotune.window_choice import MOST_POWER_ERROR, MOST_TIME_ERROR
 from pfo_fs.planner import Measurement, Plan, Profile
 
-MOST_TIME_ERROR, MOST_POWER_ERROR = 0.02, 0.06
-"""Relative: clocks that were not measured are on offer to the planner if their estimates have smaller errors."""
 _CAREFUL = 1.0
 """Plans count this many standard errors more time than estimated at clocks below the highest one."""
 

@@ -35,11 +35,18 @@ _KNOWN_TIME_ERROR, _KNOWN_POWER_ERROR = 0.002, 0.015
 
 _ENOUGH_FOR_THE_LAST = 2.5
 """The last window must be worth more: it only follows if errors are this many times as large."""
+_ENOUGH_FROM_EARLIER = 5.0
+"""The same for the first window if an earlier job's profile is used: its plan is measured before long."""
 
 
 class InformedSweep(ProfileSweep):
-    """Asks for the windows that tell most; see `ProfileSweep` for its arguments."""
+    """Asks for the windows that tell most; see `ProfileSweep` for its arguments.
 
+    Attributes:
+        is_known: Whether an earlier job's profile is used, so that a plan can be made with less care.
+    """
+
+    is_known = False
     _most = 1
     _further = 0
 
@@ -51,7 +58,7 @@ class InformedSweep(ProfileSweep):
         """
         self._most = min(_MOST_CLOCKS, self._most_clocks_per_iteration(results), self._stretches(results))
         self._further = _FURTHER_WINDOWS
-        yield from self._lower_window({}, "profiling")
+        yield from self._lower_window({}, "profiling", _ENOUGH_FROM_EARLIER if self.is_known else 1.0)
 
     def further(self, in_plan: Usage) -> Windows:
         """Asks for a window of the clocks on which a plan depends most; not if they are known well enough.
@@ -61,13 +68,13 @@ class InformedSweep(ProfileSweep):
         """
         if self._further:
             self._further -= 1
-            yield from self._lower_window(in_plan, "profiling the clocks on which the plan depends most")
+            enough = 1.0 if self._further else _ENOUGH_FOR_THE_LAST
+            yield from self._lower_window(in_plan, "profiling the clocks on which the plan depends most", enough)
 
-    def _lower_window(self, in_plan: Usage, message: str) -> Windows:
+    def _lower_window(self, in_plan: Usage, message: str, enough: float) -> Windows:
         stages = self._stage_runs()
         curves = self._curves(stages, in_plan)
         time_error, power_error = time_and_power_errors(curves, in_plan)
-        enough = 1.0 if self._further else _ENOUGH_FOR_THE_LAST
         if time_error <= enough * _KNOWN_TIME_ERROR and power_error <= enough * _KNOWN_POWER_ERROR:
             self._further = 0
             return

@@ -2,7 +2,8 @@
 
 `ParetoScheduler` puts the parts together; each has a module of its own:
 
-    profile_sweep       windows in which instructions are measured     job_measurements  what was measured
+    informed_sweep      windows in which instructions are measured     job_measurements  what was measured
+    window_choice       which clocks a window measures                 clock_curves      what follows for all clocks
     earlier_profile     what an earlier job had measured               model_building    the job in the planner's form
     plan_selection      the plan of each pipeline                      verification      does the plan meet its target?
     iteration_watch     stragglers, and plans that are out of date     status_text       text for the status
@@ -248,7 +249,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._selection.full_speed = full_speed
         self._noise.add(relative_noise(iteration_spans(results, self._layout)))
         self._measurements.power_drift_factor = 1.0
-        self._earlier_profile.merge_into(self._measurements)
+        self._sweep.is_known = self._earlier_profile.merge_into(self._measurements)
         return True
 
     def _rebuild_model(self) -> None:

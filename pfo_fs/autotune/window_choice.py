@@ -25,6 +25,8 @@ _IN_PLAN = 2.0
 """Weight of a clock that a plan uses for all of an instruction's runs."""
 _TIME_ERROR, _POWER_ERROR = 0.002, 0.02
 """Relative errors that one more window at a clock is expected to leave."""
+MOST_TIME_ERROR, MOST_POWER_ERROR = 0.02, 0.06
+"""Relative: clocks that were not measured are on offer to the planner if their estimates have smaller errors."""
 _TIMES_AS_IMPORTANT = 4.0
 """An error of time matters this many times as much as one of power: it makes iterations longer, or hides slack."""
 
@@ -113,16 +115,20 @@ def next_clocks(
 
 
 def time_and_power_errors(curves: Sequence[ClockCurves], in_plan: Usage | None = None) -> tuple[float, float]:
-    """Returns the relative errors of time and of power: root mean squares over all clocks, as much as each matters."""
+    """Returns the relative errors of time and of power: root mean squares over all clocks, as much as each matters.
+
+    Plans do without clocks whose errors are larger than `MOST_TIME_ERROR` or `MOST_POWER_ERROR`, so none counts more.
+    """
     import numpy as np
 
     weights = np.concatenate([_weights(group.where, in_plan or {}) for group in curves])
 
-    def error(beliefs: Sequence[Belief]) -> float:
-        errors = np.concatenate([belief.errors for belief in beliefs])
+    def error(beliefs: Sequence[Belief], most: float) -> float:
+        errors = np.minimum(most, np.concatenate([belief.errors for belief in beliefs]))
         return math.sqrt(float(np.average(errors**2, weights=weights)))
 
-    return error([group.times for group in curves]), error([group.powers for group in curves])
+    times, powers = [group.times for group in curves], [group.powers for group in curves]
+    return error(times, MOST_TIME_ERROR), error(powers, MOST_POWER_ERROR)
 
 
 def _weights(where: Sequence[tuple[Kind, int]], in_plan: Usage) -> Any:

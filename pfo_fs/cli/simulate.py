@@ -175,7 +175,7 @@ def _table(summary: Summary) -> Table:
     table.add_row("highest clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
     if summary.deployed_at is None:
         table.caption = (
-            f"no plan yet after {summary.iterations} iterations; small jobs need up to 130: give more --iterations"
+            f"no plan yet after {summary.iterations} iterations; very short ones need up to 70: give more --iterations"
         )
         table.caption_justify = "left"
         return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pfo_fs.autotune.profile_exchange import points_of, profile_csv, waiting_power_of
+from pfo_fs.autotune.profile_exchange import points_of, profile_csv, thinned, waiting_power_of
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PlanError
 from pfo_fs.planner.profile_csv import parse_table
@@ -48,3 +48,10 @@ def test_a_profile_without_errors_is_taken_with_two_samples() -> None:
 def test_a_wrong_row_is_a_plan_error_with_its_number() -> None:
     with pytest.raises(PlanError, match="row 2, column time"):
         points_of("stage,instruction,frequency,time,energy\n0,forward,1410,x,20\n", "p.csv")
+
+
+def test_few_points_of_another_job_are_used_from_its_highest_to_low_clocks() -> None:
+    points = {(stage, "forward"): {mhz: Point() for mhz in range(300, 1411, 15)} for stage in range(64)}
+    kept = thinned(points)
+    assert len(kept) == 8
+    assert all(len(curve) <= 12 and max(curve) == 1410 and min(curve) < 500 for curve in kept.values())
