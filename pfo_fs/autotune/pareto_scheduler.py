@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean, median_low
 from typing import Any, ClassVar
 
 from pfo_fs.autotune.corrections import Corrections
@@ -46,6 +47,8 @@ _DRIFTS_PER_EPOCH = 2
 so that noise cannot cause them for ever."""
 _MOST_REFINEMENTS = 3
 """After the first plan, at most this many are made because its own windows have shown its clocks better."""
+_MUCH_TOO_LATE = 0.005
+"""Relative: a plan that makes iterations longer than this is corrected before anything else is done with it."""
 _LEAST_CHANGE = 0.001
 """Relative: a smaller change of the times of a plan's instructions does not justify another plan."""
 
@@ -138,7 +141,7 @@ class ParetoScheduler(FrequencyScheduler):
                 if self._sweep.windows > windows:
                     self._rebuild_model()
                     self._verdict = Verdict()
-                elif not self._refined():
+                elif self._is_late(results) or not self._refined():
                     self._verify(results)
 
     def _measure_anew(self) -> Windows:
@@ -287,6 +290,14 @@ class ParetoScheduler(FrequencyScheduler):
         """Returns the plan of a pipeline that is not slow, or else of the first one."""
         ranks = self._measurements.healthy_pipeline(self._layout.place)
         return self._selection.plan_of(self._layout.place[ranks[0]].dp_rank if ranks else 0)
+
+    def _is_late(self, results: Sequence[ProfilingResult]) -> bool:
+        """Returns whether iterations take so much longer than they may that the plan is corrected at once."""
+        goal, spans = self._selection.goal, iteration_spans(results, self._layout)
+        if goal.target.power is not None or goal.slowdowns or not spans:
+            return False
+        measured_s = median_low(fmean(values) for values in spans.values())
+        return measured_s > self._selection.target_s() * (1 + _MUCH_TOO_LATE)
 
     def _refined(self) -> bool:
         """Makes a new model, and so a new plan, if the plan's window has shown that its clocks take other times.
