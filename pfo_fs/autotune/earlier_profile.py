@@ -1,12 +1,26 @@
-"""The profile of an earlier job of the same kind, used if this job's first measurements agree with it."""
+"""The profile of an earlier job on the same kind of GPUs: its values where they agree, else the shapes of its curves.
+
+The times of a job of another size differ, but they follow the clock alike. Its curves are therefore added to the fit as
+those of other instructions; the fit finds out from this job's own windows how much they tell.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.profile_exchange import disagreement, merge_profile, waiting_power_of
+from pfo_fs.autotune.profile_exchange import (
+    contradiction,
+    disagreement,
+    merge_profile,
+    points_of,
+    thinned,
+    waiting_power_of,
+)
+from pfo_fs.autotune.samples import Kind, Point
 from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Profile
 from pfo_fs.planner.profile import profile_of
 from pfo_fs.planner.profile_csv import parse_table
@@ -24,6 +38,8 @@ class EarlierProfile:
     def __init__(self) -> None:
         self.waiting_power_w = 0.0
         self._profile: Profile | None = None
+        self._merged: Profile | None = None
+        self._points: dict[Kind, dict[int, Point]] = {}
 
     def load(self, csv: str, source: str) -> None:
         """Reads a profile from a file that other users can write to; the log names one that cannot be read."""
@@ -31,18 +47,50 @@ class EarlierProfile:
             table = parse_table(csv, f"profile of job {source}")
             self._profile = profile_of(table, f"profile of job {source}")
             self.waiting_power_w = waiting_power_of(table)
+            self._points = points_of(csv, f"profile of job {source}")
         except PlanError as error:
             log.warning("the profile of job %s cannot be used: %s", source, error)
 
     def merge_into(self, measurements: JobMeasurements) -> bool:
-        """Adds the profile to the samples, once, if it agrees with what was measured; returns whether it does."""
+        """Adds the profile to the samples, once, if it agrees with what was measured; returns whether it does.
+
+        If it does not, only the shapes of its curves are used.
+        """
         profile, self._profile = self._profile, None
         if profile is None:
             return False
         kinds = measurements.layout.kinds
         odd = disagreement(profile, measurements.samples, kinds)
         if odd:
-            log.warning("%s does not agree with this job's %s; profiling anew", profile.source, odd)
+            log.warning(
+                "%s does not agree with this job's %s: only how its times and powers follow the clock is used, "
+                "and this job profiles for itself",
+                profile.source,
+                odd,
+            )
+            measurements.elsewhere = thinned(self._points)
             return False
         merge_profile(measurements.samples, profile, kinds, measurements.layout.clocks_mhz)
+        self._merged = profile
         return True
+
+    def is_refuted_by(
+        self, measurements: JobMeasurements, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]
+    ) -> bool:
+        """Returns whether the first window of a plan does not agree with the profile; later windows are not compared.
+
+        At the highest clocks the profile agreed with the job, but at lower ones its GPUs behaved otherwise.
+
+        Args:
+            measurements: Those that the profile was added to.
+            results: The results of the window.
+            schedules: The schedules in force.
+        """
+        profile, self._merged = self._merged, None
+        if profile is None:
+            return False
+        measured = measurements.samples_of(results, schedules)
+        odd = contradiction(profile, measured, measurements.layout.kinds)
+        if odd:
+            log.warning("%s does not agree with this job's %s under a plan; profiling anew", profile.source, odd)
+        return bool(odd)

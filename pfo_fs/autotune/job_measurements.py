@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from statistics import median
 
+from pfo_fs.autotune.curve_profile import estimated_profile
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import measured_iteration
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching
@@ -34,6 +35,7 @@ class JobMeasurements:
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
             GPUs leak more current. Every window with room for it also runs the highest clock, to measure this.
         switching: What a clock change costs; None before it was measured.
+        elsewhere: Points of another job on the same kind of GPUs, whose curves may be alike.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
 
@@ -41,6 +43,7 @@ class JobMeasurements:
         self.layout = layout
         self.samples = Samples()
         self.power_drift_factor = 1.0
+        self.elsewhere: dict[Kind, dict[int, Point]] = {}
         self.slow_pipelines: frozenset[int] = frozenset()
         self.switching: MeasuredSwitching | None = None
         self._windows: list[tuple[list[ProfilingResult], list[list[RunInstruction]]]] = []
@@ -72,6 +75,15 @@ class JobMeasurements:
             self._windows.append(([by_rank[rank] for rank in ranks], run_by_rank))
             del self._windows[1 : max(1, len(self._windows) - _LATEST_CALIBRATION_WINDOWS)]
 
+    def samples_of(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> Samples:
+        """Returns what one window alone measured under schedules."""
+        in_force = {schedule.rank: schedule for schedule in schedules}
+        samples = Samples()
+        for result in results:
+            if self.is_taken(result.rank):
+                samples.add(result, self.layout.run_by(result.rank, in_force.get(result.rank)), self.power_drift_factor)
+        return samples
+
     def is_taken(self, rank: int) -> bool:
         """Returns whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
         info = self.layout.place[rank]
@@ -92,29 +104,37 @@ class JobMeasurements:
         found = [measured_iteration(pipeline, results, run) for results, run in self._windows]
         return [iteration for iteration in found if iteration is not None]
 
-    def profile(self, tolerance: float) -> Profile:
-        """Returns the measurements so far in the form that the planner uses.
+    def profile(self) -> Profile:
+        """Returns what is known of the instructions in the form that the planner uses, with errors.
 
         Raises:
             PlanError: Nothing was measured yet.
         """
         layout = self.layout
-        return self.samples.profile(
-            layout.kinds, layout.clocks_mhz, tolerance, f"profile of {layout.job_info.job_id or 'the job'}"
+        return estimated_profile(
+            self.samples,
+            layout.kinds,
+            layout.clocks_mhz,
+            f"profile of {layout.job_info.job_id or 'the job'}",
+            self.elsewhere,
         )
 
     def curves(self, pp_rank: int) -> dict[Kind, dict[int, Point]]:
         """Returns the measured points of all kinds of instructions that a pipeline-parallel rank runs."""
         return {kind: self.samples.curve(kind) for kind in self.layout.kinds_of(pp_rank)}
 
-    def time_error(self, kind: Kind) -> float:
-        """Returns the relative error of the times of a kind of instruction."""
-        return float(median(min(1.0, point.time_error) for point in self.samples.curve(kind).values()))
+    def world_changed(self, delays_too: bool) -> None:
+        """Takes present powers for the first ones: a change was confirmed.
 
-    def forget(self) -> None:
-        """Drops everything except the drift of power."""
-        self.samples.points = {}
-        self._windows.clear()
+        Args:
+            delays_too: Whether to drop the windows that delays between stages were calibrated with.
+        """
+        if delays_too:
+            self._windows.clear()
+        for points in self.samples.points.values():
+            for point in points.values():
+                point.scale(1.0, self.power_drift_factor)
+        self.power_drift_factor = 1.0
 
     def _note_power_drift(self, results: Sequence[ProfilingResult]) -> None:
         """Compares powers at the highest clocks with the first ones measured there."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from pfo_fs.autotune.curve_profile import careful
+from pfo_fs.autotune.expected_time import ExpectedTime
+from pfo_fs.autotune.measured_switching import without_slow_clocks
 from pfo_fs.autotune.samples import RunInstruction, iterations_of
 from pfo_fs.autotune.window_results import span_of
-from pfo_fs.errors import Impossible
+from pfo_fs.errors import Impossible, PlanError
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import (
     Calibration,
@@ -27,14 +31,23 @@ from pfo_fs.planner import (
 )
 
 _MOST_CACHED_PLANS = 32
-_SAME_TIME = 0.002
-"""Relative: clocks whose times differ by less count as one clock; on a GPU below its limits 15 MHz make 1 %."""
+_COUNTED_AS = {
+    "backward": ("gradient",),
+    "backward_input": ("gradient",),
+    "forward_backward": ("gradient", "recomputation"),
+}
+"""Instructions of a stage that are counted together, since a micro-batch has one of them."""
+_FULL_MARGIN = 0.01
+"""Relative: instructions that take this much longer than at their fastest clock get all of the time margin."""
 _MOST_SLOWDOWN_BY_CHANGES = 0.0005
 """Relative: clock changes may make the fastest plan slower than full speed by at most this."""
 
 
 def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
     """Returns the DAG of what the ranks run: the n-th forward of a stage is that of micro-batch n.
+
+    So is the n-th gradient, whether it is a `backward`, a `backward_input`, or a `forward_backward`, which computes its
+    forward again. The n-th `backward_weight` belongs to the n-th `backward_input`.
 
     Args:
         orders: For each rank of a pipeline, its (instruction, stage) in order.
@@ -44,11 +57,18 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
     """
     numbered = []
     for order in orders:
-        seen: dict[tuple[str, int], int] = {}
+        seen: Counter[tuple[str, int]] = Counter()
+        split: dict[int, list[int]] = defaultdict(list)
         row = []
         for name, stage in order:
-            row.append((stage, name, seen.get((name, stage), 0)))
-            seen[name, stage] = seen.get((name, stage), 0) + 1
+            counted = _COUNTED_AS.get(name, (name,))
+            microbatch = seen[counted[0], stage]
+            if name == "backward_input":
+                split[stage].append(microbatch)
+            elif name == "backward_weight" and microbatch < len(split[stage]):
+                microbatch = split[stage][microbatch]
+            row.append((stage, name, microbatch))
+            seen.update((each, stage) for each in counted)
         numbered.append(row)
     return pipeline_from_orders(numbered, name="as it runs")
 
@@ -83,13 +103,13 @@ class JobModel:
         gpus_per_rank: Tensor-parallel degree.
         iterations: Measured iterations, of different schedules, to calibrate with; with fewer than two, delays are 0.
         switch_costs: What a clock change costs.
+        slow_mhz: Clocks that act so late that plans do without them.
+        scatter: Standard deviation of the duration of one instruction, relative.
 
     Attributes:
         calibration: The delays that were added to the DAG; None if there are none.
         full_speed: The plan with all instructions at the highest clock.
-        time_margin: The planner assumes that slowed instructions take longer than measured by this share. At full
-            speed most instructions have slack, which absorbs jitter and late clock changes; a plan uses the slack up,
-            and the margin gives some of it back.
+        full_speed_s: The mean time of an iteration under it, in s.
     """
 
     def __init__(
@@ -100,62 +120,100 @@ class JobModel:
         gpus_per_rank: int,
         iterations: Sequence[MeasuredIteration],
         switch_costs: SwitchCosts,
+        slow_mhz: frozenset[int] = frozenset(),
+        scatter: float = 0.0,
     ) -> None:
-        self.time_margin = 0.0
         self.calibration: Calibration | None = None
-        profile = _without_plateaus(profile, pipeline)
         problem = Problem(pipeline, profile, blocking_power_w, gpus_per_rank=gpus_per_rank, switch_costs=switch_costs)
         if len(iterations) >= 2:
             self.calibration = calibrate(pipeline, iterations)
             problem = self.calibration.problem(problem)
         self.problem = problem
+        self._slow_mhz = slow_mhz
+        self._expected = ExpectedTime(problem, scatter)
         self.full_speed = all_maximum(problem)
-        self._planners: dict[float, Planner] = {}
-        self._plans: dict[tuple[str, float, float], Plan] = {}
+        self.full_speed_s = self.expected_s(self.full_speed)
+        self._planners: dict[tuple[float, float], Planner] = {}
+        self._plans: dict[tuple[str, float, float, float], Plan] = {}
 
-    @property
-    def planner(self) -> Planner:
-        """The planner, with the time margin."""
-        if self.time_margin not in self._planners:
+    def expected_s(self, plan: Plan) -> float:
+        """Returns the mean time of an iteration under a plan, in s."""
+        return self._expected.of(plan)
+
+    def _planner(self, time_margin: float, change_price: float) -> Planner:
+        """The planner of a problem in which slowed instructions take longer by a share, and changes cost a multiple."""
+        key = max(0.0, time_margin), change_price
+        if key not in self._planners:
             self._planners.clear()
-            problem = replace(self.problem, profile=_with_time_margin(self.problem.profile, self.time_margin))
+            problem = replace(
+                self.problem,
+                profile=_with_time_margin(
+                    careful(without_slow_clocks(self.problem.profile, self._slow_mhz)), max(0.0, time_margin)
+                ),
+                switch_costs=_priced(self.problem.switch_costs, change_price),
+            )
             # Under a board's power limit, high clocks take the same time, the best one differs by instruction, and
             # every plan changes clocks: these changes must not make it slower than full speed.
             for switch_costs in _falling(problem.switch_costs):
                 planner = Planner(replace(problem, switch_costs=switch_costs), thorough=False)
                 if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _MOST_SLOWDOWN_BY_CHANGES):
                     break
-            self._planners[self.time_margin] = planner
-        return self._planners[self.time_margin]
+            self._planners[key] = planner
+        return self._planners[key]
 
-    def within(self, deadline_s: float, straggler: bool = False) -> Plan:
-        """Returns the plan for a deadline, or for a straggler's time; the fastest plan if none is fast enough."""
+    def within(
+        self, deadline_s: float, time_margin: float = 0.0, change_price: float = 1.0, straggler: bool = False
+    ) -> Plan:
+        """Returns the plan for a deadline, or for a straggler's time; the fastest plan if none is fast enough.
+
+        Args:
+            deadline_s: The longest iteration time, in s.
+            time_margin: By how much iterations take longer than planned, relative. Where all run at the highest clocks,
+                most instructions have slack, which absorbs jitter and late clock changes; a plan uses the slack up.
+                A margin above zero gives some of it back: the planner assumes that slowed instructions take longer
+                than measured by this share. One below zero makes the deadline longer by this share.
+            change_price: What a clock change costs for the planner, as a multiple of what it is known to cost.
+            straggler: The pipeline waits until the deadline in any case.
+        """
+        deadline_s *= 1 + max(0.0, -time_margin)
         key = (
             "straggler" if straggler else "deadline",
             round(deadline_s / self.full_speed.iteration_time_s, 4),
-            self.time_margin,
+            max(0.0, time_margin),
+            change_price,
         )
         if key not in self._plans:
-            wanted_s = max(deadline_s, self.planner.fastest_s)
-            self._keep(key, self.planner.at(straggler=wanted_s) if straggler else self.planner.at(deadline=wanted_s))
+            planner = self._planner(time_margin, change_price)
+            wanted_s = max(deadline_s, planner.fastest_s)
+            self._keep(key, planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s))
         return self._plans[key]
+
+    def as_it_is(self, plan: Plan) -> Plan | None:
+        """Returns a plan of an earlier model of the same job, evaluated by this one; None if a clock is not known."""
+        found = plan.replace(problem=self.problem)
+        try:
+            found.measurements  # noqa: B018  raises if a clock is unknown
+        except PlanError:
+            return None
+        return found
 
     def at_power(self, power_w: float) -> Plan:
         """Returns the fastest plan that draws at most `power_w` over all GPUs, or else the plan that draws least."""
-        key = "power", round(power_w, 1), 0.0
+        key = "power", round(power_w, 1), 0.0, 1.0
         if key not in self._plans:
+            planner = self._planner(0.0, 1.0)
             try:
-                plan = self.planner.at(power=power_w)
+                plan = planner.at(power=power_w)
             except Impossible as error:
-                plan = self.planner.at(power=error.best * (1 + 1e-9))
+                plan = planner.at(power=error.best * (1 + 1e-9))
             self._keep(key, plan)
         return self._plans[key]
 
-    def _keep(self, key: tuple[str, float, float], plan: Plan) -> None:
-        """Keeps a plan, evaluated without the time margin."""
+    def _keep(self, key: tuple[str, float, float, float], plan: Plan) -> None:
+        """Keeps a plan, evaluated as the job is known to be."""
         if len(self._plans) >= _MOST_CACHED_PLANS:
             del self._plans[next(iter(self._plans))]
-        self._plans[key] = plan.replace(problem=replace(self.problem, switch_costs=plan.problem.switch_costs))
+        self._plans[key] = plan.replace(problem=self.problem)
 
 
 def _falling(costs: SwitchCosts) -> list[SwitchCosts]:
@@ -164,42 +222,27 @@ def _falling(costs: SwitchCosts) -> list[SwitchCosts]:
     return [replace(costs, stands_still_s=share * costs.stands_still_s) for share in shares]
 
 
-def _without_plateaus(profile: Profile, pipeline: Pipeline) -> Profile:
-    """Keeps one of the clocks that take the same time under a board's power limit, the same one for all of a rank.
-
-    With all of them, noise would decide which one is best for each instruction, and the clock would change between any
-    two instructions.
-    """
-    table = dict(profile.measurements)
-    for order in pipeline.orders:
-        kinds = sorted({(i.stage, i.name) for i in order})
-        alike = {}
-        for kind in kinds:
-            top = max(table[kind], key=lambda m: m.frequency_mhz)
-            alike[kind] = {m.frequency_mhz for m in table[kind] if m.time_s <= top.time_s * (1 + _SAME_TIME)}
-        common = set.intersection(*alike.values())
-        if not common:
-            continue
-        highest_mhz = min(common)  # higher ones really run at this clock; their times differ by noise only
-        for kind in kinds:
-            table[kind] = [
-                m
-                for m in table[kind]
-                if m.frequency_mhz == highest_mhz
-                or (m.frequency_mhz < highest_mhz and m.frequency_mhz not in alike[kind])
-            ]
-    return Profile(table, profile.source)
+def _priced(costs: SwitchCosts, times: float) -> SwitchCosts:
+    """The costs, as if a change took this many times as long."""
+    return replace(
+        costs,
+        stands_still_s=costs.stands_still_s * times,
+        driver_time_s=costs.driver_time_s * times,
+        latency_s=costs.latency_s * times,
+        late_s=costs.late_s * times,
+    )
 
 
 def _with_time_margin(profile: Profile, time_margin: float) -> Profile:
-    """Returns a profile in which instructions below the highest clock take longer by the margin at the same power."""
-    table = {}
+    """Returns a profile in which slowed instructions take longer by the margin, at the same power.
+
+    Clocks that are nearly as fast as the fastest one, as all above a board's power limit are, get a part of it.
+    """
+    table: dict[tuple[int, str], list[Measurement]] = {}
     for kind, rows in profile.measurements.items():
-        top = max(row.frequency_mhz for row in rows)
-        table[kind] = [
-            row
-            if row.frequency_mhz == top
-            else Measurement(row.frequency_mhz, row.time_s * (1 + time_margin), row.energy_j * (1 + time_margin))
-            for row in rows
-        ]
+        fastest_s = min(row.time_s for row in rows)
+        table[kind] = []
+        for row in rows:
+            times = 1 + time_margin * min(1.0, (row.time_s / fastest_s - 1) / _FULL_MARGIN)
+            table[kind].append(Measurement(row.frequency_mhz, row.time_s * times, row.energy_j * times))
     return Profile(table, profile.source)

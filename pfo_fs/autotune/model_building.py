@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
-from pfo_fs.autotune.measured_switching import without_slow_clocks
 from pfo_fs.planner import SwitchCosts
 
 log = logging.getLogger(__name__)
@@ -24,13 +23,11 @@ class ModelSettings:
     """The user's settings of the model.
 
     Attributes:
-        tolerance: Relative error of time and power that is good enough for the profile.
         switch_costs: What a clock change costs.
         blocking_power_w: Power of a waiting GPU, in W; None: as measured in the training itself.
         slow_mhz: Clocks that act so late that plans do without them.
     """
 
-    tolerance: float
     switch_costs: SwitchCosts
     blocking_power_w: float | None
     slow_mhz: frozenset[int] = frozenset()
@@ -51,11 +48,13 @@ def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_
     pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
     return JobModel(
         pipeline,
-        without_slow_clocks(measurements.profile(settings.tolerance), settings.slow_mhz),
+        measurements.profile(),
         settings.blocking_power_w or _waiting_power_w(measurements, earlier_waiting_w),
         layout.job_info.tp_degree,
         measurements.iterations(pipeline),
         settings.switch_costs,
+        settings.slow_mhz,
+        measurements.samples.scatter,
     )
 
 

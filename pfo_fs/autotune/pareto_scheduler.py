@@ -2,10 +2,12 @@
 
 `ParetoScheduler` puts the parts together; each has a module of its own:
 
-    profile_sweep       windows in which instructions are measured     job_measurements  what was measured
+    informed_sweep      windows in which instructions are measured     job_measurements  what was measured
+    window_choice       which clocks a window measures                 clock_curves      what follows for all clocks
     earlier_profile     what an earlier job had measured               model_building    the job in the planner's form
     plan_selection      the plan of each pipeline                      verification      does the plan meet its target?
-    iteration_watch     stragglers, and plans that are out of date     status_text       text for the status
+    iteration_watch     stragglers, and changes of the job             reprofiling       measures what has changed
+    profiling_budget    how much of the time profiling may take        status_text       text for the status
 """
 
 from __future__ import annotations
@@ -14,34 +16,38 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pfo_fs.autotune.corrections import Corrections
-from pfo_fs.autotune.drift import LEAST_DRIFT, add_shifted, has_drifted, restore_missing, shifts_at_highest_clocks
+from pfo_fs.autotune.corrections import MOST_CORRECTIONS
+from pfo_fs.autotune.curve_profile import usage_of
 from pfo_fs.autotune.earlier_profile import EarlierProfile
+from pfo_fs.autotune.informed_sweep import InformedSweep
 from pfo_fs.autotune.instruction_profiler import check_sweep_args
 from pfo_fs.autotune.iteration_watch import IterationWatch
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.job_model import measured_iteration
 from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS
 from pfo_fs.autotune.model_building import ModelSettings, build_model
 from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
 from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.profile_exchange import profile_csv
-from pfo_fs.autotune.profile_sweep import ProfileSweep, Windows
+from pfo_fs.autotune.profile_sweep import Windows
+from pfo_fs.autotune.profiling_budget import ProfilingBudget
+from pfo_fs.autotune.reprofiling import Reprofiling
 from pfo_fs.autotune.status_text import goal_text
 from pfo_fs.autotune.verification import PlanVerification, Verdict
-from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, relative_noise
+from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, pooled, relative_noise
 from pfo_fs.errors import PlanError
 from pfo_fs.models import JobInfo, PlanInputs, ProfilingResult, RankInfo
-from pfo_fs.planner import SwitchCosts
+from pfo_fs.planner import Plan, SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
+from pfo_fs.scheduler.plausible import plausible_results
 from pfo_fs.settings import PFOSettings
 
-_DRIFTS_PER_EPOCH = 2
-"""Drift alone may cause at most this many re-measurements per epoch (until the plan inputs ask for a new measurement),
-so that noise cannot cause them for ever."""
-_FINE_WINDOWS_AFTER_DRIFT = 2
+_STANDARD_ERRORS = 4.0
+"""The first window at default clocks is pooled with that at the highest ones if they differ by less than this."""
+_FAR_OFF, _CORRECTIONS_IF_FAR_OFF, _OFF = 0.05, 2, 0.01
+"""The time at the highest clocks is measured again if plans miss their target by more than the first number, relative,
+after so many corrections, or by more than the last one after all corrections."""
 
 
 class ParetoScheduler(FrequencyScheduler):
@@ -50,8 +56,8 @@ class ParetoScheduler(FrequencyScheduler):
     It starts with what earlier jobs of the same kind have measured, if the first iterations agree with it. A plan is
     measured as soon as it is in force; while iterations take longer than planned by more than the noise, the policy
     makes the plan faster. Pipelines that wait for a straggler (a slower pipeline) get the plan for the straggler's pace
-    (T' in Perseus, SOSP'24, section 4) until the straggler is gone. When iterations differ from what was measured, the
-    policy measures again and makes a new plan.
+    (T' in Perseus, SOSP'24, section 4) until the straggler is gone. When iterations surely take another time than when
+    their plan began, the policy measures what has changed and makes a new plan.
 
     Args:
         job_info: The job.
@@ -65,6 +71,8 @@ class ParetoScheduler(FrequencyScheduler):
             None: what a change costs is measured in the training.
         tolerance: Relative error of time and power that is good enough for the profile.
         max_windows: The largest number of profiling windows.
+        max_profiling_share: Profiling may take this share of the time since the job's start from training. The first
+            profile is made whatever it takes, but counts.
     """
 
     planning_takes_seconds: ClassVar[bool] = True
@@ -82,21 +90,25 @@ class ParetoScheduler(FrequencyScheduler):
         switch_time: float | None = None,
         tolerance: float = 0.003,
         max_windows: int = 64,
+        max_profiling_share: float = 0.01,
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
         self._default_target = target_of(slowdown, deadline, power)
         self._measures_switching = switch_time is None
         costs = UNKNOWN_COSTS if switch_time is None else SwitchCosts(stands_still_s=switch_time)
-        self._model_settings = ModelSettings(tolerance, costs, blocking_power)
+        self._model_settings = ModelSettings(costs, blocking_power)
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._measurements = JobMeasurements(self._layout)
         self._earlier_profile = EarlierProfile()
-        self._sweep = ProfileSweep(self._measurements, tolerance, max_windows, self._accept_full_speed)
+        self._sweep = InformedSweep(self._measurements, tolerance, max_windows, self._accept_full_speed)
         self._selection = PlanSelection(self._layout, self._goal())
         self._verification = PlanVerification(self._layout, self._selection, self._rebuild_model)
         self._noise = IterationNoise()
         self._watch = IterationWatch(job_info.dp_degree, self._noise)
-        self._drifts = 0
+        self._reprofiling = Reprofiling(self._measurements, self._sweep, self._watch)
+        self._budget = ProfilingBudget(max_profiling_share)
+        self._asked = False  # whether the next window answers the question if something has changed
+        self._reference_is_sure = False  # whether the time at the highest clocks was checked for this target
         self._verdict = Verdict()
 
     @classmethod
@@ -107,6 +119,9 @@ class ParetoScheduler(FrequencyScheduler):
         blocking = args.get("blocking_power")
         if blocking is not None and (not isinstance(blocking, (int, float)) or blocking <= 0):
             raise PlanError(f"blocking_power is {blocking!r}; give the power of a waiting GPU, in W")
+        share = args.get("max_profiling_share", 0.01)
+        if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+            raise PlanError(f"max_profiling_share is {share!r}; give a share of the time, such as 0.01 for 1 %")
 
     # ---- the loop
 
@@ -115,46 +130,75 @@ class ParetoScheduler(FrequencyScheduler):
         if problem:
             yield ScheduleRequest([], "run", problem)
             return
-        self._rebuild_model()
+        self._plan_anew()
         while True:
             results = measured_results((yield self._plan_request()))
+            asked, self._asked = self._asked, False
             noise = relative_noise(iteration_spans(results, self._layout))
             if self._noise.judge(noise):
                 note = f"iterations scattered by {noise:.0%}, so they are measured again"
                 self._verdict = Verdict(note=note)  # `assess` then asks for another window
-            elif self._has_drifted(results):
-                yield from self._measure_anew()
-            else:
-                self._verify(results)
+                continue
+            yield from self._use_window(results, asked)
 
-    def _measure_anew(self) -> Windows:
-        """Asks for windows at the highest clocks again, and at lower ones if the highest do not explain the drift.
+    def _use_window(self, results: Sequence[ProfilingResult], asked: bool) -> Windows:
+        """Uses what was measured under a plan: to follow a change, or to check the plan.
 
-        The time without slowdown is always measured at the highest clocks, never computed from other measurements.
+        Args:
+            results: The results of a window.
+            asked: Whether the window was asked for because something may have changed.
         """
-        self._drifts += 1
-        samples = self._measurements.samples
-        before = {kind: samples.curve(kind) for kind in self._layout.kinds}
-        self._measurements.forget()
-        results = yield from self._sweep.full_speed(
-            "instructions take another time than before; measuring at the highest clocks"
-        )
-        shifts = shifts_at_highest_clocks(before, samples)
-        if self._drifts == 1 and any(abs(times - 1) > LEAST_DRIFT for times, _ in shifts.values()):
-            add_shifted(before, shifts, samples)  # the next window checks this
+        schedules, reprofiling = self._selection.schedules(), self._reprofiling
+        change = reprofiling.change(results, schedules, self._noise.usual)
+        if self._earlier_profile.is_refuted_by(self._measurements, results, schedules):
+            yield from reprofiling.profile_lower_clocks(self._layout.kinds, results, schedules)
+        elif asked and change is not None:
+            yield from reprofiling.follow(change, results, schedules)
+        elif asked and reprofiling.odd_kinds:
+            yield from reprofiling.profile_lower_clocks(reprofiling.odd_kinds, results, schedules)
         else:
-            self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS_AFTER_DRIFT, 0
-            yield from self._sweep.lower_clocks(results)
-            restore_missing(before, samples)
-        self._selection.corrections = Corrections()
+            self._watch.asks = self._watch.asks or change is not None
+            windows = self._sweep.windows
+            self._measurements.take(results, schedules)
+            yield from self._sweep.further(usage_of(self._one_plan()))
+            if self._sweep.windows > windows:
+                self._verdict = Verdict()
+                self._rebuild_model()
+                return
+            self._verify(results)
+            if not self._doubts_reference():
+                return
+            self._reference_is_sure = True
+            if not (yield from reprofiling.check_reference()):
+                return
+        self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        """Makes another model and forgets what was learned about plans of the last one."""
+        self._reprofiling.keep_profile()
+        self._verification.forget()
         self._verdict = Verdict()
         self._rebuild_model()
+
+    def _doubts_reference(self) -> bool:
+        """Returns whether plans miss their target, though corrected, so that it may be the target that is wrong.
+
+        Something may have changed after the time at the highest clocks was measured, and before the plan began.
+        """
+        if self._reference_is_sure or self._selection.goal.slowdowns or self._selection.goal.target.power is not None:
+            return False
+        off = self._verification.measured_s() / self._selection.target_s() - 1
+        corrections = self._selection.corrections
+        if corrections.full_speed_only or corrections.count >= MOST_CORRECTIONS:
+            return off > _OFF
+        return off > _FAR_OFF and corrections.count >= _CORRECTIONS_IF_FAR_OFF
 
     def _plan_request(self) -> ScheduleRequest:
         """Returns the plan for the present plan inputs."""
         goal, verdict = self._selection.goal, self._verdict
         about = goal_text(goal, self._selection.impossibility(), self._watch.reasons)
-        message = "; ".join(filter(None, [about, verdict.measured, verdict.note, self._selection.switching()]))
+        cost = self._budget.text()
+        message = "; ".join(filter(None, [about, verdict.measured, verdict.note, cost, self._selection.switching()]))
         return ScheduleRequest(self._selection.schedules(), "run", message, verdict.converged)
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
@@ -170,13 +214,13 @@ class ParetoScheduler(FrequencyScheduler):
         """Uses other plan inputs from now on; another target resets the corrections."""
         selection = self._selection
         if plan_inputs.target != self.plan_inputs.target:
-            selection.corrections = Corrections()
+            self._verification.forget()
+            self._reference_is_sure = False
         if plan_inputs.remeasure_epoch != self.plan_inputs.remeasure_epoch:
-            self._drifts = 0
+            self._asked, self._reference_is_sure = True, False
             selection.corrections.count_anew()
-            if selection.corrections.full_speed_only and selection.has_model:
-                # The reason why no plan kept to the target may be gone.
-                selection.corrections, selection.model.time_margin = Corrections(), 0.0
+            if selection.corrections.full_speed_only:
+                self._verification.forget()  # the reason why no plan kept to the target may be gone
         super().react(plan_inputs)
         selection.goal = self._goal()
         self._measurements.slow_pipelines = selection.goal.slow_pipelines
@@ -184,18 +228,30 @@ class ParetoScheduler(FrequencyScheduler):
         self._verdict = Verdict()
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
-        """Finds stragglers, and drift that all pipelines share."""
+        """Finds stragglers, and changes that most pipelines share."""
         if not self._plan_is_in_force(self._yielded):
             return self.plan_inputs
         selection = self._selection
+        elapsed_s = (self._watch.backoff.step + 1) * selection.full_speed.step_s
+        if self._reprofiling.odd_kinds and self._budget.allows(elapsed_s):
+            self._watch.asks = True
         return self._watch.assess(
             iteration_times,
             self.plan_inputs,
             selection.goal,
+            selection.schedules(),
             promised_s=selection.target_s(),
             measured_s=self._verification.measured_s(),
             straggler_s=selection.goal.slowest * selection.full_speed.span_s,
         )
+
+    def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
+        """Uses what was measured under the request in force, and counts the time that profiling takes."""
+        profiling = self._yielded is not None and self._yielded.purpose == "measure"
+        super().observe(profiling_results)
+        if profiling:
+            results = plausible_results(profiling_results, self._layout.place)
+            self._budget.add_window(measured_results(results), self._selection.full_speed.step_s)
 
     def load_profile(self, csv: str, source: str) -> None:
         """Reads the profile of an earlier job, to compare it with the first measurements of this one."""
@@ -218,7 +274,7 @@ class ParetoScheduler(FrequencyScheduler):
             "full_time_s": full_speed.span_s,
             "full_energy_j": full_speed.energy_j,
             "power_drift_factor": self._measurements.power_drift_factor,
-            "time_margin": model.time_margin,
+            "time_margin": self._selection.corrections.time_margin,
             "gpus_per_rank": model.problem.gpus_per_rank,
         }
 
@@ -232,11 +288,18 @@ class ParetoScheduler(FrequencyScheduler):
         full_speed = full_speed_of(results, self._layout)
         if full_speed is None:
             return False
+        schedules = self._yielded.schedules if self._yielded is not None else []
+        if not self._reprofiling.is_new_reference(results, schedules, self._noise.usual):
+            return True
+        noise = relative_noise(iteration_spans(results, self._layout))
+        warm_up = full_speed_of(self._sweep.warm_up, self._layout)
+        if warm_up is not None and not self._selection.has_model:  # default clocks are the highest
+            error = _STANDARD_ERRORS * noise * (2 / len(results[0].iter_time)) ** 0.5
+            full_speed = pooled(full_speed, warm_up, error)
         self._selection.full_speed = full_speed
-        self._noise.add(relative_noise(iteration_spans(results, self._layout)))
+        self._noise.add(noise)
         self._measurements.power_drift_factor = 1.0
-        if self._earlier_profile.merge_into(self._measurements):
-            self._sweep.max_fine_windows = 0  # only coarse clocks that it lacks are measured
+        self._sweep.is_known = self._earlier_profile.merge_into(self._measurements)
         return True
 
     def _rebuild_model(self) -> None:
@@ -248,28 +311,19 @@ class ParetoScheduler(FrequencyScheduler):
             )
         waiting_w = self._earlier_profile.waiting_power_w
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
-
-    def _has_drifted(self, results: Sequence[ProfilingResult]) -> bool:
-        """Returns whether instructions of a pipeline that is not slow take another time than in the profile."""
-        if self._drifts >= _DRIFTS_PER_EPOCH:
-            return False
-        by_rank = {result.rank: result for result in results}
-        ranks = self._measurements.healthy_pipeline(by_rank)
-        if not ranks:
-            return False
-        schedules = {schedule.rank: schedule for schedule in self._selection.schedules()}
-        run = [self._layout.run_by(rank, schedules.get(rank)) for rank in ranks]
-        pipeline = self._selection.model.problem.pipeline
-        measured = measured_iteration(pipeline, [by_rank[rank] for rank in ranks], run)
-        plan = self._selection.plan_of(self._layout.place[ranks[0]].dp_rank)
-        return measured is not None and has_drifted(plan, measured, self._measurements.time_error)
+        if self._selection.kept is None:
+            self._verification.aim()
 
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Compares the plan with what was measured under it."""
-        self._measurements.take(results, self._selection.schedules())
         drift = self._measurements.power_drift_factor
         verdict = self._verification.verify(results, self._noise.usual, drift)
         self._verdict = verdict or replace(self._verdict, converged=True)
+
+    def _one_plan(self) -> Plan:
+        """Returns the plan of a pipeline that is not slow, or else of the first one."""
+        ranks = self._measurements.healthy_pipeline(self._layout.place)
+        return self._selection.plan_of(self._layout.place[ranks[0]].dp_rank if ranks else 0)
 
 
 def _figures_of(costs: SwitchCosts) -> dict[str, float]:

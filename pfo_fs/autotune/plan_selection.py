@@ -26,16 +26,19 @@ class PlanSelection:
     Attributes:
         goal: The present goal; it may be set at any time.
         corrections: Changes of what the planner is asked for, after plans were measured.
+        kept: A measured plan that stays for the target; None: a new one is made with each model.
         full_speed: Time and energy of an iteration at the highest clocks.
     """
 
     def __init__(self, layout: JobLayout, goal: PlanGoal) -> None:
         self.goal = goal
         self.corrections = Corrections()
+        self.kept: Plan | None = None
         self.full_speed = FullSpeed(0.0, 0.0, 0.0)
         self._layout = layout
         self._model: JobModel | None = None
         self._model_version = 0
+        self._mean_bias = 1.0  # the same for the mean, as durations scatter
         self._model_bias = 1.0  # an iteration at full speed by the model, as a multiple of the measured one
         self._cached: tuple[object, list[FrequencySchedule]] | None = None
 
@@ -51,17 +54,18 @@ class PlanSelection:
         return self._model is not None
 
     def use_model(self, model: JobModel) -> None:
-        """Makes plans with another model from now on; the time margin of the last one stays."""
-        if self._model is not None:
-            model.time_margin = self._model.time_margin
+        """Makes plans with another model from now on."""
         self._model, self._model_version = model, self._model_version + 1
         measured_s = self.full_speed.span_s
         self._model_bias = model.full_speed.iteration_time_s / measured_s if measured_s else 1.0
+        self._mean_bias = model.full_speed_s / measured_s if measured_s else 1.0
+        if self.kept is not None:
+            self.kept = model.as_it_is(self.kept)
 
     def schedules(self) -> list[FrequencySchedule]:
         """Returns the schedules of all ranks; the same list while they do not change."""
-        corrected = self.model.time_margin, self.corrections.power_scale, self.corrections.full_speed_only
-        key = self.goal.key, self._model_version, corrected
+        kept = None if self.kept is None else self.kept.frequencies_mhz
+        key = self.goal.key, self._model_version, self.corrections.key, kept
         if self._cached is None or self._cached[0] != key:
             schedules = self._schedules_of_plans()
             if self._cached is not None and schedules == self._cached[1]:
@@ -84,18 +88,26 @@ class PlanSelection:
         """Returns the plan of one pipeline: for the target, or for the slowest straggler's time if that is longer."""
         if self.corrections.full_speed_only:
             return self.model.full_speed
+        if self.kept is not None and not self.goal.slowdowns:
+            return self.kept
+        return self.planned_for(pipeline)
+
+    def planned_for(self, pipeline: int) -> Plan:
+        """Returns the plan that the planner makes for one pipeline."""
         slowdowns, target_s = self.goal.slowdowns, self.target_s()
+        time_margin, change_price = self.corrections.time_margin, self.corrections.change_price
         straggler_s = self.goal.slowest * self.full_speed.span_s
         # The time of a healthy pipeline with this plan: a straggler takes longer by its slowdown.
         budget_s = max(target_s, straggler_s) / slowdowns.get(pipeline, 1.0)
         if pipeline in slowdowns and self.goal.target.power is None:
-            return self.model.within(self._model_bias * budget_s)
+            return self.model.within(self._model_bias * budget_s, time_margin, change_price)
         if budget_s > target_s * (1 + LEAST_TIME_GAIN):
             # The plan ends a little before the straggler (half of the least gain), so that the straggler never waits.
-            return self.model.within(self._model_bias * budget_s * (1 - LEAST_TIME_GAIN / 2), straggler=True)
+            deadline_s = self._model_bias * budget_s * (1 - LEAST_TIME_GAIN / 2)
+            return self.model.within(deadline_s, max(0.0, time_margin), change_price, straggler=True)
         if self.goal.target.power is not None:
             return self._within_power(self.goal.target.power)
-        return self.model.within(self._model_bias * target_s)
+        return self.model.within(self._model_bias * target_s, time_margin, change_price)
 
     def _within_power(self, power_w: float) -> Plan:
         """Returns the plan of one pipeline under a cap on the power of all."""
@@ -109,6 +121,10 @@ class PlanSelection:
         if target.power is not None:
             return self._within_power(target.power).iteration_time_s / self._model_bias
         return (target.slowdown or 1.0) * full_speed.span_s
+
+    def predicted_off(self, plan: Plan) -> float:
+        """Returns how far iterations under a plan will be from the time of the target on average, relative."""
+        return self.model.expected_s(plan) / (self._mean_bias * self.target_s()) - 1
 
     def switching(self) -> str:
         """Returns why the plan changes clocks as often as it does, for the status; empty before there is a model."""

@@ -12,9 +12,14 @@ from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, t
 
 _OTHER_JOB = 0.03
 """Relative: a profile that differs by more at a measured clock belongs to another kind of job."""
+_OTHER_GPU, _SURE_COUNT = 0.06, 5
+"""A profile that differs by more than this, relative, under a plan comes from GPUs that behave otherwise at low clocks;
+compared are times that were measured at least this often."""
 _ERROR = 0.002
 """Relative: the assumed error of a point from an earlier profile."""
 _COUNT = 100
+_MOST_STAGES, _MOST_CLOCKS = 8, 12
+"""At most this many stages and clocks of another job are used for the shapes of curves."""
 _MOST_WAITING_W = 2000.0
 
 
@@ -51,6 +56,18 @@ def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
     return found
 
 
+def thinned(points: Mapping[Kind, Mapping[int, Point]]) -> dict[Kind, dict[int, Point]]:
+    """Returns evenly spread points of some of the stages, which are enough to show the shapes of the curves."""
+    stages = sorted({stage for stage, _ in points})
+    kept = set(stages[:: max(1, math.ceil(len(stages) / _MOST_STAGES))])
+    found: dict[Kind, dict[int, Point]] = {}
+    for kind, curve in points.items():
+        clocks = sorted(curve, reverse=True)
+        if kind[0] in kept:
+            found[kind] = {mhz: curve[mhz] for mhz in clocks[:: max(1, math.ceil(len(clocks) / _MOST_CLOCKS))]}
+    return found
+
+
 def _or(value: float | None, otherwise: float) -> float:
     return otherwise if value is None or math.isnan(value) else value
 
@@ -63,6 +80,23 @@ def disagreement(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str
             there = table.get(mhz)
             if there is None or abs(there.time_s / point.time_s - 1) > _OTHER_JOB:
                 return f"{kind[1]} of stage {kind[0]}"
+    return ""
+
+
+def contradiction(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str:
+    """Returns the first instruction whose measured time is not between those of a known profile around its clock.
+
+    Clocks below or above all of the profile's are not compared; '' if no instruction contradicts the profile.
+    """
+    for kind in kinds:
+        table = {m.frequency_mhz: m.time_s for m in known.measurements.get(kind, ())}
+        for mhz, point in samples.curve(kind).items():
+            above = [table[at] for at in sorted(table) if at >= mhz][:1]
+            below = [table[at] for at in sorted(table) if at <= mhz][-1:]
+            if above and below and point.count >= _SURE_COUNT:
+                low_s, high_s = min(above + below), max(above + below)
+                if not low_s / (1 + _OTHER_GPU) < point.time_s < high_s * (1 + _OTHER_GPU):
+                    return f"{kind[1]} of stage {kind[0]}"
     return ""
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from statistics import median
 
 from pfo_fs.autotune.clock_choice import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.autotune.job_measurements import JobMeasurements
+from pfo_fs.autotune.samples import Kind
 from pfo_fs.autotune.window_results import measured_results
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler.base import ScheduleRequest
@@ -21,7 +22,7 @@ _COARSE_CLOCKS, _COARSE_CLOCKS_ONE_PER_WINDOW = 21, 9
 _FULL_SPEED_TRIES = 5
 _MOST_FINE_WINDOWS = 6
 """At most this many windows follow the first grid: more of them would not reduce the noise that is left."""
-_CLOCKS_WITH_HIGHEST = 3
+CLOCKS_WITH_HIGHEST = 3
 """From this many clocks per iteration on, each window includes the highest clock."""
 _WARM_UP_WINDOWS, _MOST_WINDOWS_WITHOUT_ORDER = 1, 10
 
@@ -42,6 +43,7 @@ class ProfileSweep:
 
     Attributes:
         windows: Number of windows so far.
+        warm_up: The results of the last window before any clock was set.
         max_fine_windows: At most this many windows follow the coarse grid.
     """
 
@@ -56,6 +58,7 @@ class ProfileSweep:
         self.max_windows = max_windows
         self.max_fine_windows = _MOST_FINE_WINDOWS
         self.windows = 0
+        self.warm_up: list[ProfilingResult] = []
         self._measurements = measurements
         self._layout = measurements.layout
         self._accepts_full_speed = accepts_full_speed
@@ -70,7 +73,7 @@ class ProfileSweep:
         while self.windows < _WARM_UP_WINDOWS or (
             not layout.one_pipeline() and self.windows < _MOST_WINDOWS_WITHOUT_ORDER
         ):
-            yield from self._window([], "warming up at default clocks")
+            self.warm_up = yield from self._window([], "warming up at default clocks")
         if not layout.one_pipeline():
             return "the order of instructions is still unknown, so there is nothing to schedule"
         if not all(layout.clocks_of_stage):
@@ -91,27 +94,34 @@ class ProfileSweep:
                 return results
         return []
 
-    def lower_clocks(self, results: Sequence[ProfilingResult]) -> Windows:
+    def lower_clocks(self, results: Sequence[ProfilingResult], kinds: Collection[Kind] = ()) -> Windows:
         """Asks for windows of lower clocks.
 
         Args:
             results: The results of a window at the highest clocks.
+            kinds: Only stages that run one of these (stage, instruction) are measured; empty: all stages.
         """
         clocks_of_stage, curves = self._layout.clocks_of_stage, self._measurements.curves
         most = self._most_clocks_per_iteration(results)
-        about = _COARSE_CLOCKS if most >= _CLOCKS_WITH_HIGHEST else _COARSE_CLOCKS_ONE_PER_WINDOW
+        about = _COARSE_CLOCKS if most >= CLOCKS_WITH_HIGHEST else _COARSE_CLOCKS_ONE_PER_WINDOW
         grids = [grid_of(clocks, about) for clocks in clocks_of_stage]
+        asked = [not kinds or not set(kinds).isdisjoint(curves(stage)) for stage in range(len(grids))]
         fine_windows = 0
         while self.windows < self.max_windows:
             stages = list(enumerate(zip(clocks_of_stage, grids, strict=True)))
-            wanted = [coarse_clocks(clocks, grid, curves(stage)) for stage, (clocks, grid) in stages]
+            wanted = [
+                coarse_clocks(clocks, grid, curves(stage)) if asked[stage] else [] for stage, (clocks, grid) in stages
+            ]
             qualifier = ""
             if not any(wanted):
                 qualifier = ", at most"
-                wanted = [fine_clocks(clocks, grid, curves(stage), self.tolerance) for stage, (clocks, grid) in stages]
+                wanted = [
+                    fine_clocks(clocks, grid, curves(stage), self.tolerance) if asked[stage] else []
+                    for stage, (clocks, grid) in stages
+                ]
                 fine_windows += 1
                 # A clock on a few stages does not justify another window for all of them.
-                if fine_windows > self.max_fine_windows or sum(map(len, wanted)) <= len(wanted) / 2:
+                if fine_windows > self.max_fine_windows or sum(map(len, wanted)) <= sum(asked) / 2:
                     break
             yield from self._measure(wanted, most, f"profiling: {sum(map(len, wanted))} clocks to go{qualifier}")
 
@@ -127,13 +137,17 @@ class ProfileSweep:
     def _kinds_of(self, rank: int) -> list[tuple[int, str]]:
         return [(stage, name) for name, stage in self._layout.order(rank)]
 
+    def _power_error_wanted(self) -> float:
+        """Relative error of a power after one window."""
+        return 2 * self.tolerance
+
     def _seconds_needed(self, results: Sequence[ProfilingResult]) -> float:
         """Returns how many seconds an instruction must run until its power is precise enough, by the noise so far."""
         needed = []
         for result in results:
             for power in result.powers:
                 if power.instruction and power.power > 0:
-                    excess = power.error / power.power / (2 * self.tolerance)
+                    excess = power.error / power.power / self._power_error_wanted()
                     needed.append(power.seconds * excess * excess)
         return median(needed) if needed else _LEAST_S_PER_CLOCK
 
@@ -151,7 +165,7 @@ class ProfileSweep:
         for info in self._layout.rank_infos:
             highest_mhz = self._layout.clocks_of_stage[info.pp_rank][0]
             wanted_mhz = [mhz for mhz in wanted[info.pp_rank] if mhz != highest_mhz]
-            if most >= _CLOCKS_WITH_HIGHEST or not wanted_mhz:
+            if most >= CLOCKS_WITH_HIGHEST or not wanted_mhz:
                 wanted_mhz = [highest_mhz, *wanted_mhz]
             order = self._layout.order(info.rank)
             shared = share_out(self._kinds_of(info.rank), wanted_mhz, most)

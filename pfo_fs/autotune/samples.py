@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from pfo_fs.models import ProfilingResult
-from pfo_fs.planner import Measurement, Profile
+from pfo_fs.planner import Measurement
 
 Kind = tuple[int, str]
 """(stage, instruction)."""
@@ -22,17 +22,18 @@ _CLOCK_SETTLES_WITHIN_S = 0.03
 """Instructions that begin within this time after a change of the clock may still have run at the old clock."""
 _LEAST_SETTLED_RUNS = 3
 """If fewer runs than this are settled, all runs count."""
+_UNSETTLED_ERROR_S = 0.003
+"""Standard error of the duration of such an instruction: for 10 ms it ran a third faster or slower."""
 _OUTLIER_DEVIATIONS = 6.0
 """Runs that are further from the median than this many median deviations are left out: the operating system paused
 them."""
 _LEAST_POWER_ERROR = 0.002
 """Relative: every power has at least this error, even if a fit gives a smaller one."""
-_POINTS_PER_PARABOLA = 9
-"""This many neighbouring points are smoothed with one parabola."""
-_MOST_MEAN_SQUARE = 2.0
-"""A curve is not smooth if the mean square of its distances from the parabolas, in standard errors, is larger."""
-_INTERPOLATED_POWER_ERROR = 0.05
-"""Relative: the error of a power that is only interpolated between ticks of the energy counter."""
+_MEAN_POWER_ERROR = 0.05
+"""Relative: the error of the power of an instruction if only that of all instructions at its clock is known."""
+_USABLE_WAITING_POWER_ERROR = 0.2
+_WAITING_SHARE = 0.2
+"""Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
 
 
 @dataclass
@@ -130,7 +131,11 @@ class Samples:
         for (kind, mhz), pairs in runs.items():
             kept = _without_outliers([time_s for time_s, _ in pairs])
             mean_s = fmean(kept)
-            self._point(kind, mhz).add_times(len(kept), mean_s, sum((value - mean_s) ** 2 for value in kept))
+            count, squares = len(kept), sum((value - mean_s) ** 2 for value in kept)
+            if pairs is not settled.get((kind, mhz)):
+                # The mean is wrong by an unknown part of a change, however many runs there are.
+                count, squares = 2, 2 * _UNSETTLED_ERROR_S**2
+            self._point(kind, mhz).add_times(count, mean_s, squares)
         self._add_powers(result, ran, runs, power_drift_factor)
 
     def _add_powers(
@@ -152,95 +157,52 @@ class Samples:
                 if key in runs and power.power > 0:
                     fitted.add(key)
                     self._point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
-        for key, pairs in runs.items():
-            total_s = sum(time_s for time_s, _ in pairs)
-            power_w = sum(energy_j for _, energy_j in pairs) / total_s / power_drift_factor if total_s > 0 else 0.0
+        if len({mhz for _, _, mhz in ran}) > 1:
+            return  # between two ticks the GPU may have run at several clocks, so their powers cannot be told apart
+        power_w = self._mean_power_w(result) / power_drift_factor
+        for key in runs:
             if key not in fitted and power_w > 0:
-                self._point(*key).add_power(power_w, _INTERPOLATED_POWER_ERROR * power_w)
+                self._point(*key).add_power(power_w, _MEAN_POWER_ERROR * power_w)
+
+    def _mean_power_w(self, result: ProfilingResult) -> float:
+        """Returns the power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""
+        total_s, energy_j = sum(result.iter_time), sum(result.iter_energy)
+        busy_s = sum(sum(row) for rows in result.time_breakdown.values() for row in rows)
+        if not 0 < busy_s <= total_s or energy_j <= 0:
+            return 0.0
+        waiting_w = self.waiting.power_w if self.waiting.power_error < _USABLE_WAITING_POWER_ERROR else 0.0
+        if not waiting_w:
+            waiting_w = _WAITING_SHARE * energy_j / busy_s
+        return max(0.0, energy_j - waiting_w * (total_s - busy_s)) / busy_s
 
     def _point(self, kind: Kind, mhz: int) -> Point:
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())
 
+    @property
+    def scatter(self) -> float:
+        """Standard deviation of the duration of one instruction, relative: the median over everything measured."""
+        found = [
+            math.sqrt(point.squares / (point.count - 1)) / point.time_s
+            for curve in self.points.values()
+            for point in curve.values()
+            if point.count >= _LEAST_SETTLED_RUNS and point.time_s > 0
+        ]
+        return median(found) if found else 0.0
+
     def curve(self, kind: Kind) -> dict[int, Point]:
         """Returns the points of a kind whose time and power are known, from the highest clock to the lowest."""
+        return {mhz: point for mhz, point in self.timed(kind).items() if point.weight}
+
+    def timed(self, kind: Kind) -> dict[int, Point]:
+        """Returns the points of a kind whose time is known, from the highest clock to the lowest."""
         found = self.points.get(kind, {})
-        return {
-            mhz: found[mhz]
-            for mhz in sorted(found, reverse=True)
-            if mhz and found[mhz].weight and found[mhz].time_s > 0
-        }
-
-    def profile(
-        self, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]], tolerance: float, source: str
-    ) -> Profile:
-        """Returns the profile of the clocks from the lowest to the highest measured one.
-
-        A planner picks the clocks with the least energy, so it picks those that noise favours. Points are therefore
-        smoothed if a smooth curve explains all of them (`smoothed`), points with a larger error than `tolerance` are
-        left out, and clocks in between are interpolated.
-
-        Args:
-            kinds: The kinds of instructions that the job runs.
-            clocks_mhz: For each stage, the clocks that its GPUs offer.
-            tolerance: Largest relative error of time; that of power is twice this.
-            source: Text that messages begin with.
-        """
-        table = {}
-        for kind in kinds:
-            curve = self.curve(kind)
-            sure = {
-                mhz: point
-                for mhz, point in curve.items()
-                if (point.time_error <= tolerance and point.power_error <= 2 * tolerance) or mhz == max(curve)
-            }
-            curve = smoothed(sure if len(sure) >= 3 else curve)
-            inside = [mhz for mhz in clocks_mhz[kind[0]] if curve and min(curve) <= mhz <= max(curve)]
-            table[kind] = [interpolated(curve, mhz) for mhz in sorted({*curve, *inside}, reverse=True)]
-        return Profile({kind: rows for kind, rows in table.items() if rows}, source)
+        return {mhz: found[mhz] for mhz in sorted(found, reverse=True) if mhz and found[mhz].time_s > 0}
 
     def rows(self) -> Iterator[tuple[int, str, int, float, float, float, float, int]]:
         """Yields (stage, instruction, MHz, s, J, error of the s and of the power, count) of each measured point."""
         for kind in sorted(self.points):
             for mhz, point in self.curve(kind).items():
                 yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
-
-
-def smoothed(curve: Mapping[int, Point]) -> dict[int, Point]:
-    """Returns a curve with its noise averaged over neighbouring clocks, if it is smooth; else the curve as it is.
-
-    At each clock a parabola is fitted to the points around it, weighted by their errors: times over 1 / clock (the
-    part of an instruction that depends on the clock is a straight line there), powers over the clock. The highest clock
-    keeps its own values: all plans are compared with it. A curve stays as it is if its points are further from their
-    parabolas than their errors allow, for example because it has a real step.
-    """
-    if len(curve) < _POINTS_PER_PARABOLA:
-        return dict(curve)
-    clocks = sorted(curve, reverse=True)
-    time_errors = [max(curve[mhz].time_error, 1e-5) for mhz in clocks]
-    power_errors = [max(curve[mhz].power_error, 1e-5) for mhz in clocks]
-    times = _local_parabolas([1e3 / mhz for mhz in clocks], [curve[mhz].time_s for mhz in clocks], time_errors)
-    powers = _local_parabolas([mhz / 1e3 for mhz in clocks], [curve[mhz].power_w for mhz in clocks], power_errors)
-    result = {}
-    for position, mhz in enumerate(clocks):
-        point = replace(curve[mhz])
-        if position:
-            point.time_s, point.power_w = times[position], powers[position]
-        result[mhz] = point
-    return result
-
-
-def _local_parabolas(xs: Sequence[float], ys: Sequence[float], errors: Sequence[float]) -> list[float]:
-    """Returns the values of weighted parabolas fitted to the points around each point; `ys` if they do not fit."""
-    import numpy as np
-
-    fitted = []
-    for position, x in enumerate(xs):
-        first = min(max(0, position - _POINTS_PER_PARABOLA // 2), len(xs) - _POINTS_PER_PARABOLA)
-        near = slice(first, first + _POINTS_PER_PARABOLA)
-        weights = [1 / (error * y) for error, y in zip(errors[near], ys[near], strict=True)]
-        fitted.append(float(np.polyval(np.polyfit(np.array(xs[near]) - x, ys[near], 2, w=weights), 0.0)))
-    squares = [((a - y) / (error * y)) ** 2 for a, y, error in zip(fitted, ys, errors, strict=True)]
-    return fitted if sum(squares) <= _MOST_MEAN_SQUARE * len(squares) else list(ys)
 
 
 def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:

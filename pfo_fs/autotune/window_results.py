@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low, stdev
 
 from pfo_fs.autotune.job_layout import JobLayout
@@ -43,9 +43,17 @@ def first_stage_results(results: Sequence[ProfilingResult], layout: JobLayout) -
 
 
 def iteration_spans(results: Sequence[ProfilingResult], layout: JobLayout) -> dict[int, list[float]]:
-    """Returns, for each pipeline, the time in s of each iteration until its last instruction had ended."""
-    first = first_stage_results(results, layout)
-    return {pipeline: list(result.iter_span or result.iter_time) for pipeline, result in first.items()}
+    """Returns, for each pipeline, the time in s of each iteration until its last instruction had ended.
+
+    In zero-bubble schedules this is not an instruction of the first stage, so the rank that ends last counts. Pipelines
+    without a result of the first stage are left out.
+    """
+    spans: dict[int, list[Sequence[float]]] = {pipeline: [] for pipeline in first_stage_results(results, layout)}
+    for result in results:
+        of_pipeline = spans.get(layout.place[result.rank].dp_rank)
+        if of_pipeline is not None:
+            of_pipeline.append(result.iter_span or result.iter_time)
+    return {pipeline: [max(each) for each in zip(*of_ranks, strict=False)] for pipeline, of_ranks in spans.items()}
 
 
 def job_energy_j(results: Sequence[ProfilingResult], world_size: int) -> float:
@@ -82,14 +90,26 @@ class FullSpeed:
         return self.span_s + self.tail_s
 
 
+def pooled(full_speed: FullSpeed, other: FullSpeed, error: float) -> FullSpeed:
+    """Returns the mean of two windows at the highest clocks; the first one if the other took another time.
+
+    Args:
+        full_speed, other: The windows, of about the same number of iterations.
+        error: The relative difference that noise explains.
+    """
+    if abs(other.span_s / full_speed.span_s - 1) > error:
+        return full_speed
+    return replace(full_speed, span_s=(full_speed.span_s + other.span_s) / 2)
+
+
 def full_speed_of(results: Sequence[ProfilingResult], layout: JobLayout) -> FullSpeed | None:
     """Returns time and energy of a window at the highest clocks; None if no pipeline's first stage has a result."""
     spans = iteration_spans(results, layout)
     if not spans:
         return None
-    first = first_stage_results(results, layout).values()
+    first = first_stage_results(results, layout)
     return FullSpeed(
         span_s=median_low(fmean(values) for values in spans.values()),  # of two pipelines, the faster one
         energy_j=job_energy_j(results, layout.job_info.world_size),
-        tail_s=max(0.0, median(fmean(result.iter_time) - span_of(result) for result in first)),
+        tail_s=max(0.0, median(fmean(result.iter_time) - fmean(spans[pipeline]) for pipeline, result in first.items())),
     )

@@ -112,12 +112,20 @@ def plan(
         err.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     if calibration is not None:
         err.print(
-            f"calibrated on {calibration.iterations} measured iterations: {calibration.delay_s * 1e3:.3g} ms between "
-            f"ranks, {calibration.overhead_s:.4g} s per iteration; iterations left out of the fit are predicted within "
+            f"calibrated on {calibration.iterations} measured iterations: {calibration.delay_s * 1e3:.3g} ms (error "
+            f"{calibration.delay_error_s * 1e3:.2g}) between ranks, {calibration.overhead_s:.4g} s (error "
+            f"{calibration.overhead_error_s:.2g}) per iteration; iterations left out of the fit are predicted within "
             f"{calibration.error:.2%} (the bare pipeline: {calibration.bare_error:.2%})",
             highlight=False,
             soft_wrap=True,
         )
+        if not calibration.is_determined:
+            err.print(
+                "[yellow]warning:[/] the measured plans are too alike to tell the delay between ranks from the time "
+                "per iteration, so the delay is taken to be short; measure plans that differ more if it is not",
+                highlight=False,
+                soft_wrap=True,
+            )
     if output is not None:
         try:
             output.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,11 @@ _STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d
 
 
 def simulate(
-    num_microbatches: Annotated[int, typer.Option(help="Micro-batches of one iteration.", min=1)],
+    num_microbatches: Annotated[int | None, typer.Option(help="Micro-batches of one iteration.", min=1)] = None,
+    generated: Annotated[
+        int | None,
+        typer.Option(help="Instead of a job that you describe: the one that is drawn at random from this seed.", min=0),
+    ] = None,
     profile: Annotated[Path | None, typer.Option(help="Profile CSV: simulate GPUs that behave like it.")] = None,
     gpu: Annotated[str, typer.Option(help="A100 or A40: simulate GPUs fitted to published profiles.")] = "A100",
     stages: Annotated[int, typer.Option(help="Stages of a pipeline; with --profile, those of the profile.", min=1)] = 8,
@@ -74,7 +78,7 @@ def simulate(
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import PFOSettings
-    from pfo_fs.simulator import QUIET, Cluster, Nuisances, Play, summarize
+    from pfo_fs.simulator import QUIET, Cluster, Nuisances, Play, generated_job, summarize
 
     truth, num_stages = _truth(profile, gpu, stages, p2p_power)
     episodes = [_episode(text, pipelines) for text in straggler or ()]
@@ -84,19 +88,27 @@ def simulate(
         fail("--p2p-power needs --profile; the simulated A100 and A40 have their own")
     if episodes and pipelines == 1:
         fail("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
-    cluster = Cluster(
-        make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks),
-        truth,
-        QUIET if quiet_cluster else Nuisances(),
-        pipelines,
-        episodes,
-        seed,
-        nodes=_nodes(node, gpus_per_stage, stages_per_node),
-    )
+    if (num_microbatches is None) == (generated is None):
+        fail("give --num-microbatches for a job that you describe, or --generated for one drawn at random")
+    if generated is not None:
+        job = generated_job(generated)
+        err.print(escape(job.name), highlight=False)
+        cluster = job.cluster(seed)
+    else:
+        assert num_microbatches is not None
+        cluster = Cluster(
+            make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks),
+            truth,
+            QUIET if quiet_cluster else Nuisances(),
+            pipelines,
+            episodes,
+            seed,
+            nodes=_nodes(node, gpus_per_stage, stages_per_node),
+        )
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
         settings = PFOSettings(scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps)
-        play = Play(cluster, root, settings, metadata=f"simulated-{profile.stem if profile else gpu}")
+        play = Play(cluster, root, settings, metadata=f"simulated-{_kind(profile, gpu, generated)}")
         played = _play(play, iterations, quiet=json_)
         summary = summarize(play, played)
         play.end()
@@ -108,6 +120,12 @@ def simulate(
     out.print(escape(summary.status_text), highlight=False)
     if shared_dir is not None:
         out.print(f"the job is kept in {play.folder.location}", soft_wrap=True, highlight=False)
+
+
+def _kind(profile: Path | None, gpu: str, generated: int | None) -> str:
+    if generated is not None:
+        return f"generated-{generated}"
+    return profile.stem if profile else gpu
 
 
 def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None) -> tuple[Truth, int]:
@@ -175,7 +193,7 @@ def _table(summary: Summary) -> Table:
     table.add_row("highest clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
     if summary.deployed_at is None:
         table.caption = (
-            f"no plan yet after {summary.iterations} iterations; small jobs need up to 130: give more --iterations"
+            f"no plan yet after {summary.iterations} iterations; very short ones need up to 70: give more --iterations"
         )
         table.caption_justify = "left"
         return table

@@ -11,6 +11,9 @@ from pfo_fs.errors import StoreError
 from pfo_fs.models import InstructionOrder, safe_name
 from pfo_fs.store import JobFolder, bodies
 
+_MOST_KEYS_ALIKE = 8
+"""At most this many kinds of jobs are searched for a profile of another size."""
+
 log = logging.getLogger(__name__)
 
 
@@ -19,7 +22,8 @@ class ProfileCache:
 
     A job matches another one if it trains the same model (`model_key`, else its metadata) with the same degrees and the
     same instructions in the same order on every stage, on the same kinds of GPUs, with the same software. The
-    scheduler then compares the profile with the job's own first measurements.
+    scheduler then compares the profile with the job's own first measurements. If no job matches, the profile of a job
+    of another size on the same kinds of GPUs is given; the scheduler then finds that the times differ.
 
     Args:
         folder: The job.
@@ -72,10 +76,25 @@ class ProfileCache:
             for job_id in [job_id for job_id, csv in found.items() if not _rows(csv)]:
                 log.warning("job %s: the profile of job %s holds no measurements", self._folder.job_id, job_id)
                 del found[job_id]
+            if not found:
+                found = self._of_other_sizes(about)
             best = max(found, key=lambda job_id: (_rows(found[job_id]), job_id), default="")
             known = self._folder.claim_cached_profile(bodies.CachedProfileBody(source=best, csv=found.get(best, "")))
         self._consulted = True  # last: if something above fails, the next call asks again
         return known if known.csv else None
+
+    def _of_other_sizes(self, about: Mapping[str, object]) -> dict[str, str]:
+        """Returns profiles of jobs with other stages or micro-batches, if possible of the same model, on equal GPUs."""
+        alike: list[tuple[bool, str]] = []
+        for key in self._folder.profiles.all_keys():
+            there = self._folder.profiles.read_about(key)
+            if key != self._key and all(there.get(name) == about[name] for name in ("gpus", "versions")):
+                alike.append((there.get("model") == about["model"], key))
+        for _, key in sorted(alike, reverse=True)[:_MOST_KEYS_ALIKE]:
+            found = {job_id: csv for job_id, csv in self._folder.profiles.read_others(key).items() if _rows(csv)}
+            if found:
+                return found
+        return {}
 
     def keep(self, csv: str, *, measuring: bool = False) -> None:
         """Publishes this job's profile, if it is new; if the directory cannot be written, the job goes on.

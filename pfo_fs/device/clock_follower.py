@@ -34,6 +34,7 @@ _UNSURE = 0.02
 """Of an instruction whose end was not seen, the duration may be wrong by this share."""
 _DRIFT = 0.01
 """Over several instructions a prediction is wrong by up to this share."""
+_MANY_REQUESTS = 16
 
 
 class Leads(Protocol):
@@ -142,6 +143,9 @@ class ClockFollower:
         else:
             self._requests.clear()
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
+        if len(self._requests) > _MANY_REQUESTS:  # those of clocks that are no longer in force are not needed any more
+            since = plan.since[at]
+            self._requests = {place: request for place, request in self._requests.items() if place >= since}
         self._unsure_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
 
     def _note_length(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:

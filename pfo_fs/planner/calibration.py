@@ -2,7 +2,7 @@
 
 The bare DAG (instructions and dependencies without delays) gives an iteration time that is a few percent too short.
 Missing are a delay on every dependency between two ranks, and a constant: gradient reduction, optimizer step, launch
-gaps.
+gaps. `delay_fit` tells the two apart, and says how well.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from pfo_fs.planner.pipeline import Dependency, Instruction, Pipeline
 from pfo_fs.planner.problem import Problem
 
 MAX_FILE_BYTES = 64 * 2**20
-_STEPS = 24
-_INDISTINCT = 1.05
-"""Delays whose squared errors are within this factor of the least fit equally well; the smallest of them is used."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,12 @@ class Calibration:
         bare_error: Largest relative error of the bare DAG.
         error: Largest relative error for an iteration after a fit to all the other iterations.
         iterations: Number of iterations in the fit.
+        delay_error_s: Standard error of the delay, in s.
+        overhead_error_s: Standard error of the overhead, in s.
+        condition: Condition number of the fit; near 1 if the plans differ much in how often the delay counts, infinite
+            if they do not differ, so that a longer delay with a shorter overhead fits as well.
+        is_determined: Whether the iterations determine the delay. If not, it is mostly what is known of delays
+            beforehand, and plans unlike the measured ones may be predicted less well than `error` says.
     """
 
     delay_s: float
@@ -59,6 +62,10 @@ class Calibration:
     bare_error: float
     error: float
     iterations: int
+    delay_error_s: float
+    overhead_error_s: float
+    condition: float
+    is_determined: bool
 
     def pipeline(self, pipeline: Pipeline) -> Pipeline:
         """Returns the pipeline with the delays and the data loading."""
@@ -70,11 +77,15 @@ class Calibration:
 
     def predict(self, pipeline: Pipeline, iteration: MeasuredIteration) -> float:
         """Returns the iteration time in s that follows from the instruction times of an iteration."""
-        return _makespan(pipeline, iteration, self.delay_s) + self.overhead_s
+        from pfo_fs.planner.delay_fit import makespans
+
+        return float(makespans(pipeline, _own_s(pipeline, [iteration]), [self.delay_s])[0, 0]) + self.overhead_s
 
 
 def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Calibration:
     """Fits delay and overhead to measured iterations, by least squares.
+
+    Delays are known to be short beside instructions; this counts in the fit, and decides it where plans are alike.
 
     Args:
         pipeline: The DAG of each of the iterations; delays that it has are replaced.
@@ -88,70 +99,41 @@ def calibrate(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> Ca
     for number, iteration in enumerate(iterations):
         if missing := [i for i in pipeline.instructions if i not in iteration.times_s]:
             raise PlanError(f"measured iteration {number} has no time for {missing[0]}")
-    table = _Table(pipeline, iterations)
-    everything = list(range(len(iterations)))
-    delay_s, overhead_s = table.fit(everything)
-    errors = []
-    for left_out in everything:
-        rest = [number for number in everything if number != left_out]
-        at_s, constant_s = table.fit(rest)
-        errors.append(
-            abs(table.makespan(left_out, at_s) + constant_s - table.real_s[left_out]) / table.real_s[left_out]
-        )
-    bare = [abs(table.bare_s[number] - real) / real for number, real in enumerate(table.real_s)]
+    from pfo_fs.planner.delay_fit import MakespanTable, makespans
+
+    real_s = [iteration.iteration_time_s for iteration in iterations]
+    table = MakespanTable(pipeline, _own_s(pipeline, iterations), real_s)
+    everything = range(len(iterations))
+    fit = table.fit(everything)
+    errors = [table.error(n, table.fit([other for other in everything if other != n])) for n in everything]
+    bare_s = makespans(pipeline, _own_s(pipeline, [replace(it, load_s={}) for it in iterations]), [0.0])[:, 0]
+    bare_error = max(abs(float(bare) - real) / real for bare, real in zip(bare_s, real_s, strict=True))
     stages = range(pipeline.num_stages)
     load_s = {stage: sum(i.load_s.get(stage, 0.0) for i in iterations) / len(iterations) for stage in stages}
-    return Calibration(delay_s, overhead_s, load_s, max(bare), max(errors), len(iterations))
+    return Calibration(
+        fit.delay_s,
+        fit.overhead_s,
+        load_s,
+        bare_error,
+        max(errors),
+        len(iterations),
+        fit.delay_error_s,
+        fit.overhead_error_s,
+        fit.condition,
+        fit.is_determined,
+    )
 
 
-class _Table:
-    """Makespans of the measured iterations by delay; each is computed once."""
-
-    def __init__(self, pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> None:
-        self._pipeline = pipeline
-        self._iterations = iterations
-        self._known: dict[tuple[int, float], float] = {}
-        self.real_s = [iteration.iteration_time_s for iteration in iterations]
-        no_load = [replace(iteration, load_s={}) for iteration in iterations]
-        self.bare_s = [_makespan(pipeline, iteration, 0.0) for iteration in no_load]
-
-    def makespan(self, number: int, delay_s: float) -> float:
-        key = number, delay_s
-        if key not in self._known:
-            self._known[key] = _makespan(self._pipeline, self._iterations[number], delay_s)
-        return self._known[key]
-
-    def fit(self, numbers: Sequence[int]) -> tuple[float, float]:
-        """Delay and overhead with the least squared error over some of the iterations."""
-
-        def judged(delay_s: float) -> tuple[float, float]:
-            rests = [self.real_s[number] - self.makespan(number, delay_s) for number in numbers]
-            overhead_s = max(0.0, sum(rests) / len(rests))
-            return sum((rest - overhead_s) ** 2 for rest in rests), overhead_s
-
-        _, missing_s = judged(0.0)
-        hops = 2 * max(1, len(self._pipeline.orders) - 1)
-        low, high = 0.0, missing_s / hops  # a longer delay would alone exceed the missing time
-        for _ in range(2):
-            delays = [low + (high - low) * step / _STEPS for step in range(_STEPS + 1)]
-            errors = [judged(delay_s)[0] for delay_s in delays]
-            best = next(n for n, error in enumerate(errors) if error <= _INDISTINCT * min(errors) + 1e-18)
-            low, high = delays[max(0, best - 1)], delays[min(_STEPS, best + 1)]
-        return delays[best], judged(delays[best])[1]
-
-
-def _makespan(pipeline: Pipeline, iteration: MeasuredIteration, delay_s: float) -> float:
-    before: dict[int, list[tuple[int, float]]] = {}
-    rank_of = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
-    for first, then, _ in pipeline.edges:
-        before.setdefault(then, []).append((first, delay_s if rank_of[first] != rank_of[then] else 0.0))
-    ends = [0.0] * len(pipeline.instructions)
-    for node in pipeline.topological:
-        instruction = pipeline.instructions[node]
-        load_s = iteration.load_s.get(instruction.stage, 0.0) if instruction.name == "forward" else 0.0
-        start = max((ends[first] + wait_s for first, wait_s in before.get(node, [])), default=0.0)
-        ends[node] = start + load_s + iteration.times_s[instruction]
-    return max(ends)
+def _own_s(pipeline: Pipeline, iterations: Sequence[MeasuredIteration]) -> list[list[float]]:
+    """Time of each instruction (rows) in each iteration (columns) in s, with the loading of its data before it."""
+    return [
+        [
+            iteration.times_s[instruction]
+            + (iteration.load_s.get(instruction.stage, 0.0) if instruction.name == "forward" else 0.0)
+            for iteration in iterations
+        ]
+        for instruction in pipeline.instructions
+    ]
 
 
 def _with_loads(pipeline: Pipeline, load_s: Mapping[int, float]) -> Pipeline:

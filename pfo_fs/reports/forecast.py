@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from pfo_fs.autotune.curve_profile import estimated_profile
 from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Kind, Point, Samples
 from pfo_fs.errors import PfoError, PlanError
@@ -26,8 +27,6 @@ from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import dag_of
 from pfo_fs.store import bodies
 
-_TOLERANCE = 0.003
-"""The scheduler's default tolerance, for jobs that do not give one."""
 _FEW_NODES = 600
 """With more instructions, a frontier that counts the time of clock changes takes seconds per point."""
 POINTS = 12
@@ -164,11 +163,10 @@ def forecast_of(data: JobData) -> Forecast:
         for info in data.pipeline_ranks(0)
         for _, stage in data.orders[info.rank]
     }
-    tolerance = data.job.scheduler_args.get("tolerance", _TOLERANCE)
     kinds = sorted({(i.stage, i.name) for i in dag.instructions})
     samples, source = Samples(points), "the job's profile"
-    profile = samples.profile(kinds, clocks, tolerance if isinstance(tolerance, float) else _TOLERANCE, source)
-    everything = samples.profile(kinds, clocks, math.inf, source)
+    profile = estimated_profile(samples, kinds, clocks, source)
+    everything = estimated_profile(samples, kinds, clocks, source, everything=True)
     model = data.model
     problem = Problem(
         dag,

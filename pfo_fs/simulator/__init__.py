@@ -1,6 +1,7 @@
 """Whole jobs in virtual time: thousands of iterations of a big pipeline in seconds."""
 
 from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, Nuisances, Played
+from pfo_fs.simulator.job_generator import SimulatedJob, generated_job
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.summary import EpisodeSummary, Summary, summarize
 from pfo_fs.simulator.truth import ModelTruth, ProfileTruth, Truth
@@ -16,7 +17,9 @@ __all__ = [
     "Play",
     "Played",
     "ProfileTruth",
+    "SimulatedJob",
     "Summary",
     "Truth",
+    "generated_job",
     "summarize",
 ]

@@ -115,8 +115,7 @@ class Cluster:
     calls: int = 0
 
     def __post_init__(self) -> None:
-        import numpy as np
-
+        self._random: Any = None
         self._nodes: list[SimulatedNodes] = []
         if self.nodes is not None:
             clocks_mhz = self.truth.clocks_mhz
@@ -131,8 +130,13 @@ class Cluster:
                 for pipeline in range(self.pipelines)
             ]
 
-        self._random: Any = np.random.default_rng(self.seed)
+        self.repeat_noise(self.seed)
         self._kernels = KernelTables(self.pipeline, self.truth, self.nuisances.delay_s)
+
+    def set_truth(self, truth: Truth) -> None:
+        """Gives instructions other times and energies from now on; the clocks on offer must be the same."""
+        self.truth = truth
+        self._kernels = KernelTables(self.pipeline, truth, self.nuisances.delay_s)
 
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Any:
         """Returns clock numbers, a row per node and a column per pipeline, for `run`.
@@ -181,6 +185,12 @@ class Cluster:
         for _ in range(_UNTIL_SETTLED if self._nodes else 0):
             self.iterate(clocks, given)
         return self.iterate(clocks, given)
+
+    def repeat_noise(self, seed: int) -> None:
+        """Begins the noise of a seed, so that two plans can be compared under the same noise."""
+        import numpy as np
+
+        self._random = np.random.default_rng(seed)
 
     def noise(self, count: int, half_width: float) -> Any:
         """Returns uniform noise around zero."""

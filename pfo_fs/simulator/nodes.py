@@ -74,7 +74,6 @@ class _Gpu:
     next_number: int = 0
     acts_s: float = 0.0
     asked_s: float = 0.0
-    wanted_mhz: int = 0
     set_mhz: int = 0
     calling: bool = False
 
@@ -91,6 +90,7 @@ class _Rank:
     left: float = 0.0
     since_s: float = 0.0
     version: int = 0
+    wanted_mhz: int = 0
     timer: int = 0
     plan: FollowedPlan | None = None
     progress: tuple[int, int] = (0, IDLE)
@@ -196,7 +196,7 @@ class SimulatedNodes:
 
     def _at(self, at_s: float, happens: Callable[[], None]) -> None:
         self._count += 1
-        heapq.heappush(self._events, (max(at_s, self._now_s), self._count, happens))
+        heapq.heappush(self._events, (at_s if at_s > self._now_s else self._now_s, self._count, happens))
 
     # ---- instructions
 
@@ -225,11 +225,10 @@ class SimulatedNodes:
         self._at(self._now_s + rank.left * self._time_s(rank), lambda: self._end(number, version))
 
     def _time_s(self, rank: _Rank) -> float:
-        slowest = max(gpu.number for gpu in rank.gpus)
-        times = self._work.times_s[rank.node]
-        if len(rank.gpus) > 1 and slowest != min(gpu.number for gpu in rank.gpus):
-            return max(times[gpu.number] for gpu in rank.gpus) * self._factors[rank.node]
-        return times[slowest] * self._factors[rank.node]
+        times, gpus = self._work.times_s[rank.node], rank.gpus
+        if len(gpus) == 1:
+            return times[gpus[0].number] * self._factors[rank.node]
+        return max([times[gpu.number] for gpu in gpus]) * self._factors[rank.node]
 
     def _account(self, rank: _Rank) -> None:
         """Adds up progress and energy since the last event of this rank."""
@@ -284,24 +283,25 @@ class SimulatedNodes:
 
         def see() -> None:
             if rank.progress == progress:  # the device has not come further before the next look
+                now_ns = self._now_ns()
                 rank.follower.look(reached_ns)
-                rank.follower.reached(*progress, plan, self._now_ns())
-                self._ask(number)
+                rank.follower.reached(*progress, plan, now_ns)
+                self._ask(number, now_ns)
 
         self._at(self._now_s + self._random.uniform(0, _SEEN_LATE_S), see)
 
     def _now_ns(self) -> int:
         return round(self._now_s * 1e9)
 
-    def _ask(self, number: int) -> None:
+    def _ask(self, number: int, now_ns: int) -> None:
         """Asks a rank's follower for the clock, and again when it may want another one."""
         rank = self._ranks[number]
-        rank.follower.look(self._now_ns())
-        self._request(number, rank.follower.wanted(self._now_ns()))
+        rank.follower.look(now_ns)
+        self._request(number, rank.follower.wanted(now_ns))
         rank.timer += 1
         timer, due_ns = rank.timer, rank.follower.due_ns
         if due_ns < NEVER:
-            self._at(due_ns / 1e9, lambda: self._ask(number) if rank.timer == timer else None)
+            self._at(due_ns / 1e9, lambda: self._ask(number, self._now_ns()) if rank.timer == timer else None)
 
     def _launched(self, number: int, place: int, *, ahead: bool) -> None:
         """In mode `launch`: requests the clock of the instruction that training launches while `place` begins."""
@@ -312,17 +312,24 @@ class SimulatedNodes:
         self._request(number, clocks[launched] if launched < len(clocks) else 0)
 
     def _request(self, number: int, mhz: int) -> None:
-        for gpu in self._ranks[number].gpus:
-            gpu.wanted_mhz = mhz
-            if not gpu.calling and gpu.set_mhz != mhz:
-                gpu.calling = True
-                driver = number // self.settings.ranks_per_node
-                gpu.asked_s = self._now_s
-                if self.settings.physics.serial:
-                    self._drivers[driver].append(gpu)
-                    self._serve(driver)
-                else:
-                    self._call(gpu, -1)
+        rank = self._ranks[number]
+        if rank.wanted_mhz == mhz:
+            return
+        rank.wanted_mhz = mhz
+        for gpu in rank.gpus:
+            self._call_if_needed(gpu)
+
+    def _call_if_needed(self, gpu: _Gpu) -> None:
+        if gpu.calling or gpu.set_mhz == self._ranks[gpu.rank].wanted_mhz:
+            return
+        gpu.calling = True
+        gpu.asked_s = self._now_s
+        if self.settings.physics.serial:
+            driver = gpu.rank // self.settings.ranks_per_node
+            self._drivers[driver].append(gpu)
+            self._serve(driver)
+        else:
+            self._call(gpu, -1)
 
     # ---- the driver
 
@@ -333,7 +340,7 @@ class SimulatedNodes:
             self._call(gpu, driver)
 
     def _call(self, gpu: _Gpu, driver: int) -> None:
-        mhz = gpu.wanted_mhz  # the newest request wins
+        mhz = self._ranks[gpu.rank].wanted_mhz  # the newest request wins
         call_s = self.settings.physics.call_time_s(self._random.random(), self._random.random())
         waited_ns = round((self._now_s - gpu.asked_s) * 1e9)
         self._result.calls += 1
@@ -351,7 +358,7 @@ class SimulatedNodes:
             self._at(acts_s, lambda: self._acts(gpu, acts_s))
             if driver >= 0:
                 self._driver_busy[driver] = False
-            self._request(gpu.rank, self._ranks[gpu.rank].gpus[0].wanted_mhz)
+            self._call_if_needed(gpu)
             if driver >= 0:
                 self._serve(driver)
 

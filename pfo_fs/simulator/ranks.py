@@ -133,7 +133,8 @@ class SimulatedRanks:
                 seen = [(i.name, i.stage if several else None) for i in order]
                 self.host.send_from_training(stage * self._gpus, messages.OrderSeen(instructions=seen), now_s)
         number = self.measured_number
-        for pipeline, span_s in enumerate(played.spans_s):
+        last = self._cluster.pipeline.first_nodes[1] - 1  # a pipeline's first rank reports its own last instruction
+        for pipeline, span_s in enumerate(played.ends_s[last]):
             report = messages.ProgressReport(
                 step=step,
                 number=number,

@@ -9,6 +9,7 @@ from typing import Any
 from pfo_fs.models import PlanInputs
 from pfo_fs.simulator.cluster import QUIET, Cluster, Episode
 from pfo_fs.simulator.play import Iteration, Play
+from pfo_fs.store.bodies import IndexBody
 
 
 @dataclass
@@ -38,26 +39,35 @@ class Summary:
     Attributes:
         iterations: Number of iterations.
         deployed_at: First iteration under a plan; None if no plan was applied.
-        settled_at: First iteration under the plan that was in force longest.
+        plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
+        settled_at: First iteration under the last plan.
+        settled: Whether the scheduler has measured the last schedule of the run and keeps it.
         schedules: Number of schedules.
+        profiling_again: How often measuring windows came back after a plan had been in force.
+        profiling_steps: Number of iterations before the first plan and in measuring windows.
         full_time_s, full_energy_j: Time and energy of an iteration at the highest clocks, without noise.
-        plan_time_s, plan_energy_j: Time and energy of an iteration under that plan, without noise.
-        overhead_s, overhead_j: Total time and energy of profiling beyond those of the highest clocks.
-        energy_j: Energy of the whole run, noise included.
+        plan_time_s, plan_energy_j: Time and energy of an iteration under the last plan, without noise.
+        overhead_s, overhead_j: Total time and energy of these iterations beyond those of the highest clocks.
+        time_s, energy_j: Time and energy of the whole run, noise included.
         episodes: How plans followed the stragglers.
         status_text: The scheduler's last status.
     """
 
     iterations: int
     deployed_at: int | None
+    plan_number: int | None
     settled_at: int | None
+    settled: bool
     schedules: int
+    profiling_again: int
+    profiling_steps: int
     full_time_s: float
     full_energy_j: float
     plan_time_s: float
     plan_energy_j: float
     overhead_s: float
     overhead_j: float
+    time_s: float
     energy_j: float
     episodes: list[EpisodeSummary]
     status_text: str
@@ -86,27 +96,40 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     """
     quiet = _quiet(play.cluster)
     idle: list[dict[int, Any]] = [{} for _ in range(quiet.pipelines)]
-    full = quiet.settled(quiet.clocks_of(idle))
-    plans = {number: plan_inputs for number, plan_inputs in _numbers(play) if number in {i.number for i in played}}
-    settled = _settled(play, played, plans)
-    plan = full
-    deployed = None
-    if settled is not None:
-        plan = quiet.settled(quiet.clocks_of(play.schedules_of(settled)))
-        deployed = next(i.step for i in played if i.number == play.first_plan)
-    before = [i for i in played if deployed is None or i.step < deployed]
+    full = plan = quiet.settled(quiet.clocks_of(idle))
+    numbers = {iteration.number for iteration in played}
+    indexes = {number: index for number, index in _indexes(play) if number in numbers}
+    plans = {number: index.source.plan_inputs for number, index in indexes.items()}
+    # A schedule for measuring is limited to some steps.
+    under_plan = [
+        i for i in played if play.first_plan is not None and i.number >= play.first_plan and not indexes[i.number].steps
+    ]
+    last = next((i.number for i in reversed(under_plan) if not plans[i.number].slow_pipelines), None)
+    settled_at = None
+    if last is not None:
+        clocks = quiet.clocks_of(play.schedules_of(last))
+        plan = quiet.settled(clocks)
+        settled_at = next(i.step for i in under_plan if i.number == last)
+    steps = {i.step for i in under_plan}
+    profiling = [i for i in played if i.step not in steps]
+    current = play.folder.read_current()
     full_time_s, full_energy_j = float(full.time_s), float(full.energy_j)
     return Summary(
         iterations=len(played),
-        deployed_at=deployed,
-        settled_at=next((i.step for i in played if i.number == settled), None),
-        schedules=1 + max((i.number for i in played), default=-1),
+        deployed_at=under_plan[0].step if under_plan else None,
+        plan_number=last,
+        settled_at=settled_at,
+        settled=bool(under_plan and current and current.converged and played[-1].number == current.number == last),
+        schedules=1 + max(numbers, default=-1),
+        profiling_again=sum(i.step - 1 in steps for i in profiling),
+        profiling_steps=len(profiling),
         full_time_s=full_time_s,
         full_energy_j=full_energy_j,
         plan_time_s=float(plan.time_s),
         plan_energy_j=float(plan.energy_j),
-        overhead_s=sum(i.time_s for i in before) - full_time_s * len(before),
-        overhead_j=sum(i.energy_j for i in before) - full_energy_j * len(before),
+        overhead_s=sum(i.time_s for i in profiling) - full_time_s * len(profiling),
+        overhead_j=sum(i.energy_j for i in profiling) - full_energy_j * len(profiling),
+        time_s=sum(i.time_s for i in played),
         energy_j=sum(i.energy_j for i in played),
         episodes=[_follow(episode, played, plans) for episode in play.cluster.episodes],
         status_text=played[-1].status_text if played else "",
@@ -121,21 +144,11 @@ def _quiet(cluster: Cluster) -> Cluster:
     )
 
 
-def _numbers(play: Play) -> Iterator[tuple[int, PlanInputs]]:
+def _indexes(play: Play) -> Iterator[tuple[int, IndexBody]]:
     for number in play.folder.schedule_numbers():
         index = play.folder.read_index(number)
         if index is not None:
-            yield number, index.source.plan_inputs
-
-
-def _settled(play: Play, played: Sequence[Iteration], plans: dict[int, PlanInputs]) -> int | None:
-    """The plan without stragglers that was in force longest; of several, the last."""
-    counts: dict[int, int] = {}
-    for iteration in played:
-        number = iteration.number
-        if play.first_plan is not None and number >= play.first_plan and not plans[number].slow_pipelines:
-            counts[number] = counts.get(number, 0) + 1
-    return max(counts, key=lambda number: (counts[number], number), default=None)
+            yield number, index
 
 
 def _follow(episode: Episode, played: Sequence[Iteration], plans: dict[int, PlanInputs]) -> EpisodeSummary:

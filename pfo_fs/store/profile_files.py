@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import is_safe_job_id
 from pfo_fs.store import layout
@@ -62,6 +64,18 @@ class ProfileFiles:
                     continue
         return found
 
+    def all_keys(self) -> list[str]:
+        """Returns the keys of all profiles, in no order; at most 10,000."""
+        return self._files.names(layout.PROFILES)[:_MOST_KEYS]
+
+    def read_about(self, key: str) -> dict[str, object]:
+        """Returns what a key stands for; empty if its file is missing or cannot be read."""
+        try:
+            about = json.loads(self._files.read(layout.profile_about(key), layout.PROFILE_LIMIT) or b"{}")
+        except (StoreError, ValueError, RecursionError):
+            return {}
+        return about if isinstance(about, dict) else {}
+
     def find(self, path: str = "") -> str | None:
         """Returns this job's profile; None if there is none.
 
@@ -78,7 +92,7 @@ class ProfileFiles:
                 raise RecordError(f"model.json: {path!r} is not the path of a profile below the shared directory")
             paths = [path]
         else:
-            paths = [self.path(key) for key in self._files.names(layout.PROFILES)[:_MOST_KEYS]]
+            paths = [self.path(key) for key in self.all_keys()]
         for one in paths:
             data = self._files.read(one, layout.PROFILE_LIMIT)
             if data is not None:

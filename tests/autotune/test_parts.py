@@ -6,18 +6,19 @@ import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
 from pfo_fs.autotune.corrections import Corrections
-from pfo_fs.autotune.iteration_watch import IterationWatch
+from pfo_fs.autotune.iteration_watch import IterationWatch, PlanChanges
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal, goal_of, target_of
 from pfo_fs.autotune.status_text import goal_text, measured_text
-from pfo_fs.autotune.window_results import FullSpeed, full_speed_of, measured_results, relative_noise
+from pfo_fs.autotune.window_results import FullSpeed, full_speed_of, iteration_spans, measured_results, relative_noise
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, Straggler, Target
 from pfo_fs.scheduler.base import IterationTime
 
 NO_SLOWDOWN = Target(slowdown=1.0)
+PLAN: list[FrequencySchedule] = []
 
 
 def layout(pp: int = 2, dp: int = 1) -> JobLayout:
@@ -88,12 +89,6 @@ def test_noise_is_that_of_the_pipeline_that_scatters_most() -> None:
 # ---- corrections
 
 
-def test_the_second_correction_of_the_time_margin_is_a_secant_step() -> None:
-    corrections = Corrections()
-    assert corrections.next_time_margin(0.0, 0.02) == 0.02
-    assert corrections.next_time_margin(0.02, 0.01) == 0.04  # 0.02 of margin have won 0.01 of time
-
-
 def test_counting_anew_keeps_what_corrections_have_led_to() -> None:
     corrections = Corrections(count=5, power_scale=0.9, full_speed_only=True)
     corrections.count_anew()
@@ -107,6 +102,14 @@ def test_full_speed_is_that_of_the_healthy_one_of_two_pipelines() -> None:
     job = layout(pp=1, dp=2)
     full_speed = full_speed_of([result(0, 2.5, 2.0), result(1, 2.0, 1.5)], job)
     assert full_speed == FullSpeed(span_s=1.5, energy_j=200.0, tail_s=0.5)
+
+
+def test_the_rank_of_a_pipeline_that_ends_last_ends_its_iteration() -> None:
+    results = [result(0, 2.0, 1.5), result(1, 2.0, 1.8)]
+    assert iteration_spans(results, layout(pp=2)) == {0: [1.8, 1.8]}
+    full_speed = full_speed_of(results, layout(pp=2))
+    assert full_speed is not None
+    assert full_speed.tail_s == pytest.approx(0.2)
 
 
 def test_without_the_first_stage_of_any_pipeline_there_is_no_full_speed() -> None:
@@ -145,7 +148,7 @@ def watched(spans: list[list[float]], noise: IterationNoise | None = None) -> li
     inputs, found = PlanInputs(), []
     for step, both in enumerate(spans):
         times = [IterationTime(pipeline, step, 1, span_s) for pipeline, span_s in enumerate(both)]
-        inputs = watch.assess(times, inputs, goal_of(inputs, NO_SLOWDOWN), 10.0, 10.0, 10.0)
+        inputs = watch.assess(times, inputs, goal_of(inputs, NO_SLOWDOWN), PLAN, 10.0, 10.0, 10.0)
         found.append(inputs)
     return found
 
@@ -163,6 +166,28 @@ def test_a_noisy_window_is_measured_again_whatever_iterations_take() -> None:
     noise.noisy_window = True
     assert watched([[10, 10]], noise)[-1] == PlanInputs(remeasure_epoch=1)
     assert not noise.noisy_window
+
+
+def test_pipelines_that_all_get_slower_put_the_plan_in_question_and_one_question_is_enough_for_a_while() -> None:
+    inputs = watched([[10, 10]] * 40 + [[10.15, 10.15]] * 35)
+    assert [one.remeasure_epoch for one in inputs][39] == 0
+    assert inputs[-1] == PlanInputs(remeasure_epoch=1)
+
+
+def test_all_pipelines_slower_than_the_model_predicted_from_the_start_is_no_change() -> None:
+    """They should take 10 s, but never did."""
+    assert watched([[10.15, 10.15]] * 60)[-1] == PlanInputs()
+
+
+def test_a_plan_that_comes_back_is_compared_with_its_own_first_iterations() -> None:
+    changes, usual, other = PlanChanges(), [FrequencySchedule(rank=0, frequencies=[("forward", 1200)])], PLAN
+
+    def alarms(plan: list[FrequencySchedule], steps: range, span_s: float) -> int:
+        return sum(changes.add([IterationTime(0, step, 1, span_s)], plan, 1) for step in steps)
+
+    assert alarms(usual, range(40), 10.0) == 0
+    assert alarms(other, range(40, 80), 12.0) == 0
+    assert alarms(list(usual), range(80, 120), 10.3) > 0
 
 
 @pytest.mark.parametrize("span_s", [float("nan"), float("inf"), 0.0, -1.0, 1e300])

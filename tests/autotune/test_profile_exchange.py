@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pfo_fs.autotune.profile_exchange import points_of, profile_csv, waiting_power_of
+from pfo_fs.autotune.profile_exchange import contradiction, points_of, profile_csv, thinned, waiting_power_of
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PlanError
+from pfo_fs.planner import Measurement, Profile
 from pfo_fs.planner.profile_csv import parse_table
 
 
@@ -48,3 +49,30 @@ def test_a_profile_without_errors_is_taken_with_two_samples() -> None:
 def test_a_wrong_row_is_a_plan_error_with_its_number() -> None:
     with pytest.raises(PlanError, match="row 2, column time"):
         points_of("stage,instruction,frequency,time,energy\n0,forward,1410,x,20\n", "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("mhz", "time_s", "odd"),
+    [
+        (1200, 0.12, ""),
+        (1200, 0.126, ""),
+        (1200, 0.13, "forward of stage 0"),
+        (1300, 0.115, ""),
+        (1300, 0.09, "forward of stage 0"),
+        (900, 9.0, ""),
+    ],
+)
+def test_a_time_outside_of_those_around_its_clock_contradicts_a_profile(mhz: int, time_s: float, odd: str) -> None:
+    known = Profile({(0, "forward"): [Measurement(1400, 0.1, 30.0), Measurement(1200, 0.12, 30.0)]})
+    samples = Samples()
+    point = samples.points.setdefault((0, "forward"), {})[mhz] = Point()
+    point.add_times(10, time_s, 0.0)
+    point.add_power(200.0, 0.5)
+    assert contradiction(known, samples, [(0, "forward")]) == odd
+
+
+def test_few_points_of_another_job_are_used_from_its_highest_to_low_clocks() -> None:
+    points = {(stage, "forward"): {mhz: Point() for mhz in range(300, 1411, 15)} for stage in range(64)}
+    kept = thinned(points)
+    assert len(kept) == 8
+    assert all(len(curve) <= 12 and max(curve) == 1410 and min(curve) < 500 for curve in kept.values())

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from pfo_fs.autotune.stragglers import RemeasureBackoff, StragglerDetector
+from pfo_fs.autotune.question_backoff import QuestionBackoff
+from pfo_fs.autotune.stragglers import Disturbances, StragglerDetector
 from pfo_fs.scheduler.base import IterationTime
 
 EXPECTED = dict.fromkeys(range(4), 10.0)
@@ -65,40 +66,45 @@ def test_iterations_of_another_schedule_start_afresh() -> None:
     assert watch.slowdowns(iteration_times(1, [10, 10, 10, 12], number=6), EXPECTED, {}) == {}
 
 
-def test_all_pipelines_off_by_the_same_is_drift_and_one_is_not() -> None:
+def test_a_job_whose_pipelines_are_often_slow_for_a_moment_has_no_straggler_before_more_iterations_are_slow() -> None:
     watch = StragglerDetector()
-    for step in range(8):
-        watch.slowdowns(iteration_times(step, [10.3, 10.3, 10.3, 10.3]), EXPECTED, {})
-    assert watch.drifted() == pytest.approx(0.03)
-    watch.forget()
-    for step in range(8):
-        watch.slowdowns(iteration_times(step, [10, 10, 10, 10.15]), EXPECTED, {})
-    assert watch.drifted() == 0.0
+    step, found = 0, 0
+    for _ in range(30):
+        for span in [10.0] * 50 + [12.0] * 3:
+            found += bool(watch.slowdowns(iteration_times(step, [10, 10, 10, span]), EXPECTED, {}))
+            step += 1
+    assert found <= 4, "iterations of the first moment, before any was known"
+    assert 3 < watch.disturbances.iterations_to_confirm(4) < 20
 
 
-def test_drift_is_told_only_after_several_iterations() -> None:
-    watch = StragglerDetector()
-    for step in range(7):
-        watch.slowdowns(iteration_times(step, [10.5] * 4), EXPECTED, {})
-        assert watch.drifted() == 0.0
+def test_a_straggler_of_hundreds_of_iterations_does_not_make_the_next_one_harder_to_find() -> None:
+    disturbances = Disturbances(iterations=1000)
+    disturbances.add(400)
+    assert disturbances.iterations_to_confirm(4) == 2
 
 
-def test_windows_that_measure_a_plan_that_is_always_off_get_rarer_and_rarer() -> None:
-    backoff = RemeasureBackoff()
-    windows = []
-    for step in range(5000):
+def questions_of(backoff: QuestionBackoff, steps: range) -> list[int]:
+    """The steps at which a plan is measured again that looks wrong at every step."""
+    asked = []
+    for step in steps:
         backoff.note(iteration_times(step, [10.0]))
         if backoff.is_over():
-            windows.append(step)
-    gaps = [later - earlier for earlier, later in pairwise(windows)]
+            asked.append(step)
+    return asked
+
+
+def test_windows_that_measure_a_plan_in_vain_get_rarer_and_rarer() -> None:
+    asked = questions_of(QuestionBackoff(), range(20_000))
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
     assert gaps == sorted(gaps)
-    assert len(windows) < 12, "or schedules would be numbered without end"
+    assert len(asked) < 14, "or schedules would be numbered without end"
 
 
-def test_after_a_long_time_without_drift_the_next_pause_is_short_again() -> None:
-    backoff = RemeasureBackoff()
-    for step in (0, 16, 48, 112, 5000):
-        backoff.note(iteration_times(step, [10.0]))
-        assert backoff.is_over()
-    backoff.note(iteration_times(5016, [10.0]))
-    assert backoff.is_over()
+def test_a_change_that_is_confirmed_after_a_long_calm_makes_the_next_pause_short_again() -> None:
+    confirmed, vain = QuestionBackoff(), QuestionBackoff()
+    for backoff in (confirmed, vain):
+        questions_of(backoff, range(1000))
+        questions_of(backoff, range(50_000, 50_001))
+    confirmed.confirm()
+    assert questions_of(confirmed, range(50_001, 50_100)) == [50_016, 50_048]
+    assert questions_of(vain, range(50_001, 50_100)) == []

@@ -111,6 +111,15 @@ def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
     assert (tmp_path / "pfo" / "jobs" / printed["job_id"] / "job.json").exists(), "kept for report and trace"
 
 
+def test_a_job_drawn_from_a_seed_is_simulated(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pfo_fs", "simulate", "--generated", "4", "--iterations", "3", "--json"],
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert len(json.loads(done.stdout)["iterations"]) == 3
+    assert "gpipe 6x6" in done.stderr
+
+
 @pytest.mark.parametrize("straggler", ["1.2", "1.2@9:3", "0.5@1:3", "1.2@1:3/7"])
 def test_a_simulated_straggler_that_is_not_valid_is_refused(straggler: str) -> None:
     done = subprocess.run(

@@ -40,19 +40,53 @@ def test_a_later_job_of_the_same_kind_finds_the_profile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "orders", "gpus"),
     [
-        (job_body("bert"), ORDERS, GPUS),
-        (job_body(), {0: ORDER, 1: [*ORDER, *ORDER]}, GPUS),
         (job_body(), ORDERS, {0: "A100", 1: "H100"}),
         (job_body().model_copy(update={"versions": {"torch": "2.14.0"}}), ORDERS, GPUS),
     ],
-    ids=["model", "micro-batches", "GPUs", "software"],
+    ids=["GPUs", "software"],
 )
-def test_a_job_of_another_kind_does_not(tmp_path: Path, body: bodies.JobBody, orders: dict, gpus: dict) -> None:  # type: ignore[type-arg]
+def test_a_job_on_other_gpus_or_with_other_software_does_not(
+    tmp_path: Path, body: bodies.JobBody, orders: dict, gpus: dict
+) -> None:  # type: ignore[type-arg]
     first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
     shelf = ProfileCache(first)
     shelf.known(job_body(), ORDERS, GPUS)
     shelf.keep(CSV)
     assert ProfileCache(second).known(body, orders, gpus) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "orders"),
+    [(job_body("bert"), ORDERS), (job_body(), {0: ORDER, 1: [*ORDER, *ORDER]})],
+    ids=["model", "micro-batches"],
+)
+def test_a_job_of_another_size_on_equal_gpus_finds_the_profile_if_there_is_no_better_one(
+    tmp_path: Path,
+    body: bodies.JobBody,
+    orders: dict,  # type: ignore[type-arg]
+) -> None:
+    first, second, third = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b", "c"))
+    shelf = ProfileCache(first)
+    shelf.known(job_body(), ORDERS, GPUS)
+    shelf.keep(CSV)
+    other = ProfileCache(second)
+    known = other.known(body, orders, GPUS)
+    assert known is not None
+    assert known.source == first.job_id
+    other.keep(CSV)
+    exact = ProfileCache(third).known(body, orders, GPUS)
+    assert exact is not None
+    assert exact.source == second.job_id
+
+
+@pytest.mark.parametrize("about", [b"", b"[]", b"{", b'{"gpus": 3}', b"[" * 100_000])
+def test_a_damaged_description_of_another_kind_of_job_does_no_harm(tmp_path: Path, about: bytes) -> None:
+    first, second = (make_job(tmp_path, 2, attempt=name) for name in ("a", "b"))
+    shelf = ProfileCache(first)
+    shelf.known(job_body(), ORDERS, GPUS)
+    shelf.keep(CSV)
+    next((tmp_path / "profiles").rglob("about.json")).write_bytes(about)
+    assert ProfileCache(second).known(job_body("bert"), ORDERS, GPUS) is None
 
 
 def test_what_was_known_at_the_begin_stays_known_whatever_others_measure_meanwhile(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from planner_problems import random_profile
 
 from pfo_fs.errors import PlanError
@@ -16,14 +19,17 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     calibrate,
+    delay_fit,
     make_pipeline,
     read_iterations,
 )
 
 
-def iterations_of(pipeline: Pipeline, delay_s: float, overhead_s: float, count: int = 6) -> list[MeasuredIteration]:
+def iterations_of(
+    pipeline: Pipeline, delay_s: float, overhead_s: float, count: int = 6, seed: int = 1
+) -> list[MeasuredIteration]:
     """Iterations of random plans with a delay and an overhead put in."""
-    rng = random.Random(1)
+    rng = random.Random(seed)
     real = pipeline.with_delay(delay_s)
     profile = random_profile(rng, pipeline, 8)
     problem = Problem(real, profile, 50.0, overhead_s=overhead_s)
@@ -43,6 +49,68 @@ def test_what_was_put_in_is_found(delay_s: float, overhead_s: float) -> None:
     assert found.overhead_s == pytest.approx(overhead_s, abs=0.02)
     assert found.error < 0.005
     assert found.error <= found.bare_error
+
+
+def test_plans_that_differ_determine_the_delay_within_its_error() -> None:
+    pipeline = make_pipeline("1f1b", 4, 8)
+    found = calibrate(pipeline, iterations_of(pipeline, 0.004, 0.1, 12))
+    assert found.is_determined
+    assert found.condition < 100
+    assert abs(found.delay_s - 0.004) < 3 * found.delay_error_s < 0.003
+    assert abs(found.overhead_s - 0.1) < 3 * found.overhead_error_s
+
+
+@given(seed=st.integers(0, 1000), noise=st.floats(-0.002, 0.002))
+@settings(max_examples=20, deadline=None)
+def test_two_plans_that_are_alike_do_not_invent_a_delay(seed: int, noise: float) -> None:
+    # The second plan only takes all times longer by the same share: any delay fits, and noise would choose one.
+    pipeline = make_pipeline("1f1b", 4, 8)
+    first, other = iterations_of(pipeline, 0.0, 0.2, 2, seed)
+    longer = MeasuredIteration(
+        {instruction: 1.01 * time_s for instruction, time_s in first.times_s.items()},
+        (first.iteration_time_s - 0.2) * 1.01 + 0.2 + noise,
+        {},
+    )
+    found = calibrate(pipeline, [first, longer])
+    assert not found.is_determined
+    assert found.predict(pipeline, other) == pytest.approx(other.iteration_time_s, rel=0.003)
+
+
+def test_equal_iterations_determine_nothing_but_their_own_length() -> None:
+    pipeline = make_pipeline("1f1b", 2, 4)
+    (iteration,) = iterations_of(pipeline, 0.0, 0.2, 1)
+    found = calibrate(pipeline, [iteration, iteration])
+    assert (found.condition, found.is_determined) == (math.inf, False)
+    assert found.predict(pipeline, iteration) == pytest.approx(iteration.iteration_time_s)
+
+
+def test_an_iteration_that_is_shorter_than_its_instructions_say_gets_neither_delay_nor_overhead() -> None:
+    pipeline = make_pipeline("1f1b", 2, 4)
+    iterations = [
+        MeasuredIteration(it.times_s, 0.99 * it.iteration_time_s, {}) for it in iterations_of(pipeline, 0.0, 0.0)
+    ]
+    found = calibrate(pipeline, iterations)
+    assert found.delay_s == pytest.approx(0, abs=1e-6)
+    assert found.overhead_s == pytest.approx(0, abs=1e-6)
+
+
+def test_a_fit_walks_over_the_pipeline_a_few_times_however_many_iterations_it_is_left_out_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walks = []
+    real = delay_fit.makespans
+    monkeypatch.setattr(delay_fit, "makespans", lambda *args: walks.append(1) or real(*args))
+    pipeline = make_pipeline("1f1b", 2, 4)
+    calibrate(pipeline, iterations_of(pipeline, 0.001, 0.1, 12))
+    assert len(walks) <= 3
+
+
+def test_iterations_that_need_much_memory_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make_pipeline("1f1b", 2, 4)
+    iterations = iterations_of(pipeline, 0.001, 0.1)
+    at_once = calibrate(pipeline, iterations)
+    monkeypatch.setattr(delay_fit, "_CELLS_AT_ONCE", 1)
+    assert calibrate(pipeline, iterations) == at_once
 
 
 def test_a_calibrated_problem_plans_with_the_delay_and_the_overhead() -> None:
@@ -121,3 +189,14 @@ def test_real_iterations_that_were_left_out_of_the_fit_are_predicted_within_one_
     for iteration in iterations[1::2]:
         assert fitted.predict(pipeline, iteration) == pytest.approx(iteration.iteration_time_s, rel=0.01)
     assert fitted.bare_error > 0.01
+
+
+@pytest.mark.parametrize("pair", [(5, 6), (0, 1)])
+def test_two_real_plans_that_are_alike_predict_the_others(shared_data: Path, pair: tuple[int, int]) -> None:
+    (file,) = (shared_data / "measured").glob("gpt3-xl+*.json")
+    document = json.loads(file.read_text())
+    pipeline = make_pipeline("1f1b", document["pp"], document["num_microbatches"])
+    iterations = read_iterations(file, pipeline)
+    fitted = calibrate(pipeline, [iterations[number] for number in pair])
+    for iteration in iterations:
+        assert fitted.predict(pipeline, iteration) == pytest.approx(iteration.iteration_time_s, rel=0.001)

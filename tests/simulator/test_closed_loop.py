@@ -13,9 +13,9 @@ from simulated_jobs import converged
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.device.physics import A40, A100
 from pfo_fs.models import FrequencySchedule
-from pfo_fs.planner import make_pipeline
+from pfo_fs.planner import Measurement, make_pipeline
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import QUIET, Cluster, Episode, ModelTruth, Nuisances, Play, summarize
+from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 
 STAGES, MICROBATCHES = 4, 24
 SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
@@ -42,6 +42,28 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path
     summary = summarize(play, converged(play))
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.002
+
+
+def test_a_schedule_whose_first_stage_does_not_end_last_keeps_its_first_good_plan(tmp_path: Path) -> None:
+    pipeline = make_pipeline("zb-h1", 8, 8)
+    play = Play(Cluster(pipeline, ModelTruth(A100, 8, slowest_mhz=600), seed=1), tmp_path, SETTINGS)
+    summary = summarize(play, converged(play, 160))
+    assert summary.settled_at is not None
+    assert summary.deployed_at is not None
+    assert summary.settled_at <= summary.deployed_at + 20
+    assert summary.energy_saved > 0.05
+
+
+def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    played = converged(play)
+    plan = play.first_plan
+    play.first_plan = 1  # as if all later windows had come after a plan
+    begun = next(at for at, iteration in enumerate(played) if iteration.number == plan)
+    summary = summarize(play, played[: begun + 2])
+    assert summary.settled_at == played[begun].step
+    assert summary.profiling_steps == begun
+    assert summary.energy_saved == summarize(play, played[: begun + 4]).energy_saved > 0.05
 
 
 def test_a_daemon_that_is_restarted_again_and_again_makes_the_same_schedules(tmp_path: Path) -> None:
@@ -90,7 +112,7 @@ def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
     other = Play(cluster(1), tmp_path, SETTINGS)
     converged(other)
     assert other.first_plan is not None
-    assert other.first_plan > 3
+    assert other.first_plan > 2
     assert "does not agree" in caplog.text
 
 
@@ -176,7 +198,7 @@ def test_measuring_again_lifts_the_corrections_of_earlier_plans(tmp_path: Path) 
     before = converged(play)[-1]
     scheduler = play.coordinator.scheduler
     assert isinstance(scheduler, ParetoScheduler)
-    scheduler._selection.corrections.full_speed_only, scheduler._selection.model.time_margin = True, 0.2
+    scheduler._selection.corrections.full_speed_only, scheduler._selection.corrections.time_margin = True, 0.2
     scheduler.react(
         scheduler.plan_inputs.model_copy(update={"remeasure_epoch": scheduler.plan_inputs.remeasure_epoch + 1})
     )
@@ -216,6 +238,101 @@ def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path
     assert current.converged
     assert after.time_s == pytest.approx(1.08 * before.time_s, rel=0.004)
     assert after.energy_j < 1.02 * 1.08 * before.energy_j, "it still runs a plan"
+
+
+class JaggedTruth(ModelTruth):
+    """Instructions take 4 % longer at every second clock, as no curve through the others would tell."""
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        known = super().measurement(stage, instruction, mhz)
+        factor = 1.04 if mhz // 15 % 2 else 1.0
+        return replace(known, time_s=factor * known.time_s, energy_j=factor * known.energy_j)
+
+
+def test_a_planned_clock_that_was_interpolated_too_fast_is_measured_with_the_plan_and_nothing_is_profiled_anew(
+    tmp_path: Path,
+) -> None:
+    def job(seed: int) -> Play:
+        pipeline = make_pipeline("1f1b", STAGES, MICROBATCHES)
+        gpus = Cluster(pipeline, JaggedTruth(A100, STAGES, slowest_mhz=600), seed=seed)
+        return Play(gpus, tmp_path, SETTINGS)
+
+    converged(job(0))
+    path = next((tmp_path / "profiles").rglob("*.csv"))
+    head, *rows = path.read_text().splitlines()
+    smooth = [row for row in rows if int(row.split(",")[2]) // 15 % 2 == 0]
+    path.write_text("\n".join([head, *smooth]) + "\n")
+    play = job(1)
+    played = list(play.run(120))
+    assert play.first_plan is not None
+    after = [i for i in played if i.number >= play.first_plan]
+    full_s = fmean(i.time_s for i in played if i.number == 1)
+    assert after[0].time_s > 1.01 * full_s, "or this test shows nothing"
+    assert not any("measuring at" in i.status_text or i.status_text.startswith("profiling") for i in after)
+    assert summarize(play, played).slowdown < 0.004
+
+
+def test_a_gpu_that_is_throttled_a_little_for_minutes_is_followed_as_a_straggler(tmp_path: Path) -> None:
+    play = Play(cluster(pipelines=4, episodes=[Episode(1.05, 100, 140, 1)]), tmp_path, SETTINGS)
+    played = list(play.run(150))
+    (episode,) = summarize(play, played).episodes
+    assert episode.followed_after is not None
+    assert episode.followed_after <= 5
+    assert episode.back_after is not None
+    assert not any("measuring at" in i.status_text for i in played if i.step >= 100)
+
+
+def test_a_change_under_a_plan_is_found_confirmed_and_planned_for_within_forty_iterations(tmp_path: Path) -> None:
+    play = Play(cluster(episodes=[Episode(1.05, 115, 1000, 0)]), tmp_path, SETTINGS)
+    played = list(play.run(170))
+    before = next(i for i in played if i.step == 114)
+    windows = [i.step for i in played if i.step >= 115 and "measuring at the highest clocks" in i.status_text]
+    assert windows
+    assert windows[-1] <= 155
+    assert len(windows) < 10, "one window, and no sweep"
+    assert not any(i.status_text.startswith("profiling") for i in played if i.step >= 115)
+    assert played[-1].time_s == pytest.approx(1.05 * before.time_s, rel=0.004)
+    assert played[-1].energy_j < 1.02 * 1.05 * before.energy_j, "it still runs a plan"
+
+
+class BentTruth(ModelTruth):
+    """Stage 1 takes the longer the lower its clock is, and as long as before at the highest one."""
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        known = super().measurement(stage, instruction, mhz)
+        factor = 1 + 0.6 * (1 - mhz / 1410) if stage == 1 else 1.0
+        return replace(known, time_s=factor * known.time_s, energy_j=factor * known.energy_j)
+
+
+def bent(tmp_path: Path, max_profiling_share: float) -> tuple[Play, list[Iteration]]:
+    """A job of which a stage changes while its plan is in force; the iterations since."""
+    settings = SETTINGS.model_copy(update={"scheduler_args": {"max_profiling_share": max_profiling_share}})
+    play = Play(cluster(), tmp_path, settings)
+    converged(play)
+    for _ in play.run(30):
+        pass
+    play.cluster.set_truth(BentTruth(A100, STAGES, slowest_mhz=600))
+    return play, list(play.run(75))
+
+
+def test_only_the_stage_that_has_changed_is_profiled_again(tmp_path: Path) -> None:
+    play, since = bent(tmp_path, 1.0)
+    windows = {
+        i.number + 1 for i in since if i.status_text.startswith("profiling") and i.number + 1 <= since[-1].number
+    }
+    assert windows
+    for number in windows:
+        (by_rank,) = play.schedules_of(number)
+        assert {mhz for rank, clocks in by_rank.items() if rank != 1 for _, mhz in clocks} == {1410}
+
+
+def test_profiling_again_waits_for_its_budget_and_the_plan_is_corrected_meanwhile(tmp_path: Path) -> None:
+    play, since = bent(tmp_path, 0.01)
+    assert any("backward of stage 1" in i.status_text for i in since), "or nothing was found"
+    assert not any(i.status_text.startswith("profiling") for i in since)
+    assert "profiling took" in since[-1].status_text
+    full_s = summarize(play, since).full_time_s
+    assert fmean(i.time_s for i in since[-10:]) < 1.004 * full_s
 
 
 def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
@@ -276,8 +393,7 @@ def test_a_scheduler_that_fails_leaves_the_highest_clocks(tmp_path: Path, monkey
     for iteration in play.run(60):
         played.append(iteration)
         if iteration.number == 3:
-            monkeypatch.setattr("pfo_fs.autotune.profile_sweep.fine_clocks", lambda *_: 1 / 0)
-            monkeypatch.setattr("pfo_fs.autotune.profile_sweep.coarse_clocks", lambda *_: 1 / 0)
+            monkeypatch.setattr("pfo_fs.autotune.pareto_scheduler.build_model", lambda *_: 1 / 0)
     full_s = fmean(i.time_s for i in played if i.number == 1)
     assert "failed" in played[-1].status_text
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)

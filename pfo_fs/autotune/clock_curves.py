@@ -1,0 +1,232 @@
+"""What is known of an instruction's time and power at each clock, with an error: from a few points and a prior.
+
+With z = log(highest clock / clock), the logarithm of an instruction's time rises with z by a slope between 0 (it waits
+for memory, or the board's power limit holds the clock back) and 1 (it follows the clock); the slope changes smoothly.
+The logarithm of its power falls likewise. So both are random lines whose slope wanders, a Gaussian process: between
+measured points its mean is a cubic spline, and its error grows with the distance from them. A plateau needs no case of
+its own: there the slope is 0, or below.
+
+Stages of a model are often alike, and so are instructions on one kind of GPU. How much of a curve is common to all, and
+how much is each instruction's own, is chosen by the measurements (by marginal likelihood).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfo_fs.autotune.samples import Kind, Point
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_OWN_SHARES = (0.01, 0.05, 0.2, 0.6, 1.0)
+"""Shares of the variance that may be an instruction's own; 1.0: instructions tell nothing about each other."""
+_OF_EQUAL_NAMES = 0.6
+"""Share of what is common that instructions of another name do not have."""
+_LEVEL_DEVIATION = 1.0
+"""Of the logarithm at the highest clock, around what was measured there."""
+_MOST_POINTS_TOGETHER = 600
+"""With more measured points, each instruction has enough of its own, and a common fit would take too long."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of a curve before anything is measured.
+
+    Attributes:
+        slope: Mean slope over z.
+        slope_error: Its standard deviation at the highest clock.
+        bend: The slope's standard deviation after wandering over z = 1.
+        least_error: Relative error of each measured value at least.
+    """
+
+    slope: float
+    slope_error: float
+    bend: float
+    least_error: float
+
+
+TIME = Prior(0.7, 0.4, 1.2, 0.0005)
+POWER = Prior(-1.6, 1.0, 5.0, 0.003)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An instruction at one clock: time in s and power in W, with relative standard errors."""
+
+    time_s: float
+    power_w: float
+    time_error: float
+    power_error: float
+
+
+class Sites:
+    """Instructions at clocks, as the rows of the arrays.
+
+    Args:
+        where: Kind and clock (MHz) of each.
+        top_mhz: For each kind, the highest clock on offer.
+    """
+
+    def __init__(self, where: Sequence[tuple[Kind, int]], top_mhz: Mapping[Kind, int]) -> None:
+        import numpy as np
+
+        kinds = {kind: number for number, kind in enumerate(dict.fromkeys(kind for kind, _ in where))}
+        names = {name: number for number, name in enumerate(dict.fromkeys(kind[1] for kind in kinds))}
+        self.kinds: Array = np.array([kinds[kind] for kind, _ in where], dtype=int)
+        self.names: Array = np.array([names[kind[1]] for kind, _ in where], dtype=int)
+        self.z: Array = np.array([math.log(top_mhz[kind] / mhz) for kind, mhz in where])
+
+    def covariance(self, prior: Prior, own_share: float, rows: Array, columns: Array) -> Array:
+        """Returns the covariance of the logarithms at two sets of sites before anything is measured."""
+        import numpy as np
+
+        z = np.maximum(self.z, 0.0)
+        low, high = np.minimum.outer(z[rows], z[columns]), np.maximum.outer(z[rows], z[columns])
+        shape = prior.slope_error**2 * low * high + prior.bend**2 * low**2 * (3 * high - low) / 6
+        same_kind = np.equal.outer(self.kinds[rows], self.kinds[columns])
+        same_name = np.equal.outer(self.names[rows], self.names[columns])
+        common = (1 - own_share) * (1 - _OF_EQUAL_NAMES + _OF_EQUAL_NAMES * same_name)
+        return shape * (common + own_share * same_kind) + _LEVEL_DEVIATION**2 * same_kind
+
+
+class Belief:
+    """The logarithm of time or of power at some sites, as a normal distribution.
+
+    Attributes:
+        mean: Its mean at each site.
+        covariance: Its covariance.
+    """
+
+    def __init__(self, mean: Array, covariance: Array) -> None:
+        self.mean = mean
+        self.covariance = covariance
+
+    @property
+    def errors(self) -> Array:
+        """The standard deviation at each site."""
+        import numpy as np
+
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
+
+    def measured_at(self, site: int, error: float) -> Belief:
+        """Returns the belief after one more measurement at a site, with a relative error; its mean stays."""
+        import numpy as np
+
+        column = self.covariance[:, site]
+        gain = np.outer(column, column) / (column[site] + error**2)
+        return Belief(self.mean, self.covariance - gain)
+
+
+def believe(prior: Prior, sites: Sites, values: Array, errors: Array, wanted: int) -> Belief:
+    """Returns what is believed at the first sites after measurements at some of all sites.
+
+    Args:
+        prior: What is known beforehand.
+        sites: All sites.
+        values: Logarithm measured at each site; nan where nothing was measured.
+        errors: Relative error of each measured value.
+        wanted: The belief is about this many sites.
+    """
+    import numpy as np
+
+    known, rows = np.flatnonzero(np.isfinite(values)), np.arange(wanted)
+    mean = prior.slope * sites.z
+    for kind in range(int(sites.kinds.max()) + 1):
+        own = known[sites.kinds[known] == kind]
+        if len(own):
+            first = own[np.argmin(sites.z[own])]  # the highest clock that was measured gives the level
+            mean[sites.kinds == kind] += values[first] - mean[first]
+    rest = (values - mean)[known]
+    noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
+    unlikely = []
+    for own_share in _OWN_SHARES:
+        lower = np.linalg.cholesky(sites.covariance(prior, own_share, known, known) + noise)
+        whitened = np.linalg.solve(lower, rest)
+        unlikely.append(float(whitened @ whitened) + 2 * float(np.log(np.diag(lower)).sum()))
+    # The mean of the shares, each as likely as it makes the measurements: a few of them exclude none.
+    own_share = float(np.average(_OWN_SHARES, weights=np.exp(-0.5 * (np.array(unlikely) - min(unlikely)))))
+    lower = np.linalg.cholesky(sites.covariance(prior, own_share, known, known) + noise)
+    whitened = np.linalg.solve(lower, rest)
+    half = np.linalg.solve(lower, sites.covariance(prior, own_share, known, rows))
+    covariance = sites.covariance(prior, own_share, rows, rows) - half.T @ half
+    return Belief(mean[rows] + half.T @ whitened, covariance)
+
+
+@dataclass(frozen=True)
+class ClockCurves:
+    """The curves of instructions that share a fit.
+
+    Attributes:
+        where: Kind and clock (MHz) of each row of the beliefs.
+        times: Logarithm of the time in s.
+        powers: Logarithm of the power in W.
+    """
+
+    where: Sequence[tuple[Kind, int]]
+    times: Belief
+    powers: Belief
+
+    def table(self) -> dict[Kind, dict[int, Estimate]]:
+        """Returns the estimates by kind and clock."""
+        found: dict[Kind, dict[int, Estimate]] = {}
+        errors = zip(self.times.errors, self.powers.errors, strict=True)
+        for row, ((kind, mhz), (time_error, power_error)) in enumerate(zip(self.where, errors, strict=True)):
+            found.setdefault(kind, {})[mhz] = Estimate(
+                math.exp(self.times.mean[row]), math.exp(self.powers.mean[row]), float(time_error), float(power_error)
+            )
+        return found
+
+
+def fit_curves(
+    points: Mapping[Kind, Mapping[int, Point]],
+    clocks_mhz: Mapping[Kind, Sequence[int]],
+    elsewhere: Mapping[Kind, Mapping[int, Point]] | None = None,
+) -> list[ClockCurves]:
+    """Returns the curves of instructions from what was measured of them, in groups that were fitted together.
+
+    Args:
+        points: Measured points of each kind of instruction, by clock; a kind without any has no curve.
+        clocks_mhz: For each kind, the clocks for which estimates are wanted, highest first.
+        elsewhere: Points of other instructions that may be alike, such as those of another job on equal GPUs.
+    """
+    measured = {kind: curve for kind, curve in points.items() if curve and kind in clocks_mhz}
+    groups: dict[int, list[Kind]] = {}  # GPUs with another highest clock are other GPUs
+    for kind in measured:
+        groups.setdefault(max(clocks_mhz[kind]), []).append(kind)
+    fitted = []
+    for kinds in groups.values():
+        together = sum(len(measured[kind]) for kind in kinds) <= _MOST_POINTS_TOGETHER
+        parts = [kinds] if together else [[kind] for kind in kinds]
+        fitted += [_fit(measured, clocks_mhz, part, elsewhere or {}) for part in parts]
+    return fitted
+
+
+def _fit(
+    points: Mapping[Kind, Mapping[int, Point]],
+    clocks_mhz: Mapping[Kind, Sequence[int]],
+    kinds: Sequence[Kind],
+    elsewhere: Mapping[Kind, Mapping[int, Point]],
+) -> ClockCurves:
+    import numpy as np
+
+    wanted = [(kind, mhz) for kind in kinds for mhz in sorted({*clocks_mhz[kind], *points[kind]}, reverse=True)]
+    others = [((-1 - stage, name), mhz) for (stage, name), curve in elsewhere.items() for mhz in curve]
+    top_mhz = {kind: max(clocks_mhz[kind]) for kind in kinds}
+    highest_mhz = max(top_mhz.values())
+    sites = Sites([*wanted, *others], {**{kind: highest_mhz for kind, _ in others}, **top_mhz})
+    found = [points[kind].get(mhz) for kind, mhz in wanted]
+    found += [elsewhere[-1 - stage, name][mhz] for (stage, name), mhz in others]
+    nothing = math.nan
+    times = np.array([math.log(p.time_s) if p else nothing for p in found])
+    powers = np.array([math.log(p.power_w) if p and p.power_w > 0 else nothing for p in found])
+    time_errors = np.array([min(p.time_error, 0.1) if p else 0.0 for p in found])
+    power_errors = np.array([min(p.power_error, 0.3) if p else 0.0 for p in found])
+    return ClockCurves(
+        wanted,
+        believe(TIME, sites, times, time_errors, len(wanted)),
+        believe(POWER, sites, powers, power_errors, len(wanted)),
+    )

@@ -1,0 +1,110 @@
+"""The profile that plans are made with: estimates of time and energy at each clock, with their errors."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pfo_fs.autotune.clock_curves import fit_curves
+from pfo_fs.autotune.samples import Kind, Point, Samples
+from pfo_fs.autotune.window_choice import MOST_POWER_ERROR, MOST_TIME_ERROR
+from pfo_fs.planner import Measurement, Plan, Profile
+
+_CAREFUL = 1.0
+"""Plans count this many standard errors more time than estimated at clocks below the highest one."""
+
+
+def estimated_profile(
+    samples: Samples,
+    kinds: Sequence[Kind],
+    clocks_mhz: Mapping[int, Sequence[int]],
+    source: str,
+    elsewhere: Mapping[Kind, Mapping[int, Point]] | None = None,
+    *,
+    everything: bool = False,
+) -> Profile:
+    """Returns the estimates at the measured clocks, and at the others on offer that are known well enough.
+
+    Clocks below the lowest one that was measured for any instruction are left out. The spreads of the profile are the
+    standard errors of its values.
+
+    Args:
+        samples: What was measured.
+        kinds: The kinds of instructions that the job runs.
+        clocks_mhz: For each stage, the clocks that its GPUs offer.
+        source: Text that messages begin with.
+        elsewhere: Points of other instructions that may be alike.
+        everything: Whether clocks are also included that are not known well enough.
+    """
+    measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
+    lowest_mhz = min((min(curve) for curve in measured.values()), default=0)
+    wanted = {kind: [mhz for mhz in clocks_mhz[kind[0]] if mhz >= lowest_mhz] for kind in measured}
+    table: dict[Kind, list[Measurement]] = {}
+    for group in fit_curves(measured, wanted, elsewhere):
+        for kind, estimates in group.table().items():
+            table[kind] = [
+                Measurement(
+                    mhz,
+                    one.time_s,
+                    one.power_w * one.time_s,
+                    one.time_error * one.time_s,
+                    one.power_error * one.power_w * one.time_s,
+                    measured[kind][mhz].count if mhz in measured[kind] else 1,
+                )
+                for mhz, one in estimates.items()
+                if everything
+                or mhz in measured[kind]
+                or (one.time_error <= MOST_TIME_ERROR and one.power_error <= MOST_POWER_ERROR)
+            ]
+    return Profile(table, source)
+
+
+def careful(profile: Profile) -> Profile:
+    """Returns a profile in which clocks below the highest take longer by their standard error.
+
+    A planner prefers the clocks whose time was estimated too short, so plans from plain estimates are too slow.
+    """
+    table = {}
+    for kind, rows in profile.measurements.items():
+        top_mhz = max(row.frequency_mhz for row in rows)
+        table[kind] = [
+            row if row.frequency_mhz == top_mhz else replace(row, time_s=row.time_s + _CAREFUL * row.time_spread_s)
+            for row in rows
+        ]
+    return Profile(table, profile.source)
+
+
+def usage_of(plan: Plan) -> dict[tuple[Kind, int], float]:
+    """Returns the share of each kind's runs that a plan runs at a clock."""
+    runs = _runs_of(plan)
+    totals: Counter[Kind] = Counter()
+    for (kind, _), count in runs.items():
+        totals[kind] += count
+    return {(kind, mhz): count / totals[kind] for (kind, mhz), count in runs.items()}
+
+
+def change_of_times(before: Profile, after: Profile, plan: Plan) -> float:
+    """Returns the relative difference of the times of a plan's instructions between two profiles.
+
+    It is the root mean square over the instructions; one that has no such clock in one of the profiles counts as 1.
+    """
+    runs, old, new = _runs_of(plan), _times_s(before), _times_s(after)
+    squares = 0.0
+    for run, count in runs.items():
+        known = run in old and run in new
+        squares += count * ((new[run] / old[run] - 1) ** 2 if known else 1.0)
+    return math.sqrt(squares / runs.total()) if runs else 0.0
+
+
+def _runs_of(plan: Plan) -> Counter[tuple[Kind, int]]:
+    instructions = plan.problem.pipeline.instructions
+    return Counter(
+        ((instruction.stage, instruction.name), mhz)
+        for instruction, mhz in zip(instructions, plan.frequencies_mhz, strict=True)
+    )
+
+
+def _times_s(profile: Profile) -> dict[tuple[Kind, int], float]:
+    return {(kind, row.frequency_mhz): row.time_s for kind, rows in profile.measurements.items() for row in rows}
