@@ -49,6 +49,7 @@ class InformedSweep(ProfileSweep):
     is_known = False
     _most = 1
     _further = 0
+    _kinds: Collection[Kind] = ()  # only stages that run one of these are measured; empty: all
 
     def lower_clocks(self, results: Sequence[ProfilingResult], kinds: Collection[Kind] = ()) -> Windows:
         """Asks for a window of lower clocks; not if they are known already.
@@ -58,9 +59,9 @@ class InformedSweep(ProfileSweep):
             kinds: Only stages that run one of these (stage, instruction) are measured; empty: all stages.
         """
         self._most = min(_MOST_CLOCKS, self._most_clocks_per_iteration(results), self._stretches(results))
-        self._further = _FURTHER_WINDOWS
+        self._further, self._kinds = _FURTHER_WINDOWS, kinds
         enough = _ENOUGH_FROM_EARLIER if self.is_known else 1.0
-        yield from self._lower_window({}, "profiling", enough, kinds)
+        yield from self._lower_window({}, "profiling", enough)
 
     def further(self, in_plan: Usage) -> Windows:
         """Asks for a window of the clocks on which a plan depends most; not if they are known well enough.
@@ -73,7 +74,7 @@ class InformedSweep(ProfileSweep):
             enough = 1.0 if self._further else _ENOUGH_FOR_THE_LAST
             yield from self._lower_window(in_plan, "profiling the clocks on which the plan depends most", enough)
 
-    def _lower_window(self, in_plan: Usage, message: str, enough: float, kinds: Collection[Kind] = ()) -> Windows:
+    def _lower_window(self, in_plan: Usage, message: str, enough: float) -> Windows:
         stages = self._stage_runs()
         curves = self._curves(stages, in_plan)
         time_error, power_error = time_and_power_errors(curves, in_plan)
@@ -81,9 +82,9 @@ class InformedSweep(ProfileSweep):
             self._further = 0
             return
         wanted = next_clocks(stages, curves, self._most, self._most >= CLOCKS_WITH_HIGHEST, _LONGER, in_plan)
-        if kinds:
+        if self._kinds:
             wanted = [
-                clocks if not stage.kinds.keys().isdisjoint(kinds) else []
+                clocks if not stage.kinds.keys().isdisjoint(self._kinds) else []
                 for clocks, stage in zip(wanted, stages, strict=True)
             ]
         if any(wanted) and self.windows < self.max_windows:

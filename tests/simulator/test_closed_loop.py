@@ -50,7 +50,7 @@ def test_a_schedule_whose_first_stage_does_not_end_last_keeps_its_first_good_pla
     summary = summarize(play, converged(play, 160))
     assert summary.settled_at is not None
     assert summary.deployed_at is not None
-    assert summary.settled_at <= summary.deployed_at + 20
+    assert summary.settled_at <= summary.deployed_at + 40
     assert summary.energy_saved > 0.05
 
 
@@ -129,15 +129,15 @@ def test_a_damaged_profile_is_said_and_does_no_harm(
     assert words in caplog.text
 
 
-def test_a_plan_that_takes_too_long_is_made_faster(tmp_path: Path) -> None:
-    """Instructions that jitter a lot: full speed has room for that everywhere, a plan has used it up."""
+def test_a_plan_has_room_for_durations_that_scatter(tmp_path: Path) -> None:
+    """Full speed has room for that everywhere; a plan that used all of it would be late by half a percent."""
     play = Play(cluster(time_jitter=0.03), tmp_path, SETTINGS)
     played = converged(play, 150)
 
     def mean_s(number: int | None) -> float:
         return fmean(i.time_s for i in played if i.number == number)
 
-    assert mean_s(play.first_plan) > 1.005 * mean_s(1), "or this test shows nothing"
+    assert mean_s(play.first_plan) < 1.004 * mean_s(1)
     assert mean_s(played[-1].number) < 1.004 * mean_s(1)
     assert played[-1].energy_j < played[10].energy_j
 
@@ -317,13 +317,14 @@ def bent(tmp_path: Path, max_profiling_share: float) -> tuple[Play, list[Iterati
 
 def test_only_the_stage_that_has_changed_is_profiled_again(tmp_path: Path) -> None:
     play, since = bent(tmp_path, 1.0)
-    windows = {
-        i.number + 1 for i in since if i.status_text.startswith("profiling") and i.number + 1 <= since[-1].number
-    }
-    assert windows
-    for number in windows:
-        (by_rank,) = play.schedules_of(number)
-        assert {mhz for rank, clocks in by_rank.items() if rank != 1 for _, mhz in clocks} == {1410}
+    profiled = set()
+    for number in {i.number for i in since}:
+        index = play.folder.read_index(number)
+        assert index is not None
+        if index.steps:  # it only measures
+            (by_rank,) = play.schedules_of(number)
+            profiled |= {rank for rank, clocks in by_rank.items() if {mhz for _, mhz in clocks} != {1410}}
+    assert profiled == {1}
 
 
 def test_profiling_again_waits_for_its_budget_and_the_plan_is_corrected_meanwhile(tmp_path: Path) -> None:
