@@ -21,7 +21,7 @@ def test_schedules_come_with_their_steps_and_with_what_was_measured(data: JobDat
     assert measured is not None
     assert measured.ranks == 12
     assert measured.iterations == 5
-    assert measured.span_s == pytest.approx(data.model.full_time_s if data.model else 0)
+    assert measured.span_s == pytest.approx(data.model.full_time_s if data.model else 0, rel=0.002)
     assert data.unreadable == []
 
 

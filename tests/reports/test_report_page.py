@@ -43,11 +43,11 @@ def page(data: JobData) -> str:
 
 def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -> None:
     assert data.current is not None
-    said = re.search(r"measured: ([\d.]+)% less energy at \+([\d.]+)% time", data.current.status_text)
+    said = re.search(r"measured: ([\d.]+)% less energy at ([+-])([\d.]+)% time", data.current.status_text)
     assert said is not None
     headline = Reader(page).text["headline"]
     assert f"−{said[1]} %" in headline
-    assert f"+{said[2]} %" in headline
+    assert f"{said[2].replace('-', '−')}{said[3]} %" in headline
     assert f"schedule {data.current.number}since step 212; the same clocks first at step" in headline
 
 
