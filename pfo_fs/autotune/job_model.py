@@ -27,6 +27,7 @@ from pfo_fs.planner import (
     SwitchCosts,
     all_maximum,
     calibrate,
+    one_per_stage,
     pipeline_from_orders,
 )
 
@@ -185,8 +186,20 @@ class JobModel:
         if key not in self._plans:
             planner = self._planner(time_margin, change_price)
             wanted_s = max(deadline_s, planner.fastest_s)
-            self._keep(key, planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s))
+            plan = planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s)
+            simple = self._one_per_stage(wanted_s, time_margin, straggler)
+            self._keep(key, plan if simple is None or plan.energy_j <= simple.energy_j else simple)
         return self._plans[key]
+
+    def _one_per_stage(self, deadline_s: float, time_margin: float, straggler: bool) -> Plan | None:
+        """Returns the plan with one clock per stage, slow clocks among them; None if the planner knows all clocks."""
+        if not self._slow_mhz:
+            return None
+        profile = _with_time_margin(careful(self.problem.profile), max(0.0, time_margin))
+        try:
+            return one_per_stage(replace(self.problem, profile=profile), deadline_s, deadline_s if straggler else None)
+        except Impossible:
+            return None
 
     def as_it_is(self, plan: Plan) -> Plan | None:
         """Returns a plan of an earlier model of the same job, evaluated by this one; None if a clock is not known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from statistics import median
 
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
@@ -12,7 +13,7 @@ from pfo_fs.planner import SwitchCosts
 log = logging.getLogger(__name__)
 
 _BLOCKING_SHARE = 0.2
-"""Blocking power (of a waiting GPU) as a share of the highest power, if no waiting GPU was measured: 84 of 475 W
+"""Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
 (A100), 70 of 299 W (A40)."""
 _USABLE_WAITING_POWER_ERROR = 0.2
 """Relative: a measured blocking power with a larger error is not used."""
@@ -64,7 +65,7 @@ def _waiting_power_w(measurements: JobMeasurements, earlier_waiting_w: float) ->
         return waiting.power_w
     if earlier_waiting_w:
         return earlier_waiting_w
-    points = [point for curve in measurements.samples.points.values() for point in curve.values()]
-    guess_w = _BLOCKING_SHARE * max(point.power_w for point in points)
+    curves = [measurements.samples.curve(kind) for kind in measurements.samples.points]
+    guess_w = _BLOCKING_SHARE * median(curve[max(curve)].power_w for curve in curves if curve)
     log.warning("no GPU waited long enough to measure its power; it is assumed to be %.0f W", guess_w)
     return guess_w

@@ -1,11 +1,11 @@
-"""The DAG of a job, from the order of instructions that its ranks report."""
+"""The model of a job: its DAG, from the order of instructions that its ranks report, and its plans."""
 
 from __future__ import annotations
 
 import pytest
 
-from pfo_fs.autotune.job_model import pipeline_of
-from pfo_fs.planner import make_pipeline
+from pfo_fs.autotune.job_model import JobModel, pipeline_of
+from pfo_fs.planner import Measurement, Plan, Profile, SwitchCosts, make_pipeline
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"])
@@ -20,3 +20,76 @@ def test_weight_gradients_belong_to_the_backwards_that_were_split() -> None:
     names = ["forward", "forward", "backward", "backward_input", "backward_weight"]
     (order,) = pipeline_of([[(name, 0) for name in names]]).orders
     assert order[-1].microbatch == 1
+
+
+# ---- plans
+
+
+def rows(clocks: dict[int, tuple[float, float]], error_s: float = 0.0) -> list[Measurement]:
+    return [Measurement(mhz, time_s, energy_j, error_s) for mhz, (time_s, energy_j) in clocks.items()]
+
+
+TOP = {1410: (0.10, 40.0), 1200: (0.11, 33.0), 1005: (0.125, 30.0)}
+
+
+def model_of(
+    stage_0: dict[int, tuple[float, float]], slow_mhz: frozenset[int] = frozenset(), error_s: float = 0.0
+) -> JobModel:
+    """Two stages; the second one takes twice as long, so the first has time to spare."""
+    long = {mhz: (2 * time_s, 2 * energy_j) for mhz, (time_s, energy_j) in TOP.items()}
+    names = ("forward", "backward")
+    table = {(stage, name): rows((stage_0, long)[stage], error_s) for stage in (0, 1) for name in names}
+    return JobModel(
+        make_pipeline("1f1b", 2, 6), Profile(table), 20.0, 1, [], SwitchCosts(), slow_mhz=slow_mhz, scatter=0.005
+    )
+
+
+def clocks_of(plan: Plan, stage: int) -> set[int]:
+    nodes = zip(plan.problem.pipeline.instructions, plan.frequencies_mhz, strict=True)
+    return {mhz for instruction, mhz in nodes if instruction.stage == stage}
+
+
+def test_a_plan_is_not_longer_than_all_at_the_highest_clocks() -> None:
+    model = model_of(TOP)
+    plan = model.within(model.full_speed.iteration_time_s)
+    assert plan.iteration_time_s <= model.full_speed.iteration_time_s * (1 + 1e-9)
+    assert plan.energy_j < model.full_speed.energy_j
+
+
+def test_clocks_that_are_as_fast_as_the_highest_one_stay_on_offer() -> None:
+    """Above its board's power limit a GPU runs no faster; the clock just below the limit takes less energy."""
+    flat = {1410: (0.2, 80.0), 1200: (0.2, 60.0), 1005: (0.25, 55.0)}
+    model = model_of(flat)
+    assert 1410 not in clocks_of(model.within(model.full_speed.iteration_time_s), 0)
+
+
+def test_a_time_margin_makes_plans_shorter_and_leaves_clocks_without_a_slowdown_alone() -> None:
+    flat = {1410: (0.2, 80.0), 1200: (0.2, 60.0), 1005: (0.25, 55.0)}
+    model = model_of(flat)
+    deadline_s = 1.05 * model.full_speed.iteration_time_s
+    usual, with_margin = model.within(deadline_s), model.within(deadline_s, 0.03)
+    assert with_margin.iteration_time_s < usual.iteration_time_s
+    assert 1410 not in clocks_of(with_margin, 0)
+    assert model.within(deadline_s, -0.03).energy_j < usual.energy_j
+
+
+def test_times_that_are_not_known_well_are_counted_as_longer_and_the_plan_is_evaluated_as_measured() -> None:
+    sure, unsure = model_of(TOP), model_of(TOP, error_s=0.01)
+    deadline_s = 1.1 * sure.full_speed.iteration_time_s
+    assert unsure.within(deadline_s).iteration_time_s < sure.within(deadline_s).iteration_time_s
+    plan = unsure.within(deadline_s)
+    assert plan.times_s == unsure.problem.times_at(plan.frequencies_mhz)
+
+
+def test_a_clock_that_acts_late_is_used_where_a_stage_keeps_it_throughout() -> None:
+    only_slow = {1410: (0.10, 40.0), 1005: (0.125, 20.0)}
+    model = model_of(only_slow, slow_mhz=frozenset({1005}))
+    plan = model.within(1.1 * model.full_speed.iteration_time_s)
+    assert clocks_of(plan, 0) == {1005}
+
+
+def test_a_plan_whose_clocks_are_not_known_any_more_cannot_be_evaluated() -> None:
+    model = model_of(TOP)
+    plan = model.within(1.1 * model.full_speed.iteration_time_s)
+    assert model.as_it_is(plan) is not None
+    assert model_of({1410: (0.10, 40.0)}).as_it_is(plan) is None

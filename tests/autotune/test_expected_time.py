@@ -1,0 +1,50 @@
+"""The mean time of iterations whose durations scatter."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfo_fs.autotune.expected_time import ExpectedTime
+from pfo_fs.planner import Measurement, Plan, Problem, Profile, all_maximum, make_pipeline
+
+STAGES, MICROBATCHES = 4, 8
+
+
+def balanced(overhead_s: float = 0.0) -> tuple[Problem, Plan]:
+    """A pipeline of equal stages, in which many paths are equally long, at its only clock."""
+    kinds = [(stage, name) for stage in range(STAGES) for name in ("forward", "backward")]
+    table = {(stage, name): [Measurement(1000, 0.1 if name == "forward" else 0.2, 30.0)] for stage, name in kinds}
+    problem = Problem(make_pipeline("1f1b", STAGES, MICROBATCHES), Profile(table), 80.0, overhead_s=overhead_s)
+    return problem, all_maximum(problem)
+
+
+def test_without_scatter_the_mean_is_the_longest_path() -> None:
+    problem, plan = balanced(overhead_s=0.5)
+    assert ExpectedTime(problem, 0.0).of(plan) == pytest.approx(plan.iteration_time_s)
+
+
+@settings(max_examples=20)
+@given(st.floats(0.001, 0.05))
+def test_the_more_durations_scatter_the_longer_iterations_take_on_average(scatter: float) -> None:
+    problem, plan = balanced()
+    assert (
+        plan.iteration_time_s
+        < ExpectedTime(problem, scatter).of(plan)
+        < ExpectedTime(problem, 2 * scatter).of(plan)
+        < (1 + 10 * scatter) * plan.iteration_time_s
+    )
+
+
+def test_a_pipeline_with_one_long_path_is_late_by_less_than_one_of_equal_stages() -> None:
+    problem, plan = balanced()
+    table = dict(problem.profile.measurements)
+    table[3, "forward"], table[3, "backward"] = [Measurement(1000, 0.15, 30.0)], [Measurement(1000, 0.3, 30.0)]
+    unequal = Problem(problem.pipeline, Profile(table), 80.0)
+    slow = all_maximum(unequal)
+    late = [
+        ExpectedTime(each, 0.01).of(its_plan) / its_plan.iteration_time_s - 1
+        for each, its_plan in ((unequal, slow), (problem, plan))
+    ]
+    assert 2 * late[0] < late[1]

@@ -1,0 +1,144 @@
+"""Which plan follows after one was measured, in a job of which only the times of its plans differ from the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from scheduler_jobs import make_job, one_f_one_b, order_of
+
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_model import JobModel, pipeline_of
+from pfo_fs.autotune.plan_goal import PlanGoal
+from pfo_fs.autotune.plan_selection import PlanSelection
+from pfo_fs.autotune.verification import PlanVerification, Verdict
+from pfo_fs.autotune.window_results import FullSpeed
+from pfo_fs.models import ProfilingResult, Target
+from pfo_fs.planner import Measurement, Plan, Profile, SwitchCosts
+
+NOISE, STEPS = 0.0005, 5
+LENGTHS = (1.0, 1.1, 1.2, 1.4)
+STAGES = len(LENGTHS)
+
+
+class Job:
+    """Four stages of different lengths; `late` says by how much a plan's iterations are longer than by the model."""
+
+    def __init__(self, late: Callable[[Plan], float], saves: Callable[[Plan], float] = lambda plan: 1.0) -> None:
+        self._late, self._saves = late, saves
+        job, infos = make_job(STAGES, 1)
+        orders = {info.rank: order_of(one_f_one_b(info.pp_rank, STAGES, 6)) for info in infos}
+        layout = JobLayout(job, infos, lambda: orders)
+        clocks = range(900, 1411, 30)
+        table = {
+            (stage, name): [
+                Measurement(
+                    mhz, LENGTHS[stage] * 0.1 * (1410 / mhz) ** 0.7, LENGTHS[stage] * (10 + 30 * (mhz / 1410) ** 2)
+                )
+                for mhz in clocks
+            ]
+            for stage in range(STAGES)
+            for name in ("forward", "backward")
+        }
+        pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
+        self.selection = PlanSelection(layout, PlanGoal(Target(slowdown=1.0), {}))
+        self.verification = PlanVerification(layout, self.selection, self._rebuild)
+        self._model = lambda: JobModel(pipeline, Profile(table), 20.0, 1, [], SwitchCosts(stands_still_s=0.0005))
+        full = self._model().full_speed
+        self.selection.full_speed = FullSpeed(full.iteration_time_s, full.energy_j, 0.0)
+        self._full_j = full.energy_j
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self.selection.use_model(self._model())
+        if self.selection.kept is None:
+            self.verification.aim()
+
+    @property
+    def plan(self) -> Plan:
+        return self.selection.plan_of(0)
+
+    def window(self) -> Verdict:
+        """Measures the plan in force."""
+        plan = self.plan
+        span_s = plan.iteration_time_s * (1 + self._late(plan))
+        energy_j = self._full_j - self._saves(plan) * (self._full_j - plan.energy_j)
+        results = [
+            ProfilingResult(
+                rank=rank,
+                iter_time=[span_s] * STEPS,
+                iter_span=[span_s] * STEPS,
+                iter_energy=[energy_j / STAGES] * STEPS,
+            )
+            for rank in range(STAGES)
+        ]
+        verdict = self.verification.verify(results, NOISE, 1.0)
+        assert verdict is not None
+        return verdict
+
+    def settle(self) -> list[Plan]:
+        """Measures until a plan stays; returns the plans that were in force."""
+        plans = [self.plan]
+        for _ in range(20):
+            if self.window().converged:
+                return plans
+            plans.append(self.plan)
+        raise AssertionError("no plan stays")
+
+
+def test_a_plan_that_does_what_it_promised_stays_at_once() -> None:
+    assert len(Job(lambda plan: 0.0).settle()) == 1
+
+
+def test_a_plan_that_is_late_is_followed_by_one_with_as_much_room_as_is_missing() -> None:
+    first_j = Job(lambda plan: 0.0).plan.energy_j
+    job = Job(lambda plan: 0.004 if plan.energy_j < 1.001 * first_j else 0.0)
+    plans = job.settle()
+    assert len(plans) <= 4
+    assert 1.001 * first_j <= plans[-1].energy_j < 0.99 * job._full_j
+
+
+def test_of_plans_that_are_on_time_the_one_that_was_measured_to_save_most_stays() -> None:
+    first = Job(lambda plan: 0.0).plan.frequencies_mhz
+    job = Job(lambda plan: 0.0, lambda plan: 0.1 if plan.frequencies_mhz == first else 0.6)
+    plans = job.settle()
+    assert plans[0].frequencies_mhz == first
+    assert len(plans) > 1, "it disappoints, so one with fewer changes is tried"
+    assert job.plan.frequencies_mhz != first
+
+
+def test_if_every_plan_is_late_all_run_at_the_highest_clocks_and_the_note_says_why() -> None:
+    job = Job(lambda plan: 0.05)
+    for _ in range(20):
+        verdict = job.window()
+        if job.selection.corrections.full_speed_only:
+            break
+    assert job.plan.frequencies_mhz == job.selection.model.full_speed.frequencies_mhz
+    assert "does not deliver" in verdict.note
+
+
+def test_iterations_that_are_shorter_than_the_target_are_used_to_save_more() -> None:
+    job = Job(lambda plan: -0.02)
+    first = job.plan
+    job.settle()
+    assert job.plan.energy_j < 0.995 * first.energy_j
+    assert job.plan.iteration_time_s * 0.98 < 1.001 * job.selection.full_speed.span_s
+
+
+def test_another_target_begins_anew() -> None:
+    job = Job(lambda plan: 0.05)
+    while not job.selection.corrections.full_speed_only:
+        job.window()
+    job.verification.forget()
+    assert job.selection.kept is None
+    assert not job.selection.corrections.full_speed_only
+    assert job.plan.energy_j < job._full_j
+
+
+@pytest.mark.parametrize("off", [0.0, 0.0005])
+def test_a_plan_that_stays_is_still_the_plan_after_the_next_window(off: float) -> None:
+    job = Job(lambda plan: off)
+    job.settle()
+    plan = job.plan
+    assert job.window().converged
+    assert job.plan.frequencies_mhz == plan.frequencies_mhz
