@@ -12,7 +12,7 @@ from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal, goal_of, target_of
 from pfo_fs.autotune.status_text import goal_text, measured_text
-from pfo_fs.autotune.window_results import FullSpeed, full_speed_of, iteration_spans, measured_results, relative_noise
+from pfo_fs.autotune.window_results import FullSpeed, full_speed_of, iteration_spans, measured_results, pooled, relative_noise
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, Straggler, Target
 from pfo_fs.scheduler.base import IterationTime
@@ -110,6 +110,12 @@ def test_the_rank_of_a_pipeline_that_ends_last_ends_its_iteration() -> None:
     full_speed = full_speed_of(results, layout(pp=2))
     assert full_speed is not None
     assert full_speed.tail_s == pytest.approx(0.2)
+
+
+def test_two_windows_at_full_speed_count_together_unless_one_took_another_time() -> None:
+    first, second = FullSpeed(10.0, 1000.0, 1.0), FullSpeed(10.02, 990.0, 1.1)
+    assert pooled(first, second, 0.004) == FullSpeed(10.01, 1000.0, 1.0)
+    assert pooled(first, second, 0.001) == first
 
 
 def test_without_the_first_stage_of_any_pipeline_there_is_no_full_speed() -> None:
