@@ -192,7 +192,7 @@ class PlanVerification:
         selection.kept = None
         self._rebuild_model()
         if late:
-            return self._make_faster(in_force, trial.off)
+            return self._make_faster(trial.off)
         others = [other.saved for other in self._trials if other is not trial and other.off <= error]
         improves = trial.saved > max(others, default=-1.0) + _LEAST_GAIN
         if improves and self._gain(in_force) > _LEAST_GAIN:
@@ -240,7 +240,7 @@ class PlanVerification:
     def _tried(self, plan: Plan) -> bool:
         return any(plan.frequencies_mhz == trial.plan.frequencies_mhz for trial in self._trials)
 
-    def _make_faster(self, in_force: Plan, off: float) -> str:
+    def _make_faster(self, off: float) -> str:
         """Changes the time margin until the plan is one that was not tried; if there is none, the best one stays."""
         selection, corrections = self._selection, self._selection.corrections
         for _ in range(MOST_CORRECTIONS):

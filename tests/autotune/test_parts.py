@@ -12,7 +12,14 @@ from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal, goal_of, target_of
 from pfo_fs.autotune.status_text import goal_text, measured_text
-from pfo_fs.autotune.window_results import FullSpeed, full_speed_of, iteration_spans, measured_results, pooled, relative_noise
+from pfo_fs.autotune.window_results import (
+    FullSpeed,
+    full_speed_of,
+    iteration_spans,
+    measured_results,
+    pooled,
+    relative_noise,
+)
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, Straggler, Target
 from pfo_fs.scheduler.base import IterationTime
