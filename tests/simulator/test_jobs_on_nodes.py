@@ -15,6 +15,8 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, ModelTruth, Play, summarize
 from pfo_fs.simulator.nodes import NodeSettings
 
+pytestmark = pytest.mark.timeout(300)
+"""Whole jobs: with coverage, on a busy host, some take more than two minutes."""
 SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
 
 
@@ -25,13 +27,13 @@ def job(path: Path, node: str, gpus: int = 1, stages_per_node: int = 1, mode: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("node", "least_saved"), [("kind", 0.09), ("A100 node", 0.09), ("H100 node", 0.05)])
+@pytest.mark.parametrize(("node", "least_saved"), [("kind", 0.08), ("A100 node", 0.08), ("H100 node", 0.03)])
 def test_a_job_with_one_gpu_per_stage_saves_energy_and_loses_no_time(
     tmp_path: Path, node: str, least_saved: float
 ) -> None:
     play = job(tmp_path, node, stages_per_node=4)
     summary = summarize(play, converged(play, 200))
-    assert summary.slowdown < 0.004
+    assert summary.slowdown < 0.002
     assert summary.energy_saved > least_saved
 
 
