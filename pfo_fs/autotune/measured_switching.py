@@ -28,10 +28,12 @@ class MeasuredSwitching(NamedTuple):
     Attributes:
         costs: What a change of one rank costs.
         slow_mhz: Clocks that act so late that plans do without them.
+        learns: Whether clocks follow the device, so that clock processes learn when each clock acts.
     """
 
     costs: SwitchCosts
     slow_mhz: frozenset[int] = frozenset()
+    learns: bool = False
 
 
 def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> MeasuredSwitching | None:
@@ -63,7 +65,8 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
         hosts=hosts,
         max_calls_per_s=min((report.max_calls_per_s or math.inf for report in measured), default=math.inf),
     )
-    return MeasuredSwitching(costs, frozenset(mhz for mhz, seconds in latency_s.items() if seconds > limit_s))
+    slow_mhz = frozenset(mhz for mhz, seconds in latency_s.items() if seconds > limit_s)
+    return MeasuredSwitching(costs, slow_mhz, learns=True)
 
 
 def without_slow_clocks(profile: Profile, slow_mhz: frozenset[int]) -> Profile:

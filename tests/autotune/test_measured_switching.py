@@ -77,6 +77,11 @@ def test_clocks_that_act_late_for_the_length_of_the_instructions_are_left_out_of
     assert long.slow_mhz == frozenset()
 
 
+def test_clocks_are_only_learned_where_they_follow_the_device() -> None:
+    found = [measured_switching([result(0, report(mode=mode))], [info(0, 0)]) for mode in ("device", "launch")]
+    assert [each is not None and each.learns for each in found] == [True, False]
+
+
 def test_the_highest_clock_of_an_instruction_stays_in_the_profile_even_if_it_is_slow() -> None:
     rows = [Measurement(mhz, 1000 / mhz, 100.0) for mhz in (1410, 1200, 600)]
     kept = without_slow_clocks(Profile({(0, "forward"): rows}), frozenset({1410, 600}))
