@@ -110,6 +110,7 @@ class ClockFollower:
         self._looked_ns = 0
         self._unsure_ns = 0  # the point at `_at` was reached up to this long before `_at_ns`
         self._requested = 0
+        self._goes_up = False  # whether the last request was for a higher clock
         self._acts_ns = 0
         self._settled_ns = 0
         self._requests: dict[int, _Request] = {}  # for each change of this step whose clock was requested
@@ -213,6 +214,8 @@ class ClockFollower:
                 when_ns = boundary_ns - self._early_ns(plan, to_mhz)
                 if not _above(to_mhz, self._requested):
                     when_ns -= self._leads.lead_ns(mhz)  # not worth going down and up again
+                elif self._goes_up:
+                    when_ns = max(when_ns, self._acts_ns)  # earlier, it would replace a change that is needed sooner
             elif change > self._at + 1:
                 break  # the instruction before has not begun yet: it could still be waiting then
             else:
@@ -238,6 +241,7 @@ class ClockFollower:
         if mhz != self._requested:
             if now_ns >= self._settled_ns:
                 from_mhz = self._requested
+            self._goes_up = _above(mhz, self._requested)
             self._requested = mhz
             lead_ns = self._leads.lead_ns(mhz)
             self._acts_ns = now_ns + lead_ns + self._leads.queue_ns

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pfo_fs.device.node_physics import PRESETS, NodePhysics
@@ -85,6 +85,7 @@ def test_with_known_latencies_an_iteration_takes_as_long_as_its_plan_or_a_little
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.001, 0.2)), min_size=5, max_size=30))
+@example([(1410, 0.125), (1410, 0.125), (1410, 0.125), (1005, 0.125), (1410, 0.015625)])
 def test_late_clocks_make_no_iteration_longer_than_clocks_that_act_at_once(plan: list[tuple[int, float]]) -> None:
     works_s = [duration_s for _, duration_s in plan]
     work = pipeline([works_s, [duration_s / 2 for duration_s in works_s]])
