@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -85,26 +84,9 @@ def usage_of(plan: Plan) -> dict[tuple[Kind, int], float]:
     return {(kind, mhz): count / totals[kind] for (kind, mhz), count in runs.items()}
 
 
-def change_of_times(before: Profile, after: Profile, plan: Plan) -> float:
-    """Returns the relative difference of the times of a plan's instructions between two profiles.
-
-    It is the root mean square over the instructions; one that has no such clock in one of the profiles counts as 1.
-    """
-    runs, old, new = _runs_of(plan), _times_s(before), _times_s(after)
-    squares = 0.0
-    for run, count in runs.items():
-        known = run in old and run in new
-        squares += count * ((new[run] / old[run] - 1) ** 2 if known else 1.0)
-    return math.sqrt(squares / runs.total()) if runs else 0.0
-
-
 def _runs_of(plan: Plan) -> Counter[tuple[Kind, int]]:
     instructions = plan.problem.pipeline.instructions
     return Counter(
         ((instruction.stage, instruction.name), mhz)
         for instruction, mhz in zip(instructions, plan.frequencies_mhz, strict=True)
     )
-
-
-def _times_s(profile: Profile) -> dict[tuple[Kind, int], float]:
-    return {(kind, row.frequency_mhz): row.time_s for kind, rows in profile.measurements.items() for row in rows}

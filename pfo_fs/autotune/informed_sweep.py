@@ -30,9 +30,9 @@ _LEAST_STRETCH_S = 0.35
 """A clock that shares an iteration with others runs for about this time at once, so that energy counters tick in it."""
 _POWER_ERROR_WANTED = 0.02
 """Relative error of a power after one window; the fit over all clocks and stages then makes it smaller."""
-_KNOWN_TIME_ERROR, _KNOWN_POWER_ERROR = 0.002, 0.015
-"""Relative: the sweep ends when the clocks that matter are known with smaller errors."""
-
+_TIME_TOLERANCES, _POWER_TOLERANCES = 2 / 3, 5.0
+"""The sweep ends when the clocks that matter are known with smaller errors than this many times the tolerance: the plan
+depends on times far more than on powers."""
 _ENOUGH_FOR_THE_LAST = 2.5
 """The last window must be worth more: it only follows if errors are this many times as large."""
 _ENOUGH_FROM_EARLIER = 5.0
@@ -78,7 +78,8 @@ class InformedSweep(ProfileSweep):
         stages = self._stage_runs()
         curves = self._curves(stages, in_plan)
         time_error, power_error = time_and_power_errors(curves, in_plan)
-        if time_error <= enough * _KNOWN_TIME_ERROR and power_error <= enough * _KNOWN_POWER_ERROR:
+        enough *= self.tolerance
+        if time_error <= enough * _TIME_TOLERANCES and power_error <= enough * _POWER_TOLERANCES:
             self._further = 0
             return
         wanted = next_clocks(stages, curves, self._most, self._most >= CLOCKS_WITH_HIGHEST, _LONGER, in_plan)

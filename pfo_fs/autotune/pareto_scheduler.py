@@ -5,7 +5,7 @@
     informed_sweep      windows in which instructions are measured     job_measurements  what was measured
     window_choice       which clocks a window measures                 clock_curves      what follows for all clocks
     earlier_profile     what an earlier job had measured               model_building    the job in the planner's form
-    plan_selection      the plan of each pipeline                      verification      does the plan meet its target?
+    plan_selection      the plan of each pipeline                      verification      which measured plan stays
     iteration_watch     stragglers, and changes of the job             reprofiling       measures what has changed
     profiling_budget    how much of the time profiling may take        status_text       text for the status
 """
@@ -57,10 +57,10 @@ class ParetoScheduler(FrequencyScheduler):
     """Profiles during the training, then runs the plan that takes least energy within the target.
 
     It starts with what earlier jobs of the same kind have measured, if the first iterations agree with it. A plan is
-    measured as soon as it is in force; while iterations take longer than planned by more than the noise, the policy
-    makes the plan faster. Pipelines that wait for a straggler (a slower pipeline) get the plan for the straggler's pace
-    (T' in Perseus, SOSP'24, section 4) until the straggler is gone. When iterations surely take another time than when
-    their plan began, the policy measures what has changed and makes a new plan.
+    measured as soon as it is in force; other plans are tried where the measurements suggest it, and of those that keep
+    to the target the one that saves most stays. Pipelines that wait for a straggler (a slower pipeline) get the plan
+    for the straggler's pace (T' in Perseus, SOSP'24, section 4) until the straggler is gone. When iterations surely
+    take another time than when their plan began, the policy measures what has changed and makes a new plan.
 
     Args:
         job_info: The job.

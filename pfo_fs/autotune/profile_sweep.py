@@ -44,7 +44,6 @@ class ProfileSweep:
     Attributes:
         windows: Number of windows so far.
         warm_up: The results of the last window before any clock was set.
-        max_fine_windows: At most this many windows follow the coarse grid.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class ProfileSweep:
     ) -> None:
         self.tolerance = tolerance
         self.max_windows = max_windows
-        self.max_fine_windows = _MOST_FINE_WINDOWS
         self.windows = 0
         self.warm_up: list[ProfilingResult] = []
         self._measurements = measurements
@@ -121,7 +119,7 @@ class ProfileSweep:
                 ]
                 fine_windows += 1
                 # A clock on a few stages does not justify another window for all of them.
-                if fine_windows > self.max_fine_windows or sum(map(len, wanted)) <= sum(asked) / 2:
+                if fine_windows > _MOST_FINE_WINDOWS or sum(map(len, wanted)) <= sum(asked) / 2:
                     break
             yield from self._measure(wanted, most, f"profiling: {sum(map(len, wanted))} clocks to go{qualifier}")
 

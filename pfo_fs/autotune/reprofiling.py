@@ -13,8 +13,6 @@ from pfo_fs.autotune.samples import Kind, Point
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler.base import ScheduleRequest
 
-_FINE_WINDOWS = 2
-
 IfChanged = Generator[ScheduleRequest, list[ProfilingResult], bool]
 
 
@@ -121,7 +119,7 @@ class Reprofiling:
         removed = keep_highest_only(samples, kinds)
         self._measurements.take(results, schedules)
         self.odd_kinds = []
-        self._sweep.max_fine_windows, self._sweep.windows = _FINE_WINDOWS, 0
+        self._sweep.windows = 0
         yield from self._sweep.lower_clocks(results, kinds)
         restore_missing(samples, removed)
 

@@ -243,10 +243,12 @@ class PlanVerification:
     def _make_faster(self, off: float) -> str:
         """Changes the time margin until the plan is one that was not tried; if there is none, the best one stays."""
         selection, corrections = self._selection, self._selection.corrections
+        step = off
         for _ in range(MOST_CORRECTIONS):
             if not self._tried(selection.planned_for(0)):
                 return f"{off:+.2%} off the target, so another plan is made"
-            corrections.time_margin = round(corrections.time_margin + off, 5)
+            # A plan of few instructions stays the same under small margins.
+            corrections.time_margin, step = round(max(0.0, corrections.time_margin) + step, 5), 2 * step
             if corrections.time_margin > MOST_TIME_MARGIN:
                 break
         return self._keep_best(_LEAST_ERROR)

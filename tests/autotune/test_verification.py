@@ -142,3 +142,24 @@ def test_a_plan_that_stays_is_still_the_plan_after_the_next_window(off: float) -
     plan = job.plan
     assert job.window().converged
     assert job.plan.frequencies_mhz == plan.frequencies_mhz
+
+
+def test_a_plan_that_small_margins_do_not_change_gets_larger_ones_before_all_run_at_the_highest_clocks() -> None:
+    job = Job(lambda plan: 0.0025 if plan.frequencies_mhz == first else 0.0)
+    first = job.plan.frequencies_mhz
+    usual = job.selection.planned_for
+
+    def coarse(pipeline: int) -> Plan:
+        """Clocks are so far apart that only a margin above 8 % gives another plan."""
+        margin = job.selection.corrections.time_margin
+        if margin > 0.08:
+            return usual(pipeline)
+        job.selection.corrections.time_margin = 0.0
+        plan = usual(pipeline)
+        job.selection.corrections.time_margin = margin
+        return plan
+
+    job.selection.planned_for = coarse  # type: ignore[method-assign]
+    job.settle()
+    assert not job.selection.corrections.full_speed_only
+    assert job.plan.energy_j < job._full_j
