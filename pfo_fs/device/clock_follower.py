@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from pfo_fs.device.followed_plan import CHUNK, FollowedPlan
-from pfo_fs.device.switch_latency import SETTLED_NS, Ran
+from pfo_fs.device.switch_latency import Ran
 
 NEVER = 1 << 62
 _FINE_NS = 100_000
@@ -62,6 +62,9 @@ class Leads(Protocol):
 
     def knows(self, mhz: int) -> bool:
         """Returns whether the latency of this clock is known."""
+
+    def settled_ns(self, mhz: int) -> int:
+        """Returns the time from the request of a clock after which it has surely acted."""
 
     def ran_steadily(self, ran: Ran) -> None:
         """Notes an instruction that ran at its clock from its begin to its end."""
@@ -178,7 +181,7 @@ class ClockFollower:
             self._leads.ran_first(ran, request.from_mhz, lead_ns)
         else:
             self._leads.disturbed()
-        if lead_ns > SETTLED_NS and max(self._requests) == own:
+        if lead_ns > self._leads.settled_ns(ran.mhz) and max(self._requests) == own:
             self._leads.ran_steadily(ran)
 
     def _disturbed(self, plan: FollowedPlan, own: int) -> bool:

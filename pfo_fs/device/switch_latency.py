@@ -8,31 +8,42 @@ has done d / t_b of its work by then and takes
 
 where t_b and t_c are its durations at the two clocks. These are known from instructions that ran at one clock from
 begin to end. The latency is learned for each clock, because it depends on the clock that is requested far more than on
-the one before (arXiv:2502.20075). The profiling of a job shows all of them, at the first instructions of its steps.
+the one before (arXiv:2502.20075); what clocks have in common is used for those with few samples
+(`latency_estimate.py`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from math import sqrt
 from typing import NamedTuple
 
 from pfo_fs.device.call_budget import CallBudget
+from pfo_fs.device.latency_estimate import Latency, LatencyEstimates
 
 SETTLED_NS = 200_000_000
 """After this time a clock acts in any case."""
 _CALLS = 15
 FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
-_FIRST_SETTLE_NS = 5_000_000
 _WAITS = 64
 _SAMPLES = 9
 _TRIES = 6
 """An unknown clock is requested late this often."""
-_ENOUGH = 4
-"""From this many samples on, a latency counts as known."""
-_SENSITIVITY = 0.7
+_KNOWN_NS = 4_000_000
+"""A latency counts as known if its standard error is smaller."""
+_SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
 """Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
+_BETWEEN_ERROR = 0.03
+"""Error of a duration between two known ones, as a share of the distance of their clocks."""
+_SURE = 4.0
+"""A clock has surely acted after its latency and this many standard errors."""
+_FIRST_SCATTER, _LEAST_SCATTER = 0.005, 0.0005
+"""Relative deviation of durations before it was measured, and the least."""
+_SCATTER_MEMORY = 64
+_SEEN_NS = 200_000
+"""The begin and the end of an instruction are seen with this error."""
 _WHOLE = 0.9
 """An instruction that ran at the old clock for more than this share ran at it to its end."""
 _LATE_NS = 1_000_000
@@ -62,6 +73,13 @@ class _Steady:
     def __init__(self, samples_ns: deque[int]) -> None:
         self.samples_ns = samples_ns
         self.took_ns = 0.0
+
+
+class _Duration(NamedTuple):
+    """A duration in ns, and its standard error."""
+
+    took_ns: float
+    error_ns: float
 
 
 class _Pending(NamedTuple):
@@ -103,10 +121,10 @@ class SwitchLatency:
         self._budget = CallBudget(calls_per_s)
         self._waits: deque[int] = deque(maxlen=_WAITS)
         self._top_mhz = top_mhz
-        self._settle_ns = dict(settle_ns or {})
+        self._estimates = LatencyEstimates(settle_ns or {})
+        self._scatter = _FIRST_SCATTER
         self.calls_made = 0
         self._calls: deque[int] = deque([call_ns], maxlen=_CALLS)
-        self._samples_ns: dict[int, deque[int]] = {}
         self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
         self._pending: _Pending | None = None
         self._tries: dict[int, int] = {}
@@ -117,15 +135,14 @@ class SwitchLatency:
     @property
     def learned_s(self) -> dict[int, float]:
         """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in s."""
-        return {mhz: round(settle_ns / 1e9, 6) for mhz, settle_ns in self._settle_ns.items() if mhz}
+        known = [mhz for mhz in self._estimates.clocks() if mhz and self.knows(mhz)]
+        return {mhz: round(max(0.0, self._estimates.of(mhz).mean_ns) / 1e9, 6) for mhz in known}
 
     @property
     def longest_settle_s(self) -> float | None:
         """The 90th percentile over the clocks of the time from a call's return until they act, in s; None: unknown."""
-        if not self._settle_ns:
-            return None
-        ordered = sorted(self._settle_ns.values())
-        return round(ordered[len(ordered) * 9 // 10] / 1e9, 6)
+        ordered = sorted(self.learned_s.values())
+        return ordered[len(ordered) * 9 // 10] if ordered else None
 
     def called(self, took_ns: int, waited_ns: int = 0) -> None:
         """Notes a call: its duration, and how long it waited before for calls of other GPUs."""
@@ -145,14 +162,23 @@ class SwitchLatency:
 
     def knows(self, mhz: int) -> bool:
         """Returns whether the latency of this clock is known."""
-        return (mhz or self._top_mhz) in self._settle_ns
+        return self._estimates.of(mhz or self._top_mhz).error_ns <= _KNOWN_NS
 
     def explores(self, mhz: int) -> bool:
         """Returns whether a clock is to be requested late, so that its latency shows; a few times for each clock.
 
         No instruction runs after the change to the default clock, which would show it: it is taken to be the highest.
         """
-        return mhz != 0 and mhz not in self._settle_ns and self._tries.get(mhz, 0) < _TRIES
+        return mhz != 0 and not self.knows(mhz) and self._tries.get(mhz, 0) < _TRIES
+
+    def settle_ns(self, mhz: int) -> int:
+        """Returns the most likely time from the return of a call until the clock acts."""
+        return round(max(0.0, self._estimates.of(mhz or self._top_mhz).mean_ns))
+
+    def settled_ns(self, mhz: int) -> int:
+        """Returns the time from the request of a clock after which it has surely acted."""
+        latency = self._estimates.of(mhz or self._top_mhz)
+        return min(SETTLED_NS, self._last_call_ns + round(max(0.0, latency.mean_ns) + _SURE * latency.error_ns))
 
     def tried(self, mhz: int) -> None:
         """Notes that an instruction has run after a change to this clock."""
@@ -161,20 +187,19 @@ class SwitchLatency:
     def lead_ns(self, mhz: int, *, up: bool = False) -> int:
         """Returns the time from the request of a clock until it acts.
 
-        An unknown clock is taken to be one of the slowest if the change is `up`, otherwise to act at once: a higher
-        clock that comes early costs no time, nor does a lower one that comes late.
+        It is a standard error longer if the change is `up`, otherwise shorter: a higher clock that comes early costs no
+        time, nor does a lower one that comes late.
         """
-        settle_ns = self._settle_ns.get(mhz or self._top_mhz)
-        if settle_ns is None:
-            settle_ns = 0
-            if up:
-                ordered = sorted(self._settle_ns.values()) or [_FIRST_SETTLE_NS]
-                settle_ns = ordered[len(ordered) * 9 // 10]
-        return self.call_ns + settle_ns
+        latency = self._estimates.of(mhz or self._top_mhz)
+        settle_ns = latency.mean_ns + (latency.error_ns if up else -latency.error_ns)
+        return self.call_ns + round(min(max(0.0, settle_ns), SETTLED_NS))
 
     def ran_steadily(self, ran: Ran) -> None:
         """Notes an instruction that ran at its clock from its begin to its end."""
         steady = self._steady.setdefault(ran.kind, {}).setdefault(ran.mhz, _Steady(deque(maxlen=_SAMPLES)))
+        if len(steady.samples_ns) > 1:
+            deviation = min(abs(ran.took_ns / steady.took_ns - 1), 0.1) if steady.took_ns else 0.0
+            self._scatter += (1.25 * deviation - self._scatter) / _SCATTER_MEMORY
         steady.samples_ns.append(ran.took_ns)
         steady.took_ns = _median(steady.samples_ns)
 
@@ -198,54 +223,75 @@ class SwitchLatency:
             ran: The instruction.
             lead_ns: The time from the request to its begin.
         """
-        pending = self._pending
+        pending, self._pending = self._pending, None
         if pending is None:
             return
-        self._pending = None
-        late_ns = self._at_other_clock_ns(ran, pending.from_mhz)
-        if late_ns is None:
+        late = self._at_other_clock(ran, pending.from_mhz)
+        if late is None:
             return
-        acted_ns = lead_ns + late_ns if late_ns > (1 - _WHOLE) * ran.took_ns else pending.acted_ns
-        if lead_ns <= self.call_ns + _LATE_NS:
-            acted_ns = lead_ns + late_ns
-        if late_ns > _WHOLE * ran.took_ns:
+        shows = lead_ns <= self.call_ns + _LATE_NS or late.mean_ns > (1 - _WHOLE) * ran.took_ns
+        acted_ns = lead_ns + late.mean_ns if shows else pending.acted_ns  # at the end of the instruction before
+        if late.mean_ns > _WHOLE * ran.took_ns:
             self._pending = pending._replace(acted_ns=acted_ns)
             return
-        samples = self._samples_ns.setdefault(ran.mhz, deque(maxlen=_SAMPLES))
-        samples.append(round(min(max(acted_ns - self._last_call_ns, 0), SETTLED_NS)))
-        if len(samples) >= _ENOUGH:
-            self._settle_ns[ran.mhz] = round(_median(samples))
+        settle_ns = min(max(acted_ns - self._last_call_ns, 0.0), float(SETTLED_NS))
+        self._estimates.add(ran.mhz, Latency(settle_ns, late.error_ns))
 
     def disturbed(self) -> None:
         """Notes that the clock may have changed again."""
         self._pending = None
 
-    def _at_other_clock_ns(self, ran: Ran, other_mhz: int) -> float | None:
-        """Returns how long an instruction ran at another clock than its own; None if its durations are not known.
-
-        An error of the duration at its own clock counts several times in the result, so a guess will not do there.
-        """
-        own_ns = self._steady_ns(ran.kind, ran.mhz, _NEAR)
-        other_ns = self._steady_ns(ran.kind, other_mhz)
-        if own_ns is None or other_ns is None or abs(own_ns / other_ns - 1) < _LEAST_DIFFERENCE:
+    def _at_other_clock(self, ran: Ran, other_mhz: int) -> Latency | None:
+        """Returns how long an instruction ran at another clock than its own; None if its durations are not known."""
+        own = self._duration(ran.kind, ran.mhz, _NEAR)
+        other = self._duration(ran.kind, other_mhz)
+        if own is None or other is None:
             return None
-        return (own_ns - ran.took_ns) / (own_ns / other_ns - 1)
+        longer = own.took_ns / other.took_ns - 1
+        if abs(longer) < _LEAST_DIFFERENCE:
+            return None
+        late_ns = (own.took_ns - ran.took_ns) / longer
+        # d = (t_c - y) / (t_c / t_b - 1): the errors of y, of t_c and of t_b.
+        of_ran_ns = sqrt((self._scatter * ran.took_ns) ** 2 + _SEEN_NS**2) / longer
+        of_own_ns = own.error_ns * (1 - late_ns / other.took_ns) / longer
+        of_other_ns = other.error_ns * late_ns * own.took_ns / other.took_ns**2 / longer
+        return Latency(late_ns, sqrt(of_ran_ns**2 + of_own_ns**2 + of_other_ns**2))
 
-    def _steady_ns(self, kind: int, mhz: int, within: float = 1.0) -> float | None:
+    def _duration(self, kind: int, mhz: int, within: float = 1.0) -> _Duration | None:
         """Returns the duration at a clock, if need be from the nearest clock within this share."""
         table = self._steady.get(kind)
         if not table:
             return None
-        if mhz in table:
-            return table[mhz].took_ns
-        mhz = mhz or self._top_mhz
-        known = [other for other in table if other]
-        if not mhz or not known:
+        mhz = mhz if mhz in table else mhz or self._top_mhz
+        nearest = mhz
+        if mhz not in table:
+            known = [other for other in table if other]
+            if not mhz or not known:
+                return None
+            between = self._between(table, mhz)
+            if between is not None:
+                return between
+            nearest = min(known, key=lambda other: abs(other - mhz))
+            if abs(nearest / mhz - 1) > within:
+                return None
+        steady = table[nearest]
+        scatter_ns = 1.25 * self._scatter * steady.took_ns / sqrt(len(steady.samples_ns))
+        if nearest == mhz:
+            return _Duration(steady.took_ns, scatter_ns)
+        ratio = nearest / mhz
+        guessed_ns = steady.took_ns * (_SENSITIVITY * ratio + 1 - _SENSITIVITY)
+        return _Duration(guessed_ns, sqrt(scatter_ns**2 + (_SENSITIVITY_ERROR * (ratio - 1) * steady.took_ns) ** 2))
+
+    def _between(self, table: Mapping[int, _Steady], mhz: int) -> _Duration | None:
+        """Returns the duration at a clock between two that are known: it follows 1 / clock."""
+        above = min((other for other in table if other > mhz), default=0)
+        below = max((other for other in table if 0 < other < mhz), default=0)
+        if not above or not below:
             return None
-        nearest = min(known, key=lambda other: abs(other - mhz))
-        if abs(nearest / mhz - 1) > within:
-            return None
-        return table[nearest].took_ns * (_SENSITIVITY * nearest / mhz + 1 - _SENSITIVITY)
+        share = (1 / mhz - 1 / above) / (1 / below - 1 / above)
+        took_ns = table[above].took_ns + share * (table[below].took_ns - table[above].took_ns)
+        nearer = min(mhz / below - 1, above / mhz - 1)
+        return _Duration(took_ns, took_ns * sqrt(self._scatter**2 / 4 + (_BETWEEN_ERROR * nearer) ** 2))
 
 
 def _median(values: Iterable[int]) -> int:

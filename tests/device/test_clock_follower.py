@@ -235,7 +235,7 @@ def test_the_latencies_that_are_learned_are_those_of_the_device(seed: int, low_m
             bench.step(plan, works)
     for mhz in (1200, 1005, 900):
         assert bench.latency.knows(mhz)
-        assert abs(1e9 * bench.latency.learned_s[mhz] - settle_ns[mhz]) < 2 * MS
+        assert abs(1e9 * bench.latency.learned_s[mhz] - settle_ns[mhz]) < 4 * MS
 
 
 # ---- one by one
