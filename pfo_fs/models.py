@@ -254,6 +254,8 @@ class ProfilingResult(_Model):
         iter_energy: Energy of the rank's GPU in each of these iterations, in joules.
         time_breakdown: `time_breakdown["forward"][i]` lists the durations of iteration i's forwards, in seconds.
         energy_breakdown: The same in joules, interpolated between the ticks of the energy counter.
+        clock_breakdown: Their mean clocks in MHz, as far as it is known when clocks act; 0 for the default clock. Clock
+            processes leave out changes for which there is no time. Empty from an older release.
         iter_span: Time from each iteration's begin to the end of its last instruction, in seconds; empty if unknown.
         powers: The power of each instruction at each clock, with its standard error.
         switching: How its clocks are switched; None if they are not, or from an older release.
@@ -264,6 +266,7 @@ class ProfilingResult(_Model):
     iter_energy: list[Joules] = Field(max_length=MAX_ITERATIONS)
     time_breakdown: dict[InstructionName, list[list[Seconds]]] = Field(default={}, max_length=1024)
     energy_breakdown: dict[InstructionName, list[list[Joules]]] = Field(default={}, max_length=1024)
+    clock_breakdown: dict[InstructionName, list[list[Megahertz]]] = Field(default={}, max_length=1024)
     iter_span: list[Seconds] = Field(default=[], max_length=MAX_ITERATIONS)
     powers: list[InstructionPower] = Field(default=[], max_length=1024)
     switching: Switching | None = None
@@ -273,6 +276,8 @@ class ProfilingResult(_Model):
         values: dict[str, Any] = handler(self)
         if self.switching is None:
             values.pop("switching", None)
+        if not self.clock_breakdown:
+            values.pop("clock_breakdown", None)
         return values
 
 

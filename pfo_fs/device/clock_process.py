@@ -103,7 +103,7 @@ class ClockLoop:
         self._setter = ClockSetter(
             gpu,
             words,
-            meter.clock_set,
+            lambda set_ns, mhz: meter.clock_acts(set_ns + latency.settle_ns(mhz), mhz),
             min_dwell_ms=min_dwell_ms,
             why_clocks_stay=why_clocks_stay,
             called=self._called,

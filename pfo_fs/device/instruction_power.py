@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-_SETTLE_NS = 20_000_000
-"""For this long after a clock was set, the old or the new one may be in force (milliseconds on NVIDIA GPUs)."""
 _LEAST_S = 0.05
 """Instructions that ran for less than this in total are left out, with the ticks in which they ran."""
 _TICKS_BETWEEN_YIELDS = 64
@@ -48,15 +46,17 @@ class PowerFit:
     """Collects ticks and fits powers to them."""
 
     def __init__(self) -> None:
-        self._clocks: list[tuple[int, int]] = [(0, 0)]  # time of the change in ns, MHz
+        self._clocks: list[tuple[int, int]] = [(0, 0)]  # from when on it acts in ns, MHz
         self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each instruction, joules of all
 
     def clear(self) -> None:
         """Drops all ticks."""
         self._rows.clear()
 
-    def clock_set(self, t_ns: int, mhz: int) -> None:
-        """Notes that the clock was set."""
+    def clock_acts(self, t_ns: int, mhz: int) -> None:
+        """Notes from when on a clock acts; one that was to act later was replaced by it before."""
+        while len(self._clocks) > 1 and self._clocks[-1][0] >= t_ns:
+            self._clocks.pop()
         self._clocks.append((t_ns, mhz))
         if len(self._clocks) > 100_000:
             del self._clocks[:50_000]
@@ -67,6 +67,27 @@ class PowerFit:
         while last + 1 < len(self._clocks) and self._clocks[last + 1][0] <= t_ns:
             last += 1
         del self._clocks[:last]
+
+    def mean_clocks(self, instructions: Sequence[tuple[str, int, int]]) -> Iterator[int]:
+        """Yields the mean clock in MHz of each instruction: (name, begin, end in ns), ordered by begin; 0: the default.
+
+        Where the default clock acts for a part of an instruction, the highest other one stands for it.
+        """
+        clocks, at = self._clocks, 0
+        for _, begin_ns, end_ns in instructions:
+            while at + 1 < len(clocks) and clocks[at + 1][0] <= begin_ns:
+                at += 1
+            parts: list[tuple[int, int]] = []  # ns, MHz
+            for place in range(at, len(clocks)):
+                acts_ns, mhz = clocks[place]
+                if acts_ns >= end_ns:
+                    break
+                until_ns = clocks[place + 1][0] if place + 1 < len(clocks) else end_ns
+                parts.append((min(until_ns, end_ns) - max(acts_ns, begin_ns), mhz))
+            highest_mhz = max((mhz for _, mhz in parts), default=0)
+            total_ns = sum(ns for ns, _ in parts)
+            mean_mhz = sum(ns * (mhz or highest_mhz) for ns, mhz in parts) / total_ns if total_ns > 0 else highest_mhz
+            yield round(mean_mhz)
 
     def add(self, instructions: Sequence[tuple[str, int, int]], ticks: Sequence[tuple[int, float]]) -> Iterator[None]:
         """Adds a step.
@@ -82,10 +103,8 @@ class PowerFit:
         for number, ((begin_ns, begin_j), (end_ns, end_j)) in enumerate(pairwise(ticks)):
             if number % _TICKS_BETWEEN_YIELDS == 0:
                 yield None
-            while clock_at + 1 < len(clocks) and clocks[clock_at + 1][0] <= begin_ns - _SETTLE_NS:
+            while clock_at + 1 < len(clocks) and clocks[clock_at + 1][0] <= begin_ns:
                 clock_at += 1
-            settled = clock_at + 1 == len(clocks) or clocks[clock_at + 1][0] >= end_ns
-            mhz = clocks[clock_at][1]
             while at < len(instructions) and instructions[at][2] <= begin_ns:
                 at += 1
             shares: dict[_Key, float] = {}
@@ -93,13 +112,19 @@ class PowerFit:
             for name, t0, t1 in instructions[at:]:
                 if t0 >= end_ns:
                     break
-                ran_ns = min(t1, end_ns) - max(t0, begin_ns)
-                waiting_ns -= ran_ns
-                shares[name, mhz] = shares.get((name, mhz), 0.0) + ran_ns / 1e9
+                first_ns, last_ns = max(t0, begin_ns), min(t1, end_ns)
+                waiting_ns -= last_ns - first_ns
+                for place in range(clock_at, len(clocks)):
+                    acts_ns, mhz = clocks[place]
+                    until_ns = clocks[place + 1][0] if place + 1 < len(clocks) else last_ns
+                    if acts_ns >= last_ns:
+                        break
+                    ran_ns = min(until_ns, last_ns) - max(acts_ns, first_ns)
+                    if ran_ns > 0:
+                        shares[name, mhz] = shares.get((name, mhz), 0.0) + ran_ns / 1e9
             if waiting_ns > 0:
                 shares[_WAITING] = waiting_ns / 1e9
-            if settled:
-                self._rows.append((shares, end_j - begin_j))
+            self._rows.append((shares, end_j - begin_j))
 
     def solve(self) -> list[Power]:
         """Returns the powers, smallest standard error first; empty if there are too few ticks for a fit."""

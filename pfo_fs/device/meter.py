@@ -40,6 +40,7 @@ class Step(NamedTuple):
         span_s: Time from the step's begin to the end of its last instruction, without later work of the optimizer.
         times: Duration of each instruction in seconds, by name, in the order of their begins.
         energies: The same in joules.
+        clocks: The mean clock of each in MHz, as far as it is known when clocks act; 0 for the driver's default.
     """
 
     step: int
@@ -49,6 +50,7 @@ class Step(NamedTuple):
     span_s: float
     times: dict[str, list[float]]
     energies: dict[str, list[float]]
+    clocks: dict[str, list[int]]
 
 
 class Measured(NamedTuple):
@@ -69,6 +71,7 @@ class Measured(NamedTuple):
             "iter_span": [_short(step.span_s) for step in self.steps],
             "time_breakdown": {name: [_shorts(step.times.get(name, [])) for step in self.steps] for name in names},
             "energy_breakdown": {name: [_shorts(step.energies.get(name, [])) for step in self.steps] for name in names},
+            "clock_breakdown": {name: [step.clocks.get(name, []) for step in self.steps] for name in names},
             "powers": [power._asdict() for power in self.powers],
         }
 
@@ -110,9 +113,9 @@ class StepMeter:
         self._skipped_first = False
         self._collected: list[Step] = []
 
-    def clock_set(self, t_ns: int, mhz: int) -> None:
-        """Notes that the clock was set to `mhz` (0: the default) at `t_ns`."""
-        self._powers.clock_set(t_ns, mhz)
+    def clock_acts(self, t_ns: int, mhz: int) -> None:
+        """Notes that a clock in MHz (0: the default) acts from `t_ns` on."""
+        self._powers.clock_acts(t_ns, mhz)
 
     def take(self, marks: list[tuple[int, int]], *, everything: bool = False) -> Iterator[Measured | None]:
         """Adds marks; computes a step's time and energy once the energy curve covers its end.
@@ -146,14 +149,16 @@ class StepMeter:
         curve = self.curve
         ended.instructions.sort(key=lambda instruction: instruction[1])
         named = [(self._names.name(place), t0, t1) for place, t0, t1 in ended.instructions]
-        for position, (name, t0, t1) in enumerate(named):
+        clocks: dict[str, list[int]] = {}
+        for position, ((name, t0, t1), mhz) in enumerate(zip(named, self._powers.mean_clocks(named), strict=True)):
             if position % _INSTRUCTIONS_BETWEEN_YIELDS == 0:
                 yield None
             times.setdefault(name, []).append((t1 - t0) / 1e9)
             energies.setdefault(name, []).append(curve.at(t1) - curve.at(t0))
+            clocks.setdefault(name, []).append(mhz)
         energy_j = curve.at(ended.end_ns) - curve.at(ended.begin_ns)
         time_s, span_s = (ended.end_ns - ended.begin_ns) / 1e9, (ended.last_end_ns - ended.begin_ns) / 1e9
-        step = Step(ended.step, ended.number, time_s, energy_j, span_s, times, energies)
+        step = Step(ended.step, ended.number, time_s, energy_j, span_s, times, energies, clocks)
         self.last_step = step
         self.pace.append((step.step, step.number, span_s))
         if collected:

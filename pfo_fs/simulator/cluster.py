@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pfo_fs.device.switch_latency import SwitchLatency
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.planner import Pipeline
 from pfo_fs.simulator.kernel_tables import KernelTables
@@ -68,6 +69,8 @@ class Played(NamedTuple):
         spans_s: For each pipeline, time from the begin of the iteration to the end of its last instruction.
         time_s: Time until the next iteration begins, the same for all pipelines.
         energy_j: Energy of all GPUs over that time, waiting included.
+        clocks_set: For each pipeline and rank, (time in s, MHz) of each change of the clock of its first GPU, from the
+            begin of the iteration; empty without nodes.
     """
 
     starts_s: Any
@@ -76,6 +79,7 @@ class Played(NamedTuple):
     spans_s: Any
     time_s: float
     energy_j: float
+    clocks_set: Sequence[Sequence[Sequence[tuple[float, int]]]] = ()
 
 
 @dataclass
@@ -166,6 +170,11 @@ class Cluster:
             latencies_s=latency.learned_s,
         )
 
+    def settle_s(self, pipeline: int, rank: int, mhz: int) -> float:
+        """Returns what a clock process believes about the time from a call's return until the clock acts, in s."""
+        latency = SwitchLatency() if not self._nodes else self._nodes[pipeline].latency_of(rank)
+        return latency.settle_ns(mhz) / 1e9
+
     def run(self, clocks: Any) -> Played:
         """Simulates the next iteration at the given clocks (`clocks_of`)."""
         played = self.iterate(clocks, self.slowdowns())
@@ -255,4 +264,5 @@ class Cluster:
         busy_s = float((ends - starts).sum())
         idle_s = time_s * self._kernels.num_ranks * len(played) - busy_s
         energy_j = (float(((ends - starts) * powers).sum()) + self.truth.blocking_power_w * idle_s) * gpus
-        return Played(starts, ends, powers, spans, time_s, energy_j)
+        clocks_set = [each.changes for each in played]
+        return Played(starts, ends, powers, spans, time_s, energy_j, clocks_set)

@@ -115,17 +115,26 @@ class SimulatedMeters:
 
     def _set_clocks(self, info: RankInfo, meter: StepMeter, new: PlayedStep, schedule: NewSchedule) -> None:
         """Passes the changes of a rank's clock in an iteration to its meter."""
+        cluster, played = self._cluster, new.played
+        if played.clocks_set:
+            clocks_set = played.clocks_set[info.dp_rank][info.pp_rank]
+        else:
+            clocks_set = self._planned_changes(info, new, schedule)
+        for set_s, mhz in clocks_set:
+            acts_s = set_s + cluster.settle_s(info.dp_rank, info.pp_rank, mhz)
+            meter.clock_acts(round((new.begin_s + acts_s) * 1e9), mhz)
+
+    def _planned_changes(self, info: RankInfo, new: PlayedStep, schedule: NewSchedule) -> list[tuple[float, int]]:
+        """Returns when a rank's clock is set if that happens as each instruction begins: (s, MHz)."""
         plan = schedule.plan_of(info.rank)
         if plan is None:
-            return
+            return []
         starts = new.played.starts_s[self._rows(info), info.dp_rank].tolist()
-        before, in_force = 0, 0
+        found: list[tuple[float, int]] = []
         for start_s, (_, mhz) in zip(starts, plan.frequencies, strict=True):
-            in_force = mhz or in_force
-            if in_force != before:
-                meter.clock_set(round((new.begin_s + start_s) * 1e9), in_force)
-                before = in_force
-        meter.clock_set(round((new.begin_s + float(new.played.spans_s.max())) * 1e9), 0)
+            if mhz and (not found or found[-1][1] != mhz):
+                found.append((start_s, mhz))
+        return [*found, (float(new.played.spans_s.max()), 0)]
 
     def _marks(self, info: RankInfo, marked: PlayedStep) -> list[tuple[int, int]]:
         """Returns the marks that training writes in an iteration."""

@@ -60,7 +60,7 @@ def read(
 def fitted(instructions: list[Instruction], curve: EnergyCurve, clocks: list[tuple[int, int]] = []) -> dict[str, Power]:  # noqa: B006
     fit = PowerFit()
     for t_ns, mhz in clocks:
-        fit.clock_set(t_ns, mhz)
+        fit.clock_acts(t_ns, mhz)
     for _ in fit.add(instructions, curve.within(0, instructions[-1][2])):
         pass
     return {f"{power.instruction}{power.frequency or ''}": power for power in fit.solve()}
@@ -84,16 +84,38 @@ def test_more_ticks_make_a_smaller_error() -> None:
     assert fitted(long, read(long, watts))["forward"].error < fitted(short, read(short, watts))["forward"].error / 2
 
 
-def test_ticks_in_which_a_clock_was_set_are_left_out() -> None:
-    """For some milliseconds after the call, the old or the new clock may be in force."""
-    instructions = [("forward", n * 50 * MS, (n + 1) * 50 * MS) for n in range(80)]
-    curve = EnergyCurve()
-    for t_ms in range(0, 4000, 20):
-        # 400 W; from 2 s on 300 W, but not in the first 15 ms
-        curve.add(t_ms * MS, t_ms * 0.4 - max(0.0, t_ms - 2015) * 0.1)
-    powers = fitted(instructions, curve, [(0, 1410), (2000 * MS, 900)])
-    assert powers["forward1410"].power == pytest.approx(400, rel=1e-6)
-    assert powers["forward900"].power == pytest.approx(300, rel=1e-6)
+def two_clocks(instructions: list[Instruction], changes_ms: list[int]) -> EnergyCurve:
+    """Ticks of 100 ms of a GPU that draws 400 W, and 300 W after every second change."""
+    curve, energy_j = EnergyCurve(), 0.0
+    for t_ms in range(instructions[-1][2] // MS):
+        if t_ms % 100 == 0:
+            curve.add(t_ms * MS, energy_j)
+        energy_j += 0.4 if sum(change <= t_ms for change in changes_ms) % 2 == 0 else 0.3
+    return curve
+
+
+def test_a_tick_in_which_the_clock_changes_counts_for_both_clocks() -> None:
+    """Every instruction has another clock than the one before, and none fills a tick."""
+    instructions = [("forward", n * 70 * MS, (n + 1) * 70 * MS) for n in range(80)]
+    changes_ms = [begin // MS for _, begin, _ in instructions][1:]
+    clocks = [(change * MS, (900, 1410)[number % 2]) for number, change in enumerate(changes_ms)]
+    powers = fitted(instructions, two_clocks(instructions, changes_ms), [(0, 1410), *clocks])
+    assert powers["forward1410"].power == pytest.approx(400, rel=1e-3)
+    assert powers["forward900"].power == pytest.approx(300, rel=1e-3)
+
+
+def test_a_clock_that_is_replaced_before_it_acts_never_ran() -> None:
+    instructions = [("forward", n * 70 * MS, (n + 1) * 70 * MS) for n in range(40)]
+    powers = fitted(instructions, two_clocks(instructions, []), [(0, 1410), (1500 * MS, 900), (1490 * MS, 1410)])
+    assert powers.keys() == {"forward1410"}
+
+
+def test_the_mean_clock_of_an_instruction_counts_the_time_at_each_clock() -> None:
+    fit = PowerFit()
+    for acts_ms, mhz in ((0, 0), (100, 1000), (225, 1400)):
+        fit.clock_acts(acts_ms * MS, mhz)
+    instructions = [(n * 100 * MS, (n + 1) * 100 * MS) for n in range(4)]
+    assert list(fit.mean_clocks([("forward", *each) for each in instructions])) == [0, 1000, 1300, 1400]
 
 
 def test_what_always_runs_together_within_a_tick_is_said_to_be_unsure() -> None:
