@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pfo_fs.autotune.clock_curves import fit_curves
 from pfo_fs.autotune.samples import Kind, Point, Samples
 from pfo_fs.autotune.window_choice import MOST_POWER_ERROR, MOST_TIME_ERROR
 from pfo_fs.planner import Measurement, Plan, Profile
 
-_CAREFUL = 1.0
+_HOPE_FOR_POWER = 0.5
+"""Powers may be better than estimated by this share of what times may be: slow energy counters hardly tell them."""
+_CAREFUL = 0.5
 """Plans count this many standard errors more time than estimated at clocks below the highest one."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Which clocks that were not measured a profile includes.
+
+    Attributes:
+        time_error, power_error: The largest relative errors of their estimates.
+        lowest: The lowest clock, as a share of the lowest one that was measured for any instruction.
+    """
+
+    time_error: float = MOST_TIME_ERROR
+    power_error: float = MOST_POWER_ERROR
+    lowest: float = 1.0
+
+
+SURE = Offer()
+"""What plans use."""
+WIDE = Offer(time_error=0.06, power_error=0.2, lowest=0.6)
+"""What plans try, to find out."""
+EVERYTHING = Offer(time_error=math.inf, power_error=math.inf)
 
 
 def estimated_profile(
@@ -21,13 +45,11 @@ def estimated_profile(
     clocks_mhz: Mapping[int, Sequence[int]],
     source: str,
     elsewhere: Mapping[Kind, Mapping[int, Point]] | None = None,
-    *,
-    everything: bool = False,
+    offer: Offer = SURE,
 ) -> Profile:
     """Returns the estimates at the measured clocks, and at the others on offer that are known well enough.
 
-    Clocks below the lowest one that was measured for any instruction are left out. The spreads of the profile are the
-    standard errors of its values.
+    The spreads of the profile are the standard errors of its values.
 
     Args:
         samples: What was measured.
@@ -35,10 +57,10 @@ def estimated_profile(
         clocks_mhz: For each stage, the clocks that its GPUs offer.
         source: Text that messages begin with.
         elsewhere: Points of other instructions that may be alike.
-        everything: Whether clocks are also included that are not known well enough.
+        offer: Which clocks are included that were not measured.
     """
     measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
-    lowest_mhz = min((min(curve) for curve in measured.values()), default=0)
+    lowest_mhz = offer.lowest * min((min(curve) for curve in measured.values()), default=0)
     wanted = {kind: [mhz for mhz in clocks_mhz[kind[0]] if mhz >= lowest_mhz] for kind in measured}
     table: dict[Kind, list[Measurement]] = {}
     for group in fit_curves(measured, wanted, elsewhere):
@@ -53,9 +75,8 @@ def estimated_profile(
                     measured[kind][mhz].count if mhz in measured[kind] else 1,
                 )
                 for mhz, one in estimates.items()
-                if everything
-                or mhz in measured[kind]
-                or (one.time_error <= MOST_TIME_ERROR and one.power_error <= MOST_POWER_ERROR)
+                if mhz in measured[kind]
+                or (one.time_error <= offer.time_error and one.power_error <= offer.power_error)
             ]
     return Profile(table, source)
 
@@ -73,6 +94,24 @@ def careful(profile: Profile) -> Profile:
             for row in rows
         ]
     return Profile(table, profile.source)
+
+
+def hopeful(profile: Profile, errors: float) -> Profile:
+    """Returns a profile in which clocks below the highest are faster and draw less by so many standard errors.
+
+    A plan from it uses the clocks of which it is not known whether they are worth it, and so measures them.
+    """
+    table = {}
+    for kind, rows in profile.measurements.items():
+        top_mhz = max(row.frequency_mhz for row in rows)
+        table[kind] = [row if row.frequency_mhz == top_mhz else _hopeful(row, errors) for row in rows]
+    return Profile(table, profile.source)
+
+
+def _hopeful(row: Measurement, errors: float) -> Measurement:
+    time_s = row.time_s - errors * row.time_spread_s
+    power_w = (row.energy_j - min(errors * _HOPE_FOR_POWER * row.energy_spread_j, row.energy_j / 2)) / row.time_s
+    return replace(row, time_s=time_s, energy_j=power_w * time_s)
 
 
 def usage_of(plan: Plan) -> dict[tuple[Kind, int], float]:

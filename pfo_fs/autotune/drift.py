@@ -107,7 +107,7 @@ class PlanBaselines:
         for result in taken:
             run = layout.run_by(result.rank, in_force.get(result.rank))
             for iteration in iterations_of(result, run):
-                for kind, mean_s in _settled_means([time_s for time_s, _ in iteration], run).items():
+                for kind, mean_s in _settled_means([one.time_s for one in iteration], run).items():
                     times.setdefault(kind, {}).setdefault(result.rank, []).append(mean_s)
         return PlanWindow(iteration_spans(taken, layout), times)
 

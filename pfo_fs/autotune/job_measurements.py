@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from statistics import median
 
-from pfo_fs.autotune.curve_profile import estimated_profile
+from pfo_fs.autotune.curve_profile import SURE, Offer, estimated_profile
 from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.job_model import measured_iteration
+from pfo_fs.autotune.job_model import measured_iterations
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching
 from pfo_fs.autotune.samples import Kind, Point, RunInstruction, Samples
 from pfo_fs.autotune.window_results import busy_s
@@ -33,7 +33,7 @@ class JobMeasurements:
         layout: As given.
         samples: Time and power of each instruction at each clock.
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
-            GPUs leak more current. Every window with room for it also runs the highest clock, to measure this.
+            GPUs leak more current.
         switching: What a clock change costs; None before it was measured.
         elsewhere: Points of another job on the same kind of GPUs, whose curves may be alike.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
@@ -100,12 +100,14 @@ class JobMeasurements:
         return [complete[0][stage] for stage in range(stages)] if complete else []
 
     def iterations(self, pipeline: Pipeline) -> list[MeasuredIteration]:
-        """Returns the windows to calibrate a model with, each as its mean iteration."""
-        found = [measured_iteration(pipeline, results, run) for results, run in self._windows]
-        return [iteration for iteration in found if iteration is not None]
+        """Returns measured iterations to calibrate a model with."""
+        return [each for results, run in self._windows for each in measured_iterations(pipeline, results, run)]
 
-    def profile(self) -> Profile:
+    def profile(self, offer: Offer = SURE) -> Profile:
         """Returns what is known of the instructions in the form that the planner uses, with errors.
+
+        Args:
+            offer: Which clocks are included that were not measured.
 
         Raises:
             PlanError: Nothing was measured yet.
@@ -117,6 +119,7 @@ class JobMeasurements:
             layout.clocks_mhz,
             f"profile of {layout.job_info.job_id or 'the job'}",
             self.elsewhere,
+            offer,
         )
 
     def curves(self, pp_rank: int) -> dict[Kind, dict[int, Point]]:
@@ -137,15 +140,15 @@ class JobMeasurements:
         self.power_drift_factor = 1.0
 
     def _note_power_drift(self, results: Sequence[ProfilingResult]) -> None:
-        """Compares powers at the highest clocks with the first ones measured there."""
+        """Compares powers with those measured before at the same clocks."""
         ratios = []
         for result in results:
-            highest_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][:1]
             stages = dict(self.layout.order(result.rank))
             for power in result.powers:
-                if power.instruction in stages and power.frequency in highest_mhz:
-                    first = self.samples.curve((stages[power.instruction], power.instruction)).get(power.frequency)
-                    if first is not None and power.error < _SURE_POWER_ERROR * power.power:
-                        ratios.append(power.power / first.power_w)
+                if power.instruction not in stages or power.error >= _SURE_POWER_ERROR * power.power:
+                    continue
+                before = self.samples.curve((stages[power.instruction], power.instruction)).get(power.frequency)
+                if before is not None and before.power_error < _SURE_POWER_ERROR:
+                    ratios.append(power.power / before.power_w)
         if ratios:
             self.power_drift_factor = median(ratios)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean
 
-from pfo_fs.autotune.curve_profile import careful
+from pfo_fs.autotune.curve_profile import careful, hopeful
 from pfo_fs.autotune.expected_time import ExpectedTime
 from pfo_fs.autotune.measured_switching import without_slow_clocks
 from pfo_fs.autotune.samples import RunInstruction, iterations_of
-from pfo_fs.autotune.window_results import span_of
 from pfo_fs.errors import Impossible, PlanError
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import (
     Calibration,
-    Instruction,
     MeasuredIteration,
     Measurement,
     Pipeline,
@@ -38,8 +35,17 @@ _COUNTED_AS = {
     "forward_backward": ("gradient", "recomputation"),
 }
 """Instructions of a stage that are counted together, since a micro-batch has one of them."""
+_MOST_INSTRUCTIONS = 6000
+"""About this many measured instructions of a window are enough to calibrate with."""
 _FULL_MARGIN = 0.01
 """Relative: instructions that take this much longer than at their fastest clock get all of the time margin."""
+_HOPE = (1.0, 0.5, 0.25)
+"""Clocks that are tried may be better than estimated by this many standard errors; the first one that is not too late
+counts."""
+_MOST_MARGIN_IN_TRIALS = 0.002
+"""Relative: such a plan need not be on time."""
+_MOST_LATE_IF_NOT = 0.015
+"""Relative: how late such a plan may be if they are worse than estimated by a standard error."""
 _MOST_SLOWDOWN_BY_CHANGES = 0.0005
 """Relative: clock changes may make the fastest plan slower than full speed by at most this."""
 
@@ -74,24 +80,33 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
     return pipeline_from_orders(numbered, name="as it runs")
 
 
-def measured_iteration(
+def measured_iterations(
     pipeline: Pipeline, results: Sequence[ProfilingResult], ran_by_stage: Sequence[Sequence[RunInstruction]]
-) -> MeasuredIteration | None:
-    """Returns the mean over a window of one pipeline's iterations; None if a rank has no complete one.
+) -> list[MeasuredIteration]:
+    """Returns single iterations of a window of one pipeline; none if a rank has no complete one.
+
+    Their mean would not do: where durations scatter, the mean of the longest path is more than the longest path of
+    the means, and a calibration would take the difference for a delay between stages.
 
     Args:
         pipeline: The DAG.
         results: The result of each of its ranks.
         ran_by_stage: The instructions that each of them ran.
     """
-    times: dict[Instruction, float] = {}
-    for order, result, ran in zip(pipeline.orders, results, ran_by_stage, strict=True):
-        rows = list(iterations_of(result, ran))
-        if not rows:
-            return None
-        for position, instruction in enumerate(order):
-            times[instruction] = fmean(row[position][0] for row in rows)
-    return MeasuredIteration(times, max(span_of(result) for result in results), {})
+    rows = [list(iterations_of(result, ran)) for result, ran in zip(results, ran_by_stage, strict=True)]
+    complete = min(len(of_rank) for of_rank in rows)
+    if any(len(of_rank) != len(result.iter_time) for of_rank, result in zip(rows, results, strict=True)):
+        complete = min(complete, 1)  # which iterations of the ranks belong together is not known
+    found = []
+    for number in range(min(complete, max(1, _MOST_INSTRUCTIONS // len(pipeline.instructions)))):
+        times = {
+            instruction: of_rank[number][position].time_s
+            for order, of_rank in zip(pipeline.orders, rows, strict=True)
+            for position, instruction in enumerate(order)
+        }
+        spans = [(result.iter_span or result.iter_time)[number] for result in results]
+        found.append(MeasuredIteration(times, max(spans), {}))
+    return found
 
 
 class JobModel:
@@ -106,6 +121,7 @@ class JobModel:
         switch_costs: What a clock change costs.
         slow_mhz: Clocks that act so late that plans do without them.
         scatter: Standard deviation of the duration of one instruction, relative.
+        wide_profile: `profile` with more clocks, which are hardly known; None: there are none.
 
     Attributes:
         calibration: The delays that were added to the DAG; None if there are none.
@@ -123,6 +139,7 @@ class JobModel:
         switch_costs: SwitchCosts,
         slow_mhz: frozenset[int] = frozenset(),
         scatter: float = 0.0,
+        wide_profile: Profile | None = None,
     ) -> None:
         self.calibration: Calibration | None = None
         problem = Problem(pipeline, profile, blocking_power_w, gpus_per_rank=gpus_per_rank, switch_costs=switch_costs)
@@ -130,6 +147,7 @@ class JobModel:
             self.calibration = calibrate(pipeline, iterations)
             problem = self.calibration.problem(problem)
         self.problem = problem
+        self._wide = problem if wide_profile is None else replace(problem, profile=wide_profile)
         self._slow_mhz = slow_mhz
         self._expected = ExpectedTime(problem, scatter)
         self.full_speed = all_maximum(problem)
@@ -191,6 +209,27 @@ class JobModel:
             self._keep(key, plan if simple is None or plan.energy_j <= simple.energy_j else simple)
         return self._plans[key]
 
+    def to_try(self, deadline_s: float, time_margin: float) -> tuple[Plan, float]:
+        """Returns a plan that uses clocks which may be better than those that are known well, and what it would take.
+
+        Args:
+            deadline_s: The longest iteration time if these clocks are as good as they may be, in s.
+            time_margin: As for `within`.
+
+        Returns:
+            The plan, evaluated by the estimates, and its energy in J if the clocks are as good as they may be.
+        """
+        deadline_s *= 1 + max(0.0, -time_margin)
+        offered = without_slow_clocks(self._wide.profile, self._slow_mhz)
+        feared = replace(self._wide, profile=careful(offered))
+        for errors in _HOPE:
+            profile = _with_time_margin(hopeful(offered, errors), min(max(0.0, time_margin), _MOST_MARGIN_IN_TRIALS))
+            planner = Planner(replace(self._wide, profile=profile), thorough=False)
+            plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
+            if plan.replace(problem=feared).iteration_time_s <= deadline_s * (1 + _MOST_LATE_IF_NOT):
+                break
+        return plan.replace(problem=self._wide), plan.energy_j
+
     def _one_per_stage(self, deadline_s: float, time_margin: float, straggler: bool) -> Plan | None:
         """Returns the plan with one clock per stage, slow clocks among them; None if the planner knows all clocks."""
         if not self._slow_mhz:
@@ -203,7 +242,7 @@ class JobModel:
 
     def as_it_is(self, plan: Plan) -> Plan | None:
         """Returns a plan of an earlier model of the same job, evaluated by this one; None if a clock is not known."""
-        found = plan.replace(problem=self.problem)
+        found = plan.replace(problem=self._wide)
         try:
             found.measurements  # noqa: B018  raises if a clock is unknown
         except PlanError:

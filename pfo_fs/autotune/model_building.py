@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from statistics import median
 
+from pfo_fs.autotune.curve_profile import WIDE
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
 from pfo_fs.planner import SwitchCosts
@@ -56,6 +57,7 @@ def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_
         settings.switch_costs,
         settings.slow_mhz,
         measurements.samples.scatter,
+        measurements.profile(WIDE),
     )
 
 

@@ -170,6 +170,7 @@ class ParetoScheduler(FrequencyScheduler):
             if self._sweep.windows > windows:
                 self._verdict = Verdict()
                 self._rebuild_model()
+                self._verification.aim()
                 return
             self._verify(results)
             if not self._doubts_reference():
@@ -187,6 +188,8 @@ class ParetoScheduler(FrequencyScheduler):
         spans, switching = iteration_spans(results, self._layout), self._measurements.switching
         if not spans or switching is None or not switching.learns or self._selection.goal.slowdowns:
             return False
+        if self._verification.explores:
+            return False  # it need not be on time
         span_s = median_low(fmean(values) for values in spans.values())
         return span_s > self._selection.target_s() * (1 + _LATE_BY_LEARNING)
 
@@ -196,6 +199,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._verification.forget()
         self._verdict = Verdict()
         self._rebuild_model()
+        self._verification.aim()
 
     def _doubts_reference(self) -> bool:
         """Returns whether plans miss their target, though corrected, so that it may be the target that is wrong.
@@ -328,13 +332,13 @@ class ParetoScheduler(FrequencyScheduler):
             )
         waiting_w = self._earlier_profile.waiting_power_w
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
-        if self._selection.kept is None:
-            self._verification.aim()
 
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Compares the plan with what was measured under it."""
         drift = self._measurements.power_drift_factor
-        verdict = self._verification.verify(results, self._noise.usual, drift)
+        switching = self._measurements.switching
+        follow = switching is not None and switching.learns
+        verdict = self._verification.verify(results, self._noise.usual, drift, follow)
         self._verdict = verdict or replace(self._verdict, converged=True)
 
     def _one_plan(self) -> Plan:

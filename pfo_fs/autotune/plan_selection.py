@@ -26,7 +26,8 @@ class PlanSelection:
     Attributes:
         goal: The present goal; it may be set at any time.
         corrections: Changes of what the planner is asked for, after plans were measured.
-        kept: A measured plan that stays for the target; None: a new one is made with each model.
+        kept: A plan that is to be tried, or a measured one that stays for the target; None: a new one is made with each
+            model.
         full_speed: Time and energy of an iteration at the highest clocks.
     """
 
@@ -108,6 +109,10 @@ class PlanSelection:
         if self.goal.target.power is not None:
             return self._within_power(self.goal.target.power)
         return self.model.within(self._model_bias * target_s, time_margin, change_price)
+
+    def to_try(self) -> tuple[Plan, float]:
+        """Returns a plan with clocks that are hardly known, and the energy in J that it takes if they are good."""
+        return self.model.to_try(self._model_bias * self.target_s(), self.corrections.time_margin)
 
     def _within_power(self, power_w: float) -> Plan:
         """Returns the plan of one pipeline under a cap on the power of all."""

@@ -49,7 +49,7 @@ def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
         found.setdefault((row["stage"], row["instruction"]), {})[row["frequency"]] = Point(
             count=count,
             time_s=row["time"],
-            squares=(time_error * row["time"]) ** 2 * count * (count - 1),
+            time_weight=1.0 / max(time_error * row["time"], 1e-6 * row["time"]) ** 2,
             weight=1.0 / max(power_error * power_w, 1e-6 * power_w) ** 2,
             power_w=power_w,
         )
@@ -109,5 +109,5 @@ def merge_profile(
         for m in known.measurements.get(kind, ()):
             if m.frequency_mhz in clocks_mhz[kind[0]] and m.frequency_mhz not in points:
                 point = points[m.frequency_mhz] = Point()
-                point.add_times(_COUNT, m.time_s, (_ERROR / 2 * m.time_s) ** 2 * _COUNT * (_COUNT - 1))
+                point.add_times(_COUNT, m.time_s, _ERROR / 2 * m.time_s)
                 point.add_power(m.energy_j / m.time_s, _ERROR * m.energy_j / m.time_s)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import Measurement
@@ -15,18 +17,40 @@ Kind = tuple[int, str]
 RunInstruction = tuple[str, int, int]
 """(instruction, stage, MHz) of one instruction of an iteration; 0 MHz: the driver's default."""
 
-_Run = tuple[float, float]
-"""Time (s) and energy (J) of one run of an instruction."""
+
+class Run(NamedTuple):
+    """One run of an instruction.
+
+    Attributes:
+        time_s: Its duration.
+        energy_j: Its energy; 0.0 if it is not known.
+        clock_mhz: Its mean clock, as far as it is known when clocks act; 0 if it is not.
+    """
+
+    time_s: float
+    energy_j: float
+    clock_mhz: int = 0
+
 
 _CLOCK_SETTLES_WITHIN_S = 0.03
 """Instructions that begin within this time after a change of the clock may still have run at the old clock."""
 _LEAST_SETTLED_RUNS = 3
 """If fewer runs than this are settled, all runs count."""
-_UNSETTLED_ERROR_S = 0.003
-"""Standard error of the duration of such an instruction: for 10 ms it ran a third faster or slower."""
+_LATE_S, _LATE_IF_KNOWN_S = 0.010, 0.003
+"""For about this long such an instruction ran at the old clock; the second number holds where the clock process knows
+when the clock acts."""
+_SAME_CLOCK, _MOST_OFF = 0.001, 0.02
+"""Relative: a mean clock that differs by less from that of the plan is the same; a run whose mean clock differs by more
+than the second number is left out."""
+_MOST_SCATTERS = 256
+_FIRST_SCATTER = 0.01
+"""Relative standard deviation of a duration, before it was measured."""
+_ENOUGH_RUNS = 12
+"""The standard deviation of so many runs is their own, not the usual one."""
 _OUTLIER_DEVIATIONS = 6.0
 """Runs that are further from the median than this many median deviations are left out: the operating system paused
 them."""
+_LEAST_TIME_ERROR = 0.0001
 _LEAST_POWER_ERROR = 0.002
 """Relative: every power has at least this error, even if a fit gives a smaller one."""
 _MEAN_POWER_ERROR = 0.05
@@ -42,25 +66,24 @@ class Point:
 
     Attributes:
         count: Number of measured durations.
-        time_s: Mean duration.
-        squares: Sum of squared deviations from the mean, in s2.
+        time_s: Weighted mean of the durations.
+        time_weight: Sum of 1 / error2 of the means of batches, in 1/s2.
         weight: Sum of 1 / error2 of the powers, in 1/W2.
         power_w: Weighted mean of the powers; 0 while none is known.
     """
 
     count: int = 0
     time_s: float = 0.0
-    squares: float = 0.0
+    time_weight: float = 0.0
     weight: float = 0.0
     power_w: float = 0.0
 
-    def add_times(self, count: int, mean_s: float, squares: float) -> None:
-        """Adds a batch of durations, by its count, mean and sum of squared deviations."""
-        total = self.count + count
-        apart = mean_s - self.time_s
-        self.squares += squares + apart * apart * self.count * count / total
-        self.time_s += apart * count / total
-        self.count = total
+    def add_times(self, count: int, mean_s: float, error_s: float) -> None:
+        """Adds a batch of durations, by its count, its mean and the standard error of the mean."""
+        weight = 1.0 / max(error_s, _LEAST_TIME_ERROR * mean_s, 1e-12) ** 2
+        self.count += count
+        self.time_weight += weight
+        self.time_s += (mean_s - self.time_s) * weight / self.time_weight
 
     def add_power(self, power_w: float, error_w: float) -> None:
         """Adds a power with its standard error."""
@@ -71,16 +94,14 @@ class Point:
     def scale(self, times: float, powers: float) -> None:
         """Multiplies the point's times by `times` and its powers by `powers`."""
         self.time_s *= times
-        self.squares *= times * times
+        self.time_weight /= times * times
         self.power_w *= powers
         self.weight /= powers * powers
 
     @property
     def time_error(self) -> float:
         """Standard error of the duration, relative."""
-        if self.count < 2 or self.time_s <= 0:
-            return math.inf
-        return math.sqrt(self.squares / (self.count - 1) / self.count) / self.time_s
+        return 1.0 / math.sqrt(self.time_weight) / self.time_s if self.time_weight and self.time_s > 0 else math.inf
 
     @property
     def power_error(self) -> float:
@@ -104,6 +125,7 @@ class Samples:
 
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     waiting: Point = field(default_factory=Point)
+    _scatters: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SCATTERS))
 
     def add(self, result: ProfilingResult, ran: Sequence[RunInstruction], power_drift_factor: float = 1.0) -> None:
         """Adds what one rank measured while it ran `ran`; iterations that ran something else are left out.
@@ -113,36 +135,57 @@ class Samples:
             ran: The rank's instructions, in order, with their clocks.
             power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
         """
-        everything: dict[tuple[Kind, int], list[_Run]] = {}
-        settled: dict[tuple[Kind, int], list[_Run]] = {}
+        known = _known_clocks(result)
+        everything: dict[tuple[Kind, int], list[Run]] = {}
+        settled: dict[tuple[Kind, int], list[Run]] = {}
+        wrong_s: dict[tuple[Kind, int], float] = {}
         for iteration in iterations_of(result, ran):
-            since_s, before_mhz = 0.0, 0
+            since_s, before_mhz, from_mhz = 0.0, 0, 0
             for (name, stage, mhz), run in zip(ran, iteration, strict=True):
+                key = (stage, name), mhz
                 if mhz != before_mhz:
-                    since_s, before_mhz = 0.0, mhz
-                everything.setdefault(((stage, name), mhz), []).append(run)
-                if mhz == 0 or since_s >= _CLOCK_SETTLES_WITHIN_S:
-                    settled.setdefault(((stage, name), mhz), []).append(run)
-                since_s += run[0]
+                    since_s, before_mhz, from_mhz = 0.0, mhz, before_mhz
+                settles_s = min(run.time_s, _CLOCK_SETTLES_WITHIN_S if mhz not in known else _LATE_IF_KNOWN_S)
+                off = abs(run.clock_mhz / mhz - 1) if mhz and run.clock_mhz and known else 0.0
+                if off <= _MOST_OFF:  # otherwise the clock process had no time for the change
+                    everything.setdefault(key, []).append(run)
+                    if mhz == 0 or (since_s >= settles_s and off <= _SAME_CLOCK):
+                        settled.setdefault(key, []).append(run)
+                    elif from_mhz:
+                        late_s = min(run.time_s, _LATE_IF_KNOWN_S if mhz in known else _LATE_S)
+                        error_s = late_s * (1 - min(mhz, from_mhz) / max(mhz, from_mhz)) + off * run.time_s
+                        wrong_s[key] = max(wrong_s.get(key, 0.0), error_s)
+                since_s += run.time_s
         runs = {
             key: settled[key] if len(settled.get(key, ())) >= _LEAST_SETTLED_RUNS else all_
             for key, all_ in everything.items()
         }
         for (kind, mhz), pairs in runs.items():
-            kept = _without_outliers([time_s for time_s, _ in pairs])
+            kept = _without_outliers([run.time_s for run in pairs])
             mean_s = fmean(kept)
-            count, squares = len(kept), sum((value - mean_s) ** 2 for value in kept)
+            count = len(kept)
+            deviation_s = self._deviation(kept, mean_s)
+            if pairs is settled.get((kind, mhz)) and count >= _LEAST_SETTLED_RUNS:
+                self._scatters.append(stdev(kept) / mean_s)
+            error_s = deviation_s / math.sqrt(count)
             if pairs is not settled.get((kind, mhz)):
-                # The mean is wrong by an unknown part of a change, however many runs there are.
-                count, squares = 2, 2 * _UNSETTLED_ERROR_S**2
-            self._point(kind, mhz).add_times(count, mean_s, squares)
+                # The mean is wrong by an unknown part of the change, however many runs there are.
+                error_s = math.hypot(error_s, wrong_s.get((kind, mhz), _LATE_S * _FIRST_SCATTER))
+            self._point(kind, mhz).add_times(count, mean_s, error_s)
         self._add_powers(result, ran, runs, power_drift_factor)
+
+    def _deviation(self, values_s: Sequence[float], mean_s: float) -> float:
+        """Returns the standard deviation of a duration, in s: few runs can be alike by chance."""
+        usual_s = (self.scatter or _FIRST_SCATTER) * mean_s
+        if len(values_s) < _ENOUGH_RUNS:
+            return max(usual_s, stdev(values_s) if len(values_s) > 1 else 0.0)
+        return stdev(values_s)
 
     def _add_powers(
         self,
         result: ProfilingResult,
         ran: Sequence[RunInstruction],
-        runs: Mapping[tuple[Kind, int], Sequence[_Run]],
+        runs: Mapping[tuple[Kind, int], Sequence[Run]],
         power_drift_factor: float,
     ) -> None:
         stages: dict[str, set[int]] = {}
@@ -181,13 +224,7 @@ class Samples:
     @property
     def scatter(self) -> float:
         """Standard deviation of the duration of one instruction, relative: the median over everything measured."""
-        found = [
-            math.sqrt(point.squares / (point.count - 1)) / point.time_s
-            for curve in self.points.values()
-            for point in curve.values()
-            if point.count >= _LEAST_SETTLED_RUNS and point.time_s > 0
-        ]
-        return median(found) if found else 0.0
+        return median(self._scatters) if self._scatters else 0.0
 
     def curve(self, kind: Kind) -> dict[int, Point]:
         """Returns the points of a kind whose time and power are known, from the highest clock to the lowest."""
@@ -205,6 +242,12 @@ class Samples:
                 yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
 
 
+def _known_clocks(result: ProfilingResult) -> Container[int]:
+    """Returns the clocks that a rank's clock process requests at the right moment."""
+    switching = result.switching
+    return () if switching is None or switching.mode == "launch" else switching.latencies_s
+
+
 def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
     """Returns the measurement at a clock within those of a curve, interpolated between its neighbours if need be."""
     # Times are straight lines over 1 / clock as far as they depend on the clock; powers bend slowly.
@@ -220,7 +263,7 @@ def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
     return Measurement(mhz, time_s, power_w * time_s)
 
 
-def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[_Run]]:
+def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[Run]]:
     """Yields, for each iteration that ran `ran`, the time (s) and energy (J) of each instruction in order."""
     counts: dict[str, int] = {}
     place = []
@@ -232,8 +275,19 @@ def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Ite
         if {name: len(values) for name, values in lists.items() if values} != counts:
             continue
         energies = {name: result.energy_breakdown.get(name, []) for name in counts}
-        complete = all(number < len(rows) and len(rows[number]) == counts[name] for name, rows in energies.items())
-        yield [(lists[name][n], energies[name][number][n] if complete else 0.0) for name, n in place]
+        clocks = {name: result.clock_breakdown.get(name, []) for name in counts}
+        has_energy, has_clocks = (
+            all(number < len(rows) and len(rows[number]) == counts[name] for name, rows in table.items())
+            for table in (energies, clocks)
+        )
+        yield [
+            Run(
+                lists[name][n],
+                energies[name][number][n] if has_energy else 0.0,
+                clocks[name][number][n] if has_clocks else 0,
+            )
+            for name, n in place
+        ]
 
 
 def _without_outliers(values: Sequence[float]) -> Sequence[float]:

@@ -20,15 +20,24 @@ _LEAST_ERROR = 0.001
 """Relative: a smaller difference from the target counts as noise."""
 _MOST_OFF = 0.002
 """Relative: of plans that all miss the target, one that misses it by less than this may stay."""
-_AIM = 0.0005
+_AIM = 0.0007
 """Relative: plans are made to be late by this on average; to be on time exactly costs far more energy."""
-_MOST_STEPS, _SURE = 2, 0.0003
-"""The time margin is changed at most this many times, until the plan is within this of the aim, relative."""
-_MARGIN_PER_LATENESS = 3.0
-"""So much time margin makes iterations faster by one; measured on plans of two GPUs with a scatter of 0.5 %."""
+_MOST_STEPS, _SURE, _MOST_AIMED = 3, 0.0002, 0.05
+"""At most this many time margins are tried, until a plan is within the second number of the aim; the last number is the
+largest one."""
+_MARGIN_PER_LATENESS = 2.0
+"""So much time margin makes iterations faster by one, as a first guess: only slowed instructions get the margin."""
+_USUALLY_UNEXPLAINED, _UNEXPLAINED_IF_LATE = 0.0006, 0.003
+"""Relative: how far measured iterations usually are from what the model makes of the measured instructions; the second
+number holds where clocks do not follow the device, so that they act at other moments than planned."""
 _LEAST_GAIN = 0.003
 """Relative: another plan is tried if it takes less energy than the plan in force by more than this, and if the plan in
 force was such an improvement too."""
+_MOST_EXPLORING, _LEAST_HOPE = 4, 0.005
+"""At most this many plans are in force only to measure clocks, and only while such a plan may take less energy than the
+best one that is known by more than this, relative."""
+_TOO_LATE_TO_EXPLORE = 0.015
+"""Relative: no plans try clocks after one was late by more than this, as on nodes whose clocks act very late."""
 _DISAPPOINTS = 0.25
 """If a plan saves less than it promised by more than this share, one with few clock changes is tried beside it."""
 _FEW_CHANGES = 8.0
@@ -59,12 +68,14 @@ class Trial:
         off: How far it is from the target, relative; the mean over its windows.
         saved: Energy that it saves, relative; 0 if energy is not known.
         windows: Number of windows.
+        exploring: Whether it was in force only to measure clocks.
     """
 
     plan: Plan
     off: float = 0.0
     saved: float = 0.0
     windows: int = 0
+    exploring: bool = False
 
     def add(self, off: float, saved: float) -> None:
         """Adds a window."""
@@ -92,6 +103,11 @@ class PlanVerification:
         self._measured_s = 0.0
         self._target: Target | None = None  # that all of this is about
         self._trials: list[Trial] = []
+        self._noise = 0.0  # relative standard deviation of an iteration's time
+        self._window_iterations = 1
+        self._clocks_follow = True
+        self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
+        self._explored = 0  # plans so far that were only in force to measure clocks
 
     def measured_s(self) -> float:
         """Returns the time of an iteration when a plan for the present target was measured, in s; 0.0 before that.
@@ -100,19 +116,28 @@ class PlanVerification:
         """
         return self._measured_s if self._target == self._selection.goal.target else 0.0
 
+    @property
+    def explores(self) -> bool:
+        """Whether the plan in force is there only to measure clocks."""
+        return self._exploring is not None and self._exploring is self._selection.kept
+
     def forget(self) -> None:
         """Drops what was tried: the job has changed."""
         self._trials.clear()
+        self._explored = 0
         self._selection.kept = None
         self._selection.corrections = Corrections()
 
-    def verify(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> Verdict | None:
+    def verify(
+        self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float, clocks_follow: bool = True
+    ) -> Verdict | None:
         """Compares results with the plan in force; what `PlanSelection.schedules` returns may change.
 
         Args:
             results: The results of a window under the plan, as `measured_results` returns them.
             noise: Relative standard deviation of an iteration's time.
             power_drift_factor: Present power, as a multiple of that of the first measurements.
+            clocks_follow: Whether clocks change when the device gets there.
 
         Returns:
             The verdict; None if the plan stays and nothing new is known about it.
@@ -136,6 +161,7 @@ class PlanVerification:
             return None
         text = measured_text(selection.goal, selection.full_speed, measured_s, measured_j, power_drift_factor)
         iterations = len(means_s) * len(next(iter(spans.values())))
+        self._noise, self._window_iterations, self._clocks_follow = noise, iterations, clocks_follow
         full_j = selection.full_speed.energy_j * power_drift_factor
         trial = self._trial(off, 1 - measured_j / full_j if measured_j and full_j else 0.0)
         error = max(_LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
@@ -143,7 +169,7 @@ class PlanVerification:
         if selection.goal.target.power is not None:
             note = self._correct_power(trial.off, error)
         else:
-            note = self._choose_next(trial, error)
+            note = self._choose_next(trial)
         return Verdict(selection.schedules() is before, text, note)
 
     def _trial(self, off: float, saved: float) -> Trial:
@@ -153,7 +179,7 @@ class PlanVerification:
             if trial.plan.frequencies_mhz == plan.frequencies_mhz:
                 break
         else:
-            trial = Trial(plan)
+            trial = Trial(plan, exploring=self.explores)
             self._trials.append(trial)
         trial.add(off, saved)
         return trial
@@ -180,20 +206,23 @@ class PlanVerification:
         corrections.power_scale /= 1 + off
         return ""
 
-    def _choose_next(self, trial: Trial, error: float) -> str:
+    def _choose_next(self, trial: Trial) -> str:
         """Chooses the plan that follows; returns a note for the status."""
         selection, corrections = self._selection, self._selection.corrections
-        late = trial.off > error
         if corrections.count >= MOST_CORRECTIONS:
-            return self._keep_best(error)
+            return self._keep_best()
         corrections.count += 1
         in_force = selection.plan_of(0)
         promised = 1 - in_force.energy_j / selection.model.full_speed.energy_j
         selection.kept = None
         self._rebuild_model()
-        if late:
-            return self._make_faster(trial.off)
-        others = [other.saved for other in self._trials if other is not trial and other.off <= error]
+        if self._explores():
+            return "trying clocks that may take less energy"
+        self.aim()
+        off = self._believed_off(trial)
+        if off > _LEAST_ERROR:
+            return self._make_faster(off)
+        others = [o.saved for o in self._trials if o is not trial and self._believed_off(o) <= _LEAST_ERROR]
         improves = trial.saved > max(others, default=-1.0) + _LEAST_GAIN
         if improves and self._gain(in_force) > _LEAST_GAIN:
             return "another plan takes less energy by what was measured under this one"
@@ -201,34 +230,72 @@ class PlanVerification:
             corrections.change_price = _FEW_CHANGES
             if not self._tried(selection.planned_for(0)):
                 return f"it saves less than the {promised:.1%} that were planned, so one with fewer changes is tried"
-        return self._keep_best(error)
+        return self._keep_best()
+
+    def _explores(self) -> bool:
+        """Puts a plan in force that tries clocks which are hardly known; returns False if none promises enough."""
+        selection = self._selection
+        if self._explored >= _MOST_EXPLORING or self._trials[-1].off > _TOO_LATE_TO_EXPLORE:
+            self._explored = _MOST_EXPLORING
+            return False
+        plan, hoped_j = selection.to_try()
+        if 1 - hoped_j / selection.planned_for(0).energy_j < _LEAST_HOPE or self._tried(plan):
+            self._explored = _MOST_EXPLORING
+            return False
+        self._explored += 1
+        selection.kept = self._exploring = plan
+        return True
 
     def aim(self) -> None:
         """Sets the time margin so that the next plan will be in time, by the model and by what it did not explain.
 
-        Called with each new model.
+        Called with each new model, unless a plan was chosen otherwise.
         """
         selection, corrections = self._selection, self._selection.corrections
-        if selection.goal.target.power is not None:
+        if selection.goal.target.power is not None or selection.kept is not None:
             return
-        unexplained, windows = 0.0, 0
-        for trial in self._trials:
-            plan = selection.model.as_it_is(trial.plan)
-            if plan is not None:
-                unexplained += trial.windows * (trial.off - selection.predicted_off(plan))
-                windows += trial.windows
-        unexplained = unexplained / windows if windows else 0.0
+        unexplained = self._unexplained()
         # A deadline is made longer only because measured iterations were shorter than the target, not because the
         # planner was careful about clocks that are not known well.
         least = 0.0 if unexplained > -LEAST_TIME_GAIN else -MOST_TIME_MARGIN
+        tried: list[tuple[float, float, float]] = []  # margin, late, energy
         for _ in range(_MOST_STEPS):
-            late = selection.predicted_off(selection.planned_for(0)) + unexplained - _AIM
-            # Only slowed instructions get the margin, so it gives less than its own share of the iteration back.
-            step = late if corrections.time_margin <= 0 and late < 0 else _MARGIN_PER_LATENESS * late
-            margin = max(least, min(corrections.time_margin + step, MOST_TIME_MARGIN))
+            plan = selection.planned_for(0)
+            late = selection.predicted_off(plan) + unexplained - _AIM
+            tried.append((corrections.time_margin, late, plan.energy_j))
+            margin = max(least, min(_next_margin(tried), _MOST_AIMED))
             if abs(late) <= _SURE or margin == corrections.time_margin:
                 break
             corrections.time_margin = round(margin, 5)
+        on_time = [each for each in tried if each[1] <= _SURE]
+        best = min(on_time, key=lambda each: each[2]) if on_time else min(tried, key=lambda each: each[1])
+        corrections.time_margin = best[0]
+
+    def _unexplained(self) -> float:
+        """Returns by how much measured iterations were longer than the model makes of the measured instructions."""
+        trials = [trial for trial in self._trials if not trial.exploring] or self._trials
+        total, windows = 0.0, 0
+        for trial in trials:
+            plan = self._selection.model.as_it_is(trial.plan)
+            if plan is not None:
+                total += trial.windows * (trial.off - self._selection.predicted_off(plan))
+                windows += trial.windows
+        return total / windows * self._trust(windows) if windows else 0.0
+
+    def _trust(self, windows: int) -> float:
+        """Returns how much of what the model does not explain is real: iterations scatter, as did the reference."""
+        noise = self._noise**2 * (1 / max(1, windows * self._window_iterations) + 1 / (2 * self._window_iterations))
+        usual = _USUALLY_UNEXPLAINED if self._clocks_follow else _UNEXPLAINED_IF_LATE
+        return usual**2 / (usual**2 + noise)
+
+    def _believed_off(self, trial: Trial) -> float:
+        """Returns how far a plan is from the target, by what was measured and by the model."""
+        selection = self._selection
+        plan = selection.model.as_it_is(trial.plan)
+        if plan is None or selection.goal.target.power is not None:
+            return trial.off
+        predicted = selection.predicted_off(plan)
+        return predicted + self._trust(trial.windows) * (trial.off - predicted)
 
     def _gain(self, in_force: Plan) -> float:
         """Returns by how much less energy the plan that the planner makes now takes, relative."""
@@ -251,14 +318,15 @@ class PlanVerification:
             corrections.time_margin, step = round(max(0.0, corrections.time_margin) + step, 5), 2 * step
             if corrections.time_margin > MOST_TIME_MARGIN:
                 break
-        return self._keep_best(_LEAST_ERROR)
+        return self._keep_best()
 
-    def _keep_best(self, error: float) -> str:
+    def _keep_best(self) -> str:
         """Keeps the plan that saves most of those that keep to the target; if none does, all run at full speed."""
         selection = self._selection
         usable = [trial for trial in self._trials if selection.model.as_it_is(trial.plan) is not None]
-        on_time = [trial for trial in usable if trial.off <= error]
-        on_time = on_time or [trial for trial in usable if trial.off <= max(error, _MOST_OFF)]
+        off_of = {id(trial): self._believed_off(trial) for trial in usable}
+        on_time = [trial for trial in usable if off_of[id(trial)] <= _LEAST_ERROR]
+        on_time = on_time or [trial for trial in usable if off_of[id(trial)] <= _MOST_OFF]
         if not on_time:
             selection.corrections.full_speed_only = True  # something else than the plan makes iterations longer
             off = min(trial.off for trial in self._trials)
@@ -268,3 +336,16 @@ class PlanVerification:
         best = max(on_time, key=lambda trial: trial.saved)
         selection.kept = selection.model.as_it_is(best.plan)
         return ""
+
+
+def _next_margin(tried: Sequence[tuple[float, float, float]]) -> float:
+    """Returns the time margin to try after some that made plans late by so much, relative."""
+    margin, late, _ = tried[-1]
+    if len(tried) > 1:
+        before, late_before, _ = tried[-2]
+        gained = late_before - late
+        if gained * (margin - before) > 0:  # a larger margin made iterations faster
+            step = late * (margin - before) / gained
+            most = 2 * abs(margin - before)
+            return margin + max(-most, min(step, most))
+    return margin + (late if margin <= 0 and late < 0 else _MARGIN_PER_LATENESS * late)

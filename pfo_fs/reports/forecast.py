@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pfo_fs.autotune.curve_profile import estimated_profile
+from pfo_fs.autotune.curve_profile import EVERYTHING, estimated_profile
 from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Kind, Point, Samples
 from pfo_fs.errors import PfoError, PlanError
@@ -166,7 +166,7 @@ def forecast_of(data: JobData) -> Forecast:
     kinds = sorted({(i.stage, i.name) for i in dag.instructions})
     samples, source = Samples(points), "the job's profile"
     profile = estimated_profile(samples, kinds, clocks, source)
-    everything = estimated_profile(samples, kinds, clocks, source, everything=True)
+    everything = estimated_profile(samples, kinds, clocks, source, offer=EVERYTHING)
     model = data.model
     problem = Problem(
         dag,

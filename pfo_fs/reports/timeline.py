@@ -92,13 +92,13 @@ def measured_iterations(
             rows.append(runs)
         if len(rows) < len(results):
             continue
-        times = [time_s for row in rows for time_s, _ in row]
+        times = [run.time_s for row in rows for run in row]
         if not all(0 < time_s < math.inf for time_s in times):
             continue
         watts = [
             _plausible(fitted.get((name, mhz), energy_j / time_s))
             for row, entry, fitted in zip(rows, entries, powers, strict=True)
-            for (name, _, mhz), (time_s, energy_j) in zip(entry, row, strict=True)
+            for (name, _, mhz), (time_s, energy_j, _) in zip(entry, row, strict=True)
         ]
         laid.append((number, Laid(dag, starts_of(dag, times), times, clocks, watts)))
     return laid

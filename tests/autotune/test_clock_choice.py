@@ -17,7 +17,7 @@ Power = Callable[[int], float]
 
 def point(time_s: float, watts: float, error: float = 0.0005) -> Point:
     found = Point()
-    found.add_times(100, time_s, (error * time_s) ** 2 * 100 * 99)
+    found.add_times(100, time_s, error * time_s)
     found.add_power(watts, error * watts)
     return found
 

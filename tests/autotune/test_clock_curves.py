@@ -37,8 +37,7 @@ def points_of(
         for mhz in clocks:
             time_s, power_w = truth(kind, mhz)
             point = points.setdefault(kind, {})[mhz] = Point()
-            squares = (error * time_s) ** 2 * count * (count - 1)
-            point.add_times(count, time_s * (1 + error * rng.gauss(0, 1)), squares)
+            point.add_times(count, time_s * (1 + error * rng.gauss(0, 1)), error * time_s)
             point.add_power(power_w * (1 + 10 * error * rng.gauss(0, 1)), 10 * error * power_w)
     return points
 

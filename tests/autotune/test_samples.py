@@ -87,7 +87,7 @@ def test_a_warm_gpu_is_told_by_its_warmth() -> None:
 def test_an_iteration_that_ran_something_else_is_left_out() -> None:
     entries: list[RunInstruction] = [(F, 0, 900), (B, 0, 900)]
     found = list(iterations_of(result({F: [[0.1], [0.1, 0.1]], B: [[0.2], [0.2]]}), entries))
-    assert [[time_s for time_s, _ in row] for row in found] == [[0.1, 0.2]]
+    assert [[run.time_s for run in row] for row in found] == [[0.1, 0.2]]
 
 
 def curve_of(clocks: list[int], noise: float = 0.0, seed: int = 0) -> dict[int, Point]:
@@ -98,7 +98,7 @@ def curve_of(clocks: list[int], noise: float = 0.0, seed: int = 0) -> dict[int, 
         time_s, watts = 0.05 * (0.9 * 1410 / mhz + 0.1), 100 + 250 * (mhz / 1410) ** 2
         count, error = 30, max(noise, 1e-6)
         mean_s = time_s * (1 + noise * rng.gauss(0, 1))
-        point.add_times(count, mean_s, (error * mean_s) ** 2 * count * (count - 1))
+        point.add_times(count, mean_s, error * mean_s)
         point.add_power(watts * (1 + noise * rng.gauss(0, 1)), error * watts)
         curve[mhz] = point
     return curve
