@@ -17,7 +17,7 @@ from pfo_fs.reports.headline import Headline
 from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
 from pfo_fs.reports.totals import JobTotal, total_of
-from pfo_fs.reports.wording import duration_text, energy_text, signed_percent
+from pfo_fs.reports.wording import duration_text, end_text, energy_text, signed_percent
 
 
 def headline_section(data: JobData, headline: Headline, predictions: Mapping[int, Predicted]) -> dict[str, Any]:
@@ -220,11 +220,16 @@ def _told_slowdown(data: JobData) -> float:
 def _total(total: JobTotal | None) -> dict[str, Any] | None:
     if total is None:
         return None
-    rows = []
-    for name, part in (("profiling", total.profiling), ("everything else", total.other), ("whole job", total.whole)):
-        row = [name, f"{part.iterations:,}", duration_text(part.time_s), energy_text(part.energy_j)]
+    rows, whole = [], total.whole
+    parts = (total.profiling, total.other, whole)
+    more_time_s = max((part.more_time_s for part in parts), key=abs)
+    more_energy_j = max((part.more_energy_j for part in parts), key=abs)
+    for name, part in zip(("profiling", "everything else", "whole job"), parts, strict=True):
+        row = [name, f"{part.iterations:,}", duration_text(part.time_s, whole.time_s)]
+        row.append(energy_text(part.energy_j, whole.energy_j))
         if total.compared:
-            row += [_difference(part.more_time_s, duration_text), _difference(part.more_energy_j, energy_text)]
+            row.append(_difference(part.more_time_s, more_time_s, duration_text))
+            row.append(_difference(part.more_energy_j, more_energy_j, energy_text))
         rows.append(row)
     return {
         "caption": "Time and energy of all iterations so far",
@@ -243,8 +248,8 @@ def _how_total(total: JobTotal | None) -> str:
     )
 
 
-def _difference(value: float, text_of: Callable[[float], str]) -> str:
-    text = text_of(abs(value))
+def _difference(value: float, like: float, text_of: Callable[[float, float], str]) -> str:
+    text = text_of(abs(value), like)
     return text if text.startswith("0 ") else f"{text} {'more' if value > 0 else 'less'}"
 
 
@@ -262,7 +267,8 @@ def messages(found: Findings, headline: Headline) -> list[tuple[str, str, str]]:
     if switching:
         rows.append(("info", "clocks", switching_text(switching)))
     if data.end is not None:
-        rows.append(("info", f"ended: {data.end.reason}", data.end.message or data.end.reason))
+        ended = end_text(data.end.reason, data.end.message)
+        rows.append(("info", f"ended: {ended}", data.end.message or data.end.reason))
     by_text: dict[tuple[str, str], list[int]] = {}
     for rank in data.ranks:
         by_text.setdefault(("registering", rank.message), []).append(rank.rank_info.rank)
