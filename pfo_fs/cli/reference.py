@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -14,6 +15,7 @@ EXIT_CODES = (
     ("2", "wrong usage: an option or argument is missing, unknown, or does not go with another one"),
     ("130", "interrupted by Ctrl-C"),
 )
+_VALUES = {int: "integer", float: "number", Path: "path", bool: ""}
 _NOT_LISTED = {"help", "install_completion", "show_completion"}
 
 
@@ -99,10 +101,10 @@ def _walk(name: str, command: Any) -> Iterator[CommandText]:
 def _parameter(parameter: Any) -> Parameter:
     is_option = parameter.param_type_name == "option"
     names = ", ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else (parameter.name or "").upper()
-    kind = parameter.type
-    values = " or ".join(kind.choices) if hasattr(kind, "choices") else kind.name
-    if getattr(parameter, "is_flag", False):
-        values = ""
+    kind = parameter.type_descriptor.annotation
+    values = " or ".join(get_args(kind)) if get_origin(kind) is Literal else _VALUES.get(kind, "text")
+    if parameter.multiple:
+        values += ", several times"
     default = parameter.default
     if callable(default) or default in (None, False) or getattr(parameter, "required", False):
         default = ""

@@ -140,7 +140,7 @@ def _events(
             yield _meta(rank.rank, "process_sort_index", sort_index=rank.rank)
             yield _meta(rank.rank, "thread_name", tid=1, name="instructions")
             for number, laid in sorted(laid_of.items()):
-                for event in _rank_events(laid, place, rank.rank, begins[number], number, waiting_w):
+                for event in _rank_events(laid, place, rank.rank, begins[number], waiting_w):
                     counts["slices"] += event["ph"] == "X"
                     yield event
         for number, laid in sorted(laid_of.items()):
@@ -152,12 +152,12 @@ def _events(
 def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> list[dict[str, Any]]:
     """Returns the messages from rank to rank: an arrow from the middle of an instruction to the one that needs it."""
     rank_of = {node: rank for rank, nodes in zip(ranks, laid.rows(), strict=True) for node in nodes}
-    events = []
+    events: list[dict[str, Any]] = []
     for before, after, _ in laid.pipeline.edges:
         if rank_of[before] != rank_of[after]:
             for phase, node, place in (("s", before, {}), ("f", after, {"bp": "e"})):
                 middle_s = begin_s + laid.starts_s[node] + laid.times_s[node] / 2
-                at = {"ph": phase, "pid": rank_of[node], "tid": 1, "ts": _us(middle_s)}
+                at = {"ph": phase, "pid": rank_of[node], "tid": 1, "ts": round(middle_s * 1e6)}
                 events.append({**at, "id": first + len(events) // 2, "name": "to", "cat": "to", **place})
     return events
 
@@ -195,9 +195,10 @@ def _job_events(
 
 
 def _rank_events(
-    laid: Laid, place: int, rank: int, begin_s: float, number: int, waiting_w: float | None
+    laid: Laid, place: int, rank: int, begin_s: float, waiting_w: float | None
 ) -> Iterator[dict[str, Any]]:
     nodes = laid.rows()[place]
+    several = len({laid.pipeline.instructions[node].stage for node in nodes}) > 1
     clock, power, now_s = None, -1.0, 0.0
     for node in nodes:
         instruction, start_s, time_s = laid.pipeline.instructions[node], laid.starts_s[node], laid.times_s[node]
@@ -220,11 +221,10 @@ def _rank_events(
             "name": instruction.name,
             "cat": "instruction",
             "args": {
-                "stage": instruction.stage,
+                **({"stage": instruction.stage} if several else {}),
                 "micro-batch": instruction.microbatch,
-                "iteration": number,
                 **({"MHz": mhz} if mhz else {}),
-                **({"W": round(power_w, 1)} if power_w else {}),
+                **({"W": round(power_w)} if power_w else {}),
             },
         }
         now_s = start_s + time_s
@@ -238,7 +238,7 @@ def _us(seconds: float) -> float:
 
 
 def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[str, Any]:
-    return {"ph": "C", "pid": pid, "tid": 1, "ts": _us(at_s), "name": name, "args": {unit: round(value, 1)}}
+    return {"ph": "C", "pid": pid, "ts": _us(at_s), "name": name, "args": {unit: round(value)}}
 
 
 def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, Any]:
