@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from pfo_fs.cli.terminal import JsonFlag, fail, out, show, wrong_usage
+from pfo_fs.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,10 @@ def power_limit(
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
     from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES
 
-    chooser = _selector(selector, factor, eta_knob, world_size)
+    try:
+        chooser = _selector(selector, factor, eta_knob, world_size)
+    except ConfigError as error:
+        wrong_usage(str(error))
     try:
         with profile.open("rb") as file:
             text = file.read(MAX_PROFILE_BYTES + 1)
