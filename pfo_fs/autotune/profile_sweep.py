@@ -80,7 +80,10 @@ class ProfileSweep:
         if not results:
             return "no pipeline has measured an iteration at the highest clocks, so no plan can be made"
         if not all(self._measurements.samples.curve(kind) for kind in layout.kinds):
-            return "there are GPUs whose energy cannot be read, so no plan can be made"
+            return (
+                "time or energy of some instructions was not measured, so no plan can be made: messages of the ranks "
+                "say whether marks are wrong; else energies of their GPUs cannot be read"
+            )
         yield from self.lower_clocks(results)
         return ""
 

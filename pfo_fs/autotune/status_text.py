@@ -47,7 +47,8 @@ def measured_text(
     saved = 1 - measured_j / full_speed.energy_j / power_drift_factor
     slower = measured_s / full_speed.span_s - 1
     less = f"{saved:.1%} less" if saved >= 0 else f"{-saved:.1%} more"
-    text = f"measured: {less} energy at {slower:+.2%} time than at the highest clocks"
+    time = f"{slower:+.2%}".replace("-0.00%", "+0.00%")
+    text = f"measured: {less} energy at {time} time than at the highest clocks"
     if goal.target.power is not None:
         text += f", {measured_j / (measured_s + full_speed.tail_s):,.0f} W"
     return text

@@ -19,15 +19,15 @@ from pfo_fs.cli.requests import straggler, target
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.status import status
-from pfo_fs.cli.terminal import JsonFlag, fail
+from pfo_fs.cli.terminal import HELP, JsonFlag, fail
 from pfo_fs.errors import PfoError
 
 app = typer.Typer(
     help="Save energy in pipeline-parallel training: plan, schedule and watch GPU clocks through a shared directory.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings=HELP,
 )
 app.add_typer(schedule_app, name="schedule")
 
@@ -39,9 +39,14 @@ def main() -> None:
 
 def daemon_main() -> None:
     """The command `pfo-fs-daemon`."""
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    _run(daemon_app())
+
+
+def daemon_app() -> typer.Typer:
+    """Returns the command `pfo-fs-daemon`."""
+    single = typer.Typer(pretty_exceptions_enable=False, context_settings=HELP)
     single.command()(daemon)
-    _run(single)
+    return single
 
 
 def _run(program: typer.Typer) -> None:
@@ -67,16 +72,27 @@ def demo(
     slowdown: Annotated[
         float, typer.Option(help="How many times as long an iteration may take as at the highest clocks.", min=1.0)
     ] = 1.0,
-    minutes: Annotated[float, typer.Option(help="Minutes after which the demo gives up.", min=1.0)] = 10.0,
+    real: Annotated[
+        bool, typer.Option("--real", help="Train a small GPT in real processes (needs torch; some four minutes).")
+    ] = False,
+    minutes: Annotated[float, typer.Option(help="With --real: minutes after which the demo gives up.", min=1.0)] = 10.0,
     shared_dir: Annotated[
-        Path | None, typer.Option(help="Shared directory to use and keep; default: a temporary one.")
+        Path | None,
+        typer.Option("--shared-dir", "-d", help="Shared directory to use and keep; default: a temporary one."),
     ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page about the job to write.")] = Path(
+        "pfo-fs-demo.html"
+    ),
     json_: JsonFlag = False,
 ) -> None:
-    """Try pfo-fs without a GPU: train a small GPT over 8 stages on simulated GPUs (about four minutes)."""
-    from pfo_fs.cli.demo import run_demo
+    """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""
+    if real:
+        from pfo_fs.cli.demo import run_demo
 
-    sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))
+        sys.exit(run_demo(slowdown=slowdown, minutes=minutes, shared_dir=shared_dir, as_json=json_))
+    from pfo_fs.cli.virtual_demo import run_virtual_demo
+
+    run_virtual_demo(slowdown=slowdown, shared_dir=shared_dir, output=output, as_json=json_)
 
 
 for command in (daemon, status, plan, simulate, report, trace, target, straggler, doctor, profile_p2p):

@@ -9,18 +9,22 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.logging import RichHandler
 
-from pfo_fs.cli.terminal import PlainFormatter, SharedDir, err, fail
+from pfo_fs.cli.terminal import DirectoryArgument, PlainFormatter, SharedDirOption, err, the_directory, wrong_usage
 
 _STOP_WITHIN_S = 10
 
+Watching = Literal["auto", "poll", "events"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
 
 def daemon(
-    shared_dir: SharedDir,
+    directory: DirectoryArgument = None,
+    shared_dir: SharedDirOption = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -32,7 +36,7 @@ def daemon(
         str | None, typer.Option(help='Arguments of the scheduler, a JSON object: {"slowdown": 1.05}.')
     ] = None,
     poll_interval: Annotated[float | None, typer.Option(help="Seconds between two reads of a job.")] = None,
-    watch: Annotated[str | None, typer.Option(help="How changes are noticed: auto, poll or events.")] = None,
+    watch: Annotated[Watching | None, typer.Option(help="How changes are noticed.")] = None,
     max_job_idle_time: Annotated[
         float | None, typer.Option(help="Seconds without any activity after which a job is ended and archived.")
     ] = None,
@@ -40,13 +44,16 @@ def daemon(
         float | None, typer.Option(help="Seconds without a heartbeat after which a standby daemon takes over.")
     ] = None,
     dump_dir: Annotated[Path | None, typer.Option(help="Folder for copies in Zeus's dump format.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="The least serious messages to write.", case_sensitive=False)
+    ] = None,
 ) -> None:
     """Schedule all jobs of a shared directory; if another daemon does so already, stand by to take over."""
     from pfo_fs.coordination.daemon import Daemon
     from pfo_fs.settings import load_settings
     from pfo_fs.store import Files
 
+    shared_dir = the_directory(directory, shared_dir)
     settings = load_settings(
         scheduler=scheduler,
         scheduler_args=_json_object(scheduler_args),
@@ -81,9 +88,9 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
     except ValueError as error:
-        fail(f"--scheduler-args is not JSON: {error}")
+        wrong_usage(f"--scheduler-args is not JSON: {error}")
     if not isinstance(value, dict):
-        fail(f"--scheduler-args must be a JSON object such as {{}}, not {text}")
+        wrong_usage(f"--scheduler-args must be a JSON object such as {{}}, not {text}")
     return value
 
 

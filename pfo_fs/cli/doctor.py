@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out, say
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out, say, show
 from pfo_fs.errors import plain_text
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _switching(most: int | None, extent: Any, output: Path, yes: bool, json_: bo
     if json_:
         print(json.dumps(found))  # noqa: T201
         return
-    out.print(_found_table(found))
+    show(_found_table(found))
     for what, why in found["not_measured"].items():
         say((f"not measured: {what}: ", "yellow"), why)
     say("all clocks are reset; written: ", str(output))

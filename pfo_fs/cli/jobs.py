@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pfo_fs.cli.terminal import fail, open_directory
+from pfo_fs.cli.terminal import fail, open_directory, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
 
 Job = Annotated[str, typer.Argument(help="Job id or a part of it, the path of the job's folder, or 'latest'.")]
-SharedDirOption = Annotated[
-    Path | None,
-    typer.Option("--shared-dir", "-d", help="The shared directory, unless JOB is a path.", envvar="PFO_FS_SHARED_DIR"),
-]
 
 
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> JobFolder:
@@ -33,7 +29,9 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> Jo
         path = path.resolve()
         return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
     if shared_dir is None:
-        fail(f"job {job!r}: name its directory by --shared-dir (or PFO_FS_SHARED_DIR), or give the job's folder")
+        wrong_usage(
+            f"job {job!r}: name its directory by -d (--shared-dir, PFO_FS_SHARED_DIR), or give the job's folder"
+        )
     shared = open_directory(shared_dir)
     live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
     if job == "latest":

@@ -12,7 +12,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+from pfo_fs.cli.terminal import JsonFlag, err, fail, show
 
 
 def profile_p2p(
@@ -45,4 +45,4 @@ def profile_p2p(
     table.add_column("power W", justify="right")
     for row in found["rows"]:
         table.add_row(str(row["clock_mhz"] or "default"), f"{row['power_w']:.2f}")
-    out.print(table)
+    show(table)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich import box
 from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, fail, out
+from pfo_fs.cli.terminal import JsonFlag, fail, out, show, wrong_usage
+from pfo_fs.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +20,15 @@ if TYPE_CHECKING:
     from pfo_fs.power_limit import OptimumSelector, PowerLimitMeasurement
 
 
+Selector = Literal["max-slowdown", "energy", "time", "zeus-cost"]
+
+_SCATTER = 0.03
+"""Relative: by more than this, steps cannot be faster at a lower limit unless the machine was busy."""
+
+
 def power_limit(
     profile: Annotated[Path, typer.Argument(help='JSON as pfo-fs and Zeus write it: {"measurements": [...]}.')],
-    selector: Annotated[str, typer.Option(help="max-slowdown, energy, time or zeus-cost.")] = "zeus-cost",
+    selector: Annotated[Selector, typer.Option(help="How to choose.")] = "zeus-cost",
     factor: Annotated[
         float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than at the highest limit.")
     ] = None,
@@ -34,25 +41,32 @@ def power_limit(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Picture of time and energy to write: .png, .svg or .pdf.")
     ] = None,
+    force: Annotated[bool, typer.Option(help="Choose even from measurements that contradict each other.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Choose the best power limit from a profile that GlobalPowerLimitOptimizer (of pfo-fs or Zeus) has written."""
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
     from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES
 
-    chooser = _selector(selector, factor, eta_knob, world_size)
+    try:
+        chooser = _selector(selector, factor, eta_knob, world_size)
+    except ConfigError as error:
+        wrong_usage(str(error))
     try:
         with profile.open("rb") as file:
             text = file.read(MAX_PROFILE_BYTES + 1)
     except OSError as error:
         fail(f"{profile}: {error.strerror}")
     measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.power_limit)
+    bent = _bent(measurements)
+    if bent and not force:
+        fail(f"{profile}: {bent}. Measure again on a quiet machine, or give --force to choose nevertheless")
     chosen_w = chooser.select(measurements)
     if json_:
         rows = [m.model_dump() for m in measurements]
         print(json.dumps({"selector": repr(chooser), "power_limit": chosen_w, "measurements": rows}))  # noqa: T201
     else:
-        out.print(_table(measurements, chosen_w))
+        show(_table(measurements, chosen_w))
         out.print(f"{chooser!r}: [bold]{chosen_w} W[/]", highlight=False, soft_wrap=True)
     if output is not None:
         if find_spec("matplotlib") is None:
@@ -65,6 +79,22 @@ def power_limit(
             out.print(f"written: {output}", soft_wrap=True, highlight=False)
 
 
+def _bent(measurements: Sequence[PowerLimitMeasurement]) -> str:
+    """Returns why measurements, highest limit first, contradict each other; empty if they do not.
+
+    A lower limit never makes steps faster, so a step that was slower at a higher limit was disturbed.
+    """
+    slowest = measurements[0]
+    for lower in measurements[1:]:
+        if lower.time < slowest.time * (1 - _SCATTER):
+            return (
+                f"the steps took {slowest.time:.4g} s at {slowest.power_limit} W, but only {lower.time:.4g} s at the "
+                f"lower limit of {lower.power_limit} W, so the machine was busy or GPUs were not warm"
+            )
+        slowest = max(slowest, lower, key=lambda m: m.time)
+    return ""
+
+
 def _selector(name: str, factor: float | None, eta_knob: float | None, world_size: int | None) -> OptimumSelector:
     """Returns the selector that the options name; fails if an option belongs to another selector."""
     from pfo_fs.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
@@ -75,16 +105,14 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
         "time": set(),
         "zeus-cost": {"--eta-knob", "--world-size"},
     }
-    if name not in takes:
-        fail(f"--selector must be one of {', '.join(takes)}, not {name!r}")
     given = {"--factor": factor, "--eta-knob": eta_knob, "--world-size": world_size}
     for option, value in given.items():
         if value is not None and option not in takes[name]:
             owner = next(other for other, options in takes.items() if option in options)
-            fail(f"{option} belongs to --selector {owner}, not to {name}")
+            wrong_usage(f"{option} belongs to --selector {owner}, not to {name}")
     if name == "max-slowdown":
         if factor is None:
-            fail("--selector max-slowdown needs --factor, such as 1.05 for 5 % more time")
+            wrong_usage("--selector max-slowdown needs --factor, such as 1.05 for 5 % more time")
         return MaxSlowdownConstraint(factor)
     if name == "zeus-cost":
         return ZeusCost(0.5 if eta_knob is None else eta_knob, 1 if world_size is None else world_size)

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD as BOX
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+from pfo_fs.cli.jobs import Job, find_job
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, open_directory, out, say, show, wrong_usage
 from pfo_fs.reports.atomic_output import output_file
+from pfo_fs.reports.wording import signed_percent
+
+if TYPE_CHECKING:
+    from pfo_fs.reports.directory import JobRow
+
+_SUMMED = ("jobs", "energy_kwh", "saved_kwh", "jobs_without_figures")
 
 
 def report(
-    job: Job,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            help="Job id or a part of it, the path of the job's folder, or 'latest'. Without it: a table of all jobs "
+            "of the directory, with kWh by user and day."
+        ),
+    ] = None,
     shared_dir: SharedDirOption = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
     points: Annotated[
@@ -24,10 +39,16 @@ def report(
             help="Plan a frontier of this many points that counts the time of clock changes (slow).", min=2, max=1000
         ),
     ] = None,
+    json_: JsonFlag = False,
 ) -> None:
     """Write a page of HTML about a job, running or ended: savings, frontier, pipeline, clocks, stragglers, profile."""
     from pfo_fs.reports import collect_job, render_page
 
+    if job is None:
+        if shared_dir is None:
+            wrong_usage("name a job, or a directory by -d (--shared-dir, PFO_FS_SHARED_DIR) for all of its jobs")
+        _report_directory(shared_dir, json_)
+        return
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job and planning its frontier ..."):
         page = render_page(collect_job(folder), points)
@@ -36,7 +57,61 @@ def report(
             file.write(page)
     except OSError as error:
         fail(f"{output}: the page cannot be written: {error.strerror}")
+    if json_:
+        print(json.dumps({"file": str(output), "job_id": folder.job_id}))  # noqa: T201
+        return
     out.print(escape(f"written: {output} (job {folder.job_id})"), highlight=False, soft_wrap=True)
+
+
+def _report_directory(shared_dir: Path, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from pfo_fs.reports.directory import collect_directory, sums
+
+    shared = open_directory(shared_dir)
+    with err.status("reading jobs ...") as line:
+        rows = collect_directory(shared, line.update)
+    users, days = sums(rows, lambda row: row.user), sums(rows, lambda row: row.day)
+    if as_json:
+        print(json.dumps({"jobs": [asdict(row) for row in rows], "users": users, "days": days}))  # noqa: T201
+        return
+    if not rows:
+        say(f"{shared_dir} has no jobs")
+        return
+    show(_job_table(rows))
+    show(_sum_table("user", users))
+    show(_sum_table("day", days))
+
+
+def _job_table(rows: list[JobRow]) -> Table:
+    table = Table(title="Jobs; saved: against the highest clocks, profiling included", title_justify="left", box=BOX)
+    for name in ("job", "user", "state", "iterations", "hours", "kWh", "kWh saved", "time", "remark"):
+        table.add_column(name, justify="left" if name in ("job", "user", "state", "remark") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            *map(Text, (row.job_id, row.user, row.state, f"{row.iterations:,}", f"{row.hours:,.2f}")),
+            _kwh(row.energy_kwh),
+            _kwh(row.saved_kwh),
+            "–" if row.more_time is None else signed_percent(row.more_time),
+            Text(row.problem),
+        )
+    return table
+
+
+def _sum_table(what: str, groups: dict[str, dict[str, Any]]) -> Table:
+    table = Table(box=BOX)
+    for name in (what, "jobs", "kWh", "kWh saved", "jobs whose saving is not known"):
+        table.add_column(name, justify="left" if name == what else "right", no_wrap=True)
+    for name, group in [*groups.items(), ("all", {key: sum(g[key] for g in groups.values()) for key in _SUMMED})]:
+        unknown = str(group["jobs_without_figures"])
+        table.add_row(Text(name), str(group["jobs"]), _kwh(group["energy_kwh"]), _kwh(group["saved_kwh"]), unknown)
+    return table
+
+
+def _kwh(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.3f}".replace("-0.000", "0.000").replace("-", "−")
 
 
 def trace(
@@ -49,6 +124,7 @@ def trace(
     pipeline: Annotated[
         int | None, typer.Option(help="Write only this pipeline (data-parallel rank); default: all.", min=0)
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Write all measured iterations, not only five.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Write measured iterations of a job as a trace for ui.perfetto.dev: instructions, clocks, power of each rank."""
@@ -56,7 +132,7 @@ def trace(
 
     data = collect_job(find_job(job, shared_dir, archived=True))
     window = window_to_trace(data, number)
-    counts = write_trace(data, window, output, pipeline)
+    counts = write_trace(data, window, output, pipeline, most=None if full else 5)
     if json_:
         print(json.dumps({"file": str(output), "schedule": window.number, **counts}))  # noqa: T201
         return

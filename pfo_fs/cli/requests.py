@@ -5,13 +5,14 @@ Both write a key of the job's `schedule.yaml`, which can also be edited by hand.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
-from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
-from pfo_fs.cli.terminal import fail, say
+from pfo_fs.cli.jobs import Job, find_job
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, say, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -27,9 +28,11 @@ def target(
     deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs of the job.")] = None,
     none: Annotated[
-        bool, typer.Option("--none", help="Remove the target: that of the scheduler's arguments is used again.")
+        bool,
+        typer.Option("--none", "--gone", help="Remove the target: that of the scheduler's arguments holds again."),
     ] = False,
     shared_dir: SharedDirOption = None,
+    json_: JsonFlag = False,
 ) -> None:
     """Change the target of a running job; all ranks switch to the new plan at the same step."""
     from pydantic import ValidationError
@@ -39,12 +42,12 @@ def target(
     given = {"slowdown": slowdown, "deadline": deadline, "power": power}
     asked = {name: value for name, value in given.items() if value is not None}
     if none + len(asked) != 1:
-        fail("give exactly one of --slowdown, --deadline, --power and --none")
+        wrong_usage("give exactly one of --slowdown, --deadline, --power and --none")
     try:
         request = None if none else Target.model_validate(asked)
     except ValidationError as error:
-        fail(f"--{next(iter(asked))}: {error.errors()[0]['msg']}")
-    _write(find_job(job, shared_dir), "target", None if request is None else asked)
+        wrong_usage(f"--{next(iter(asked))}: {error.errors()[0]['msg']}")
+    _write(find_job(job, shared_dir), "target", None if request is None else asked, json_)
 
 
 def straggler(
@@ -56,9 +59,10 @@ def straggler(
         int | None, typer.Option(help="Data-parallel rank of the straggler; default: it is not part of this job.")
     ] = None,
     gone: Annotated[
-        bool, typer.Option("--gone", help="The straggler is as fast as before: remove the announcement.")
+        bool, typer.Option("--gone", "--none", help="The straggler is as fast as before: remove the announcement.")
     ] = False,
     shared_dir: SharedDirOption = None,
+    json_: JsonFlag = False,
 ) -> None:
     """Announce a straggler: other pipelines, which have to wait for it anyway, get slower plans that save energy."""
     from pydantic import ValidationError
@@ -66,21 +70,21 @@ def straggler(
     from pfo_fs.models import Straggler
 
     if gone == (slowdown is not None):
-        fail("give either --slowdown or --gone")
+        wrong_usage("give either --slowdown or --gone")
     folder = find_job(job, shared_dir)
     request = None
     if slowdown is not None:
         try:
             request = Straggler(slowdown=slowdown, pipeline=pipeline).model_dump(exclude_none=True)
         except ValidationError as error:
-            fail(f"--{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}")
+            wrong_usage(f"--{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}")
         body = folder.read_job()
         if pipeline is not None and body is not None and pipeline >= body.job_info.dp_degree:
-            fail(f"--pipeline {pipeline}: the job has pipelines 0 to {body.job_info.dp_degree - 1}")
-    _write(folder, "straggler", request)
+            wrong_usage(f"--pipeline {pipeline}: the job has pipelines 0 to {body.job_info.dp_degree - 1}")
+    _write(folder, "straggler", request, json_)
 
 
-def _write(folder: JobFolder, key: str, request: dict[str, Any] | None) -> None:
+def _write(folder: JobFolder, key: str, request: dict[str, Any] | None, as_json: bool) -> None:
     """Writes a request into `schedule.yaml` beside the other one, or removes it."""
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import parse_schedule_yaml
@@ -106,7 +110,11 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None) -> None:
     if requests:
         text = yaml.safe_dump(requests, sort_keys=False, default_flow_style=None)
         folder.write_yaml((_HEAD + text).encode())
-        say(f"written; {folder.yaml_status_location} shows when it is applied")
     else:
         folder.remove_yaml()
+    if as_json:
+        print(json.dumps({"job_id": folder.job_id, "file": str(path), "requests": requests}))  # noqa: T201
+    elif requests:
+        say(f"written; {folder.yaml_status_location} shows when it is applied")
+    else:
         say("removed; within seconds the scheduler plans without it")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfo_fs.cli.jobs import Job, SharedDirOption, find_job
-from pfo_fs.cli.terminal import JsonFlag, err, fail, say
+from pfo_fs.cli.jobs import Job, find_job
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, say
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -74,6 +74,7 @@ def schedule_set(
     file: Annotated[Path, typer.Argument(help="YAML file to put in force; - for standard input.")],
     shared_dir: SharedDirOption = None,
     force: Annotated[bool, typer.Option(help="Write it even if the job would refuse it.")] = False,
+    json_: JsonFlag = False,
 ) -> None:
     """Check a schedule and write it into the job's folder; it is in force within seconds."""
     folder = find_job(job, shared_dir)
@@ -83,9 +84,15 @@ def schedule_set(
     problems = _problems(folder, content)
     for problem in problems:
         say((f"{name}:{problem['line']}:", "bold red"), f" {problem['reason']}", to=err)
-    if problems and not force:
+    written = force or not problems
+    if written:
+        folder.write_yaml(content)
+    if json_:
+        print(json.dumps({"file": name, "written": written, "problems": problems}))  # noqa: T201
+    if not written:
         sys.exit(1)
-    folder.write_yaml(content)
+    if json_:
+        return
     say(f"written; {folder.yaml_status_location} shows when it is in force")
 
 

@@ -7,7 +7,7 @@ import re
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,11 +15,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+from pfo_fs.cli.terminal import JsonFlag, err, out, show, wrong_usage
+from pfo_fs.reports.wording import signed_percent
 
 if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Truth
     from pfo_fs.simulator.nodes import NodeSettings
+
+Gpu = Literal["A100", "A40"]
+PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"]
 
 _STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
 
@@ -31,11 +35,11 @@ def simulate(
         typer.Option(help="Instead of a job that you describe: the one that is drawn at random from this seed.", min=0),
     ] = None,
     profile: Annotated[Path | None, typer.Option(help="Profile CSV: simulate GPUs that behave like it.")] = None,
-    gpu: Annotated[str, typer.Option(help="A100 or A40: simulate GPUs fitted to published profiles.")] = "A100",
+    gpu: Annotated[
+        Gpu, typer.Option(help="Simulate GPUs fitted to published profiles of this kind.", case_sensitive=False)
+    ] = "A100",
     stages: Annotated[int, typer.Option(help="Stages of a pipeline; with --profile, those of the profile.", min=1)] = 8,
-    schedule: Annotated[
-        str, typer.Option(help="1f1b, gpipe, interleaved, zb-h1, zb-v or early-recomputation.")
-    ] = "1f1b",
+    schedule: Annotated[PipelineSchedule, typer.Option(help="Order of the instructions of a pipeline.")] = "1f1b",
     num_ranks: Annotated[
         int | None, typer.Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
     ] = None,
@@ -66,7 +70,8 @@ def simulate(
     quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="Simulate no jitter and no warming up.")] = False,
     profile_steps: Annotated[int, typer.Option(help="Iterations measured for each schedule.", min=1)] = 5,
     shared_dir: Annotated[
-        Path | None, typer.Option(help="Keep the job in this directory, for `pfo-fs report` and `trace`.")
+        Path | None,
+        typer.Option("--shared-dir", "-d", help="Keep the job in this directory, for `pfo-fs report` and `trace`."),
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
@@ -85,11 +90,11 @@ def simulate(
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
     if p2p_power is not None and profile is None:
-        fail("--p2p-power needs --profile; the simulated A100 and A40 have their own")
+        wrong_usage("--p2p-power needs --profile; the simulated A100 and A40 have their own")
     if episodes and pipelines == 1:
-        fail("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
+        wrong_usage("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
     if (num_microbatches is None) == (generated is None):
-        fail("give --num-microbatches for a job that you describe, or --generated for one drawn at random")
+        wrong_usage("give --num-microbatches for a job that you describe, or --generated for one drawn at random")
     if generated is not None:
         job = generated_job(generated)
         err.print(escape(job.name), highlight=False)
@@ -116,8 +121,8 @@ def simulate(
         rows = [iteration._asdict() for iteration in played]
         print(json.dumps({"job_id": play.folder.job_id, "summary": summary.as_json(), "iterations": rows}))  # noqa: T201
         return
-    out.print(_table(summary))
-    out.print(escape(summary.status_text), highlight=False)
+    show(_table(summary))
+    out.print(escape(summary.status_text), highlight=False, soft_wrap=True)
     if shared_dir is not None:
         out.print(f"the job is kept in {play.folder.location}", soft_wrap=True, highlight=False)
 
@@ -146,7 +151,7 @@ def _nodes(node: str | None, gpus_per_stage: int, stages_per_node: int) -> NodeS
 
     if node is None:
         if gpus_per_stage > 1 or stages_per_node > 1:
-            fail("--gpus-per-stage and --stages-per-node need --node")
+            wrong_usage("--gpus-per-stage and --stages-per-node need --node")
         return None
     return NodeSettings(node_physics(node), "device", gpus_per_stage, stages_per_node)
 
@@ -156,11 +161,11 @@ def _episode(text: str, pipelines: int) -> Any:
 
     match = _STRAGGLER.fullmatch(text)
     if match is None:
-        fail(f"--straggler {text!r}: write 1.2@500:900, or 1.2@500:900/3 for pipeline 3")
+        wrong_usage(f"--straggler {text!r}: write 1.2@500:900, or 1.2@500:900/3 for pipeline 3")
     slowdown, first, last = float(match["slowdown"]), int(match["first"]), int(match["last"])
     pipeline = int(match["pipeline"] or pipelines - 1)
     if not (slowdown >= 1 and first < last and pipeline < pipelines):
-        fail(
+        wrong_usage(
             f"--straggler {text}: the slowdown must be 1 or more, the last iteration after the first, and the pipeline "
             f"below {pipelines}"
         )
@@ -200,7 +205,7 @@ def _table(summary: Summary) -> Table:
     table.add_row(
         "[bold]plan[/]",
         f"{summary.plan_time_s:.4f}",
-        f"{summary.slowdown:+.2%}",
+        signed_percent(summary.slowdown, 2),
         f"{summary.plan_energy_j:,.0f}",
         f"[bold]{summary.energy_saved:.2%}[/]",
     )

@@ -1,4 +1,4 @@
-"""What all commands share: the consoles, common options, and errors that end a command with exit code 1.
+"""What all commands share: the consoles, common options, and errors that end a command (exit code 1 or 2).
 
 Text that other users have written (messages, names, file contents) reaches a terminal or a log only through `say`,
 `fail` and `PlainFormatter`, which show its markup and control characters as text.
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.text import Text
 
 from pfo_fs.errors import plain_text
@@ -25,7 +26,16 @@ _MOST_CHARS = 20_000
 out = Console()
 err = Console(stderr=True)
 
-SharedDir = Annotated[Path, typer.Argument(help="Path of the shared directory.", envvar="PFO_FS_SHARED_DIR")]
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Settings of all commands: help has a short name."""
+
+DirectoryArgument = Annotated[
+    Path | None, typer.Argument(metavar="[SHARED_DIR]", help="Path of the shared directory; the same as --shared-dir.")
+]
+SharedDirOption = Annotated[
+    Path | None,
+    typer.Option("--shared-dir", "-d", help="Path of the shared directory.", envvar="PFO_FS_SHARED_DIR"),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -47,6 +57,26 @@ def fail(text: str) -> NoReturn:
     """Ends the command with a message and exit code 1."""
     say(("error: ", "bold red"), text, to=err)
     sys.exit(1)
+
+
+def wrong_usage(text: str) -> NoReturn:
+    """Ends the command with a message and exit code 2: the command line itself is wrong."""
+    say(("error: ", "bold red"), text, to=err)
+    sys.exit(2)
+
+
+def show(renderable: RenderableType) -> None:
+    """Prints a table or text as wide as it has to be: a terminal wraps lines, and numbers are never cut."""
+    wide = out.options.update(width=1000, max_width=1000)
+    width = max(out.width, Measurement.get(out, wide, renderable).maximum)
+    Console(width=width).print(renderable, crop=False, highlight=False)
+
+
+def the_directory(argument: Path | None, option: Path | None) -> Path:
+    """Returns the shared directory, which is an argument or an option; fails where there is none, or two."""
+    if argument is None and option is None:
+        wrong_usage("name the shared directory: as an argument, by -d (--shared-dir) or in PFO_FS_SHARED_DIR")
+    return argument or option or Path()  # an argument is more specific than the environment
 
 
 class PlainFormatter(logging.Formatter):

@@ -105,7 +105,9 @@ def _baseline(data: JobData) -> Figures | None:
         after_s = highest.measured.time_s - highest.measured.span_s if highest and highest.measured else 0.0
         origin = "measured at the highest clocks"
         if abs(model.power_drift_factor - 1) >= 0.0005:
-            origin += f", times {model.power_drift_factor:.3f}, because GPUs draw another power at present temperatures"
+            change = model.power_drift_factor - 1
+            word = "more" if change > 0 else "less"
+            origin += f"; GPUs draw {abs(change):.1%} {word} power now than then, which is counted"
         return Figures(
             model.full_time_s,
             model.full_time_s + max(0.0, after_s),

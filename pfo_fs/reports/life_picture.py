@@ -1,4 +1,4 @@
-"""A job's life, schedule by schedule: mean clock of each stage, time and power of an iteration, and stragglers."""
+"""A job's life over time: mean clock of each stage, time and power of an iteration, and stragglers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from pfo_fs.reports.figures import (
     ink,
     page_axes,
     page_figure,
+    round_values,
     set_ticks,
     shade,
     svg_of,
 )
 from pfo_fs.reports.forecast import Predicted
+from pfo_fs.reports.totals import time_of
 
 _MOST_WINDOWS = 80
 """This many schedules fit beside one another; the table of the page has all."""
 _TOP, _PANEL, _GAP = 18.0, 118.0, 34.0
 """Heights in px: of the space above the clocks, of a panel, and of the space between two panels."""
 _SMALL, _LABEL = 11, 11.5
+_LABEL_PX = 40.0
+"""Numbers of schedules are written where the one before is at least this far away."""
 
 
 def mean_clocks(data: JobData, window: Window) -> dict[int, float]:
@@ -37,6 +41,31 @@ def mean_clocks(data: JobData, window: Window) -> dict[int, float]:
             clocks = [mhz for _, mhz in schedule.frequencies] if schedule is not None else [0]
             by_stage.setdefault(info.pp_rank, []).extend(clocks or [0])
     return {stage: fmean(clocks) for stage, clocks in sorted(by_stage.items())}
+
+
+def clock_bounds(data: JobData, clocks: Sequence[float]) -> tuple[float, float]:
+    """Returns the bounds of a colour scale: from the lowest of these clocks to the highest that the GPUs offer (MHz).
+
+    So a job that runs at a single low clock has the colour of a low clock.
+    """
+    offered = [max(info.available_frequencies) for info in data.infos if info.available_frequencies]
+    return min(clocks), max(*clocks, *offered) if offered else max(clocks)
+
+
+def edges_of(windows: Sequence[Window], predictions: Mapping[int, Predicted], last_step: int) -> list[float]:
+    """Returns when each schedule began, in s since the first of them, and when the last one ended.
+
+    Directories hold no times of schedules, because clocks of hosts differ: the number of iterations times their
+    duration is used.
+    """
+    known = [time_s for window in windows if (time_s := time_of(window, predictions)) is not None]
+    guess_s = fmean(known) if known else 1.0
+    edges = [0.0]
+    for window in windows:
+        until = window.end_step if window.end_step is not None else last_step + 1
+        time_s = time_of(window, predictions)
+        edges.append(edges[-1] + max(1, until - window.index.start_step) * (guess_s if time_s is None else time_s))
+    return edges
 
 
 def life_svg(data: JobData, predictions: Mapping[int, Predicted], width: float, kind: str) -> str:
@@ -54,15 +83,18 @@ def life_svg(data: JobData, predictions: Mapping[int, Predicted], width: float, 
     clocks = [mean_clocks(data, window) for window in windows]
     stages = max((len(row) for row in clocks), default=0)
     row_px = 20.0 if stages <= 16 else 320.0 / stages
-    column_px = (right - left) / max(1, len(windows))
+    edges = edges_of(windows, predictions, data.last_step)
+    px_per_s = (right - left) / edges[-1]
     first = _TOP + stages * row_px + 22
     bottom = first + 2 * _PANEL + _GAP
+    known = [mhz for row in clocks for mhz in row.values() if mhz]
+    bounds = clock_bounds(data, known) if known else (0.0, 1.0)
     with drawing(f"life {kind}"):
         figure = page_figure(width, bottom + 40)
         axes = page_axes(figure, left, _TOP, right, first - 22)
         names = [f"schedule {window.number}, {data.place}" for window in windows]
-        tooltips = {"clocks": _add_clocks(axes, clocks, stages, names, column_px, row_px)}
-        axes.text(-6 / column_px, -7 / row_px - 0.5, data.place.split()[-1], ha="right", **_style())
+        tooltips = {"clocks": _add_clocks(axes, clocks, edges, names, bounds, (px_per_s, row_px))}
+        axes.text(-6 / px_per_s, -7 / row_px - 0.5, data.place.split()[-1], ha="right", **_style())
         predicted = [predictions.get(window.number) for window in windows]
         times = [
             (w.measured.time_s if w.measured else None, p.time_s if p else None)
@@ -77,12 +109,12 @@ def life_svg(data: JobData, predictions: Mapping[int, Predicted], width: float, 
         ):
             top = first + number * (_PANEL + _GAP)
             panel = page_axes(figure, left, top, right, top + _PANEL)
-            panel.set_xlim(-0.5, len(windows) - 0.5)
+            panel.set_xlim(0, edges[-1])
             panel.set_title(title, loc="left", fontsize=12, color=COLOURS["soft"], pad=4)
-            tooltips |= _add_values(panel, values, unit, f"panel{number}")
-        _add_steps(panel, windows, max(1, -(-len(windows) * (26 if narrow else 34) // int(right - left))), narrow)
-        _add_stragglers(figure, windows, (left, column_px), (_TOP - 2, bottom + 2))
-        name = f"Mean clock of each {data.place}, time and power of an iteration, schedule by schedule"
+            tooltips |= _add_values(panel, values, edges, unit, f"panel{number}")
+        _add_times(panel, windows, edges, px_per_s, narrow)
+        _add_stragglers(figure, windows, edges, (left, px_per_s), (_TOP - 2, bottom + 2))
+        name = f"Mean clock of each {data.place}, time and power of an iteration, over time"
         return svg_of(figure, name, kind, tooltips)
 
 
@@ -93,42 +125,48 @@ def _style(strong: bool = False) -> dict[str, Any]:
 
 
 def _add_clocks(
-    axes: Any, clocks: Sequence[Mapping[int, float]], stages: int, names: Sequence[str], column_px: float, row_px: float
+    axes: Any,
+    clocks: Sequence[Mapping[int, float]],
+    edges: Sequence[float],
+    names: Sequence[str],
+    bounds: tuple[float, float],
+    scale: tuple[float, float],
 ) -> list[str]:
-    """Adds a box for each stage of each schedule; returns their tooltips."""
+    """Adds a box for each stage of each schedule; returns their tooltips. `scale`: px per second and per row."""
     from matplotlib.collections import PolyCollection
 
-    known = [mhz for row in clocks for mhz in row.values() if mhz]
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    gap_px = min(2.0, column_px * 0.1)
-    half, high_part = (1 - gap_px / column_px) / 2, (1 - gap_px / row_px) / 2
+    px_per_s, row_px = scale
+    stages = max((len(row) for row in clocks), default=0)
+    high_part = (1 - min(2.0, row_px * 0.1) / row_px) / 2
     boxes, faces, tooltips = [], [], []
     for stage in range(stages):
         for place, row in enumerate(clocks):
             mhz = row.get(stage, 0.0)
-            tone = shade(mhz, low, high)
-            x, y = (place - half, place + half), (stage - high_part, stage + high_part)
+            tone = shade(mhz, *bounds)
+            wide_px = (edges[place + 1] - edges[place]) * px_per_s
+            gap_s = min(2.0, wide_px * 0.1) / px_per_s
+            x, y = (edges[place], edges[place + 1] - gap_s), (stage - high_part, stage + high_part)
             boxes.append([(x[0], y[0]), (x[1], y[0]), (x[1], y[1]), (x[0], y[1])])
             faces.append(colour(tone) if mhz else COLOURS["lane"])
             tooltips.append(f"{names[place]} {stage}: " + (f"{mhz:,.0f} MHz" if mhz else "left alone"))
-            if column_px > 34 and row_px > 11:
+            if wide_px > 34 and row_px > 11:
                 style = {"fontsize": _SMALL, "color": ink(tone) if mhz else COLOURS["soft"]}
                 text = f"{mhz:.0f}" if mhz else "–"
-                axes.text(place, stage, text, ha="center", va="center_baseline", **style)
+                axes.text(sum(x) / 2, stage, text, ha="center", va="center_baseline", **style)
     axes.add_collection(PolyCollection(boxes, facecolors=faces, edgecolors="none", gid="clocks"))
     axes.grid(visible=False)
     axes.set_xticks([])
     shown = range(0, stages, 1 if row_px > 11 else 4)
     axes.set_yticks(shown, [str(stage) for stage in shown])
-    axes.set_xlim(-0.5, len(clocks) - 0.5)
+    axes.set_xlim(0, edges[-1])
     axes.set_ylim(stages - 0.5, -0.5)
     return tooltips
 
 
 def _add_values(
-    axes: Any, values: Sequence[tuple[float | None, float | None]], unit: float, name: str
+    axes: Any, values: Sequence[tuple[float | None, float | None]], edges: Sequence[float], unit: float, name: str
 ) -> dict[str, list[str]]:
-    """Adds measured and predicted values, one column per schedule; returns their tooltips."""
+    """Adds measured and predicted values, in the middle of each schedule; returns their tooltips."""
     everything = [value for pair in values for value in pair if value is not None]
     axes.set_xticks([])
     if not everything:
@@ -146,7 +184,11 @@ def _add_values(
             ("predicted", {"marker": "_", "markersize": 16, "markeredgewidth": 2.5, "color": COLOURS["s0"]}),
         )
     ):
-        points = [(place, pair[position]) for place, pair in enumerate(values) if pair[position] is not None]
+        points = [
+            ((edges[place] + edges[place + 1]) / 2, pair[position])
+            for place, pair in enumerate(values)
+            if pair[position] is not None
+        ]
         if points:
             if kind == "measured":
                 axes.plot(*zip(*points, strict=True), color=COLOURS["accent"], linewidth=1, alpha=0.45)
@@ -155,36 +197,48 @@ def _add_values(
     return tooltips
 
 
-def _add_steps(axes: Any, windows: Sequence[Window], every: int, narrow: bool) -> None:
-    """Writes number and first step of the schedules below a panel."""
+def _add_times(axes: Any, windows: Sequence[Window], edges: Sequence[float], px_per_s: float, narrow: bool) -> None:
+    """Writes the time since the first schedule below a panel, and numbers of schedules at their begins."""
     from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
     def below(x: float, text: str, down_px: float, strong: bool, side: str) -> None:
-        anchor = axes.transData if side == "center" else axes.transAxes
-        shift = ScaledTranslation((0 if side == "center" else -6) / 72, -down_px / 72, axes.figure.dpi_scale_trans)
+        anchor = axes.transData if side != "right" else axes.transAxes
+        shift = ScaledTranslation((-6 if side == "right" else 0) / 72, -down_px / 72, axes.figure.dpi_scale_trans)
         place = blended_transform_factory(anchor, axes.transAxes) + shift
         axes.text(x, 0, text, ha=side, va="baseline", transform=place, **_style(strong))
 
-    for place in range(0, len(windows), every):
-        below(place, str(windows[place].number), 16, True, "center")
-        below(place, str(windows[place].index.start_step), 31, False, "center")
-    below(0, "no." if narrow else "schedule", 16, True, "right")
-    below(0, "step" if narrow else "from step", 31, False, "right")
+    unit, seconds = next(
+        ((unit, seconds) for unit, seconds in (("h", 3600.0), ("min", 60.0)) if edges[-1] >= 2 * seconds), ("s", 1.0)
+    )
+    places, ticks = round_values(0.0, edges[-1] / seconds, 4 if narrow else 8)
+    for tick in ticks:
+        below(tick * seconds, f"{tick:,.{places}f}", 16, True, "center")
+    last_px = -_LABEL_PX
+    for window, begin_s in zip(windows, edges, strict=False):
+        if begin_s * px_per_s >= last_px + _LABEL_PX:
+            last_px = begin_s * px_per_s
+            below(begin_s, f"{window.number}", 31, False, "left")
+    below(0, unit if narrow else f"time ({unit})", 16, True, "right")
+    below(0, "no." if narrow else "schedule", 31, False, "right")
 
 
 def _add_stragglers(
-    figure: Any, windows: Sequence[Window], columns: tuple[float, float], rows: tuple[float, float]
+    figure: Any,
+    windows: Sequence[Window],
+    edges: Sequence[float],
+    columns: tuple[float, float],
+    rows: tuple[float, float],
 ) -> None:
     """Draws a frame around the schedules that were made for a straggler's pace."""
     from matplotlib.patches import Rectangle
 
     width, height = (size * 72 for size in figure.get_size_inches())
-    (left, column_px), (top, bottom) = columns, rows
+    (left, px_per_s), (top, bottom) = columns, rows
     for place, window in enumerate(windows):
         inputs = window.index.source.plan_inputs
         if not inputs.slow_pipelines and inputs.straggler is None:
             continue
-        x = left + place * column_px
+        x, column_px = left + edges[place] * px_per_s, (edges[place + 1] - edges[place]) * px_per_s
         box = (x - 1) / width, 1 - bottom / height
         size = column_px / width, (bottom - top) / height
         style: dict[str, Any] = {"facecolor": "none", "edgecolor": COLOURS["warn"], "linewidth": 1.8}

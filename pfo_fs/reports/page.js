@@ -47,14 +47,7 @@
 
   const boxPx = () => axis.clientWidth / data.dense * data.length / (to - from);
 
-  const range = (at) => {
-    let low = Infinity, high = -Infinity;
-    for (const picture of data.pictures) for (const row of picture) for (const box of row) {
-      if (box[at] > 0) { low = Math.min(low, box[at]); high = Math.max(high, box[at]); }
-    }
-    return [low, high];
-  };
-  const ranges = { clock: range(5), power: range(6) };
+  const ranges = { clock: data.bounds.clock || [0, 0], power: data.bounds.power || [0, 0] };
 
   // Micro-batches are numbered where there is room for a number.
   const number = (view) => {
@@ -65,9 +58,9 @@
     data.pictures[view.dataset.picture].forEach((row, rank) => {
       for (const box of row) {
         const [start, time] = box;
-        if (start > to || start + time < from || time * px < 17) continue;
+        if (start > to || start + time < from || time * px < (data.staged ? 30 : 17)) continue;
         const mark = document.createElement("span");
-        mark.textContent = box[4];
+        mark.textContent = data.staged ? `${box[3]}:${box[4]}` : box[4];
         if (box[at] > 0 && high > low && (box[at] - low) / (high - low) < 0.45) mark.className = "light";
         mark.style.left = `${(start - from) * px}px`;
         mark.style.width = `${time * px}px`;

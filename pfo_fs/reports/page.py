@@ -18,6 +18,7 @@ from pfo_fs.reports.findings import work_out
 from pfo_fs.reports.headline import headline_of
 from pfo_fs.reports.pipeline_section import pipeline
 from pfo_fs.reports.summary import headline_section, messages
+from pfo_fs.reports.wording import end_text
 
 
 def render_page(data: JobData, points: int | None = None) -> str:
@@ -52,8 +53,8 @@ def render_page(data: JobData, points: int | None = None) -> str:
         state=_state(data),
         facts=_facts(data),
         metadata=data.job.job_info.job_metadata,
-        headline=headline_section(data, headline),
-        messages=messages(found),
+        headline=headline_section(data, headline, found.predictions),
+        messages=messages(found, headline),
         frontier=sections.frontier(found, headline),
         pipeline=pipeline(found),
         life=sections.life(found),
@@ -65,7 +66,7 @@ def render_page(data: JobData, points: int | None = None) -> str:
 
 def _state(data: JobData) -> str:
     if data.end is not None:
-        return data.end.reason
+        return end_text(data.end.reason, data.end.message)
     if data.archived:
         return "archived"
     return data.current.state if data.current is not None else "waiting"

@@ -145,16 +145,18 @@ def _add_critical_path(axes: Any, plan: Plan, laid: Laid) -> None:
 def _add_numbers(axes: Any, laid: Laid, bounds: Bounds, window_s: tuple[float, float]) -> None:
     """Writes the micro-batch's number on each box that has room for it."""
     begin_s, end_s = window_s
-    least_s = 0.35 * (end_s - begin_s) / (_ROW_WIDTH_IN * _BOXES_PER_INCH)
+    staged = any(len({laid.pipeline.instructions[node].stage for node in nodes}) > 1 for nodes in laid.rows())
+    least_s = (0.7 if staged else 0.35) * (end_s - begin_s) / (_ROW_WIDTH_IN * _BOXES_PER_INCH)
     for rank, nodes in enumerate(laid.rows()):
         for node in nodes:
             start_s, time_s = laid.starts_s[node], laid.times_s[node]
             if start_s + time_s <= begin_s or start_s >= end_s or time_s <= least_s:
                 continue
+            instruction = laid.pipeline.instructions[node]
             axes.text(
                 start_s + time_s / 2,
                 rank,
-                str(laid.pipeline.instructions[node].microbatch),
+                (f"{instruction.stage}:" if staged else "") + str(instruction.microbatch),
                 ha="center",
                 va="center",
                 fontsize=6,

@@ -10,9 +10,11 @@ from pfo_fs.planner import Pipeline
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.reports.figures import round_values
 from pfo_fs.reports.findings import Findings
+from pfo_fs.reports.life_picture import clock_bounds
 from pfo_fs.reports.pipeline_picture import ROW_PX, height_of, pipeline_svg
 from pfo_fs.reports.sections import legend, picture_markup, seconds_text
 from pfo_fs.reports.timeline import Laid, dag_of, measured_iterations
+from pfo_fs.reports.wording import signed_percent
 
 _READABLE = 40
 """This many instructions of a rank side by side can be read."""
@@ -44,10 +46,11 @@ def pipeline(found: Findings) -> dict[str, Any]:
     lead = [
         f"Pipeline 0{f' of {degree}' if degree > 1 else ''}.",
         "Low boxes are forwards, high ones backwards; gaps are waiting.",
+        "Boxes carry stage:micro-batch where there is room." if data.place != "stage" else "",
         *remarks,
     ]
     ranks = [f"{data.place.split()[-1]} {info.pp_rank}" for info in data.pipeline_ranks(0)]
-    return {"lead": " ".join(lead), "missing": "", "ranks": ranks, **_chart(pictures)}
+    return {"lead": " ".join(filter(None, lead)), "missing": "", "ranks": ranks, **_chart(data, pictures)}
 
 
 def _missing(text: str) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def _add_measured(
     remarks.append(
         "Only durations are measured; begins follow from the dependencies, with everything as early as possible. "
         f"This gives {seconds_text(picture.length_s)} for an iteration that took {seconds_text(span_s)} "
-        f"({picture.length_s / span_s - 1:+.2%})."
+        f"({signed_percent(picture.length_s / span_s - 1, 2)})."
     )
     remark = f"schedule {window.number}, {seconds_text(picture.length_s)}"
     pictures.append((f"measured, step {first.first_step + number}", remark, picture))
@@ -97,18 +100,20 @@ def _add_predicted(
         remarks.append("There is no prediction beside it: the schedule has clocks that were not measured.")
         return
     if abs(forecast.scale - 1) > 5e-4:
-        remarks.append(f"The prediction is not corrected: the model is {forecast.scale - 1:+.2%} off at full clocks.")
+        remarks.append(
+            f"The prediction is not corrected: the model is {signed_percent(forecast.scale - 1, 2)} off at full clocks."
+        )
     pictures.append(("predicted", f"schedule {window.number}, {seconds_text(laid.length_s)}", laid))
 
 
-def _chart(pictures: Sequence[tuple[str, str, Laid]]) -> dict[str, Any]:
+def _chart(data: JobData, pictures: Sequence[tuple[str, str, Laid]]) -> dict[str, Any]:
     """The pictures, one below the other on one time axis, and the data for the script."""
     length_s = max(laid.length_s for _, _, laid in pictures)
     clocks = [mhz for _, _, laid in pictures for mhz in laid.clocks_mhz if mhz]
     powers = [power_w for _, _, laid in pictures for power_w in laid.powers_w if power_w > 0]
     scales = [
         legend(values, unit) | {"kind": kind}
-        for kind, values, unit in (("clock", clocks, "MHz"), ("power", powers, "W"))
+        for kind, values, unit in (("clock", clocks and clock_bounds(data, clocks), "MHz"), ("power", powers, "W"))
         if values
     ]
     bounds = {scale["kind"]: (scale["low"], scale["high"]) for scale in scales}
@@ -132,6 +137,8 @@ def _chart(pictures: Sequence[tuple[str, str, Laid]]) -> dict[str, Any]:
             "names": names,
             "row": ROW_PX,
             "heights": [height_of(name) for name in names],
+            "bounds": bounds,
+            "staged": data.place != "stage",
             "dense": max(len(row) for _, _, laid in pictures for row in laid.rows()),
             "pictures": [_boxes(laid, names) for _, _, laid in pictures],
         },

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pfo_fs.reports.findings import Findings
 from pfo_fs.reports.frontier_picture import Dot, frontier_svg
 from pfo_fs.reports.headline import Headline, above_frontier, purpose
-from pfo_fs.reports.life_picture import life_svg, mean_clocks
+from pfo_fs.reports.life_picture import clock_bounds, life_svg, mean_clocks
 from pfo_fs.reports.profile_picture import by_stage, profile_svg
+from pfo_fs.reports.wording import signed_percent
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -61,7 +62,8 @@ def frontier(found: Findings, headline: Headline) -> dict[str, Any]:
         lead += "The curve does not count the time of clock changes; a real plan is a little to the upper right of it. "
     if found.forecast is not None and abs(found.forecast.scale - 1) > 5e-4:
         lead += (
-            f"At the highest clocks the model's time is {found.forecast.scale - 1:+.2%} off the measured iteration; "
+            f"At the highest clocks the model's time is {signed_percent(found.forecast.scale - 1, 2)} off the measured "
+            "iteration; "
             "times are corrected for this, as the scheduler corrects them."
         )
     keys = []
@@ -79,11 +81,13 @@ def life(found: Findings) -> dict[str, Any]:
     if not data.windows:
         return {"missing": "No schedule has been in force yet.", "pictures": []}
     known = [mhz for window in data.windows for mhz in mean_clocks(data, window).values() if mhz]
-    lead = f"Mean clock of each {data.place}, schedule by schedule" if known else "All clocks were left alone so far."
+    lead = (
+        f"Mean clock of each {data.place} over the time of the job" if known else "All clocks were left alone so far."
+    )
     return {
         "missing": "",
         "lead": lead,
-        "legend": legend(known, "MHz") if known else None,
+        "legend": legend(clock_bounds(data, known), "MHz") if known else None,
         "pictures": [picture_markup(life_svg(data, found.predictions, w, kind)) for kind, w in _WIDTHS.items()],
     }
 
@@ -132,7 +136,7 @@ def profile(found: Findings) -> dict[str, Any]:
     clocks = [len(curve) for curve in found.points.values()]
     times, powers = [p.time_error for p in every], [p.power_error for p in every]
     lead = (
-        f"{min(clocks)} to {max(clocks)} clocks per instruction and stage. Standard errors: time {median(times):.2%} "
+        f"{_span(min(clocks), max(clocks))} per instruction and stage. Standard errors: time {median(times):.2%} "
         f"(median) and {max(times):.2%} (largest), power {median(powers):.2%} and {max(powers):.2%}. Points are "
         "measured, bars are one standard error, lines are the planner's profile. Figures are of one GPU."
     )
@@ -143,6 +147,10 @@ def profile(found: Findings) -> dict[str, Any]:
     ]
     keys = [(f"k-s{number % 6}", name) for number, name in enumerate(names)]
     return {"lead": lead, "missing": "", "pictures": pictures, "keys": keys}
+
+
+def _span(fewest: int, most: int) -> str:
+    return f"{fewest} to {most} clocks" if fewest < most else f"{most} clock{'s' * (most > 1)}"
 
 
 def all_schedules(found: Findings) -> dict[str, Any]:
@@ -168,7 +176,7 @@ def all_schedules(found: Findings) -> dict[str, Any]:
             f"{measured.energy_j:,.0f}" if measured is not None and measured.energy_j is not None else "–",
             f"{predicted.energy_j:,.0f}" if predicted is not None else "–",
             f"{measured.power_w:,.0f}" if measured is not None and measured.power_w is not None else "–",
-            f"{above:+.1%}".replace("-0.0%", "+0.0%").replace("-", "−") if above is not None else "–",
+            signed_percent(above) if above is not None else "–",
         ]
         rows.append(row)
     head = [

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
+from pfo_fs.reports.wording import end_text
 from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
@@ -119,7 +120,12 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
         }
         end = folder.read_end()
         if end is not None:
-            row |= {"state": "ended", "end_reason": end.reason, "message": end.message or row.get("message", "")}
+            row |= {
+                "state": "ended",
+                "end_reason": end.reason,
+                "end_text": end_text(end.reason, end.message),
+                "message": end.message or row.get("message", ""),
+            }
     except (RecordError, StoreError) as error:
         row["problem"] = str(error.args[-1])
     return row
@@ -132,7 +138,8 @@ def render(state: dict[str, Any]) -> Group:
     line.append(state["shared_dir"], style="bold")
     line.append("   daemon: ")
     if daemon is None:
-        line.append("none has ever run here", style="yellow")
+        scheduled = any(job.get("coordination") == "daemon" for job in state["jobs"])
+        line.append("its record is missing" if scheduled else "none has run here", style="yellow")
     elif daemon["alive"]:
         line.append(f"{daemon['host']}:{daemon['pid']}", style="green")
         line.append(f", generation {daemon['generation']}, {daemon['scheduler']}, pfo-fs {daemon['version']}")
@@ -158,7 +165,7 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     """Returns a line with the job's id, which is long; its figures, within 80 columns; and lines with its problems."""
     schedule = job.get("schedule")
     row = Text("  ")
-    row.append(f"{job.get('end_reason') or job['state']:<11} ", style=_STATE_STYLE.get(job["state"], ""))
+    row.append(f"{job.get('end_text') or job['state']:<11} ", style=_STATE_STYLE.get(job["state"], ""))
     row.append(f"{job.get('coordination') or '-':<7}")
     row.append(f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks".ljust(13))
     row.append(("no schedule" if schedule is None else f"schedule {schedule} ({job['schedule_source']})").ljust(24))
@@ -166,7 +173,7 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     row.append(_number(job.get("iter_time_s"), ".3f", " s"))
     row.append(_number(job.get("iter_energy_j"), ".0f", " J"))
     lines = [Text(job["job_id"], style="bold"), row]
-    if job.get("status_text") and not job.get("end_reason"):
+    if job.get("status_text"):
         lines.append(Text(f"  {job['status_text']}", style="cyan"))
     ways = job.get("clock_backends", {})
     if ways and not job.get("end_reason"):

@@ -1,28 +1,46 @@
-"""The data of the page's first sections: what the plan saves, and messages of coordinator, scheduler and ranks."""
+"""The data of the page's first sections: what the plan saves, what the whole job took, and all messages."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any
 
+from pydantic import ValidationError
+
+from pfo_fs.models import Target
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.findings import Findings
+from pfo_fs.reports.forecast import Predicted
 from pfo_fs.reports.headline import Headline
 from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
+from pfo_fs.reports.totals import JobTotal, total_of
+from pfo_fs.reports.wording import duration_text, end_text, energy_text, signed_percent
 
 
-def headline_section(data: JobData, headline: Headline) -> dict[str, Any]:
+def headline_section(data: JobData, headline: Headline, predictions: Mapping[int, Predicted]) -> dict[str, Any]:
     """Returns savings against everything at the highest clocks, measured beside predicted."""
     window, best, against = data.in_force, headline.best, headline.against()
     cards: list[dict[str, Any]] = []
     if best is not None and against is not None:
         how = "measured" if headline.measured is not None else "predicted, not measured yet"
+        observed = observed_span_s(data) if headline.measured is None else None
+        span_s, span_how = (best.span_s, how) if observed is None else (observed, "measured; its energy is not yet")
         cards = [
             _card(
                 "energy per iteration", best.energy_j / against.energy_j - 1, "J", against.energy_j, best.energy_j, how
             ),
             _card(
-                "time per iteration", best.span_s / against.span_s - 1, "s", against.span_s, best.span_s, how, digits=2
+                "time per iteration",
+                span_s / against.span_s - 1,
+                "s",
+                against.span_s,
+                span_s,
+                span_how,
+                digits=2,
+                bad=missed_target(data, headline) is not None,
             ),
             _card("average power", best.power_w / against.power_w - 1, "W", against.power_w, best.power_w, how),
         ]
@@ -49,21 +67,34 @@ def headline_section(data: JobData, headline: Headline) -> dict[str, Any]:
             "Nothing to compare with: no iteration with everything at the highest clocks, or with clocks left alone, "
             "was measured."
         )
+    total = total_of(data, headline, predictions)
     return {
         "title": "Against everything at the highest clocks" if against is not None else "An iteration",
         "cards": cards,
         "saved": _saved(data, headline),
         "missing": missing if against is None else "",
         "comparison": _comparison(headline),
+        "total": _total(total),
+        "total_how": _how_total(total),
     }
 
 
-def _card(title: str, change: float, unit: str, before: float, now: float, how: str, digits: int = 1) -> dict[str, Any]:
+def _card(
+    title: str,
+    change: float,
+    unit: str,
+    before: float,
+    now: float,
+    how: str,
+    *,
+    digits: int = 1,
+    bad: bool = False,
+) -> dict[str, Any]:
     now_text, before_text = (seconds_text(v) if unit == "s" else f"{v:,.0f} {unit}" for v in (now, before))
     return {
         "title": title,
-        "kind": "good" if change < -0.0005 else "bad" if change > 0.01 else "even",
-        "big": f"{change * 100:+.{digits}f} %".replace("-", "−"),
+        "kind": "bad" if bad else "good" if change < -0.0005 else "even",
+        "big": signed_percent(change, digits),
         "small": [f"{now_text} instead of {before_text}"],
         "how": how,
     }
@@ -91,12 +122,12 @@ def _saved(data: JobData, headline: Headline) -> str:
     saved_j = (against.energy_j - best.energy_j) * steps
     if steps < 1 or saved_j <= 0:
         return ""
-    amount = f"{saved_j / 3.6e6:,.2f} kWh" if saved_j > 3.6e5 else f"{saved_j / 1e3:,.0f} kJ"
     return (
-        f"About {amount} of GPU energy saved in the {steps:,} iterations under schedule {window.number} so far "
-        "(extrapolated from the measured ones)."
+        f"About {energy_text(saved_j)} of GPU energy saved in the {steps:,} iterations under schedule {window.number} "
+        "so far (extrapolated from the measured ones)."
         if headline.measured is not None
-        else f"About {amount} of GPU energy saved under schedule {window.number} so far, if predictions hold."
+        else f"About {energy_text(saved_j)} of GPU energy saved under schedule {window.number} so far, if predictions "
+        "hold."
     )
 
 
@@ -121,19 +152,123 @@ def _comparison(headline: Headline) -> dict[str, Any] | None:
     }
 
 
-def messages(found: Findings) -> list[tuple[str, str, str]]:
+_TIME_TOLERANCE = 0.01
+"""Relative: iterations that take at most this much longer than the target allows do not count as a missed target."""
+
+
+def observed_span_s(data: JobData) -> float | None:
+    """Returns the median time (s) of the last iterations under the schedule in force, as ranks reported them."""
+    window = data.in_force
+    by_step: dict[int, float] = {}
+    for times in data.paces:
+        for step, number, span_s in times.steps:
+            if window is not None and number == window.number:
+                by_step[step] = max(span_s, by_step.get(step, 0.0))
+    return median(by_step.values()) if len(by_step) >= 3 else None
+
+
+def missed_target(data: JobData, headline: Headline) -> str | None:
+    """Returns by how much the schedule in force misses the job's target, as text; None if it does not."""
+    window, measured, against = data.in_force, headline.measured, headline.against()
+    if window is None or window.index.steps or window.index.source.kind != "scheduler":
+        return None  # schedules for measuring and those of people have no target
+    inputs = window.index.source.plan_inputs
+    if (
+        inputs.slow_pipelines
+        or inputs.straggler is not None
+        or not any(s.frequencies for s in window.schedules.values())
+    ):
+        return None
+    target = inputs.target or default_target(data)
+    if target.power is not None:
+        if measured is None or measured.power_w <= target.power * (1 + _TIME_TOLERANCE):
+            return None
+        return f"iterations draw {measured.power_w:,.0f} W, the target is {target}"
+    span_s = measured.span_s if measured is not None else observed_span_s(data)
+    if span_s is None or (target.deadline is None and against is None):
+        return None
+    if target.deadline is not None:
+        limit_s = target.deadline
+    else:
+        assert against is not None
+        limit_s = against.span_s * (target.slowdown or 1.0)
+    over = span_s / limit_s - 1
+    if over <= _TIME_TOLERANCE:
+        return None
+    return (
+        f"iterations take {seconds_text(span_s)}, {signed_percent(over, 2)} more than the {seconds_text(limit_s)} that "
+        f"the target allows ({target})"
+    ).replace(" +", " ")
+
+
+def default_target(data: JobData) -> Target:
+    """Returns the target in the arguments of the job's scheduler; without any, no slowdown."""
+    given = {name: data.job.scheduler_args.get(name) for name in ("slowdown", "deadline", "power")}
+    known = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Target.model_validate(known) if known else Target(slowdown=_told_slowdown(data))
+    except ValidationError:
+        return Target(slowdown=1.0)
+
+
+def _told_slowdown(data: JobData) -> float:
+    """The slowdown in the scheduler's own words: the daemon's arguments are not in the job's folder."""
+    told = re.match(r"target: at most ([\d.]+) times", data.current.status_text if data.current is not None else "")
+    return max(1.0, float(told[1])) if told else 1.0
+
+
+def _total(total: JobTotal | None) -> dict[str, Any] | None:
+    if total is None:
+        return None
+    rows, whole = [], total.whole
+    parts = (total.profiling, total.other, whole)
+    more_time_s = max((part.more_time_s for part in parts), key=abs)
+    more_energy_j = max((part.more_energy_j for part in parts), key=abs)
+    for name, part in zip(("profiling", "everything else", "whole job"), parts, strict=True):
+        row = [name, f"{part.iterations:,}", duration_text(part.time_s, whole.time_s)]
+        row.append(energy_text(part.energy_j, whole.energy_j))
+        if total.compared:
+            row.append(_difference(part.more_time_s, more_time_s, duration_text))
+            row.append(_difference(part.more_energy_j, more_energy_j, energy_text))
+        rows.append(row)
+    return {
+        "caption": "Time and energy of all iterations so far",
+        "head": ["part", "iterations", "time", "energy"]
+        + (["time against the highest clocks", "energy against them"] if total.compared else []),
+        "rows": rows,
+    }
+
+
+def _how_total(total: JobTotal | None) -> str:
+    if total is None:
+        return ""
+    return (
+        f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
+        "ran under schedules of which some iterations were measured; the others count like predicted or mean ones."
+    )
+
+
+def _difference(value: float, like: float, text_of: Callable[[float, float], str]) -> str:
+    text = text_of(abs(value), like)
+    return text if text.startswith("0 ") else f"{text} {'more' if value > 0 else 'less'}"
+
+
+def messages(found: Findings, headline: Headline) -> list[tuple[str, str, str]]:
     """Returns (kind, who, text) of all that coordinator, scheduler and ranks report, and of what could not be read."""
     data = found.data
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, str]] = [("warn", "the target is missed", missed_target(data, headline) or "")]
+    rows.append(("warn", "marks", nothing_marked(data)))
     current = data.current
     if current is not None:
-        rows += [("warn", "coordinator", current.message), ("warn", "schedule.yaml refused", current.yaml_problem)]
+        state = "warn" if data.end is None or current.state == "broken" else "info"
+        rows += [(state, "coordinator", current.message), ("warn", "schedule.yaml refused", current.yaml_problem)]
         rows += [("info", "scheduler", current.status_text)]
     switching = switching_of(data.progress)
     if switching:
         rows.append(("info", "clocks", switching_text(switching)))
     if data.end is not None:
-        rows.append(("info", f"ended: {data.end.reason}", data.end.message or data.end.reason))
+        ended = end_text(data.end.reason, data.end.message)
+        rows.append(("info", f"ended: {ended}", data.end.message or data.end.reason))
     by_text: dict[tuple[str, str], list[int]] = {}
     for rank in data.ranks:
         by_text.setdefault(("registering", rank.message), []).append(rank.rank_info.rank)
@@ -147,7 +282,18 @@ def messages(found: Findings) -> list[tuple[str, str, str]]:
     rows += [("warn", "shared directory", text) for text in dict.fromkeys(data.store_errors)]
     rows += [("warn", "not readable", text) for text in dict.fromkeys(data.unreadable)]
     rows += [("warn", "profile", text) for text in (found.forecast.problem.warnings if found.forecast else ())]
-    rows = [row for row in rows if row[2]][:200]
+    rows = [row for row in dict.fromkeys(rows) if row[2]][:200]
     if not any(kind == "warn" for kind, _, _ in rows):
         rows.insert(0, ("fine", "no warnings", "neither coordinator nor ranks report a problem"))
     return rows
+
+
+def nothing_marked(data: JobData) -> str:
+    """Returns what to do if ranks train but mark no instruction, and do not report it themselves; else ''."""
+    if data.orders or data.last_step < 3 or any(rank.error for rank in data.progress):
+        return ""
+    return (
+        f"{data.last_step + 1} iterations have run, and no rank has marked an instruction: call "
+        "on_instruction_begin(name) before and on_instruction_end(name) after each forward and backward of a "
+        "micro-batch, within a step. Until then nothing can be measured or planned"
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pfo_fs.errors import ConfigError, PlanError
@@ -44,7 +44,7 @@ def window_to_trace(data: JobData, number: int | None) -> Window:
 
 
 def write_trace(
-    data: JobData, window: Window, path: str | os.PathLike[str], pipeline: int | None = None
+    data: JobData, window: Window, path: str | os.PathLike[str], pipeline: int | None = None, most: int | None = None
 ) -> dict[str, int]:
     """Writes the measured iterations of one schedule, completely or not at all.
 
@@ -53,6 +53,7 @@ def write_trace(
         window: One of its schedules, with results.
         path: The file.
         pipeline: Data-parallel rank of the only pipeline to write; None: all of them.
+        most: Write at most this many iterations, the first ones; None: all.
 
     Returns:
         The number of `iterations`, `ranks` and `slices` in the file.
@@ -71,7 +72,7 @@ def write_trace(
             head = {"displayTimeUnit": "ms", "otherData": _about(data, window)}
             file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
             first = True
-            for event in _events(data, window, chosen, counts):
+            for event in _events(data, window, chosen, counts, most):
                 file.write(("" if first else ",\n") + json.dumps(event, separators=(",", ":"), allow_nan=False))
                 first = False
             file.write("\n]}\n")
@@ -103,7 +104,9 @@ def _about(data: JobData, window: Window) -> dict[str, Any]:
     }
 
 
-def _events(data: JobData, window: Window, chosen: range, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _events(
+    data: JobData, window: Window, chosen: range, counts: dict[str, int], most: int | None
+) -> Iterator[dict[str, Any]]:
     info = data.job.job_info
     gpu = {rank.rank_info.rank: rank.gpu_name for rank in data.ranks}
     pipelines = []
@@ -116,7 +119,9 @@ def _events(data: JobData, window: Window, chosen: range, counts: dict[str, int]
                 continue
             of_ranks = [results[i.rank].result for i in ranks]
             pipelines.append((ranks, of_ranks, dict(measured_iterations(data, window, of_ranks, dag))))
-    numbers = sorted({number for _, _, laid in pipelines for number in laid})
+    numbers = sorted({number for _, _, laid in pipelines for number in laid})[:most]
+    pipelines = [(r, results, {n: laid[n] for n in numbers if n in laid}) for r, results, laid in pipelines]
+    arrow = 0
     begins, at_s = {}, 0.0
     for number in numbers:  # iterations begin together: gradients are reduced at the end of each
         begins[number] = at_s
@@ -135,9 +140,26 @@ def _events(data: JobData, window: Window, chosen: range, counts: dict[str, int]
             yield _meta(rank.rank, "process_sort_index", sort_index=rank.rank)
             yield _meta(rank.rank, "thread_name", tid=1, name="instructions")
             for number, laid in sorted(laid_of.items()):
-                for event in _rank_events(laid, place, rank.rank, begins[number], number, waiting_w):
+                for event in _rank_events(laid, place, rank.rank, begins[number], waiting_w):
                     counts["slices"] += event["ph"] == "X"
                     yield event
+        for number, laid in sorted(laid_of.items()):
+            arrows = _arrows(laid, [rank.rank for rank in ranks], begins[number], arrow)
+            yield from arrows
+            arrow += len(arrows) // 2
+
+
+def _arrows(laid: Laid, ranks: Sequence[int], begin_s: float, first: int) -> list[dict[str, Any]]:
+    """Returns the messages from rank to rank: an arrow from the middle of an instruction to the one that needs it."""
+    rank_of = {node: rank for rank, nodes in zip(ranks, laid.rows(), strict=True) for node in nodes}
+    events: list[dict[str, Any]] = []
+    for before, after, _ in laid.pipeline.edges:
+        if rank_of[before] != rank_of[after]:
+            for phase, node, place in (("s", before, {}), ("f", after, {"bp": "e"})):
+                middle_s = begin_s + laid.starts_s[node] + laid.times_s[node] / 2
+                at = {"ph": phase, "pid": rank_of[node], "tid": 1, "ts": round(middle_s * 1e6)}
+                events.append({**at, "id": first + len(events) // 2, "name": "to", "cat": "to", **place})
+    return events
 
 
 def _job_events(
@@ -173,19 +195,22 @@ def _job_events(
 
 
 def _rank_events(
-    laid: Laid, place: int, rank: int, begin_s: float, number: int, waiting_w: float | None
+    laid: Laid, place: int, rank: int, begin_s: float, waiting_w: float | None
 ) -> Iterator[dict[str, Any]]:
     nodes = laid.rows()[place]
-    clock, now_s = None, 0.0
+    several = len({laid.pipeline.instructions[node].stage for node in nodes}) > 1
+    clock, power, now_s = None, -1.0, 0.0
     for node in nodes:
         instruction, start_s, time_s = laid.pipeline.instructions[node], laid.starts_s[node], laid.times_s[node]
         mhz, power_w = laid.clocks_mhz[node], laid.powers_w[node]
         if waiting_w is not None and start_s > now_s + 1e-9:
             yield _counter(rank, begin_s + now_s, "power (W)", "W", waiting_w)
+            power = waiting_w
         if mhz and mhz != clock:
             yield _counter(rank, begin_s + start_s, "clock (MHz)", "MHz", mhz)
             clock = mhz
-        if power_w:
+        if power_w and abs(power_w - power) >= 0.5:
+            power = power_w
             yield _counter(rank, begin_s + start_s, "power (W)", "W", power_w)
         yield {
             "ph": "X",
@@ -196,11 +221,10 @@ def _rank_events(
             "name": instruction.name,
             "cat": "instruction",
             "args": {
-                "stage": instruction.stage,
+                **({"stage": instruction.stage} if several else {}),
                 "micro-batch": instruction.microbatch,
-                "iteration": number,
                 **({"MHz": mhz} if mhz else {}),
-                **({"W": round(power_w, 1)} if power_w else {}),
+                **({"W": round(power_w)} if power_w else {}),
             },
         }
         now_s = start_s + time_s
@@ -209,12 +233,12 @@ def _rank_events(
 
 
 def _us(seconds: float) -> float:
-    """Microseconds, down to the nanosecond."""
-    return round(seconds * 1e6, 3)
+    """Microseconds with one decimal, more than the marks resolve."""
+    return round(seconds * 1e6, 1)
 
 
 def _counter(pid: int, at_s: float, name: str, unit: str, value: float) -> dict[str, Any]:
-    return {"ph": "C", "pid": pid, "tid": 1, "ts": _us(at_s), "name": name, "args": {unit: round(value, 1)}}
+    return {"ph": "C", "pid": pid, "ts": _us(at_s), "name": name, "args": {unit: round(value)}}
 
 
 def _meta(pid: int, what: str, tid: int = 0, **args: Any) -> dict[str, Any]:

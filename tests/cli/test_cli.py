@@ -132,5 +132,50 @@ def test_wrong_usage_is_exit_code_2() -> None:
 
 def test_scheduler_arguments_that_are_not_json_are_an_error(tmp_path: Path) -> None:
     done = pfo_fs("daemon", tmp_path, "--scheduler-args", "{")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "is not JSON" in done.stderr
+
+
+def test_the_shared_directory_is_named_by_argument_option_or_environment(running: JobFolder, tmp_path: Path) -> None:
+    for arguments, environment in (
+        ((tmp_path,), {}),
+        (("-d", tmp_path), {}),
+        ((), {"PFO_FS_SHARED_DIR": str(tmp_path)}),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "pfo_fs", "status", *map(str, arguments)],
+            capture_output=True, text=True, timeout=60, env={"PATH": "/usr/bin:/bin", **environment},
+        )  # fmt: skip
+        assert running.job_id in done.stdout
+    assert pfo_fs("status").returncode == 2
+
+
+def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_stays(
+    running: JobFolder, tmp_path: Path
+) -> None:
+    current = running.read_current()
+    assert current is not None
+    verdict = "target: no slowdown; measured: 9.1% less energy " + "and a long text " * 20 + "end"
+    running.write_current(current.model_copy(update={"status_text": verdict}))
+    running.write_end(bodies.EndBody(reason="finished"))
+    assert verdict in pfo_fs("status", tmp_path).stdout
+
+
+def test_a_daemons_job_is_not_shown_below_the_claim_that_no_daemon_has_run(running: JobFolder, tmp_path: Path) -> None:
+    assert "none has run here" in pfo_fs("status", tmp_path).stdout
+    running.claim_coordinator(bodies.ClaimBody(kind="daemon", nonce="0" * 32))
+    assert "its record is missing" in pfo_fs("status", tmp_path).stdout
+
+
+def test_the_table_of_all_commands_in_the_docs_is_up_to_date() -> None:
+    from pfo_fs.cli.reference import man_pages, reference_markdown
+
+    page = Path(__file__).parents[2] / "docs" / "commands.md"
+    assert page.read_text() == reference_markdown(), "run tools/make_commands"
+    assert {"pfo-fs.1", "pfo-fs-daemon.1", "pfo-fs-status.1", "pfo-fs-schedule-set.1"} <= set(man_pages())
+
+
+def test_help_has_a_short_name_in_all_commands() -> None:
+    assert (
+        pfo_fs("-h").returncode == pfo_fs("schedule", "set", "-h").returncode == pfo_fs("status", "-h").returncode == 0
+    )

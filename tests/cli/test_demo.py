@@ -1,10 +1,14 @@
-"""`pfo-fs demo` finds what it needs; the whole demo takes minutes and is run by hand."""
+"""`pfo-fs demo` in virtual time; the one with real processes takes minutes and is run by hand."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
 from pfo_fs.cli.demo import EXAMPLE_FOLDERS, example_path
+from pfo_fs.cli.virtual_demo import run_virtual_demo
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,3 +20,12 @@ def test_the_demo_finds_the_training_script_of_a_checkout() -> None:
 def test_the_demo_looks_first_where_the_wheel_puts_the_training_script() -> None:
     assert '"examples/train_pipeline.py" = "pfo_fs/examples/train_pipeline.py"' in (ROOT / "pyproject.toml").read_text()
     assert EXAMPLE_FOLDERS[0] == ROOT / "pfo_fs" / "examples"
+
+
+def test_the_demo_ends_with_a_saving_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_virtual_demo(slowdown=1.0, shared_dir=tmp_path / "pfo", output=tmp_path / "demo.html", as_json=True)
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["energy_saved"] > 0.05
+    assert verdict["slowdown"] < 0.005
+    assert verdict["settled"]
+    assert (tmp_path / "demo.html").read_text().startswith("<!DOCTYPE html>")

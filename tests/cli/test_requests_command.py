@@ -64,7 +64,7 @@ def test_a_request_that_is_not_valid_is_refused_and_nothing_is_written(
     folder: JobFolder, command: str, arguments: list[str], message: str
 ) -> None:
     done = pfo_fs(folder, command, *arguments)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert message in done.stderr
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
 
@@ -126,5 +126,5 @@ def test_a_simulated_straggler_that_is_not_valid_is_refused(straggler: str) -> N
         [sys.executable, "-m", "pfo_fs", "simulate", "--num-microbatches", "4", "--straggler", straggler],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "--straggler" in done.stderr

@@ -42,9 +42,9 @@ def slices(events: Events) -> dict[int, Events]:
 
 def test_every_event_has_what_the_format_asks_for(events: Events) -> None:
     for event in events:
-        assert event["ph"] in {"X", "C", "M"}
+        assert event["ph"] in {"X", "C", "M", "s", "f"}
         assert isinstance(event["pid"], int)
-        assert isinstance(event["tid"], int)
+        assert event["ph"] == "C" or isinstance(event["tid"], int)
         assert isinstance(event["name"], str)
         assert event["ts"] >= 0
         if event["ph"] == "X":
@@ -62,7 +62,7 @@ def test_there_is_a_named_process_for_each_rank_with_all_its_instructions(events
     of_rank = slices(events)
     assert sorted(of_rank) == list(range(12))
     assert all(len(found) == 5 * 32 for found in of_rank.values())
-    assert {"stage", "micro-batch", "iteration", "MHz", "W"} <= set(of_rank[0][0]["args"])
+    assert {"micro-batch", "MHz", "W"} <= set(of_rank[0][0]["args"])
 
 
 def test_a_rank_runs_one_instruction_at_a_time(events: Events) -> None:
@@ -132,3 +132,20 @@ def test_a_single_pipeline_can_be_asked_for(data: JobData, tmp_path: Path) -> No
     assert write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=2)["ranks"] == 4
     with pytest.raises(ConfigError, match=r"there is no pipeline 3; job .* has 0 to 2"):
         write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=3)
+
+
+def test_an_arrow_leads_from_each_instruction_to_the_one_on_another_stage_that_needs_it(events: Events) -> None:
+    ends: dict[str, dict[int, dict[str, Any]]] = {"s": {}, "f": {}}
+    for event in events:
+        if event["ph"] in ends:
+            assert event["id"] not in ends[event["ph"]], "each arrow has a number of its own"
+            ends[event["ph"]][event["id"]] = event
+    assert set(ends["s"]) == set(ends["f"])
+    assert len(ends["s"]) == 5 * 3 * 2 * 3 * 16, "iterations, pipelines, directions, neighbours, micro-batches"
+    of_rank = slices(events)
+    for number, start in ends["s"].items():
+        end = ends["f"][number]
+        assert start["ts"] < end["ts"]
+        assert start["pid"] != end["pid"]
+        for point in (start, end):
+            assert any(e["ts"] - 1 <= point["ts"] <= e["ts"] + e["dur"] + 1 for e in of_rank[point["pid"]])

@@ -1,0 +1,106 @@
+"""What all jobs of a shared directory took and saved, by user and day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.errors import RecordError, StoreError, plain_text
+from pfo_fs.reports.collect import collect_job
+from pfo_fs.reports.headline import headline_of
+from pfo_fs.reports.totals import total_of
+from pfo_fs.reports.wording import end_text
+from pfo_fs.store import JobFolder, SharedDirectory
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job; energies in kWh of GPUs, profiling included.
+
+    Attributes:
+        saved_kwh: Energy saved against the highest clocks; negative: more was used; None: not known.
+        more_time: Time more than at the highest clocks, relative; None: not known.
+        problem: Why figures are missing; else empty.
+    """
+
+    job_id: str
+    user: str
+    day: str
+    state: str
+    iterations: int = 0
+    hours: float = 0.0
+    energy_kwh: float | None = None
+    saved_kwh: float | None = None
+    more_time: float | None = None
+    problem: str = ""
+
+
+def collect_directory(shared: SharedDirectory, progress: Callable[[str], object] = lambda _: None) -> list[JobRow]:
+    """Reads all jobs of a directory, archived ones too, oldest first."""
+    folders = [shared.job(job_id, archived=True) for job_id in shared.archived_job_ids()]
+    folders += [shared.job(job_id) for job_id in shared.job_ids()]
+    rows = []
+    for place, folder in enumerate(folders):
+        progress(f"reading job {place + 1} of {len(folders)} ...")
+        rows.append(_row(folder))
+    return sorted(rows, key=lambda row: (row.day, row.job_id))
+
+
+def _row(folder: JobFolder) -> JobRow:
+    user, job_id = _owner(folder), plain_text(folder.job_id)
+    try:
+        data = collect_job(folder)
+    except (RecordError, StoreError) as error:
+        return JobRow(job_id, user, folder.job_id[:10], "unreadable", problem=plain_text(str(error.args[-1])))
+    state = (
+        end_text(data.end.reason, data.end.message) if data.end else data.current.state if data.current else "waiting"
+    )
+    day = plain_text(data.job.started[:10] or folder.job_id[:10])
+    total = total_of(data, headline_of(data, None, {}), {})
+    if total is None:
+        problem = "no energy of an iteration was measured"
+        return JobRow(job_id, user, day, state, data.last_step + 1, problem=problem)
+    whole = total.whole
+    return JobRow(
+        job_id,
+        user,
+        day,
+        state,
+        whole.iterations,
+        whole.time_s / 3600,
+        whole.energy_j / 3.6e6,
+        -whole.more_energy_j / 3.6e6 if total.compared else None,
+        whole.more_time_s / (whole.time_s - whole.more_time_s) if total.compared else None,
+        "" if total.compared else "nothing to compare with: the highest clocks were not measured",
+    )
+
+
+def _owner(folder: JobFolder) -> str:
+    """The name of the user who owns the job's folder, or the number where the host does not know the user."""
+    import pwd
+
+    try:
+        number = (Path(folder.files.root) / folder.path).stat().st_uid
+    except OSError:
+        return "unknown"
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def sums(rows: list[JobRow], key: Callable[[JobRow], str]) -> dict[str, dict[str, Any]]:
+    """Returns jobs, energy and saved energy (kWh) of the rows for each value of a key, sorted.
+
+    `jobs_without_figures` counts jobs whose saving is not known; they add nothing to `saved_kwh`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=key):
+        group = found.setdefault(key(row), {"jobs": 0, "energy_kwh": 0.0, "saved_kwh": 0.0, "jobs_without_figures": 0})
+        group["jobs"] += 1
+        group["energy_kwh"] += row.energy_kwh or 0.0
+        group["saved_kwh"] += row.saved_kwh or 0.0
+        group["jobs_without_figures"] += row.saved_kwh is None
+    return found

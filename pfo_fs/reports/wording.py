@@ -1,0 +1,45 @@
+"""Figures as text, alike on the page, in `status` and in the demo: signs, units, and no zero with a sign."""
+
+from __future__ import annotations
+
+import math
+
+_ENERGY = (("J", 1.0, 999.5), ("kJ", 1e3, 999.5e3), ("MJ", 1e6, 3.6e6), ("kWh", 3.6e6, math.inf))
+_DURATION = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, math.inf))
+ABRUPT = "ended without closing the optimizer"
+"""Part of the message about a job whose training process was gone without a word: killed, or crashed."""
+
+
+def signed_percent(share: float, digits: int = 1) -> str:
+    """Returns a relative change as text: 0.0302 is "+3.0 %"; what rounds to zero never has a minus."""
+    text = f"{share * 100:+.{digits}f}"
+    if not text.strip("+-0."):
+        text = f"+{text[1:]}"
+    return f"{text.replace('-', '−')} %"
+
+
+def energy_text(joules: float, like: float | None = None) -> str:
+    """Returns an energy in J, kJ, MJ or kWh, with three digits; in the unit that suits `like`, if it is given."""
+    return _with_unit(joules, like, _ENERGY)
+
+
+def duration_text(seconds: float, like: float | None = None) -> str:
+    """Returns a duration in s, min or h, with three digits; in the unit that suits `like`, if it is given."""
+    return _with_unit(seconds, like, _DURATION)
+
+
+def end_text(reason: str, message: str) -> str:
+    """Returns how a job ended, in a word; "crashed" only where that is known."""
+    return "killed?" if reason == "crashed" and ABRUPT in message else reason
+
+
+def _with_unit(value: float, like: float | None, units: tuple[tuple[str, float, float], ...]) -> str:
+    size = abs(value if like is None else like)
+    unit, factor = next((unit, factor) for unit, factor, limit in units if size < limit or limit == math.inf)
+    return f"{_three_digits(value / factor)} {unit}"
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    text = f"{value:,.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"
+    return text if text.strip("-0.") else "0"

@@ -1,0 +1,88 @@
+"""What the report says in figures is what the data bear: signs, units, more or less, and totals that add up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfo_fs.reports import JobData
+from pfo_fs.reports.directory import collect_directory, sums
+from pfo_fs.reports.findings import Findings
+from pfo_fs.reports.headline import headline_of
+from pfo_fs.reports.life_picture import clock_bounds, edges_of
+from pfo_fs.reports.summary import messages, missed_target
+from pfo_fs.reports.totals import total_of
+from pfo_fs.reports.wording import duration_text, end_text, energy_text, signed_percent
+from pfo_fs.store import Files, SharedDirectory
+
+UNITS = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "kWh": 3.6e6, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+@given(st.floats(-10, 10), st.integers(0, 3))
+def test_a_change_has_its_sign_and_zero_has_no_minus(share: float, digits: int) -> None:
+    text = signed_percent(share, digits)
+    value = float(text.removesuffix(" %").replace("−", "-"))
+    assert abs(value - share * 100) <= 0.5 * 10**-digits + 1e-9
+    assert text.startswith("−") == (value < 0)
+
+
+@given(st.floats(0.01, 1e12))
+def test_an_amount_has_a_unit_in_which_it_is_not_zero(amount: float) -> None:
+    for text_of in (energy_text, duration_text):
+        number, unit = text_of(amount).split()
+        assert float(number.replace(",", "")) * UNITS[unit] == pytest.approx(amount, rel=0.06, abs=0.005)
+
+
+def test_only_a_known_crash_is_called_a_crash() -> None:
+    gone = "the training process of rank 0 ended without closing the optimizer"
+    assert end_text("crashed", gone) == "killed?"
+    assert end_text("crashed", "ValueError: 3") == "crashed"
+    assert end_text("terminated", "") == "terminated"
+
+
+def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_the_highest_clocks(data: JobData) -> None:
+    headline = headline_of(data, None, {})
+    total, against = total_of(data, headline, {}), headline.against()
+    assert total is not None
+    assert against is not None
+    whole = total.whole
+    assert whole.iterations == data.last_step + 1
+    assert whole.energy_j - whole.more_energy_j == pytest.approx(whole.iterations * against.energy_j)
+    assert whole.time_s - whole.more_time_s == pytest.approx(whole.iterations * against.time_s)
+    assert total.profiling.iterations > 0
+
+
+def test_a_missed_target_is_the_first_warning(data: JobData) -> None:
+    headline = headline_of(data, None, {})
+    assert headline.measured is not None
+    assert missed_target(data, headline) is None
+    late = replace(headline, measured=replace(headline.measured, span_s=headline.measured.span_s * 1.0302))
+    kind, who, text = messages(Findings(data), late)[0]
+    assert (kind, who) == ("warn", "the target is missed")
+    assert "no slowdown" in text
+
+
+def test_a_single_low_clock_is_a_low_clock_on_the_scale(data: JobData) -> None:
+    lowest = min(data.infos[0].available_frequencies)
+    assert clock_bounds(data, [lowest]) == (lowest, max(data.infos[0].available_frequencies))
+
+
+def test_the_axis_of_a_jobs_life_is_its_time(data: JobData) -> None:
+    edges = edges_of(data.windows, {}, data.last_step)
+    assert edges == sorted(edges)
+    total = total_of(data, headline_of(data, None, {}), {})
+    assert total is not None
+    assert edges[-1] == pytest.approx(total.whole.time_s, rel=0.05)
+
+
+def test_a_directorys_sums_are_those_of_its_jobs(played_once: Path) -> None:
+    rows = collect_directory(SharedDirectory(Files(played_once, create=False)))
+    assert len(rows) == 1
+    assert rows[0].saved_kwh is not None
+    (user,), (day,) = sums(rows, lambda row: row.user).values(), sums(rows, lambda row: row.day).values()
+    assert user == day
+    assert user["saved_kwh"] == rows[0].saved_kwh
