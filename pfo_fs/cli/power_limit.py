@@ -1,4 +1,4 @@
-"""`pfo-fs power-limit`: chooses the best power limit from a finished profile."""
+"""`pfo-fs power-limit`: chooses the best power limit, or the best clock, from a finished profile."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from pfo_fs.cli.terminal import JsonFlag, fail, out
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pfo_fs.power_limit import OptimumSelector, PowerLimitMeasurement
+    from pfo_fs.power_limit import OptimumSelector
+    from pfo_fs.power_limit.measurements import KnobMeasurement
 
 
 def power_limit(
     profile: Annotated[Path, typer.Argument(help='JSON as pfo-fs and Zeus write it: {"measurements": [...]}.')],
     selector: Annotated[str, typer.Option(help="max-slowdown, energy, time or zeus-cost.")] = "zeus-cost",
     factor: Annotated[
-        float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than at the highest limit.")
+        float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than at the highest level.")
     ] = None,
     eta_knob: Annotated[
         float | None, typer.Option(help="For zeus-cost: 1 counts energy only, 0 time only; default 0.5.")
@@ -36,9 +37,9 @@ def power_limit(
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Choose the best power limit from a profile that GlobalPowerLimitOptimizer (of pfo-fs or Zeus) has written."""
+    """Choose the best power limit, or clock, from a profile of GlobalPowerLimitOptimizer (pfo-fs's or Zeus's)."""
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
-    from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES
+    from pfo_fs.power_limit.measurements import KNOBS, MAX_PROFILE_BYTES, knob_of
 
     chooser = _selector(selector, factor, eta_knob, world_size)
     try:
@@ -46,21 +47,24 @@ def power_limit(
             text = file.read(MAX_PROFILE_BYTES + 1)
     except OSError as error:
         fail(f"{profile}: {error.strerror}")
-    measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.power_limit)
-    chosen_w = chooser.select(measurements)
+    measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.level)
+    knob = knob_of(measurements)
+    unit = KNOBS[knob].unit
+    chosen = chooser.select(measurements)
     if json_:
         rows = [m.model_dump() for m in measurements]
-        print(json.dumps({"selector": repr(chooser), "power_limit": chosen_w, "measurements": rows}))  # noqa: T201
+        answer = {"selector": repr(chooser), "knob": knob, "unit": unit, knob: chosen, "measurements": rows}
+        print(json.dumps(answer))  # noqa: T201
     else:
-        out.print(_table(measurements, chosen_w))
-        out.print(f"{chooser!r}: [bold]{chosen_w} W[/]", highlight=False, soft_wrap=True)
+        out.print(_table(measurements, chosen, f"{knob.replace('_', ' ')} {unit}"))
+        out.print(f"{chooser!r}: [bold]{chosen} {unit}[/]", highlight=False, soft_wrap=True)
     if output is not None:
         if find_spec("matplotlib") is None:
             fail("--output needs matplotlib, which is not installed: pip install matplotlib")
         from pfo_fs.power_limit.picture import draw_profile
 
         longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
-        draw_profile(measurements, chosen_w, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)
+        draw_profile(measurements, chosen, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)
         if not json_:
             out.print(f"written: {output}", soft_wrap=True, highlight=False)
 
@@ -91,16 +95,16 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
     return Energy() if name == "energy" else Time()
 
 
-def _table(measurements: Sequence[PowerLimitMeasurement], chosen_w: int) -> Table:
-    caption = "time and energy of the steps measured at each limit, all GPUs together"
+def _table(measurements: Sequence[KnobMeasurement], chosen_level: int, level: str) -> Table:
+    caption = "time and energy of the steps measured at each level, all GPUs together"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
-    for title in ("limit W", "time s", "slower", "energy J", "saved", ""):
+    for title in (level, "time s", "slower", "energy J", "saved", ""):
         table.add_column(title, justify="right")
     top = measurements[0]
     for m in measurements:
-        chosen = m.power_limit == chosen_w
+        chosen = m.level == chosen_level
         table.add_row(
-            str(m.power_limit),
+            str(m.level),
             f"{m.time:.4f}",
             f"{m.time / top.time - 1:.2%}",
             f"{m.energy:,.1f}",
