@@ -28,6 +28,7 @@ from zeus.optimizer import power_limit as zeus
 from pfo_fs import power_limit as ours
 from pfo_fs.device.physics import MODELS, GpuModel
 from pfo_fs.device.shared_page import WORDS
+from pfo_fs.power_limit.gpus import Levels
 
 WARMUP_STEPS, PROFILE_STEPS, WAIT_STEPS = 10, 40, 1
 SELECTORS: dict[str, tuple[str, dict[str, float]]] = {
@@ -78,8 +79,8 @@ class Machine:
 
     # a GPU of ours
 
-    def bounds(self) -> tuple[float, float]:
-        return self._range
+    def bounds(self) -> Levels:
+        return Levels(*self._range)
 
     def set_level(self, level: int) -> None:
         self.level = level

@@ -60,7 +60,7 @@ class HFGlobalPowerLimitOptimizer:
         search: Literal["full", "coarse-to-fine"] = "full",
         reprofile_drift: float | None = None,
         knob: Knob = "power_limit",
-        clock_step: int = 75,
+        clock_step: int = 45,
     ) -> None:
         self._trainer: Any = None
         self.optimizer = GlobalPowerLimitOptimizer(

@@ -103,7 +103,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         search: Literal["full", "coarse-to-fine"] = "full",
         reprofile_drift: float | None = None,
         knob: Knob = "power_limit",
-        clock_step: int = 75,
+        clock_step: int = 45,
     ) -> None:
         _check_steps(wait_steps=(wait_steps, 0), warmup_steps=(warmup_steps, 0))
         _check_steps(profile_steps=(profile_steps, 1), pl_step=(pl_step, 1), clock_step=(clock_step, 1))

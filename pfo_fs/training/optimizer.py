@@ -65,8 +65,7 @@ class PFOFileOptimizer:
     Args:
         shared_dir: The directory that all ranks, the daemon and users share.
         rank, world_size, local_rank: The numbers of this process; from `torch.distributed` or the launcher if None.
-        dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None. The
-            degree of the pipeline is never guessed.
+        dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None.
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
         device: CUDA device index of this process; the current device if None.
         job_metadata: Text that describes the job; part of its folder's name.
