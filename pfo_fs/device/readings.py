@@ -31,9 +31,7 @@ class Readings:
     def write(self, t_ns: int, energy_j: float) -> None:
         """Writes a reading of the energy counter."""
         self._add(t_ns)
-        reading = Reading(t_ns, round(energy_j * 1e6), self._sum_mhz_ns)
-        if max(reading) <= _INT64:
-            write_reading(self._words, reading)
+        write_reading(self._words, Reading(t_ns, min(round(energy_j * 1e6), _INT64), self._sum_mhz_ns // 1000))
 
     def _add(self, t_ns: int) -> None:
         self._sum_mhz_ns += self._mhz * max(0, t_ns - self._since_ns)

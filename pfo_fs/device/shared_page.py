@@ -138,12 +138,12 @@ class Reading(NamedTuple):
     Attributes:
         time_ns: The monotonic time.
         energy_uj: The counter, in uJ.
-        clock_mhz_ns: The integral of the clock that was set over time, in MHz * ns; the default counts as the highest.
+        clock_mhz_us: The integral of the clock that was set over time, in MHz * us; the default counts as the highest.
     """
 
     time_ns: int
     energy_uj: int
-    clock_mhz_ns: int
+    clock_mhz_us: int
 
     def plus(self, after: Reading, before: Reading) -> Reading:
         """Returns the sum of this difference and that between two readings."""

@@ -71,7 +71,7 @@ class StepMetrics:
         if took_ns > 0:
             by_gpu = [total for total in self._sums if total.time_ns > 0]
             self._power_w = sum(total.energy_uj * 1e3 / total.time_ns for total in by_gpu)
-            self._clock_mhz = sum(total.clock_mhz_ns for total in by_gpu) / took_ns
+            self._clock_mhz = sum(total.clock_mhz_us for total in by_gpu) * 1e3 / took_ns
             self._sums = [Reading(0, 0, 0)] * len(self._pages)
         return self._as_numbers(top_mhz)
 

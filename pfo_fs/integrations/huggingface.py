@@ -63,6 +63,7 @@ class HFGlobalPowerLimitOptimizer:
         clock_step: int = 45,
     ) -> None:
         self._trainer: Any = None
+        self._wrapped: Any = None  # the `train` of `self._trainer`
         self.optimizer = GlobalPowerLimitOptimizer(
             monitor,
             optimum_selector,
@@ -103,7 +104,7 @@ class HFGlobalPowerLimitOptimizer:
             finally:
                 self.optimizer.pause()
 
-        trainer.train = train_and_restore
+        trainer.train = self._wrapped = train_and_restore
         self._trainer = trainer
         return self
 
@@ -145,7 +146,8 @@ class HFGlobalPowerLimitOptimizer:
         """Restores the earlier levels and finishes writing; `attach` is undone."""
         trainer, self._trainer = self._trainer, None
         if trainer is not None:
-            trainer.__dict__.pop("train", None)
+            if vars(trainer).get("train") is self._wrapped:
+                del trainer.train
             trainer.remove_callback(self)
         self.optimizer.close()
 
