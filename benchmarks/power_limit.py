@@ -27,6 +27,8 @@ from zeus.optimizer import power_limit as zeus
 
 from pfo_fs import power_limit as ours
 from pfo_fs.device.physics import MODELS, GpuModel
+from pfo_fs.device.shared_page import WORDS
+from pfo_fs.power_limit.gpus import Levels
 
 WARMUP_STEPS, PROFILE_STEPS, WAIT_STEPS = 10, 40, 1
 SELECTORS: dict[str, tuple[str, dict[str, float]]] = {
@@ -40,9 +42,9 @@ SELECTORS: dict[str, tuple[str, dict[str, float]]] = {
 }
 
 
-def at_limit(model: GpuModel, limit_w: int) -> tuple[float, float]:
+def at_limit(model: GpuModel, level: int) -> tuple[float, float]:
     """Returns seconds and joules of 40 times forward and backward."""
-    parts = [model.coefficients(name).within(limit_w, model.clocks_mhz[-1]) for name in ("forward", "backward")]
+    parts = [model.coefficients(name).within(level, model.clocks_mhz[-1]) for name in ("forward", "backward")]
     times_s = [PROFILE_STEPS * part.time_s(model.clocks_mhz[0]) for part in parts]
     return sum(times_s), sum(
         time_s * part.power_w(model.clocks_mhz[0]) for time_s, part in zip(times_s, parts, strict=True)
@@ -54,13 +56,14 @@ class Machine:
 
     def __init__(self, model: GpuModel, truth: dict[int, tuple[float, float]], noise: float, seed: int) -> None:
         self.gpu_indices = [0]
+        self.words = memoryview(bytearray(WORDS * 8)).cast("q")
         self.name = model.name
-        self.limit_w = 0
+        self.level = 0
         self.steps = 0
-        self._range_w = model.power_limits_w
+        self._range = model.power_limits_w
         self._truth = truth
         dice = random.Random(seed)
-        self._errors = {limit_w: (dice.gauss(0, noise), dice.gauss(0, noise)) for limit_w in truth}
+        self._errors = {level: (dice.gauss(0, noise), dice.gauss(0, noise)) for level in truth}
 
     # a monitor, ours and Zeus's
 
@@ -69,18 +72,18 @@ class Machine:
 
     def end_window(self, key: str, cancel: bool = False) -> Any:
         steps = self.steps - self._began
-        time_s, energy_j = (value * steps / PROFILE_STEPS for value in self._truth[self.limit_w])
+        time_s, energy_j = (value * steps / PROFILE_STEPS for value in self._truth[self.level])
         more = math.sqrt(PROFILE_STEPS / steps)
-        slower, hotter = (1 + error * more for error in self._errors[self.limit_w])
+        slower, hotter = (1 + error * more for error in self._errors[self.level])
         return SimpleNamespace(time=time_s * slower, gpu_energy={0: energy_j * slower * hotter})
 
     # a GPU of ours
 
-    def range_w(self) -> tuple[float, float]:
-        return self._range_w
+    def bounds(self) -> Levels:
+        return Levels(*self._range)
 
-    def set_limit_w(self, limit_w: int) -> None:
-        self.limit_w = limit_w
+    def set_level(self, level: int) -> None:
+        self.level = level
 
     def check(self) -> str:
         return ""
@@ -93,26 +96,26 @@ class Machine:
     # Zeus's GPU layer
 
     def get_power_management_limit_constraints(self, _index: int) -> tuple[int, int]:
-        return round(self._range_w[0] * 1000), round(self._range_w[1] * 1000)
+        return round(self._range[0] * 1000), round(self._range[1] * 1000)
 
     def set_persistence_mode(self, *_: object, **__: object) -> None:
         pass
 
     def set_power_management_limit(self, _index: int, limit_mw: int) -> None:
-        self.limit_w = limit_mw // 1000
+        self.level = limit_mw // 1000
 
     def train(self, optimizer: Any) -> tuple[int, int]:
         """Returns the limit that is chosen, in W, and the steps until then."""
         while type(optimizer.state).__name__ != "Done":
             optimizer.on_step_begin()
             self.steps += 1
-        return self.limit_w, self.steps
+        return self.level, self.steps
 
 
-def choose(machine: Machine, kind: str, selector: tuple[str, dict[str, float]], pl_step_w: int) -> tuple[int, int]:
+def choose(machine: Machine, kind: str, selector: tuple[str, dict[str, float]], pl_step: int) -> tuple[int, int]:
     """Drives one optimizer until it has chosen."""
     options: Any = {"wait_steps": WAIT_STEPS, "warmup_steps": WARMUP_STEPS, "profile_steps": PROFILE_STEPS}
-    options["pl_step"] = pl_step_w
+    options["pl_step"] = pl_step
     name, arguments = selector
     if kind == "zeus":
         with (
@@ -121,7 +124,7 @@ def choose(machine: Machine, kind: str, selector: tuple[str, dict[str, float]], 
         ):
             optimizer = zeus.GlobalPowerLimitOptimizer(machine, getattr(zeus, name)(**arguments), **options)
             return machine.train(optimizer)
-    with patch("pfo_fs.power_limit.rank_gpus.gpus_of", lambda _: [machine]):
+    with patch("pfo_fs.power_limit.rank_gpus.gpus_of", lambda *_: [machine]):
         found = ours.GlobalPowerLimitOptimizer(machine, getattr(ours, name)(**arguments), search=kind, **options)
     try:
         return machine.train(found)
@@ -133,8 +136,8 @@ def cost_of(selector: tuple[str, dict[str, float]], truth: dict[int, tuple[float
     """Returns what a limit costs in truth: seconds for `Time`, joules otherwise."""
     name, arguments = selector
 
-    def cost(limit_w: int) -> float:
-        time_s, energy_j = truth[limit_w]
+    def cost(level: int) -> float:
+        time_s, energy_j = truth[level]
         if name == "Time":
             return time_s
         if name == "ZeusCost":
@@ -155,9 +158,9 @@ def main() -> None:
     results: list[dict[str, object]] = []
     rows: list[list[str]] = []
     for model in MODELS.values():
-        for pl_step_w in (10, 25, 50):
-            limits_w = range(int(model.power_limits_w[1]), int(model.power_limits_w[0]) - 1, -pl_step_w)
-            truth = {limit_w: at_limit(model, limit_w) for limit_w in limits_w}
+        for pl_step in (10, 25, 50):
+            levels = range(int(model.power_limits_w[1]), int(model.power_limits_w[0]) - 1, -pl_step)
+            truth = {level: at_limit(model, level) for level in levels}
             for name, selector in SELECTORS.items():
                 cost = cost_of(selector, truth)
                 steps: dict[str, list[int]] = {"zeus": [], "full": [], "coarse-to-fine": []}
@@ -165,19 +168,19 @@ def main() -> None:
                 for seed in range(args.seeds):
                     chosen = {}
                     for kind, counts in steps.items():
-                        chosen[kind], count = choose(Machine(model, truth, args.noise, seed), kind, selector, pl_step_w)
+                        chosen[kind], count = choose(Machine(model, truth, args.noise, seed), kind, selector, pl_step)
                         counts.append(count)
                     same_full += chosen["full"] == chosen["zeus"]
                     same += chosen["coarse-to-fine"] == chosen["zeus"]
                     extra.append(cost(chosen["coarse-to-fine"]) / cost(chosen["zeus"]) - 1)
                     for kind, costs in (("coarse-to-fine", again), ("zeus", zeus_again)):
-                        other, _ = choose(Machine(model, truth, args.noise, -1 - seed), kind, selector, pl_step_w)
+                        other, _ = choose(Machine(model, truth, args.noise, -1 - seed), kind, selector, pl_step)
                         costs.append(cost(other) / cost(chosen["zeus"]) - 1)
                 share = max(ours / theirs for ours, theirs in zip(steps["coarse-to-fine"], steps["zeus"], strict=True))
                 within = [sum(more <= 0.01 for more in costs) / args.seeds for costs in (extra, again, zeus_again)]
                 result = {
                     "gpu": model.name,
-                    "pl_step_w": pl_step_w,
+                    "pl_step": pl_step,
                     "selector": name,
                     "zeus_steps": max(steps["zeus"]),
                     "full_same": same_full / args.seeds,
@@ -193,7 +196,7 @@ def main() -> None:
                 results.append(result)
                 rows.append(
                     [
-                        f"{model.name} {pl_step_w} W, {name}",
+                        f"{model.name} {pl_step} W, {name}",
                         f"{max(steps['zeus'])}",
                         f"{result['full_same']:.0%}",
                         f"{result['steps']:.0f}",

@@ -11,27 +11,30 @@ from typing import Any
 import pytest
 
 from pfo_fs.device.physics import GpuModel
+from pfo_fs.device.shared_page import WORDS
 from pfo_fs.errors import DeviceError
 from pfo_fs.power_limit import GlobalPowerLimitOptimizer, PowerLimitMeasurement
+from pfo_fs.power_limit.gpus import Levels
 
 
 class FakeGpu:
     """As much of `LimitedGpu` as the optimizer uses; keeps the requests that it got."""
 
-    def __init__(self, lowest_w: float = 100, highest_w: float = 300, name: str = "Fake GPU-0") -> None:
-        self.name, self.lowest_w, self.highest_w = name, lowest_w, highest_w
-        self.limits_w: list[int] = []
+    def __init__(self, lowest: float = 100, highest: float = 300, name: str = "Fake GPU-0") -> None:
+        self.name, self.lowest, self.highest = name, lowest, highest
+        self.levels: list[int] = []
+        self.words = memoryview(bytearray(WORDS * 8)).cast("q")
         self.given_back = 0
         self.closed = False
         self.problem = ""
 
-    def range_w(self) -> tuple[float, float]:
+    def bounds(self) -> Levels:
         if self.problem:
             raise DeviceError(self.problem)
-        return self.lowest_w, self.highest_w
+        return Levels(self.lowest, self.highest)
 
-    def set_limit_w(self, limit_w: int) -> None:
-        self.limits_w.append(limit_w)
+    def set_level(self, level: int) -> None:
+        self.levels.append(level)
 
     def settle(self, deadline_s: float) -> None:
         pass
@@ -76,16 +79,16 @@ def make_optimizer(
 ) -> tuple[GlobalPowerLimitOptimizer, FakeGpu]:
     """Ours on fakes."""
     gpu = gpu or FakeGpu()
-    monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda _: [gpu])
+    monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda *_: [gpu])
     return GlobalPowerLimitOptimizer(monitor, **options), gpu
 
 
 class ZeusGpus:
     """What Zeus's class asks of its GPU layer; keeps the limits that were set, in W."""
 
-    def __init__(self, lowest_w: int, highest_w: int) -> None:
-        self._range_mw = (lowest_w * 1000, highest_w * 1000)
-        self.limits_w: list[int] = []
+    def __init__(self, lowest: int, highest: int) -> None:
+        self._range_mw = (lowest * 1000, highest * 1000)
+        self.levels: list[int] = []
 
     def get_power_management_limit_constraints(self, index: int) -> tuple[int, int]:
         return self._range_mw
@@ -94,7 +97,7 @@ class ZeusGpus:
         pass
 
     def set_power_management_limit(self, index: int, limit_mw: int) -> None:
-        self.limits_w.append(limit_mw // 1000)
+        self.levels.append(limit_mw // 1000)
 
 
 def make_zeus(
@@ -103,7 +106,7 @@ def make_zeus(
     """Zeus's own class, on a GPU like ours."""
     from zeus.optimizer import power_limit
 
-    gpus = ZeusGpus(int(gpu.lowest_w), int(gpu.highest_w))
+    gpus = ZeusGpus(int(gpu.lowest), int(gpu.highest))
     monkeypatch.setattr(power_limit, "get_gpus", lambda ensure_homogeneous=False: gpus)
     monkeypatch.setattr(power_limit, "atexit", SimpleNamespace(register=lambda _: None))
     return power_limit.GlobalPowerLimitOptimizer(monitor, **options), gpus
@@ -115,17 +118,17 @@ def state_of(optimizer: Any) -> tuple[str, int, int | None]:
     for name in ("next_power_limit", "current_power_limit", "optimal_power_limit"):
         limit = getattr(state, name, None)
         if limit is not None:
-            limit_w = limit // 1000 if type(state).__module__.startswith("zeus") else limit
-            return type(state).__name__, limit_w, getattr(state, "steps", None)
+            level = limit // 1000 if type(state).__module__.startswith("zeus") else limit
+            return type(state).__name__, level, getattr(state, "steps", None)
     raise AssertionError(state)
 
 
-def at_limit(model: GpuModel, limit_w: int, steps: int = 40) -> PowerLimitMeasurement:
+def at_limit(model: GpuModel, level: int, steps: int = 40) -> PowerLimitMeasurement:
     """What a perfect measurement of forward and backward would say."""
-    parts = [model.coefficients(name).within(limit_w, model.clocks_mhz[-1]) for name in ("forward", "backward")]
+    parts = [model.coefficients(name).within(level, model.clocks_mhz[-1]) for name in ("forward", "backward")]
     times_s = [part.time_s(model.clocks_mhz[0]) for part in parts]
     energy_j = sum(t * part.power_w(model.clocks_mhz[0]) for t, part in zip(times_s, parts, strict=True))
-    return PowerLimitMeasurement(power_limit=limit_w, energy=energy_j * steps, time=sum(times_s) * steps)
+    return PowerLimitMeasurement(power_limit=level, energy=energy_j * steps, time=sum(times_s) * steps)
 
 
 def limits_set(sim_dir: Path, name: str = "a") -> list[float]:

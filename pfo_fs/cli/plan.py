@@ -17,7 +17,10 @@ _MAX_ROWS = 24
 
 
 def plan(
-    profile: Annotated[Path, typer.Argument(help="CSV with stage,instruction,frequency,time,energy (MHz, s, J).")],
+    profile: Annotated[
+        Path,
+        typer.Argument(help="CSV with stage,instruction,frequency,time,energy (MHz, s, J); or a Zeus dump's folder."),
+    ],
     num_microbatches: Annotated[int, typer.Option(help="Micro-batches of one iteration.", min=1)],
     schedule: Annotated[
         str, typer.Option(help="1f1b, gpipe, interleaved, zb-h1, zb-v or early-recomputation.")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pfo_fs.cli.zeus_dump import read_dump
 from pfo_fs.errors import ConfigError, Impossible, PfoError
 from pfo_fs.planner import (
     Calibration,
@@ -110,7 +111,7 @@ def make_problem(request: Request) -> tuple[Problem, Calibration | None]:
             "measures it), or --gpu A100 or --gpu A40 for the published figures"
         )
     power_w = request.p2p_power if request.p2p_power is not None else blocking_power_w(request.gpu or "")
-    profile = read_profile(request.profile)
+    profile = read_dump(request.profile) if request.profile.is_dir() else read_profile(request.profile)
     pipeline = make_pipeline(
         request.schedule,
         profile.num_stages,

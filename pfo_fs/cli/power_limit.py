@@ -1,4 +1,4 @@
-"""`pfo-fs power-limit`: chooses the best power limit from a finished profile."""
+"""`pfo-fs power-limit`: chooses the best power limit, or the best clock, from a finished profile."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from pfo_fs.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pfo_fs.power_limit import OptimumSelector, PowerLimitMeasurement
+    from pfo_fs.power_limit import OptimumSelector
+    from pfo_fs.power_limit.measurements import KnobMeasurement
 
 
 Selector = Literal["max-slowdown", "energy", "time", "zeus-cost"]
 
 _SCATTER = 0.03
-"""Relative: by more than this, steps cannot be faster at a lower limit unless the machine was busy."""
+"""Relative: by more than this, steps cannot be faster at a lower level unless the machine was busy."""
 
 
 def power_limit(
     profile: Annotated[Path, typer.Argument(help='JSON as pfo-fs and Zeus write it: {"measurements": [...]}.')],
     selector: Annotated[Selector, typer.Option(help="How to choose.")] = "zeus-cost",
     factor: Annotated[
-        float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than at the highest limit.")
+        float | None, typer.Option(help="For max-slowdown: 1.05 allows 5 % more time than at the highest level.")
     ] = None,
     eta_knob: Annotated[
         float | None, typer.Option(help="For zeus-cost: 1 counts energy only, 0 time only; default 0.5.")
@@ -44,9 +45,9 @@ def power_limit(
     force: Annotated[bool, typer.Option(help="Choose even from measurements that contradict each other.")] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """Choose the best power limit from a profile that GlobalPowerLimitOptimizer (of pfo-fs or Zeus) has written."""
+    """Choose the best power limit, or clock, from a profile of GlobalPowerLimitOptimizer (pfo-fs's or Zeus's)."""
     from pfo_fs.power_limit import MaxSlowdownConstraint, parse_profile
-    from pfo_fs.power_limit.measurements import MAX_PROFILE_BYTES
+    from pfo_fs.power_limit.measurements import KNOBS, MAX_PROFILE_BYTES, knob_of
 
     try:
         chooser = _selector(selector, factor, eta_knob, world_size)
@@ -57,39 +58,42 @@ def power_limit(
             text = file.read(MAX_PROFILE_BYTES + 1)
     except OSError as error:
         fail(f"{profile}: {error.strerror}")
-    measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.power_limit)
-    bent = _bent(measurements)
+    measurements = sorted(parse_profile(text, str(profile)), key=lambda m: -m.level)
+    knob = knob_of(measurements)
+    unit = KNOBS[knob].unit
+    bent = _bent(measurements, unit)
     if bent and not force:
         fail(f"{profile}: {bent}. Measure again on a quiet machine, or give --force to choose nevertheless")
-    chosen_w = chooser.select(measurements)
+    chosen = chooser.select(measurements)
     if json_:
         rows = [m.model_dump() for m in measurements]
-        print(json.dumps({"selector": repr(chooser), "power_limit": chosen_w, "measurements": rows}))  # noqa: T201
+        answer = {"selector": repr(chooser), "knob": knob, "unit": unit, knob: chosen, "measurements": rows}
+        print(json.dumps(answer))  # noqa: T201
     else:
-        show(_table(measurements, chosen_w))
-        out.print(f"{chooser!r}: [bold]{chosen_w} W[/]", highlight=False, soft_wrap=True)
+        show(_table(measurements, chosen, f"{knob.replace('_', ' ')} {unit}"))
+        out.print(f"{chooser!r}: [bold]{chosen} {unit}[/]", highlight=False, soft_wrap=True)
     if output is not None:
         if find_spec("matplotlib") is None:
             fail("--output needs matplotlib, which is not installed: pip install matplotlib")
         from pfo_fs.power_limit.picture import draw_profile
 
         longest_s = chooser.factor * measurements[0].time if isinstance(chooser, MaxSlowdownConstraint) else None
-        draw_profile(measurements, chosen_w, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)
+        draw_profile(measurements, chosen, output, title=f"{profile.name}, {chooser!r}", longest_s=longest_s)
         if not json_:
             out.print(f"written: {output}", soft_wrap=True, highlight=False)
 
 
-def _bent(measurements: Sequence[PowerLimitMeasurement]) -> str:
-    """Returns why measurements, highest limit first, contradict each other; empty if they do not.
+def _bent(measurements: Sequence[KnobMeasurement], unit: str) -> str:
+    """Returns why measurements, highest level first, contradict each other; empty if they do not.
 
-    A lower limit never makes steps faster, so a step that was slower at a higher limit was disturbed.
+    A lower level never makes steps much faster, so a step that was slower at a higher level was disturbed.
     """
     slowest = measurements[0]
     for lower in measurements[1:]:
         if lower.time < slowest.time * (1 - _SCATTER):
             return (
-                f"the steps took {slowest.time:.4g} s at {slowest.power_limit} W, but only {lower.time:.4g} s at the "
-                f"lower limit of {lower.power_limit} W, so the machine was busy or GPUs were not warm"
+                f"the steps took {slowest.time:.4g} s at {slowest.level} {unit}, but only {lower.time:.4g} s at the "
+                f"lower level of {lower.level} {unit}, so the machine was busy or GPUs were not warm"
             )
         slowest = max(slowest, lower, key=lambda m: m.time)
     return ""
@@ -119,16 +123,16 @@ def _selector(name: str, factor: float | None, eta_knob: float | None, world_siz
     return Energy() if name == "energy" else Time()
 
 
-def _table(measurements: Sequence[PowerLimitMeasurement], chosen_w: int) -> Table:
-    caption = "time and energy of the steps measured at each limit, all GPUs together"
+def _table(measurements: Sequence[KnobMeasurement], chosen_level: int, level: str) -> Table:
+    caption = "time and energy of the steps measured at each level, all GPUs together"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
-    for title in ("limit W", "time s", "slower", "energy J", "saved", ""):
+    for title in (level, "time s", "slower", "energy J", "saved", ""):
         table.add_column(title, justify="right")
     top = measurements[0]
     for m in measurements:
-        chosen = m.power_limit == chosen_w
+        chosen = m.level == chosen_level
         table.add_row(
-            str(m.power_limit),
+            str(m.level),
             f"{m.time:.4f}",
             f"{m.time / top.time - 1:.2%}",
             f"{m.energy:,.1f}",

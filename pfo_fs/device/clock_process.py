@@ -39,6 +39,7 @@ from pfo_fs.device.measuring import Measuring
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.priority import raise_priority
+from pfo_fs.device.readings import Readings
 from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.switch_latency import FIRST_CALL_NS, SwitchLatency
@@ -100,18 +101,24 @@ class ClockLoop:
             calls_per_s=max_clock_calls_per_s,
         )
         self._requests = ClockRequests(words, latency)
+        readings = Readings(words, max(gpu.supported_clocks_mhz(), default=0) if not why_clocks_stay else 0)
+
+        def clock_was_set(t_ns: int, mhz: int) -> None:
+            meter.clock_acts(t_ns + latency.settle_ns(mhz), mhz)
+            readings.clock_set(t_ns, mhz)
+
         self._setter = ClockSetter(
             gpu,
             words,
-            lambda set_ns, mhz: meter.clock_acts(set_ns + latency.settle_ns(mhz), mhz),
+            clock_was_set,
             min_dwell_ms=min_dwell_ms,
             why_clocks_stay=why_clocks_stay,
             called=self._called,
             driver=self._driver,
         )
-        self._measuring = Measuring(gpu, words, meter, self._setter, reporter, self._apply, self._switching)
+        self._measuring = Measuring(gpu, words, meter, self._setter, reporter, self._apply, self._switching, readings)
         self._asked_events_ns = 0
-        self._power_limits = PowerLimits(gpu)
+        self._power_limits = PowerLimits(gpu, lambda: self._setter.message)
         self._trainer = trainer
         self._poll = select.epoll()
         self._poll.register(doorbell, select.EPOLLIN | select.EPOLLET)  # edge-triggered: it need not be read
@@ -244,7 +251,7 @@ class ClockLoop:
                 with suppress(BlockingIOError):
                     os.read(fd, 4096)
                 if self._setter.terminated:
-                    text = "the clock process got SIGTERM; the power limit is what it was before"
+                    text = "the clock process got SIGTERM; power limit and clock are what they were before"
                     self._power_limits.refuse(text, self._trainer)
         return True
 

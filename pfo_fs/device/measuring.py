@@ -15,6 +15,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clock_setter import ClockSetter
 from pfo_fs.device.gpu import Gpu
 from pfo_fs.device.meter import StepMeter
+from pfo_fs.device.readings import Readings
 from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.shared_page import MarkReader
 from pfo_fs.ipc.messages import SwitchingReport
@@ -42,6 +43,7 @@ class Measuring:
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
         switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
         reporter: Sends results and progress to the helper.
+        readings: Leaves each reading of the energy counter to training.
 
     Attributes:
         next_look_ns: The monotonic time at which the next reading is due.
@@ -56,8 +58,10 @@ class Measuring:
         reporter: Reporter,
         apply: Callable[[], bool],
         switching: Callable[[bool], SwitchingReport | None],
+        readings: Readings,
     ) -> None:
         self._switching = switching
+        self._readings = readings
         self._apply = apply
         self._gpu = gpu
         self._words = words
@@ -128,6 +132,7 @@ class Measuring:
             energy_j = self._gpu.energy_j()
             self._reading_ns = time.monotonic_ns() - now_ns
             self._meter.curve.add(now_ns + self._reading_ns // 2, energy_j)
+            self._readings.write(now_ns + self._reading_ns // 2, energy_j)
         except Exception as error:  # noqa: BLE001  without energy, time is still measured
             self._meter.curve.no_more()
             self._why_no_energy = f"no energy: {error}"

@@ -1,4 +1,4 @@
-"""Answers training's requests to the clock process about power limits and the energy counter.
+"""Answers training's requests to the clock process about power limits, the energy counter, and whether a clock is set.
 
 Requests come over the socket between the two as lines of JSON, and each is answered by one line. When the trainer ends,
 the clock process sets the limit that was in force before the first request, since the site may have chosen it; a limit
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -26,16 +27,20 @@ class PowerLimits:
         {"ask": "set", "limit_w": 250}     {}
         {"ask": "give back"}               {}
         {"ask": "energy"}                  {"energy_j"}
+        {"ask": "clock"}                   {}; the clock that the shared page requests is in force
 
     or `{"error": "..."}`, with a text for the log. An answer has the "id" of its request. A line without an id is not
     an answer: it reports that no more limits are set, and why.
 
     Args:
         gpu: The GPU.
+        why_clocks_stay: Returns why clocks are not set; empty if they are.
     """
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, why_clocks_stay: Callable[[], str] = lambda: "") -> None:
         self._gpu = gpu
+        self._why_clocks_stay = why_clocks_stay
+        self._sets_clocks = False
         self._note = LimitNote(gpu.uuid)
         self._before_w: float | None = None
         self._changed = False
@@ -62,6 +67,10 @@ class PowerLimits:
     def _result(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["ask"] == "energy":
             return {"energy_j": self._gpu.energy_j()}
+        if request["ask"] == "clock":  # the clock process sets the clock before it answers
+            self._sets_clocks = True
+            why = self._why_clocks_stay()
+            return {"error": why} if why else {}
         if self._refused:
             return {"error": self._refused}
         if request["ask"] == "limits":
@@ -110,7 +119,7 @@ class PowerLimits:
     def refuse(self, reason: str, trainer: socket.socket) -> None:
         """Restores the limit, sets none from now on, and sends the reason if training has requested limits."""
         self.restore()
-        if self._before_w is not None and not self._refused:
+        if (self._sets_clocks or self._before_w is not None) and not self._refused:
             _send({"error": reason}, trainer)
         self._refused = reason
 

@@ -24,6 +24,7 @@ import mmap
 import os
 from array import array
 from collections.abc import Sequence
+from typing import NamedTuple
 
 # Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
 MAGIC = 0
@@ -65,9 +66,11 @@ PLAN_SLOTS = 4
 _PLANS = RING + 2 * RING_MARKS
 _PLAN_CLOCKS = 65_536
 _PLAN_WORDS = 2 + _PLAN_CLOCKS // 2  # its version, its length, then entries of 32 bits
-WORDS = _PLANS + PLAN_SLOTS * _PLAN_WORDS
+_READINGS = _PLANS + PLAN_SLOTS * _PLAN_WORDS  # how many were written, then the last ones
+_READING_SLOTS = 16
+WORDS = _READINGS + 1 + 3 * _READING_SLOTS
 _MOST_AT_ONCE = 2048
-_VERSION = 0x70666F_0003
+_VERSION = 0x70666F_0004
 
 NO_NUMBER = -(1 << 62)
 """No schedule number: nothing measured yet."""
@@ -127,6 +130,41 @@ def read_plan(words: memoryview, slot: int) -> tuple[list[int], list[int]]:
     length = max(0, min(words[at + 1], _PLAN_CLOCKS))
     entries = words[at + 2 : at + _PLAN_WORDS].cast("B").cast("I")[:length].tolist()
     return [entry & 0xFFFF for entry in entries], [entry >> 16 for entry in entries]
+
+
+class Reading(NamedTuple):
+    """A reading of the energy counter, written by the clock process.
+
+    Attributes:
+        time_ns: The monotonic time.
+        energy_uj: The counter, in uJ.
+        clock_mhz_us: The integral of the clock that was set over time, in MHz * us; the default counts as the highest.
+    """
+
+    time_ns: int
+    energy_uj: int
+    clock_mhz_us: int
+
+    def plus(self, after: Reading, before: Reading) -> Reading:
+        """Returns the sum of this difference and that between two readings."""
+        return Reading(*(own + new - old for own, new, old in zip(self, after, before, strict=True)))
+
+
+def write_reading(words: memoryview, reading: Reading) -> None:
+    """Writes a reading; training may be reading an earlier one, which stays for a while."""
+    count = words[_READINGS]
+    at = _READINGS + 1 + 3 * (count % _READING_SLOTS)
+    words[at], words[at + 1], words[at + 2] = reading
+    words[_READINGS] = count + 1
+
+
+def newest_reading(words: memoryview) -> Reading | None:
+    """Returns the newest reading; None if there is none."""
+    count = words[_READINGS]
+    if count == 0:
+        return None
+    at = _READINGS + 1 + 3 * ((count - 1) % _READING_SLOTS)
+    return Reading(words[at], words[at + 1], words[at + 2])
 
 
 class SharedPage:

@@ -18,9 +18,10 @@ from typing import TypeAlias
 from pfo_fs.errors import StoreError
 from pfo_fs.store import Files, is_local
 from pfo_fs.store.power_limit_folder import (
-    PowerLimitChoice,
+    Knob,
+    KnobChoice,
+    KnobMeasurement,
     PowerLimitFolder,
-    PowerLimitMeasurement,
     PowerLimitUpdates,
 )
 
@@ -49,6 +50,7 @@ class OpenFolder:
 
     shared_dir: str
     key: str
+    knob: Knob = "power_limit"
 
 
 @dataclass(frozen=True)
@@ -58,29 +60,30 @@ class PollUpdates:
 
 @dataclass(frozen=True)
 class AnnounceLimit:
-    """Tell other jobs which limit this one measures."""
+    """Tell other jobs which level this one measures."""
 
-    limit_w: int
+    level: int
 
 
 @dataclass(frozen=True)
 class PublishMeasurement:
     """Share a measurement."""
 
-    measurement: PowerLimitMeasurement
+    measurement: KnobMeasurement
 
 
 @dataclass(frozen=True)
 class PublishChoice:
     """Share a choice; result: the choice that came first, None if it cannot be read."""
 
-    choice: PowerLimitChoice
+    selector: str
+    level: int
 
 
 PowerLimitOperation: TypeAlias = (
     ReadProfile | WriteProfile | OpenFolder | PollUpdates | AnnounceLimit | PublishMeasurement | PublishChoice
 )
-PowerLimitResult: TypeAlias = "bytes | bool | PowerLimitUpdates | PowerLimitChoice | None"
+PowerLimitResult: TypeAlias = "bytes | bool | PowerLimitUpdates | KnobChoice | None"
 
 
 class PowerLimitOperations:
@@ -108,17 +111,17 @@ class PowerLimitOperations:
                 except OSError as error:
                     text = f"{path} cannot be written: {error.strerror or error}"
                     raise StoreError(error.errno, text) from error
-            case OpenFolder(shared_dir, key):
-                self._folder = PowerLimitFolder(Files(shared_dir, create=True), key)
+            case OpenFolder(shared_dir, key, knob):
+                self._folder = PowerLimitFolder(Files(shared_dir, create=True), key, knob)
                 return is_local(shared_dir)
             case PollUpdates():
                 return self._open_folder.updates()
-            case AnnounceLimit(limit_w):
-                self._open_folder.announce(limit_w)
+            case AnnounceLimit(level):
+                self._open_folder.announce(level)
             case PublishMeasurement(measurement):
                 self._open_folder.publish(measurement)
-            case PublishChoice(choice):
-                return self._open_folder.publish_choice(choice)
+            case PublishChoice(selector, level):
+                return self._open_folder.publish_choice(selector, level)
         return None
 
     @property

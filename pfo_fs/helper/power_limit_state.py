@@ -18,7 +18,7 @@ from pfo_fs.errors import PfoError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import power_limit_operations as op
 from pfo_fs.ipc import messages as m
-from pfo_fs.store.power_limit_folder import PowerLimitChoice, PowerLimitMeasurement, PowerLimitUpdates
+from pfo_fs.store.power_limit_folder import KNOBS, ClockChoice, Knob, PowerLimitChoice, PowerLimitUpdates
 
 PART_BYTES = 100_000
 """Bytes of a profile in one message; they fit into a packet even if they cannot be compressed."""
@@ -47,6 +47,7 @@ class PowerLimitState:
         self._running: op.PowerLimitOperation | None = None
         self._opened: m.PowerLimitFilesOpened | None = None  # the parts that are known so far
         self._profile = b""
+        self._knob: Knob = "power_limit"
         self._interval_s: float | None = None  # between two polls of the shared directory; None: it is not used
         self._look_at_s = 0.0
         self._problem = ""
@@ -112,19 +113,20 @@ class PowerLimitState:
                 if message.profile_path is not None:
                     self._run(op.ReadProfile(message.profile_path))
                 if message.shared_dir is not None:
-                    self._run(op.OpenFolder(message.shared_dir, message.key))
+                    self._knob = message.knob
+                    self._run(op.OpenFolder(message.shared_dir, message.key, message.knob))
                     self._run(op.PollUpdates())
             case m.ReadProfile(offset=offset):
                 self._act(e.Send(client, m.ProfilePart(offset=offset, content=self._profile[offset:][:PART_BYTES])))
             case m.SaveProfile(path=path, content=content, replace=replace):
                 self._run(op.WriteProfile(path, content, replace))
-            case m.LimitBegun(limit_w=limit_w):
-                self._share(op.AnnounceLimit(limit_w))
-            case m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=time_s):
-                measurement = PowerLimitMeasurement(power_limit=limit_w, energy=energy_j, time=time_s)
+            case m.LimitBegun(level=level):
+                self._share(op.AnnounceLimit(level))
+            case m.LimitMeasured(level=level, energy_j=energy_j, time_s=time_s):
+                measurement = KNOBS[self._knob].measurement.at(level, energy_j, time_s)
                 self._share(op.PublishMeasurement(measurement))
-            case m.LimitChosen(selector=selector, limit_w=limit_w):
-                self._share(op.PublishChoice(PowerLimitChoice(selector=selector, power_limit=limit_w)))
+            case m.LimitChosen(selector=selector, level=level):
+                self._share(op.PublishChoice(selector, level))
             case m.Goodbye():
                 self._clients[client] = True
             case _:
@@ -157,7 +159,7 @@ class PowerLimitState:
                 self._note_opened(shares=True)
             case op.PollUpdates(), PowerLimitUpdates() as updates:
                 self._tell_updates(updates)
-            case op.PublishChoice(), PowerLimitChoice() as first:
+            case op.PublishChoice(), PowerLimitChoice() | ClockChoice() as first:
                 self._tell_updates(PowerLimitUpdates([], [first], []))
         if isinstance(operation, op.PollUpdates):
             self._look_at_s = self._now_s + (self._interval_s or 0.0)
@@ -205,14 +207,14 @@ class PowerLimitState:
 
     def _tell_updates(self, updates: PowerLimitUpdates) -> None:
         measured = [
-            m.LimitMeasured(limit_w=found.power_limit, energy_j=found.energy, time_s=found.time)
+            m.LimitMeasured(level=found.level, energy_j=found.energy, time_s=found.time)
             for found in updates.measurements
         ]
-        chosen = [m.LimitChosen(selector=found.selector, limit_w=found.power_limit) for found in updates.choices]
-        for at in range(0, max(len(measured), len(chosen), len(updates.begun_w)), _PER_MESSAGE):
+        chosen = [m.LimitChosen(selector=found.selector, level=found.level) for found in updates.choices]
+        for at in range(0, max(len(measured), len(chosen), len(updates.begun)), _PER_MESSAGE):
             lot = slice(at, at + _PER_MESSAGE)
             self._tell_all(
-                m.SharedUpdates(measurements=measured[lot], choices=chosen[lot], begun_w=list(updates.begun_w[lot]))
+                m.SharedUpdates(measurements=measured[lot], choices=chosen[lot], begun=list(updates.begun[lot]))
             )
 
     def _tell_problem(self, text: str) -> None:

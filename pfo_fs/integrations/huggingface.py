@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.callback_base import made_with_base
+from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.selectors import OptimumSelector
 
 
-@lru_cache
-def _with_callback_base(kind: type) -> type:
-    """Returns `kind` with `transformers.TrainerCallback` among its bases."""
-    try:
-        from transformers import TrainerCallback
-    except ImportError as error:
-        raise ConfigError(f"{kind.__name__} needs transformers: pip install 'pfo-fs[huggingface]'") from error
-    return type(kind.__name__, (kind, TrainerCallback), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+def _load_base() -> type:
+    from transformers import TrainerCallback
+
+    base: type = TrainerCallback
+    return base
 
 
 class HFGlobalPowerLimitOptimizer:
     """`GlobalPowerLimitOptimizer` as a `transformers.TrainerCallback`.
 
-        Trainer(..., callbacks=[HFGlobalPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05))])
+        HFGlobalPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05)).attach(trainer)
 
     Make the `TrainingArguments` first: they set up `torch.distributed`. The arguments are those of
-    `GlobalPowerLimitOptimizer`.
-    The earlier limits are restored when training ends, and when the process ends. After an exception in a process that
-    goes on (a notebook), call `close`, or use the optimizer in a `with` statement.
+    `GlobalPowerLimitOptimizer`. The Trainer's logs get `metrics()`; evaluations and checkpoints are left out of what is
+    measured. The earlier levels are restored when training ends, and when the process ends.
+
+    `Trainer(callbacks=[...])` takes the callback, too, but the Trainer tells callbacks nothing of an exception, and
+    calls those of TensorBoard and others first. So `attach` is better: with it, the earlier levels are restored after
+    an exception in a process that goes on (a notebook), and metrics are in what is reported.
 
     Attributes:
         optimizer: The `GlobalPowerLimitOptimizer`.
@@ -41,8 +42,8 @@ class HFGlobalPowerLimitOptimizer:
     """
 
     def __new__(cls, *_args: Any, **_options: Any) -> HFGlobalPowerLimitOptimizer:
-        kind: Any = _with_callback_base(cls)  # type: ignore[arg-type]  # classes are hashable
-        made: HFGlobalPowerLimitOptimizer = object.__new__(kind)
+        install = "transformers: pip install 'pfo-fs[huggingface]'"
+        made: HFGlobalPowerLimitOptimizer = made_with_base(cls, _load_base, install)
         return made
 
     def __init__(
@@ -58,7 +59,11 @@ class HFGlobalPowerLimitOptimizer:
         *,
         search: Literal["full", "coarse-to-fine"] = "full",
         reprofile_drift: float | None = None,
+        knob: Knob = "power_limit",
+        clock_step: int = 45,
     ) -> None:
+        self._trainer: Any = None
+        self._wrapped: Any = None  # the `train` of `self._trainer`
         self.optimizer = GlobalPowerLimitOptimizer(
             monitor,
             optimum_selector,
@@ -70,9 +75,38 @@ class HFGlobalPowerLimitOptimizer:
             shared_dir,
             search=search,
             reprofile_drift=reprofile_drift,
+            knob=knob,
+            clock_step=clock_step,
         )
 
-    # The Trainer passes arguments, state and control; the optimizer needs none of them.
+    def attach(self, trainer: Any) -> HFGlobalPowerLimitOptimizer:
+        """Adds this callback to a Trainer, before those that report, and restores the levels when `train` raises.
+
+        `trainer.train` is wrapped on this object until `close`. Returns this callback.
+
+        Raises:
+            ConfigError: The Trainer has no `callback_handler` and `train`, or this callback is attached already.
+        """
+        callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
+        if not isinstance(callbacks, list) or not callable(getattr(trainer, "train", None)):
+            raise ConfigError(f"a {type(trainer).__name__} is no transformers.Trainer that pfo-fs knows")
+        if self._trainer is not None:
+            raise ConfigError("this callback is attached to a Trainer already; make one for each Trainer")
+        if self in callbacks:
+            callbacks.remove(self)
+        # The first callback decides about evaluations and checkpoints.
+        callbacks.insert(1, self)
+        train = trainer.train
+
+        def train_and_restore(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return train(*args, **kwargs)
+            finally:
+                self.optimizer.pause()
+
+        trainer.train = self._wrapped = train_and_restore
+        self._trainer = trainer
+        return self
 
     def on_epoch_begin(self, *_args: Any, **_kwargs: Any) -> None:
         """An epoch begins."""
@@ -86,16 +120,35 @@ class HFGlobalPowerLimitOptimizer:
         """A step begins."""
         self.optimizer.on_step_begin()
 
-    def on_step_end(self, *_args: Any, **_kwargs: Any) -> None:
-        """A step ends."""
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **_kwargs: Any) -> None:
+        """A step ends; an evaluation or a checkpoint may follow."""
         self.optimizer.on_step_end()
+        if control.should_evaluate or control.should_save:
+            self.optimizer.pause_measurement()
+
+    def on_prediction_step(self, *_args: Any, **_kwargs: Any) -> None:
+        """A batch was evaluated."""
+        self.optimizer.pause_measurement()
+
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_kwargs: Any) -> None:
+        """The Trainer logs a loss; `metrics()` goes along."""
+        if logs is not None and "loss" in logs:
+            found = self.optimizer.metrics()
+            logs.update(found)
+            if state.log_history:
+                state.log_history[-1].update(found)
 
     def on_train_end(self, *_args: Any, **_kwargs: Any) -> None:
-        """Training ends; the earlier limits are restored."""
+        """Training ends; the earlier levels are restored."""
         self.optimizer.pause()
 
     def close(self) -> None:
-        """Restores the earlier limits and finishes writing."""
+        """Restores the earlier levels and finishes writing; `attach` is undone."""
+        trainer, self._trainer = self._trainer, None
+        if trainer is not None:
+            if vars(trainer).get("train") is self._wrapped:
+                del trainer.train
+            trainer.remove_callback(self)
         self.optimizer.close()
 
     def __enter__(self) -> HFGlobalPowerLimitOptimizer:

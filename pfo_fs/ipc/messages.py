@@ -19,7 +19,7 @@ ScheduleNumber: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
 StepNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 ClockMHz: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
 InstructionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
-LimitW: TypeAlias = Annotated[int, Meta(gt=0, le=999_999)]
+Level: TypeAlias = Annotated[int, Meta(gt=0, le=999_999)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
 
 
@@ -163,12 +163,13 @@ class ClocksReleased(Message, frozen=True, kw_only=True):
 class OpenPowerLimitFiles(Message, frozen=True, kw_only=True):
     """The files of a power-limit optimizer; answered by `PowerLimitFilesOpened`. None where one is not used.
 
-    `key` names, below the shared directory, the folder of measurements of the same kind.
+    `key` names, below the shared directory, the folder of measurements of the same kind; `knob` is what is set.
     """
 
     profile_path: str | None
     shared_dir: str | None
     key: str
+    knob: Literal["power_limit", "clock"] = "power_limit"
 
 
 class ReadProfile(Message, frozen=True, kw_only=True):
@@ -186,24 +187,24 @@ class SaveProfile(Message, frozen=True, kw_only=True):
 
 
 class LimitBegun(Message, frozen=True, kw_only=True):
-    """This job begins to measure a power limit, in W; the helper announces that to other jobs."""
+    """This job begins to measure a level (a power limit in W, or a clock in MHz); the helper tells other jobs."""
 
-    limit_w: LimitW
+    level: Level
 
 
 class LimitMeasured(Message, frozen=True, kw_only=True):
-    """What was measured at a power limit, by this job (to be shared) or by another one (in `SharedUpdates`)."""
+    """What was measured at a level, by this job (to be shared) or by another one (in `SharedUpdates`)."""
 
-    limit_w: LimitW
+    level: Level
     energy_j: PositiveFloat
     time_s: PositiveFloat
 
 
 class LimitChosen(Message, frozen=True, kw_only=True):
-    """The power limit that a selector chose, in this job (to be shared) or in another one (in `SharedUpdates`)."""
+    """The level that a selector chose, in this job (to be shared) or in another one (in `SharedUpdates`)."""
 
     selector: str
-    limit_w: LimitW
+    level: Level
 
 
 # ---- from the helper of a power-limit optimizer to training
@@ -229,11 +230,11 @@ class ProfilePart(Message, frozen=True, kw_only=True):
 
 
 class SharedUpdates(Message, frozen=True, kw_only=True):
-    """What other jobs have measured, chosen, and begun to measure (limits in W)."""
+    """What other jobs have measured, chosen, and begun to measure."""
 
     measurements: list[LimitMeasured] = []
     choices: list[LimitChosen] = []
-    begun_w: list[LimitW] = []
+    begun: list[Level] = []
 
 
 class FilesProblem(Message, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Decisions of rank 0 for all ranks: which limit is measured next, or which limit is the best."""
+"""Decisions of rank 0 for all ranks: which level is measured next, or which level is the best."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import PowerLimitMeasurement
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, knob_of
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
@@ -22,19 +22,19 @@ _ANSWER_S = 15.0
 
 
 class Decision(NamedTuple):
-    """What all ranks do next. One of `next_w`, `optimal_w`, `problem` and `error` is set.
+    """What all ranks do next. One of `next_level`, `optimal`, `problem` and `error` is set.
 
     Attributes:
         measurements: All measurements, of this job and of others.
-        next_w: The limit to measure next, in W.
-        optimal_w: The best limit, in W.
-        problem: The reason why the optimizer leaves limits alone from now on.
+        next_level: The level to measure next.
+        optimal: The best level.
+        problem: The reason why the optimizer leaves levels alone from now on.
         error: The error that the user must correct before training.
     """
 
-    measurements: list[PowerLimitMeasurement]
-    next_w: int | None = None
-    optimal_w: int | None = None
+    measurements: Sequence[KnobMeasurement]
+    next_level: int | None = None
+    optimal: int | None = None
     problem: str = ""
     error: str = ""
 
@@ -44,11 +44,12 @@ class Chooser:
 
     Args:
         files: The profile and the shared directory.
-        selector: Chooses the best limit.
-        search: Chooses the limit to measure next.
-        limits_w: The limits to choose from, in W, highest first.
+        selector: Chooses the best level.
+        search: Chooses the level to measure next.
+        levels: The levels to choose from, highest first.
         profile_steps: Measurements are scaled to this number of steps.
-        range_w: The lowest and the highest limit that the GPUs accept, in W.
+        bounds: The lowest and the highest level that the GPUs accept.
+        knob: What is set.
     """
 
     def __init__(
@@ -56,19 +57,22 @@ class Chooser:
         files: FileClient,
         selector: OptimumSelector,
         search: Search,
-        limits_w: Sequence[int],
+        levels: Sequence[int],
         profile_steps: int,
-        range_w: tuple[float, float],
+        bounds: tuple[float, float],
+        knob: Knob,
     ) -> None:
         self.files = files
         self._selector = selector
         self._search = search
-        self._limits_w = list(limits_w)
+        self._levels = list(levels)
         self._scale = profile_steps / search.window_steps
-        self._range_w = range_w
-        self._known: list[PowerLimitMeasurement] = []
-        self._in_file: list[PowerLimitMeasurement] = []
-        self._chosen_w: int | None = None
+        self._bounds = bounds
+        self._knob = knob
+        self._records = KNOBS[knob]
+        self._known: list[KnobMeasurement] = []
+        self._in_file: Sequence[KnobMeasurement] = []
+        self._chosen: int | None = None
         # Jobs with the same key share their choice. A selector without a `repr` of its own has no key.
         self._key = "" if type(selector).__repr__ is object.__repr__ else repr(selector)[: MAX_SELECTOR_LENGTH - 20]
         if self._key and not isinstance(search, FullSweep):
@@ -82,43 +86,48 @@ class Chooser:
         found = self.files.profile
         if found is None:
             decision = self._decide()
-            if self._key and self._chosen_w is not None:  # other jobs have measured all limits; one may have chosen
+            if self._key and self._chosen is not None:  # other jobs have measured all levels; one may have chosen
                 self.files.wait_for_choice(self._key)
                 decision = self._decide()
             return decision
+        unit, name = self._records.unit, self._knob.replace("_", " ")
+        if knob_of(found) != self._knob:
+            theirs = knob_of(found).replace("_", " ")
+            text = f"{self.files.profile_path} is a profile of {theirs}s, but the knob is {self._knob!r}; name another"
+            return Decision([], error=text)
         try:
-            optimal_w = int(self._selector.select(found))
+            optimal = int(self._selector.select(found))
         except PlanError as error:
             return Decision([], error=str(error))
         except Exception as error:  # noqa: BLE001  as in `_decide`
             return Decision([], problem=f"{self._selector!r} could not choose: {error!r}")
-        lowest_w, highest_w = self._range_w
-        if not lowest_w <= optimal_w <= highest_w:
-            text = f"{self.files.profile_path} makes {optimal_w} W the best power limit, but this GPU accepts "
-            text += f"{lowest_w:g} to {highest_w:g} W; is the profile another GPU's?"
+        lowest, highest = self._bounds
+        if not lowest <= optimal <= highest:
+            text = f"{self.files.profile_path} makes {optimal} {unit} the best {name}, but this GPU accepts "
+            text += f"{lowest:g} to {highest:g} {unit}; is the profile another GPU's?"
             return Decision([], error=text)
         self._in_file = found
-        return Decision(found, optimal_w=optimal_w)
+        return Decision(found, optimal=optimal)
 
-    def after(self, limit_w: int, windows: Sequence[WindowReport]) -> Decision:
-        """Decides after a limit was measured.
+    def after(self, level: int, windows: Sequence[WindowReport]) -> Decision:
+        """Decides after a level was measured.
 
         Args:
-            limit_w: The limit, in W.
+            level: The level.
             windows: The measurement of each rank, by rank.
         """
         for rank, window in enumerate(windows):
             if window.problem:
                 return Decision([], problem=f"rank {rank}: {window.problem}")
         try:
-            measured = PowerLimitMeasurement(
-                power_limit=limit_w,
-                energy=sum(window.energy_j for window in windows) * self._scale,
-                time=max(window.time_s for window in windows) * self._scale,
-            )
+            energy_j = sum(window.energy_j for window in windows) * self._scale
+            time_s = max(window.time_s for window in windows) * self._scale
+            measured = self._records.measurement.at(level, energy_j, time_s)
         except ValidationError:
-            return Decision([], problem=f"energy and time at {limit_w} W are not both positive: {windows}")
-        self._known = [*(m for m in self._known if m.power_limit != limit_w), measured]
+            return Decision(
+                [], problem=f"energy and time at {level} {self._records.unit} are not both positive: {windows}"
+            )
+        self._known = [*(m for m in self._known if m.level != level), measured]
         self.files.publish(measured)
         return self._decide()
 
@@ -132,49 +141,49 @@ class Chooser:
     def forget_measurements(self) -> None:
         """Drops all measurements: the load has changed, so earlier ones, and those of other jobs, are not valid."""
         self._known = []
-        self._chosen_w = None
+        self._chosen = None
         self.files.stop_sharing()
 
     def _decide(self) -> Decision:
         self._take_shared()
-        optimal_w = self.files.choices.get(self._key)
-        if optimal_w in self._limits_w:
-            return Decision(self._known, optimal_w=optimal_w)
-        if self._chosen_w is None:
+        optimal = self.files.choices.get(self._key)
+        if optimal in self._levels:
+            return Decision(self._known, optimal=optimal)
+        if self._chosen is None:
             try:
-                next_w = self._next_w()
-                if next_w is not None:
-                    return Decision(self._known, next_w=next_w)
-                chosen_w = int(self._selector.select(self._known))
+                next_level = self._next_level()
+                if next_level is not None:
+                    return Decision(self._known, next_level=next_level)
+                chosen = int(self._selector.select(self._known))
             except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
                 return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
-            if chosen_w not in self._limits_w:
-                text = f"{self._selector!r} chose {chosen_w} W, which is not one of the limits to choose from: "
-                return Decision(self._known, problem=text + ", ".join(map(str, self._limits_w)))
-            self._chosen_w = chosen_w
+            if chosen not in self._levels:
+                text = f"{self._selector!r} chose {chosen} {self._records.unit}, none of the levels to choose from: "
+                return Decision(self._known, problem=text + ", ".join(map(str, self._levels)))
+            self._chosen = chosen
             if self._key:
-                self.files.publish_choice(self._key, chosen_w)
+                self.files.publish_choice(self._key, chosen)
             self._answer_by_s = time.monotonic() + _ANSWER_S
         if self._key and self.files.shares and time.monotonic() < self._answer_by_s:
             # Another job may have chosen at the same time, and all jobs end with the choice that came first. Until the
-            # helper reports which one that is, training goes on at the limit that this job has chosen.
-            return Decision(self._known, next_w=self._chosen_w)
-        return Decision(self._known, optimal_w=self._chosen_w)
+            # helper reports which one that is, training goes on at the level that this job has chosen.
+            return Decision(self._known, next_level=self._chosen)
+        return Decision(self._known, optimal=self._chosen)
 
-    def _next_w(self) -> int | None:
-        limit_w = self._search.next_limit_w(self._limits_w, self._known, self._selector)
-        if limit_w is None or not self.files.shares:
-            return limit_w
-        if isinstance(self._search, FullSweep):  # jobs that measure at the same time should measure different limits
-            measured = {measurement.power_limit for measurement in self._known}
-            left_w = [limit_w for limit_w in self._limits_w if limit_w not in measured]
-            limit_w = random.choice([limit_w for limit_w in left_w if limit_w not in self.files.begun_w] or left_w)
-        self.files.announce(limit_w)
-        return limit_w
+    def _next_level(self) -> int | None:
+        level = self._search.next_level(self._levels, self._known, self._selector)
+        if level is None or not self.files.shares:
+            return level
+        if isinstance(self._search, FullSweep):  # jobs that measure at the same time should measure different levels
+            measured = {measurement.level for measurement in self._known}
+            left = [level for level in self._levels if level not in measured]
+            level = random.choice([level for level in left if level not in self.files.begun] or left)
+        self.files.announce(level)
+        return level
 
     def _take_shared(self) -> None:
         """Adds other jobs' measurements, which replace this job's own, so that all jobs use the same."""
         if self.files.shares:
             self.files.poll()
-            known = {measurement.power_limit: measurement for measurement in self._known} | self.files.measurements
-            self._known = [known[limit_w] for limit_w in self._limits_w if limit_w in known]
+            known = {measurement.level: measurement for measurement in self._known} | self.files.measurements
+            self._known = [known[level] for level in self._levels if level in known]

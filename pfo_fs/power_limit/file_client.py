@@ -6,11 +6,12 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Sequence
 
 from pfo_fs.errors import CoordinationError, PlanError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages as m
-from pfo_fs.power_limit.measurements import PowerLimitMeasurement, parse_profile, profile_text
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, parse_profile, profile_text
 
 log = logging.getLogger("pfo_fs")
 
@@ -25,15 +26,16 @@ class FileClient:
         profile_path: The profile's path as it was given.
         profile: The profile as it was at the start; None if there was none.
         profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
-        measurements: The measurements of other jobs, by limit in W.
-        choices: The choices of other jobs, in W, by selector.
-        begun_w: Limits, in W, that a job has begun to measure.
+        measurements: The measurements of other jobs, by level.
+        choices: The levels that other jobs have chosen, by selector.
+        begun: Levels that a job has begun to measure.
 
     Args:
         profile_path: The profile; None for none.
         shared_dir: The shared directory; None for none.
         key: What measurements must have in common to be shared (`folder_key`); the shared directory's folder for it.
         timeout_s: The start takes at most this time.
+        knob: What is set.
     """
 
     def __init__(
@@ -42,13 +44,16 @@ class FileClient:
         shared_dir: str | os.PathLike[str] | None,
         key: str,
         timeout_s: float = 15.0,
+        *,
+        knob: Knob = "power_limit",
     ) -> None:
+        self._knob: Knob = knob
         self.profile_path = profile_path
-        self.profile: list[PowerLimitMeasurement] | None = None
+        self.profile: Sequence[KnobMeasurement] | None = None
         self.profile_error = ""
-        self.measurements: dict[int, PowerLimitMeasurement] = {}
+        self.measurements: dict[int, KnobMeasurement] = {}
         self.choices: dict[str, int] = {}
-        self.begun_w: set[int] = set()
+        self.begun: set[int] = set()
         self._path = None if profile_path is None else os.path.abspath(os.fsdecode(profile_path))
         self._may_replace = False  # there is no file, or it is known to be a profile
         self._shares = False
@@ -60,7 +65,7 @@ class FileClient:
         shared = None if shared_dir is None else os.path.abspath(os.fsdecode(shared_dir))
         self._start()
         if self._helper is not None:
-            files = m.OpenPowerLimitFiles(profile_path=self._path, shared_dir=shared, key=key)
+            files = m.OpenPowerLimitFiles(profile_path=self._path, shared_dir=shared, key=key, knob=knob)
             try:
                 self._open(self._helper, files, timeout_s)
             except CoordinationError as error:
@@ -90,24 +95,24 @@ class FileClient:
             self._warn("the helper process has died")
             self.leave()
 
-    def announce(self, limit_w: int) -> None:
-        """Announces to other jobs that this job measures this limit, in W, if there is a shared directory."""
+    def announce(self, level: int) -> None:
+        """Announces to other jobs that this job measures this level, if there is a shared directory."""
         if self.shares:
-            self.begun_w.add(limit_w)
-            self._send(m.LimitBegun(limit_w=limit_w))
+            self.begun.add(level)
+            self._send(m.LimitBegun(level=level))
 
-    def publish(self, measurement: PowerLimitMeasurement) -> None:
+    def publish(self, measurement: KnobMeasurement) -> None:
         """Shares a measurement through the helper, if there is a shared directory."""
         if self.shares:
-            limit_w, energy_j, time_s = measurement.power_limit, measurement.energy, measurement.time
-            self._send(m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=time_s))
+            level, energy_j, time_s = measurement.level, measurement.energy, measurement.time
+            self._send(m.LimitMeasured(level=level, energy_j=energy_j, time_s=time_s))
 
-    def publish_choice(self, selector: str, limit_w: int) -> None:
+    def publish_choice(self, selector: str, level: int) -> None:
         """Shares a choice through the helper, if there is a shared directory."""
         if self.shares:
-            self._send(m.LimitChosen(selector=selector, limit_w=limit_w))
+            self._send(m.LimitChosen(selector=selector, level=level))
 
-    def save(self, measurements: list[PowerLimitMeasurement]) -> None:
+    def save(self, measurements: Sequence[KnobMeasurement]) -> None:
         """Writes the profile file, if a path was given, through the helper; starts one if the last was released."""
         if self._path is not None:
             if self._helper is None:
@@ -188,11 +193,10 @@ class FileClient:
             self._warn(message.message)
         elif isinstance(message, m.SharedUpdates):
             for found in message.measurements:
-                self.measurements[found.limit_w] = PowerLimitMeasurement(
-                    power_limit=found.limit_w, energy=found.energy_j, time=found.time_s
-                )
-            self.choices.update({found.selector: found.limit_w for found in message.choices})
-            self.begun_w.update(message.begun_w)
+                measured = KNOBS[self._knob].measurement.at(found.level, found.energy_j, found.time_s)
+                self.measurements[found.level] = measured
+            self.choices.update({found.selector: found.level for found in message.choices})
+            self.begun.update(message.begun)
 
     def _send(self, message: m.Message) -> None:
         if self._helper is not None and not self._helper.send(message):

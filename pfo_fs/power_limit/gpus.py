@@ -1,40 +1,60 @@
-"""Access from training to a GPU's power limit and energy, through the GPU's clock process.
+"""Access from training to a GPU's power limit or clock, and its energy, through the GPU's clock process.
 
-The training process makes no driver calls. Setting a limit does not wait; rare requests wait for their answers, until
+The training process makes no driver calls. Setting a level does not wait; rare requests wait for their answers, until
 one deadline for all GPUs. After a GPU's driver has hung once, training never waits for that GPU again.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.device import ClockProcess
+from pfo_fs.device.shared_page import TARGET
 from pfo_fs.errors import DeviceError
+from pfo_fs.power_limit.measurements import Knob
 
 ANSWER_WITHIN_S = 5.0
 
 Answer = dict[str, Any]
 
 
-class LimitedGpu:
-    """One GPU, driven by a clock process of its own, which restores the limit when this process ends, even if killed.
+class Levels(NamedTuple):
+    """The levels that a GPU accepts.
+
+    Attributes:
+        lowest: The lowest, in W or MHz.
+        highest: The highest.
+        offered: All of them, highest first; empty if each whole number in between is accepted.
+    """
+
+    lowest: float
+    highest: float
+    offered: tuple[int, ...] = ()
+
+
+class KnobGpu(ABC):
+    """One GPU, driven by a clock process of its own, which restores the level when this process ends, even if killed.
 
     Args:
         spec: The GPU, in the form of `find_gpu_spec`.
+        clocks: Its clock process.
 
     Attributes:
-        problem: Why limits are not set, or not any more; empty if they are. `check` updates it.
+        knob: What is set.
+        problem: Why levels are not set, or not any more; empty if they are. `check` updates it.
     """
 
-    def __init__(self, spec: str) -> None:
+    knob: Knob
+
+    def __init__(self, spec: str, clocks: ClockProcess) -> None:
         self.spec = spec
         self.problem = ""
-        self._clocks = ClockProcess(spec, leave_clocks=True)
-        self._limits: Answer | None = None
+        self._clocks = clocks
         self._number = 0  # the newest request's number
-        self._unconfirmed: set[int] = set()  # requests to set a limit without an answer yet; a failure is a problem
+        self._unconfirmed: set[int] = set()  # requests to change the level that have no answer yet
         self._given_up = False  # the driver has hung: answers are not waited for any more
 
     @property
@@ -51,34 +71,29 @@ class LimitedGpu:
         """Waits until the clock process has started, or has failed to start."""
         _ = self._clocks.info
 
-    def range_w(self) -> tuple[float, float]:
-        """Returns the lowest and the highest limit, in watts, and notes the limit to restore in the end.
+    @property
+    def words(self) -> memoryview:
+        """The page that is shared with the clock process."""
+        return self._clocks.words
+
+    @abstractmethod
+    def bounds(self) -> Levels:
+        """Returns the levels that the GPU accepts.
 
         Raises:
-            DeviceError: This GPU's limit cannot be set, or not by this user; `problem` holds the reason.
+            DeviceError: Levels cannot be set, or not by this user; `problem` holds the reason.
         """
-        if self._limits is None:
-            self.wait_until_ready()
-            answer = self.ask({"ask": "limits"})(time.monotonic() + ANSWER_WITHIN_S)
-            if self.problem or "error" in answer:
-                self.problem = self.problem or str(answer["error"])
-                raise DeviceError(self.problem)
-            self._limits = answer
-            self._clocks.power_limit_before_w = answer["before_w"]
-        return self._limits["lowest_w"], self._limits["highest_w"]
 
-    def set_limit_w(self, limit_w: float) -> None:
-        """Requests that the clock process sets the limit, in watts; `settle` waits for that."""
-        if not self.problem:
-            self._unconfirmed.add(self._send({"ask": "set", "limit_w": limit_w}))
+    @abstractmethod
+    def set_level(self, level: int) -> None:
+        """Requests that the clock process sets the level; `settle` waits for that."""
 
+    @abstractmethod
     def restore(self) -> None:
-        """Requests that the clock process restores the earlier limit; `settle` waits for that."""
-        if self._limits is not None:
-            self._unconfirmed.add(self._send({"ask": "give back"}))
+        """Requests that the clock process restores the earlier level; `settle` waits for that."""
 
     def settle(self, deadline_s: float) -> None:
-        """Waits until all requested limits are in force or have failed; usually they are in force already.
+        """Waits until all requested levels are in force or have failed; usually they are in force already.
 
         Args:
             deadline_s: The latest time to wait until, on the monotonic clock.
@@ -120,16 +135,20 @@ class LimitedGpu:
         return answer
 
     def leave(self) -> None:
-        """Lets the clock process restore the limit and end, without waiting for that."""
+        """Lets the clock process restore the level and end, without waiting for that."""
         self._clocks.leave()
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Lets the clock process restore the limit and end, and waits a few seconds for that.
+        """Lets the clock process restore the level and end, and waits a few seconds for that.
 
         Args:
             deadline_s: The latest time to wait until, on the monotonic clock.
         """
         self._clocks.close(ANSWER_WITHIN_S if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+
+    def _request(self, request: Answer) -> None:
+        """Sends a request to change the level; if it fails, that is a problem."""
+        self._unconfirmed.add(self._send(request))
 
     def _send(self, request: Answer) -> int:
         self._number += 1
@@ -163,7 +182,74 @@ class LimitedGpu:
         return self._clocks.message if never_worked else "the clock process has died"
 
 
-def read_energies_j(gpus: Sequence[LimitedGpu]) -> list[float]:
+class LimitedGpu(KnobGpu):
+    """A GPU whose power limit is set; its clocks are left alone. Levels are in W."""
+
+    knob = "power_limit"
+
+    def __init__(self, spec: str) -> None:
+        super().__init__(spec, ClockProcess(spec, leave_clocks=True))
+        self._limits: Answer | None = None
+
+    def bounds(self) -> Levels:
+        """Returns the limits that the GPU accepts, and notes the limit to restore in the end; see `KnobGpu`."""
+        if self._limits is None:
+            self.wait_until_ready()
+            answer = self.ask({"ask": "limits"})(time.monotonic() + ANSWER_WITHIN_S)
+            if self.problem or "error" in answer:
+                self.problem = self.problem or str(answer["error"])
+                raise DeviceError(self.problem)
+            self._limits = answer
+            self._clocks.power_limit_before_w = answer["before_w"]
+        return Levels(self._limits["lowest_w"], self._limits["highest_w"])
+
+    def set_level(self, level: int) -> None:
+        """Requests that the clock process sets the limit, in W."""
+        if not self.problem:
+            self._request({"ask": "set", "limit_w": level})
+
+    def restore(self) -> None:
+        """Requests that the clock process restores the earlier limit."""
+        if self._limits is not None:
+            self._request({"ask": "give back"})
+
+
+class ClockedGpu(KnobGpu):
+    """A GPU whose clock is set; its power limit is left alone. Levels are in MHz."""
+
+    knob = "clock"
+
+    def __init__(self, spec: str) -> None:
+        super().__init__(spec, ClockProcess(spec))
+
+    def bounds(self) -> Levels:
+        """Returns the clocks that the GPU offers; see `KnobGpu`."""
+        self.wait_until_ready()
+        clocks_mhz = self._clocks.available_clocks_mhz
+        if not clocks_mhz:
+            self.problem = self.problem or self._clocks.message or "the GPU offers no clocks"
+            raise DeviceError(self.problem)
+        return Levels(clocks_mhz[-1], clocks_mhz[0], tuple(clocks_mhz))
+
+    def set_level(self, level: int) -> None:
+        """Requests that the clock process sets the clock, in MHz."""
+        if not self.problem:
+            self.words[TARGET] = level
+            self._request({"ask": "clock"})
+
+    def restore(self) -> None:
+        """Requests that the clock process resets the clock."""
+        if self.words[TARGET]:
+            self.words[TARGET] = 0
+            self._request({"ask": "clock"})
+
+
+def open_gpu_for(knob: Knob, spec: str) -> KnobGpu:
+    """Returns the GPU that `spec` names, to set its power limit or its clock."""
+    return ClockedGpu(spec) if knob == "clock" else LimitedGpu(spec)
+
+
+def read_energies_j(gpus: Sequence[KnobGpu]) -> list[float]:
     """Returns the readings of the GPUs' energy counters, in joules, made at the same time.
 
     Raises:
@@ -178,7 +264,7 @@ def read_energies_j(gpus: Sequence[LimitedGpu]) -> list[float]:
     return [float(answer["energy_j"]) for answer in answers]
 
 
-def close_all(gpus: Sequence[LimitedGpu]) -> None:
+def close_all(gpus: Sequence[KnobGpu]) -> None:
     """Closes all GPUs at the same time, in the time of the slowest."""
     for gpu in gpus:
         gpu.leave()
@@ -187,15 +273,15 @@ def close_all(gpus: Sequence[LimitedGpu]) -> None:
         gpu.close(deadline_s)
 
 
-def give_all_back(gpus: Sequence[LimitedGpu]) -> None:
-    """Restores the limits that were in force before, and waits a few seconds for that."""
+def give_all_back(gpus: Sequence[KnobGpu]) -> None:
+    """Restores the levels that were in force before, and waits a few seconds for that."""
     for gpu in gpus:
         gpu.restore()
     settle_all(gpus)
 
 
-def settle_all(gpus: Sequence[LimitedGpu]) -> None:
-    """Waits until the requested limits of all GPUs are in force or have failed; one deadline for all."""
+def settle_all(gpus: Sequence[KnobGpu]) -> None:
+    """Waits until the requested levels of all GPUs are in force or have failed; one deadline for all."""
     deadline_s = time.monotonic() + ANSWER_WITHIN_S
     for gpu in gpus:
         gpu.settle(deadline_s)

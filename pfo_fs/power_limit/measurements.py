@@ -1,30 +1,53 @@
-"""The profile: time and energy at each power limit, in a JSON file of Zeus's format:
+"""The profile: time and energy at each level, in a JSON file. Of power limits, it is of Zeus's format:
 
 {"measurements": [{"power_limit": W, "energy": J, "time": s}, ...]}
+
+Of clocks, it has `"clock": MHz` instead of `"power_limit": W`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
 from pfo_fs.errors import PlanError
-from pfo_fs.store.power_limit_folder import PowerLimitMeasurement
+from pfo_fs.store.power_limit_folder import KNOBS, ClockMeasurement, Knob, KnobMeasurement, PowerLimitMeasurement
 
-__all__ = ["MAX_PROFILE_BYTES", "PowerLimitMeasurement", "parse_profile", "profile_text"]
+__all__ = [
+    "KNOBS",
+    "MAX_PROFILE_BYTES",
+    "ClockMeasurement",
+    "Knob",
+    "KnobMeasurement",
+    "PowerLimitMeasurement",
+    "knob_of",
+    "parse_profile",
+    "profile_text",
+    "saving",
+]
 
 MAX_PROFILE_BYTES = 1 << 20
 _MAX_MEASUREMENTS = 10_000
 
 
-class _Profile(BaseModel):
+class _PowerLimits(BaseModel):
     measurements: Annotated[list[PowerLimitMeasurement], Field(min_length=1, max_length=_MAX_MEASUREMENTS)]
 
 
-def parse_profile(text: str | bytes, name: str) -> list[PowerLimitMeasurement]:
+class _Clocks(BaseModel):
+    measurements: Annotated[list[ClockMeasurement], Field(min_length=1, max_length=_MAX_MEASUREMENTS)]
+
+
+def knob_of(measurements: Sequence[KnobMeasurement]) -> Knob:
+    """Returns what was set in these measurements, of which there is at least one."""
+    return "clock" if isinstance(measurements[0], ClockMeasurement) else "power_limit"
+
+
+def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
     """Returns the measurements of a profile, in the order of the file.
 
     Args:
@@ -35,25 +58,40 @@ def parse_profile(text: str | bytes, name: str) -> list[PowerLimitMeasurement]:
         PlanError: The text is too large, not JSON, or not a profile; the message names the place.
     """
     if len(text) > MAX_PROFILE_BYTES:
-        raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 20} MiB; a profile of power limits is smaller")
+        raise PlanError(f"{name} is larger than {MAX_PROFILE_BYTES >> 20} MiB; a profile is smaller")
+    measurements: Sequence[KnobMeasurement]
     try:
-        measurements = _Profile.model_validate_json(text).measurements
+        measurements = _PowerLimits.model_validate_json(text).measurements
     except ValidationError as error:
+        with suppress(ValidationError):
+            return _checked(_Clocks.model_validate_json(text).measurements, name)
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
         raise PlanError(
             f"{name} is not a profile of power limits: {where}: {first['msg']}; it should look like "
             f'{{"measurements": [{{"power_limit": 300, "energy": 1234.5, "time": 6.7}}]}}'
         ) from None
+    return _checked(measurements, name)
 
+
+def _checked(measurements: Sequence[KnobMeasurement], name: str) -> Sequence[KnobMeasurement]:
+    unit = KNOBS[knob_of(measurements)].unit
     seen: set[int] = set()
     for measurement in measurements:
-        if measurement.power_limit in seen:
-            raise PlanError(f"{name} has {measurement.power_limit} W twice; delete the entry that is wrong")
-        seen.add(measurement.power_limit)
+        if measurement.level in seen:
+            raise PlanError(f"{name} has {measurement.level} {unit} twice; delete the entry that is wrong")
+        seen.add(measurement.level)
     return measurements
 
 
-def profile_text(measurements: Iterable[PowerLimitMeasurement]) -> str:
-    """Returns the profile's JSON, byte for byte as Zeus writes it."""
+def saving(measurements: Sequence[KnobMeasurement], level: int) -> float | None:
+    """Returns the share of energy that `level` saves against the highest level measured; None if it is not known."""
+    energies_j = {measurement.level: measurement.energy for measurement in measurements}
+    if level not in energies_j:
+        return None
+    return 1 - energies_j[level] / energies_j[max(energies_j)]
+
+
+def profile_text(measurements: Iterable[KnobMeasurement]) -> str:
+    """Returns the profile's JSON; of power limits, byte for byte as Zeus writes it."""
     return json.dumps({"measurements": [measurement.model_dump() for measurement in measurements]}, indent=4)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pfo_fs.device import SimulatedKernels, find_gpu_spec
 from pfo_fs.errors import ConfigError, DeviceError
-from pfo_fs.power_limit.gpus import LimitedGpu, close_all, read_energies_j
+from pfo_fs.power_limit.gpus import KnobGpu, close_all, open_gpu_for, read_energies_j
+from pfo_fs.power_limit.measurements import Knob
 
 
 class Window(Protocol):
@@ -61,9 +62,17 @@ class EnergyMonitor:
             own, each process monitors its own GPU.
         specs: Instead of `gpu_indices`: the GPUs by spec (`simulated:<name>`, `nvml:<UUID>`); their indices are 0, 1,
             2, ...
+        knob: What an optimizer that uses this monitor sets. For another knob, the optimizer starts one more process for
+            each GPU.
     """
 
-    def __init__(self, gpu_indices: Sequence[int] | None = None, *, specs: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        gpu_indices: Sequence[int] | None = None,
+        *,
+        specs: Sequence[str] | None = None,
+        knob: Knob = "power_limit",
+    ) -> None:
         if specs is None:
             specs = [spec_of(index) for index in (gpu_indices if gpu_indices is not None else (None,))]
             self._devices = list(gpu_indices) if gpu_indices is not None else []
@@ -74,7 +83,7 @@ class EnergyMonitor:
         if not specs:
             raise ConfigError("a monitor needs at least one GPU; gpu_indices or specs is empty")
         self.gpu_indices: list[int] = self._devices or list(range(len(specs)))
-        self.gpus = [LimitedGpu(spec) for spec in specs]
+        self.gpus: list[KnobGpu] = [open_gpu_for(knob, spec) for spec in specs]
         self._open: dict[str, tuple[float, list[float]]] = {}
 
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
@@ -130,7 +139,7 @@ class EnergyMonitor:
         return SimulatedKernels(name, **options) if kind == "simulated" else None
 
     def close(self) -> None:
-        """Restores power limits and ends the clock processes of the GPUs."""
+        """Restores power limits or clocks, and ends the clock processes of the GPUs."""
         close_all(self.gpus)
 
 
@@ -142,9 +151,11 @@ def spec_of(index: int | None) -> str:
         return f"none:{error}"
 
 
-def gpus_of(monitor: Monitor) -> list[LimitedGpu]:
-    """Returns the GPUs that a monitor measures, to set limits on; opens them if the monitor has not."""
+def gpus_of(monitor: Monitor, knob: Knob) -> list[KnobGpu]:
+    """Returns the GPUs that a monitor measures, to set a knob; opens them if the monitor has not for that knob."""
     if isinstance(monitor, EnergyMonitor):
-        return monitor.gpus
+        if all(gpu.knob == knob for gpu in monitor.gpus):
+            return monitor.gpus
+        return [open_gpu_for(knob, gpu.spec) for gpu in monitor.gpus]
     specs = dict.fromkeys(spec_of(index) for index in monitor.gpu_indices)
-    return [LimitedGpu(spec) for spec in specs]
+    return [open_gpu_for(knob, spec) for spec in specs]

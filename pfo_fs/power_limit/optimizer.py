@@ -1,4 +1,4 @@
-"""`GlobalPowerLimitOptimizer`: finds the best power limit while training runs, and sets it."""
+"""`GlobalPowerLimitOptimizer`: finds the best power limit, or the best clock, while training runs, and sets it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import math
 import os
 import time
 import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal
 
+from pfo_fs.device.step_metrics import StepMetrics
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.power_limit.callbacks import UnusedCallbacks
-from pfo_fs.power_limit.candidates import LimitAgreement, agree_on_limits
+from pfo_fs.power_limit.candidates import LevelAgreement, agree_on_levels
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import PowerLimitMeasurement
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import RankGroup
@@ -32,7 +35,7 @@ _SEARCHES: dict[str, type[FullSweep] | type[CoarseToFine]] = {"full": FullSweep,
 
 
 class GlobalPowerLimitOptimizer(UnusedCallbacks):
-    """Measures training at one power limit after the other, chooses the best, and sets it on all GPUs.
+    """Measures training at one power limit (or clock) after the other, chooses the best, and sets it on all GPUs.
 
     For training in which all GPUs have the same load. Make one on every rank, after `init_process_group`; making it is
     a collective call (all ranks wait for each other). Call `on_step_begin` at the begin of every step, and
@@ -47,36 +50,43 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
                     plo.on_step_end()
                 plo.on_epoch_end()
 
-    If limits cannot be set, or not any more, the optimizer logs one warning, its state becomes `Off`, and training goes
-    on. The earlier limits are restored at `close`, at the end of the process, and when it is killed.
+    A value of the knob is a level: a power limit in W, or, with `knob="clock"`, a clock in MHz. States, selectors,
+    profiles and shared directory are the same for both; profiles and choices of one are never used for the other.
+
+    If levels cannot be set, or not any more, the optimizer logs one warning, its state becomes `Off`, and training goes
+    on. The earlier levels are restored at `close`, at the end of the process, and when it is killed.
 
     Args:
         monitor: Measures time and energy of its GPUs: an `EnergyMonitor` or a `ZeusMonitor`. None for an
             `EnergyMonitor` of this process's current GPU, which is right if each GPU has a rank of its own.
-        optimum_selector: Chooses the best limit; `ZeusCost(0.5, world_size=<all GPUs>)` if None.
-        wait_steps: Number of steps before the first limit is set.
-        warmup_steps: Number of steps between setting a limit and measuring it.
-        profile_steps: Number of steps in which a limit is measured.
-        pl_step: Watts between two limits, from the highest that the GPU accepts downwards.
-        profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the limit is chosen from it;
+        optimum_selector: Chooses the best level; `ZeusCost(0.5, world_size=<all GPUs>)` if None.
+        wait_steps: Number of steps before the first level is set.
+        warmup_steps: Number of steps between setting a level and measuring it.
+        profile_steps: Number of steps in which a level is measured.
+        pl_step: Watts between two limits, from the highest that the GPU accepts downwards. Without effect on clocks.
+        profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
         shared_dir: Directory in which jobs with the same load share what they measure, whether they run at once or
             one after the other; give each kind of load a directory of its own. A job that has chosen goes on at that
-            limit until it is known which job's choice came first: usually one window more.
-        search: `full` measures all limits, as Zeus does; `coarse-to-fine` needs at most half of the steps
+            level until it is known which job's choice came first: usually one window more.
+        search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`search.py`).
-        reprofile_drift: Measure all limits again when the time of a step differs by this share from that just after
+        knob: `power_limit`, or `clock`: a clock for all GPUs, which reaches lower than power limits, and acts faster.
+        clock_step: With `knob="clock"`: MHz between two clocks, at least.
+        reprofile_drift: Measure all levels again when the time of a step differs by this share from that just after
             the choice (0.2 for 20 %), in two windows of `profile_steps` in a row. The profile is then replaced. None
             for never.
 
     Attributes:
         state: `Ready`, `Warmup`, `Profiling`, `Done` or `Off`.
         measurements: The measurements so far.
-        power_limits: The limits to choose from, in W, highest first; empty if `Off` from the start.
+        power_limits: The levels to choose from, highest first; empty if `Off` from the start.
+        knob: What is set.
+        unit: The unit of a level: `W` or `MHz`.
 
     Raises:
-        ConfigError: An argument is invalid, or the GPUs of the job have different ranges of limits.
-        PlanError: The profile is malformed, or this GPU does not accept the limit that follows from it.
+        ConfigError: An argument is invalid, or the GPUs of the job accept different levels.
+        PlanError: The profile is malformed, of the other knob, or makes a level the best that this GPU does not accept.
     """
 
     def __init__(
@@ -92,12 +102,16 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         *,
         search: Literal["full", "coarse-to-fine"] = "full",
         reprofile_drift: float | None = None,
+        knob: Knob = "power_limit",
+        clock_step: int = 45,
     ) -> None:
         _check_steps(wait_steps=(wait_steps, 0), warmup_steps=(warmup_steps, 0))
-        _check_steps(profile_steps=(profile_steps, 1), pl_step=(pl_step, 1))
+        _check_steps(profile_steps=(profile_steps, 1), pl_step=(pl_step, 1), clock_step=(clock_step, 1))
         # A path of a wrong type raises TypeError on all ranks, not on rank 0 alone.
         profile_path = None if profile_path is None else os.fsdecode(profile_path)
         shared_dir = None if shared_dir is None else os.fsdecode(shared_dir)
+        if knob not in KNOBS:
+            raise ConfigError(f"knob is {knob!r}; it can be 'power_limit' or 'clock'")
         if search not in _SEARCHES:
             raise ConfigError(f"search is {search!r}; it can be 'full' or 'coarse-to-fine'")
         if reprofile_drift is not None and not 0 < reprofile_drift < math.inf:
@@ -105,23 +119,26 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
                 f"reprofile_drift is {reprofile_drift}; 0.2 is for steps that take 20 % more or less time"
             )
         self.state: State = Off("not started")
-        self.measurements: list[PowerLimitMeasurement] = []
+        self.measurements: Sequence[KnobMeasurement] = []
         self.power_limits: list[int] = []
+        self.knob: Knob = knob
+        self.unit = KNOBS[knob].unit
         self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
         self.profile_path = profile_path
         self._search: Search = _SEARCHES[search](warmup_steps, profile_steps)
         self._drift_threshold = reprofile_drift
         self._drift_watch: DriftWatch | None = None
-        self._gpus = RankGpus(monitor)
+        self._gpus = RankGpus(monitor, knob)
+        self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
         self._closed = False
         self._chooser: Chooser | None = None  # on rank 0
         atexit.register(_close_at_exit, weakref.ref(self))
 
         self._ranks = RankGroup()
-        agreed = self._agree(pl_step)
-        self.power_limits = agreed.limits_w
+        agreed = self._agree(clock_step if knob == "clock" else pl_step)
+        self.power_limits = agreed.levels
         self.optimum_selector = optimum_selector or ZeusCost(0.5, world_size=max(1, len(agreed.gpu_names)))
-        if agreed.limits_w:
+        if agreed.levels:
             self._start(self._first_decision(agreed, shared_dir), wait_steps)
 
     @property
@@ -129,9 +146,13 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         """The monitor that measures time and energy."""
         return self._gpus.monitor
 
-    def _agree(self, step_w: int) -> LimitAgreement:
+    @property
+    def _name(self) -> str:
+        return self.knob.replace("_", " ")
+
+    def _agree(self, step: int) -> LevelAgreement:
         try:
-            agreed = agree_on_limits(self._ranks, self._gpus, step_w)
+            agreed = agree_on_levels(self._ranks, self._gpus, step, self.unit)
         except ConfigError:
             self.close()
             raise
@@ -139,14 +160,20 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             self._leave_alone(agreed.problem, warn=agreed.rank_warns)
         return agreed
 
-    def _first_decision(self, agreed: LimitAgreement, shared_dir: str | None) -> Decision:
+    def _first_decision(self, agreed: LevelAgreement, shared_dir: str | None) -> Decision:
         decision: Decision | None = None
         if self._ranks.rank == 0:
             names = agreed.gpu_names
-            key = folder_key(names[0], agreed.limits_w, self.profile_steps, len(names))
-            files = FileClient(self.profile_path, shared_dir, key)
+            key = folder_key(names[0], agreed.levels, self.profile_steps, len(names), self.knob)
+            files = FileClient(self.profile_path, shared_dir, key, knob=self.knob)
             self._chooser = Chooser(
-                files, self.optimum_selector, self._search, agreed.limits_w, self.profile_steps, agreed.range_w
+                files,
+                self.optimum_selector,
+                self._search,
+                agreed.levels,
+                self.profile_steps,
+                agreed.bounds,
+                self.knob,
             )
             decision = self._chooser.first()
         try:
@@ -160,12 +187,12 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         if decision.error:
             self.close()
             raise PlanError(decision.error)
-        if decision.next_w is None:
+        if decision.next_level is None:
             self._follow(decision)
             return
-        self._gpus.set_limit(self.power_limits[0])
+        self._gpus.set_level(self.power_limits[0])
         self.measurements = decision.measurements
-        self.state = Ready(decision.next_w, wait_steps + 1)
+        self.state = Ready(decision.next_level, wait_steps + 1, self.unit)
 
     # ---- training calls these
 
@@ -174,16 +201,18 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         if isinstance(self.state, Warmup | Profiling):
             if isinstance(self.state, Profiling):
                 self._gpus.cancel_window()
-            self.state = Ready(self.state.current_power_limit, 1)
-            self._gpus.set_limit(self.power_limits[0])
+            self.state = Ready(self.state.current_power_limit, 1, self.unit)
+            self._gpus.set_level(self.power_limits[0])
 
     def on_step_begin(self) -> None:
         """Marks the beginning of a step; states change only here and at the end of an epoch."""
         if self._closed:
             return
+        self._metrics.step_begins()
+        self.resume_measurement()
         state = self.state
         if isinstance(state, Done):
-            self._gpus.set_limit(state.optimal_power_limit)  # a pause of training has restored the earlier limit
+            self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
             self._look_after_gpus()
             if self._chooser is not None:
                 self._chooser.files.log_late_problems()
@@ -196,17 +225,52 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             if state.steps <= 0:
                 self._go_on_from(state)
 
+    def pause_measurement(self) -> None:
+        """Leaves out of what is measured all that runs until the next step begins: an evaluation, or a checkpoint."""
+        self._metrics.pause()
+        if isinstance(self.state, Profiling):
+            self._gpus.interrupt_window()
+
+    def resume_measurement(self) -> None:
+        """Ends `pause_measurement`; the begin of a step does so, too."""
+        self._metrics.resume()
+        if isinstance(self.state, Profiling):
+            self._gpus.resume_window()
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
+        self.pause_measurement()
+        try:
+            yield
+        finally:
+            self.resume_measurement()
+
+    def metrics(self) -> dict[str, float]:
+        """Returns averages over the steps since the last call, for a logger; docs/frameworks/metrics.md has the keys.
+
+        It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
+        """
+        found = self._metrics.since_last()
+        level = getattr(self.state, "level", None)
+        if self.knob == "power_limit":
+            found.pop("pfo_fs/clock_mhz", None)
+            if level is not None:
+                found["pfo_fs/power_limit_w"] = float(level)
+        saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
+        return found if saved is None else {**found, "pfo_fs/saving": saved}
+
     def on_train_end(self) -> None:
-        """Restores the earlier limits until the next step begins."""
+        """Restores the earlier levels until the next step begins."""
         self.pause()
 
     def pause(self) -> None:
-        """Restores the earlier limits until the next step begins: at the end of training in a process that goes on."""
+        """Restores the earlier levels until the next step begins: at the end of training in a process that goes on."""
         self.on_epoch_end()
         self._gpus.pause()
 
     def close(self) -> None:
-        """Restores the earlier limits and finishes writing; waits a few seconds for that. Training may go on."""
+        """Restores the earlier levels and finishes writing; waits a few seconds for that. Training may go on."""
         if self._closed:
             return
         self._closed = True
@@ -237,24 +301,24 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         else:
             self._finish_profiling(state.current_power_limit)
 
-    def _begin_warmup(self, limit_w: int) -> None:
-        log.info("power limit: %d W, warming up", limit_w)
-        self._gpus.set_limit(limit_w)
-        self.state = Warmup(limit_w, self.warmup_steps)
+    def _begin_warmup(self, level: int) -> None:
+        log.info("%s: %d %s, warming up", self._name, level, self.unit)
+        self._gpus.set_level(level)
+        self.state = Warmup(level, self.warmup_steps, self.unit)
         if self.warmup_steps == 0:
-            self._begin_profiling(limit_w)
+            self._begin_profiling(level)
 
-    def _begin_profiling(self, limit_w: int) -> None:
-        log.info("power limit: %d W, measuring", limit_w)
-        self.state = Profiling(limit_w, self._search.window_steps)
-        self._gpus.begin_window(limit_w)
+    def _begin_profiling(self, level: int) -> None:
+        log.info("%s: %d %s, measuring", self._name, level, self.unit)
+        self.state = Profiling(level, self._search.window_steps, self.unit)
+        self._gpus.begin_window(level)
 
-    def _finish_profiling(self, limit_w: int) -> None:
+    def _finish_profiling(self, level: int) -> None:
         """Ends the window; rank 0 decides from the windows of all ranks what all ranks do next."""
         window = self._gpus.end_window()
         try:
             windows = self._ranks.gather(window)
-            decision = self._ranks.from_first(self._chooser and self._chooser.after(limit_w, windows))
+            decision = self._ranks.from_first(self._chooser and self._chooser.after(level, windows))
         except RuntimeError as error:
             self._leave_alone(f"the ranks cannot communicate any more: {error}", warn=True)
             return
@@ -266,13 +330,13 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             self._leave_alone(decision.problem, warn=self._ranks.rank == 0)
             return
         self.measurements = decision.measurements
-        if decision.next_w is not None:
-            self._begin_warmup(decision.next_w)
+        if decision.next_level is not None:
+            self._begin_warmup(decision.next_level)
             return
-        assert decision.optimal_w is not None
-        log.info("power limit: %d W is the best", decision.optimal_w)
-        self.state = Done(decision.optimal_w)
-        self._gpus.set_limit(decision.optimal_w)
+        assert decision.optimal is not None
+        log.info("%s: %d %s is the best", self._name, decision.optimal, self.unit)
+        self.state = Done(decision.optimal, self.unit)
+        self._gpus.set_level(decision.optimal)
         if self._drift_threshold is not None:
             self._drift_watch = DriftWatch(self._drift_threshold, self.warmup_steps, self.profile_steps)
         if self._chooser is not None:
@@ -280,7 +344,8 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
 
     def _leave_alone(self, reason: str, *, warn: bool) -> None:
         if warn:
-            log.warning("power limit: %s. Power limits are left alone, and training goes on", reason)
+            what = "Clocks" if self.knob == "clock" else "Power limits"
+            log.warning("%s: %s. %s are left alone, and training goes on", self._name, reason, what)
         self.state = Off(reason)
         self._gpus.restore()
         if self._chooser is not None:
@@ -289,13 +354,13 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
     # ---- after the choice
 
     def _look_after_gpus(self) -> None:
-        """Warns, once, if the chosen limit is not in force any more."""
+        """Warns, once, if the chosen level is not in force any more."""
         if self._gpus.problem or not self._gpus.check():
             return
         if self._drift_watch is None or self._ranks.size == 1:
             self._leave_alone(self._gpus.problem, warn=True)
         else:  # the other ranks still need this rank for their exchange about drift
-            log.warning("power limit: %s. Training goes on", self._gpus.problem)
+            log.warning("%s: %s. Training goes on", self._name, self._gpus.problem)
 
     def _look_for_drift(self, watch: DriftWatch) -> None:
         off = watch.step_begins(time.monotonic())
@@ -305,18 +370,17 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             off = max(self._ranks.gather(off))
         except RuntimeError as error:
             self._drift_watch = None
-            log.warning("power limit: the ranks cannot communicate any more; the limit stays: %s", error)
+            log.warning("%s: the ranks cannot communicate any more; the level stays: %s", self._name, error)
             return
         if watch.has_drifted(off):
             if self._ranks.rank == 0:
-                log.warning(
-                    "power limit: the time of a step has changed by %.0f %%; limits are measured again", 100 * off
-                )
+                text = "%s: the time of a step has changed by %.0f %%; all levels are measured again"
+                log.warning(text, self._name, 100 * off)
             if self._chooser is not None:
                 self._chooser.forget_measurements()
             self.measurements = []
-            self._gpus.set_limit(self.power_limits[0])
-            self.state = Ready(self.power_limits[0], 1)
+            self._gpus.set_level(self.power_limits[0])
+            self.state = Ready(self.power_limits[0], 1, self.unit)
 
 
 def _check_steps(**values: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""The GPUs of one rank: sets their limit and measures windows of training."""
+"""The GPUs of one rank: sets their power limit or clock, and measures windows of training."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pfo_fs.errors import DeviceError
-from pfo_fs.power_limit.gpus import close_all, give_all_back, settle_all
+from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
+from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
 
 
 class GpuRange(NamedTuple):
-    """One GPU and the range of limits that it accepts, in W; `position` counts the GPUs of a rank."""
+    """One GPU and the levels that it accepts; `position` counts the GPUs of a rank."""
 
     name: str
-    lowest_w: float
-    highest_w: float
+    levels: Levels
     position: int
 
 
@@ -34,52 +34,54 @@ class RankGpus:
 
     Args:
         monitor: Measures time and energy, and names the GPUs; None for an `EnergyMonitor` of the current GPU.
+        knob: What is set.
 
     Attributes:
         monitor: The monitor.
-        problem: Why limits are not set or measured; empty if they are.
+        problem: Why levels are not set or measured; empty if they are.
     """
 
-    def __init__(self, monitor: Monitor | None) -> None:
-        self.monitor: Monitor = EnergyMonitor() if monitor is None else monitor
+    def __init__(self, monitor: Monitor | None, knob: Knob = "power_limit") -> None:
+        self.monitor: Monitor = EnergyMonitor(knob=knob) if monitor is None else monitor
         self.problem = ""
+        self.gpus = gpus_of(self.monitor, knob)
         # A user who gives an `EnergyMonitor` closes it, and with it its GPUs.
-        self._closes_gpus = monitor is None or not isinstance(monitor, EnergyMonitor)
-        self._gpus = gpus_of(self.monitor)
-        self._limit_w: int | None = None  # the limit that was requested last; None: the earlier limit
+        self._closes_gpus = not (isinstance(monitor, EnergyMonitor) and self.gpus is monitor.gpus)
+        self._level: int | None = None  # the level that was requested last; None: the earlier one
+        self._held = (0.0, 0.0)  # time and energy of the open window before it was interrupted
+        self._interrupted = False
         self._open_window = ""
 
     def ranges(self) -> list[GpuRange]:
-        """Returns the range of each GPU whose limit can be set."""
+        """Returns the levels of each GPU on which one can be set."""
         found = []
-        for position, gpu in enumerate(self._gpus):
+        for position, gpu in enumerate(self.gpus):
             try:
-                lowest_w, highest_w = gpu.range_w()
-                found.append(GpuRange(gpu.name, lowest_w, highest_w, position))
+                found.append(GpuRange(gpu.name, gpu.bounds(), position))
             except DeviceError as error:
                 self.note(str(error))
         return found
 
-    def set_limit(self, limit_w: int) -> None:
-        """Requests a limit, in W, unless it is the one that was requested last; does not wait."""
-        if limit_w != self._limit_w:
-            self._limit_w = limit_w
-            for gpu in self._gpus:
-                gpu.set_limit_w(limit_w)
+    def set_level(self, level: int) -> None:
+        """Requests a level, unless it is the one that was requested last; does not wait."""
+        if level != self._level:
+            self._level = level
+            for gpu in self.gpus:
+                gpu.set_level(level)
 
     def restore(self) -> None:
-        """Restores the limits that were in force before, and waits a few seconds for that."""
-        self._limit_w = None
-        give_all_back(self._gpus)
+        """Restores the levels that were in force before, and waits a few seconds for that."""
+        self._level = None
+        give_all_back(self.gpus)
 
     def pause(self) -> None:
-        """Does the same as `restore` if a limit was set."""
-        if self._limit_w is not None:
+        """Does the same as `restore` if a level was set."""
+        if self._level is not None:
             self.restore()
 
     def check(self) -> str:
         """Returns `problem`, updated from the answers of the clock processes. Takes some microseconds."""
-        for gpu in self._gpus:
+        for gpu in self.gpus:
             self.note(gpu.check())
         return self.problem
 
@@ -87,36 +89,60 @@ class RankGpus:
         """Keeps the first problem."""
         self.problem = self.problem or problem
 
-    def begin_window(self, limit_w: int) -> None:
-        """Waits until the limit is in force, and begins to measure."""
-        settle_all(self._gpus)
+    def begin_window(self, level: int) -> None:
+        """Waits until the level is in force, and begins to measure."""
+        settle_all(self.gpus)
         # The same name as in Zeus's class, so that logs of its windows can be replayed to this one.
-        self._open_window = f"__GlobalPowerLimitOptimizer_{limit_w}"
+        self._open_window = f"__GlobalPowerLimitOptimizer_{level}"
+        self._held, self._interrupted = (0.0, 0.0), False
+        self._begin()
+
+    def interrupt_window(self) -> None:
+        """Leaves out of the open window what runs from here to `resume_window`; a second call does nothing."""
+        if not self._interrupted:
+            self._interrupted = True
+            self._end()
+
+    def resume_window(self) -> None:
+        """Measures again; does nothing if the window was not interrupted."""
+        if self._interrupted:
+            self._interrupted = False
+            self._begin()
+
+    def end_window(self) -> WindowReport:
+        """Returns what was measured since `begin_window`."""
+        if not self._interrupted:
+            self._end()
+        self._interrupted = False
+        return WindowReport(*self._held, self.check())
+
+    def _begin(self) -> None:
         try:
             self.monitor.begin_window(self._open_window)
         except Exception as error:  # noqa: BLE001  whatever a monitor raises, training goes on
             self.note(f"time and energy cannot be measured: {error}")
 
-    def end_window(self) -> WindowReport:
-        """Returns what was measured since `begin_window`."""
-        time_s = energy_j = 0.0
-        if not self.problem:
-            try:
-                measured = self.monitor.end_window(self._open_window)
-                time_s, energy_j = float(measured.time), float(sum(measured.gpu_energy.values()))
-            except Exception as error:  # noqa: BLE001
-                self.note(f"time and energy cannot be measured: {error}")
-        return WindowReport(time_s, energy_j, self.check())
+    def _end(self) -> None:
+        if self.problem:
+            return
+        try:
+            measured = self.monitor.end_window(self._open_window)
+            time_s, energy_j = float(measured.time), float(sum(measured.gpu_energy.values()))
+        except Exception as error:  # noqa: BLE001
+            self.note(f"time and energy cannot be measured: {error}")
+        else:
+            self._held = (self._held[0] + time_s, self._held[1] + energy_j)
 
     def cancel_window(self) -> None:
         """Drops what was measured since `begin_window`."""
-        if not self.problem:
+        interrupted, self._interrupted = self._interrupted, False
+        if not self.problem and not interrupted:
             with suppress(Exception):
                 self.monitor.end_window(self._open_window, cancel=True)
 
     def close(self) -> None:
-        """Restores the limits that were in force before, and closes the GPUs if the optimizer has opened them."""
+        """Restores the levels that were in force before, and closes the GPUs if the optimizer has opened them."""
         if self._closes_gpus:
-            close_all(self._gpus)
+            close_all(self.gpus)
         else:
-            give_all_back(self._gpus)
+            give_all_back(self.gpus)

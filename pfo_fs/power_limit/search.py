@@ -1,15 +1,15 @@
-"""Which power limits are measured, and in which order.
+"""Which levels (power limits, or clocks) are measured, and in which order.
 
-`FullSweep` is Zeus's way: all limits, highest first. `CoarseToFine` measures a few, predicts the others from them,
+`FullSweep` is Zeus's way: all levels, highest first. `CoarseToFine` measures a few, predicts the others from them,
 and measures at the predicted optimum, until that and its neighbours are measured. Its windows are half as long, and it
 needs at most half of the sweep's steps.
 
-Values between two measurements are predicted from how GPUs behave under a limit. A GPU that reaches its limit draws the
-limit on average, so that the ratio of power and limit changes little between limits; it is interpolated linearly. Time
-is about proportional to a power (exponent) of the limit, so that the logarithm of time is interpolated over that of the
-limit, by the monotone cubics of Fritsch and Carlson ("Monotone piecewise cubic interpolation", SIAM J. Numer. Anal.
-17(2), 1980), with the slopes of Fritsch and Butland. Below the lowest measured limit, the ratio is constant and the
-logarithm of time is a straight line.
+Values between two measurements are predicted from how GPUs behave under a limit; clocks are treated alike. A GPU that
+reaches its limit draws the limit on average, so that the ratio of power and limit changes little between limits; it is
+interpolated linearly. Time is about proportional to a power (exponent) of the limit, so that the logarithm of time is
+interpolated over that of the limit, by the monotone cubics of Fritsch and Carlson ("Monotone piecewise cubic
+interpolation", SIAM J. Numer. Anal. 17(2), 1980), with the slopes of Fritsch and Butland. Below the lowest measured
+limit, the ratio is constant and the logarithm of time is a straight line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pfo_fs.power_limit.measurements import PowerLimitMeasurement
+from pfo_fs.power_limit.measurements import KnobMeasurement
 from pfo_fs.power_limit.selectors import OptimumSelector
 
 _RINGS = (1, 2, 4)
@@ -29,48 +29,48 @@ _FEWEST = 5
 
 
 class Search(ABC):
-    """Chooses the limit to measure next. It keeps no state: it decides from all measurements, of any job.
+    """Chooses the level to measure next. It keeps no state: it decides from all measurements, of any job.
 
     Attributes:
-        window_steps: Number of steps in which one limit is measured.
+        window_steps: Number of steps in which one level is measured.
     """
 
     window_steps: int
 
     @abstractmethod
-    def next_limit_w(
-        self, limits_w: Sequence[int], measurements: Sequence[PowerLimitMeasurement], selector: OptimumSelector
+    def next_level(
+        self, levels: Sequence[int], measurements: Sequence[KnobMeasurement], selector: OptimumSelector
     ) -> int | None:
-        """Returns the limit to measure next, one of `limits_w`; None if enough is known.
+        """Returns the level to measure next, one of `levels`; None if enough is known.
 
         Args:
-            limits_w: The limits to choose from, in W, highest first.
-            measurements: Measurements of some of these limits.
+            levels: The levels to choose from, highest first.
+            measurements: Measurements of some of these levels.
             selector: Chooses the best limit.
         """
 
 
 class FullSweep(Search):
-    """All limits, from the highest down.
+    """All levels, from the highest down.
 
     Args:
-        warmup_steps: Number of steps before a limit is measured.
-        profile_steps: Number of steps in which a limit is measured.
+        warmup_steps: Number of steps before a level is measured.
+        profile_steps: Number of steps in which a level is measured.
     """
 
     def __init__(self, warmup_steps: int, profile_steps: int) -> None:
         self.window_steps = profile_steps
 
-    def next_limit_w(
-        self, limits_w: Sequence[int], measurements: Sequence[PowerLimitMeasurement], selector: OptimumSelector
+    def next_level(
+        self, levels: Sequence[int], measurements: Sequence[KnobMeasurement], selector: OptimumSelector
     ) -> int | None:
-        """Returns the highest limit that is not measured yet."""
-        measured = {measurement.power_limit for measurement in measurements}
-        return next((limit_w for limit_w in limits_w if limit_w not in measured), None)
+        """Returns the highest level that is not measured yet."""
+        measured = {measurement.level for measurement in measurements}
+        return next((level for level in levels if level not in measured), None)
 
 
 class CoarseToFine(Search):
-    """Measures the highest limit, the middle one, each predicted optimum, and finally the neighbours of the optimum.
+    """Measures the highest level, the middle one, each predicted optimum, and finally the neighbours of the optimum.
 
     If there are fewer than five limits, all are measured: there are too few between them to predict.
 
@@ -78,61 +78,61 @@ class CoarseToFine(Search):
     seldom the best.
 
     Args:
-        warmup_steps: Number of steps before a limit is measured.
-        profile_steps: Number of steps in which the full sweep would measure a limit; half of them are used.
+        warmup_steps: Number of steps before a level is measured.
+        profile_steps: Number of steps in which the full sweep would measure a level; half of them are used.
     """
 
     def __init__(self, warmup_steps: int, profile_steps: int) -> None:
         self.window_steps = max(1, profile_steps // 2)
         self._share = (warmup_steps + profile_steps) / (warmup_steps + self.window_steps) / 2
 
-    def next_limit_w(
-        self, limits_w: Sequence[int], measurements: Sequence[PowerLimitMeasurement], selector: OptimumSelector
+    def next_level(
+        self, levels: Sequence[int], measurements: Sequence[KnobMeasurement], selector: OptimumSelector
     ) -> int | None:
-        """Returns the limit to measure next; None at the optimum, or when half of the full sweep's steps are used."""
-        known = {m.power_limit: m for m in measurements if m.power_limit in limits_w}
-        count = len(limits_w)
+        """Returns the level to measure next; None at the optimum, or when half of the full sweep's steps are used."""
+        known = {m.level: m for m in measurements if m.level in levels}
+        count = len(levels)
         if count < _FEWEST:
-            return next((limit_w for limit_w in limits_w if limit_w not in known), None)
+            return next((level for level in levels if level not in known), None)
         if len(known) >= max(1, int(count * self._share)):
             return None
         for position in (0, count // 2):
-            if limits_w[position] not in known:
-                return limits_w[position]
-        lowest = limits_w.index(min(known))
-        reach = limits_w[: lowest + 1 + (count - lowest) // 2]
-        best_w = selector.select(predict(reach, list(known.values())))
-        if best_w not in limits_w:
-            raise ValueError(f"{best_w} W is not one of the limits to choose from")
-        if best_w not in known:
-            return best_w
-        position = limits_w.index(best_w)
+            if levels[position] not in known:
+                return levels[position]
+        lowest = levels.index(min(known))
+        reach = levels[: lowest + 1 + (count - lowest) // 2]
+        best = selector.select(predict(reach, list(known.values())))
+        if best not in levels:
+            raise ValueError(f"{best} is not one of the levels to choose from")
+        if best not in known:
+            return best
+        position = levels.index(best)
         around = [position + distance for ring in _RINGS for distance in (ring, -ring)]
-        return next((limits_w[i] for i in around if 0 <= i < count and limits_w[i] not in known), None)
+        return next((levels[i] for i in around if 0 <= i < count and levels[i] not in known), None)
 
 
-def predict(limits_w: Sequence[int], known: Sequence[PowerLimitMeasurement]) -> list[PowerLimitMeasurement]:
-    """Returns a measurement for each limit, in the order of `limits_w`: the known one, or a predicted one.
+def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[KnobMeasurement]:
+    """Returns a measurement for each level, in the order of `levels`: the known one, or a predicted one.
 
     Args:
-        limits_w: Limits in W.
-        known: At least two measurements, one per limit.
+        levels: Levels of one knob.
+        known: At least two measurements, one per level.
     """
-    by_limit = {measurement.power_limit: measurement for measurement in known}
-    points = [by_limit[limit_w] for limit_w in sorted(by_limit)]
-    log_limits = [math.log(point.power_limit) for point in points]
+    by_limit = {measurement.level: measurement for measurement in known}
+    points = [by_limit[level] for level in sorted(by_limit)]
+    log_limits = [math.log(point.level) for point in points]
     log_times = [math.log(point.time) for point in points]
-    shares = [point.energy / point.time / point.power_limit for point in points]
+    shares = [point.energy / point.time / point.level for point in points]
     slopes = _slopes(log_limits, log_times)
     found = []
-    for limit_w in limits_w:
-        if limit_w in by_limit:
-            found.append(by_limit[limit_w])
+    for level in levels:
+        if level in by_limit:
+            found.append(by_limit[level])
             continue
-        x = math.log(limit_w)
+        x = math.log(level)
         time_s = math.exp(_cubic(x, log_limits, log_times, slopes))
         share = _linear(x, log_limits, shares)
-        found.append(PowerLimitMeasurement(power_limit=limit_w, energy=share * limit_w * time_s, time=time_s))
+        found.append(type(points[0]).at(level, share * level * time_s, time_s))
     return found
 
 

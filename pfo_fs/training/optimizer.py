@@ -21,6 +21,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from pfo_fs.device.step_metrics import StepMetrics
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.messages import RankPlan
@@ -64,8 +65,7 @@ class PFOFileOptimizer:
     Args:
         shared_dir: The directory that all ranks, the daemon and users share.
         rank, world_size, local_rank: The numbers of this process; from `torch.distributed` or the launcher if None.
-        dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None. The
-            degree of the pipeline is never guessed.
+        dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None.
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
         device: CUDA device index of this process; the current device if None.
         job_metadata: Text that describes the job; part of its folder's name.
@@ -174,6 +174,7 @@ class PFOFileOptimizer:
         self._kernels = self._open_kernels()
         self._switching = self._choose_switching(switching, device)
         self._tracker = self._make_tracker(device_events, settings.profile_steps)
+        self._metrics = StepMetrics([self._clocks.words])
         self._closed = False
         # The hot path goes straight to the tracker; the methods below are there for readers and type checkers.
         self.__dict__.update(on_instruction_begin=self._tracker.begin, on_instruction_end=self._tracker.end)
@@ -192,6 +193,7 @@ class PFOFileOptimizer:
         if self._closed:
             return
         self.step = step = self.step + 1
+        self._metrics.step_begins()
         iter_time_s = self._iteration.begin()
         if self._clocks.lost and self._warn.is_first("clock process lost"):  # `self._clocks` has logged it
             text = f"rank {self.parallel_dims.rank}: there is no clock process any more; the clock stays at its default"
@@ -239,6 +241,10 @@ class PFOFileOptimizer:
     def on_instruction_end(self, name: str) -> None:
         """Marks the end of an instruction."""
         raise NotImplementedError  # bound to the tracker in `__init__`
+
+    def metrics(self) -> dict[str, float]:
+        """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
+        return self._metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))
 
     def close(self, reason: str = "finished", message: str = "") -> None:
         """Resets the clocks and leaves the job; waits for neither the shared directory nor the daemon."""

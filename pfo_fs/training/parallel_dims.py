@@ -9,17 +9,31 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.errors import ConfigError
 
 _PIPELINE = ("pp", "pipe", "pipeline", "pipeline_parallel")
 _TENSOR = ("tp", "tensor", "model", "tensor_parallel")
 
-# torchrun and DeepSpeed; SLURM; Open MPI
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+class _Launcher(NamedTuple):
+    """Variables with the rank, the number of ranks, and the rank on the host."""
+
+    rank: str
+    size: str
+    local: tuple[str, ...]
+
+
+# The first launcher with a rank gives all three values, since mpirun within a Slurm job leaves Slurm's variables of the
+# batch script (rank 0) in place. Hydra is the launcher of MPICH, Intel MPI and MVAPICH 3.
+_LAUNCHERS = (
+    _Launcher("RANK", "WORLD_SIZE", ("LOCAL_RANK",)),  # torchrun, accelerate, DeepSpeed
+    _Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",)),  # Open MPI
+    _Launcher("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", ("MV2_COMM_WORLD_LOCAL_RANK",)),  # MVAPICH 2
+    _Launcher("PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK")),  # Hydra
+    _Launcher("SLURM_PROCID", "SLURM_NTASKS", ("SLURM_LOCALID",)),  # srun
+)
 
 
 @dataclass(frozen=True)
@@ -62,19 +76,22 @@ def find_parallel_dims(
     """
     environ = os.environ if environ is None else environ
     dist = torch_distributed()
+    launched_rank, launched_size, launched_local = _launched(environ)
     if rank is None:
-        rank = int(dist.get_rank()) if dist else _from_environment(environ, _RANK)
+        rank = int(dist.get_rank()) if dist else launched_rank
     if world_size is None:
-        world_size = int(dist.get_world_size()) if dist else _from_environment(environ, _WORLD_SIZE)
+        world_size = int(dist.get_world_size()) if dist else launched_size
     if rank is None and world_size in (None, 1):
         rank, world_size = 0, 1
     if rank is None or world_size is None:
         missing = "rank" if rank is None else "world_size"
+        names = ", ".join(launcher.rank if rank is None else launcher.size for launcher in _LAUNCHERS)
         raise ConfigError(
-            f"{missing} is not known: call torch.distributed.init_process_group first, or pass {missing}="
+            f"{missing} is not known: call torch.distributed.init_process_group first, or pass {missing}= "
+            f"(the launcher has set none of {names})"
         )
     if local_rank is None:
-        local_rank = _from_environment(environ, _LOCAL_RANK)
+        local_rank = launched_local
     if mesh is not None:
         (dp_r, dp_d), (pp_r, pp_d), (tp_r, tp_d) = _from_mesh(mesh)
         dp_rank, pp_rank, tp_rank = _first(dp_rank, dp_r), _first(pp_rank, pp_r), _first(tp_rank, tp_r)
@@ -130,15 +147,24 @@ def _first(given: int | None, found: int) -> int:
     return found if given is None else given
 
 
-def _from_environment(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        text = environ.get(name, "")
-        if text:
-            try:
-                return int(text)
-            except ValueError:
-                raise ConfigError(f"the environment variable {name} is {text!r}, which is not a number") from None
-    return None
+def _launched(environ: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
+    """Returns rank, number of ranks and rank on the host as the launcher has set them."""
+    for launcher in _LAUNCHERS:
+        rank = _number(environ, launcher.rank)
+        if rank is not None:
+            local = next((found for name in launcher.local if (found := _number(environ, name)) is not None), None)
+            return rank, _number(environ, launcher.size), local
+    return None, _number(environ, "WORLD_SIZE"), _number(environ, "LOCAL_RANK")
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"the environment variable {name} is {text!r}, which is not a number") from None
 
 
 def _from_mesh(mesh: Any) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:

@@ -108,18 +108,18 @@ class PowerLimitMachine(RuleBasedStateMachine):
         self.say(m.OpenPowerLimitFiles(profile_path=paths[0], shared_dir=paths[1], key="key"))
 
     @precondition(lambda self: self.is_there())
-    @rule(limit_w=st.sampled_from(LIMITS_W), energy_j=st.floats(1, 2))
-    def training_measures(self, limit_w: int, energy_j: float) -> None:
+    @rule(level=st.sampled_from(LIMITS_W), energy_j=st.floats(1, 2))
+    def training_measures(self, level: int, energy_j: float) -> None:
         if self.is_open:
-            measurement = PowerLimitMeasurement(power_limit=limit_w, energy=energy_j, time=1.0)
-            self.asked += [op.AnnounceLimit(limit_w), op.PublishMeasurement(measurement)]
-        self.say(m.LimitBegun(limit_w=limit_w))
-        self.say(m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=1.0))
+            measurement = PowerLimitMeasurement(power_limit=level, energy=energy_j, time=1.0)
+            self.asked += [op.AnnounceLimit(level), op.PublishMeasurement(measurement)]
+        self.say(m.LimitBegun(level=level))
+        self.say(m.LimitMeasured(level=level, energy_j=energy_j, time_s=1.0))
 
     @precondition(lambda self: self.is_there())
-    @rule(limit_w=st.sampled_from(LIMITS_W))
-    def training_chooses(self, limit_w: int) -> None:
-        self.say(m.LimitChosen(selector="Energy()", limit_w=limit_w))
+    @rule(level=st.sampled_from(LIMITS_W))
+    def training_chooses(self, level: int) -> None:
+        self.say(m.LimitChosen(selector="Energy()", level=level))
 
     @precondition(lambda self: self.is_there())
     @rule(replace=st.booleans())
@@ -169,9 +169,9 @@ class PowerLimitMachine(RuleBasedStateMachine):
         self.updates = self.read_updates + self.updates
         self.begin()
 
-    @rule(limit_w=st.sampled_from(LIMITS_W), energy_j=st.floats(1, 2))
-    def another_job_measures(self, limit_w: int, energy_j: float) -> None:
-        self.updates.append(m.LimitMeasured(limit_w=limit_w, energy_j=energy_j, time_s=1.0))
+    @rule(level=st.sampled_from(LIMITS_W), energy_j=st.floats(1, 2))
+    def another_job_measures(self, level: int, energy_j: float) -> None:
+        self.updates.append(m.LimitMeasured(level=level, energy_j=energy_j, time_s=1.0))
 
     @precondition(lambda self: self.running)
     @rule(error=st.sampled_from(ERRORS))
@@ -189,12 +189,12 @@ class PowerLimitMachine(RuleBasedStateMachine):
                 return self.profile
             case op.OpenFolder():
                 return True
-            case op.PublishChoice(choice):
-                self.choice = self.choice or choice
+            case op.PublishChoice(selector, level):
+                self.choice = self.choice or PowerLimitChoice(selector=selector, power_limit=level)
                 return self.choice
             case op.PollUpdates():
                 measured = [
-                    PowerLimitMeasurement(power_limit=found.limit_w, energy=found.energy_j, time=found.time_s)
+                    PowerLimitMeasurement(power_limit=found.level, energy=found.energy_j, time=found.time_s)
                     for found in self.updates
                 ]
                 self.read_updates, self.updates = self.read_updates + self.updates, []
@@ -238,7 +238,7 @@ class PowerLimitMachine(RuleBasedStateMachine):
         for message in self.sent:
             if isinstance(message, m.SharedUpdates) and message.choices:
                 assert self.choice is not None
-                assert {choice.limit_w for choice in message.choices} == {self.choice.power_limit}
+                assert {choice.level for choice in message.choices} == {self.choice.power_limit}
 
     @invariant()
     def a_problem_is_not_told_twice_in_a_row(self) -> None:

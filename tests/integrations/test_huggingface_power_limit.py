@@ -85,6 +85,42 @@ def test_a_trainer_finds_the_limit_over_several_epochs_and_gives_it_back_in_the_
 
 
 @pytest.mark.slow
+def test_attached_it_measures_no_evaluation_logs_before_reporters_and_survives_an_exception(
+    tmp_path: Path, sim_dir: Path
+) -> None:
+    from transformers import TrainerCallback
+
+    class Reporter(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            reported.append(dict(logs))
+
+    reported: list[dict[str, float]] = []
+    names = training()
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    callback = HFGlobalPowerLimitOptimizer(monitor, **OPTIONS)
+    work = names["Work"](monitor.simulated_kernels(time_scale=20), fails_at=30)
+    trainer = names["make_trainer"](str(tmp_path), Reporter(), work, steps=40)
+    trainer.args.logging_steps, trainer.args.eval_steps = 1, 2
+    trainer.args.eval_strategy = trainer.args.logging_strategy = "steps"
+    trainer.args.gradient_accumulation_steps = 1
+    trainer.eval_dataset = trainer.train_dataset[:2]
+    trainer.callback_handler.callbacks.insert(1, trainer.pop_callback(Reporter))
+    callback.attach(trainer)
+    with pytest.raises(RuntimeError, match="training has failed"):
+        trainer.train()
+    assert isinstance(callback.optimizer.state, Done), "each window of 3 steps had an evaluation in it"
+    assert limits_set(sim_dir)[:3] == [500, 300, 100]
+    assert limits_set(sim_dir)[-1] == 500
+    losses = [logs for logs in reported if "loss" in logs]
+    assert "pfo_fs/step_time_s" in losses[-1]
+    assert "pfo_fs/saving" in [logs for logs in trainer.state.log_history if "loss" in logs][-1]
+    callback.close()
+    assert "train" not in vars(trainer)
+    assert callback not in trainer.callback_handler.callbacks
+    monitor.close()
+
+
+@pytest.mark.slow
 def test_after_an_exception_limits_are_back_at_the_end_of_the_block(tmp_path: Path, sim_dir: Path) -> None:
     names = training()
     monitor = EnergyMonitor(specs=["simulated:a"])
@@ -144,9 +180,9 @@ def test_it_is_a_trainer_callback_and_so_is_a_subclass_of_it() -> None:
 
 
 def test_without_transformers_there_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pfo_fs.integrations import huggingface
+    from pfo_fs.integrations import callback_base
 
-    huggingface._with_callback_base.cache_clear()
+    callback_base._with_base.cache_clear()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"pip install 'pfo-fs\[huggingface\]'"):
         HFGlobalPowerLimitOptimizer()

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 
-LIMITS_W = st.integers(1, 999_999)
+LEVELS = st.integers(1, 999_999)
 POSITIVE = st.floats(1e-300, 1e15)
-MEASURED = st.builds(m.LimitMeasured, limit_w=LIMITS_W, energy_j=POSITIVE, time_s=POSITIVE)
-CHOSEN = st.builds(m.LimitChosen, selector=st.text(max_size=50), limit_w=LIMITS_W)
+MEASURED = st.builds(m.LimitMeasured, level=LEVELS, energy_j=POSITIVE, time_s=POSITIVE)
+CHOSEN = st.builds(m.LimitChosen, selector=st.text(max_size=50), level=LEVELS)
 TO_HELPER = st.one_of(
     st.builds(
         m.OpenPowerLimitFiles, profile_path=st.none() | st.text(), shared_dir=st.none() | st.text(), key=st.text()
     ),
     st.builds(m.ReadProfile, offset=st.integers(0, 2**40)),
     st.builds(m.SaveProfile, path=st.text(), content=st.binary(), replace=st.booleans()),
-    st.builds(m.LimitBegun, limit_w=LIMITS_W),
+    st.builds(m.LimitBegun, level=LEVELS),
     MEASURED,
     CHOSEN,
 )
@@ -39,7 +39,7 @@ TO_TRAINING = st.one_of(
         m.SharedUpdates,
         measurements=st.lists(MEASURED, max_size=5),
         choices=st.lists(CHOSEN, max_size=5),
-        begun_w=st.lists(LIMITS_W, max_size=5),
+        begun=st.lists(LEVELS, max_size=5),
     ),
     st.builds(m.FilesProblem, message=st.text()),
 )
@@ -61,12 +61,12 @@ def test_what_its_helper_says_arrives_as_it_was_sent(message: m.Message) -> None
         {"type": "OpenPowerLimitFiles"},
         {"type": "ReadProfile", "offset": -1},
         {"type": "SaveProfile", "path": "/p", "content": "text", "replace": 1},
-        {"type": "LimitBegun", "limit_w": 0},
-        {"type": "LimitBegun", "limit_w": 1_000_000},
-        {"type": "LimitMeasured", "limit_w": 1, "energy_j": math.nan, "time_s": 1.0},
-        {"type": "LimitMeasured", "limit_w": 1, "energy_j": math.inf, "time_s": 1.0},
-        {"type": "LimitMeasured", "limit_w": 1, "energy_j": 1.0, "time_s": -1.0},
-        {"type": "LimitChosen", "selector": 3, "limit_w": 1},
+        {"type": "LimitBegun", "level": 0},
+        {"type": "LimitBegun", "level": 1_000_000},
+        {"type": "LimitMeasured", "level": 1, "energy_j": math.nan, "time_s": 1.0},
+        {"type": "LimitMeasured", "level": 1, "energy_j": math.inf, "time_s": 1.0},
+        {"type": "LimitMeasured", "level": 1, "energy_j": 1.0, "time_s": -1.0},
+        {"type": "LimitChosen", "selector": 3, "level": 1},
         {"type": "FilesProblem", "message": "only helpers say this"},
     ],
 )
@@ -83,7 +83,7 @@ def test_every_message_belongs_to_a_direction() -> None:
 
 
 def test_messages_cannot_be_changed() -> None:
-    message = m.LimitBegun(limit_w=1)
+    message = m.LimitBegun(level=1)
     with pytest.raises(AttributeError):
-        message.limit_w = 2  # type: ignore[misc]
-    assert msgspec.structs.asdict(message) == {"limit_w": 1}
+        message.level = 2  # type: ignore[misc]
+    assert msgspec.structs.asdict(message) == {"level": 1}

@@ -34,7 +34,7 @@ NUMBERS = {300: (10.0, 3000.0), 250: (10.5, 2700.0), 200: (11.5, 2500.0), 150: (
 
 
 def numbers_at(gpu: FakeGpu) -> Callable[[], tuple[float, float]]:
-    return lambda: NUMBERS[gpu.limits_w[-1]]
+    return lambda: NUMBERS[gpu.levels[-1]]
 
 
 def make(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[pl.GlobalPowerLimitOptimizer, FakeGpu]:
@@ -131,7 +131,7 @@ def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: 
 
 def test_a_profile_of_thousands_of_measurements_is_read(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    measurements = [measured(limit_w, limit_w / 7) for limit_w in range(1, 9001)]
+    measurements = [measured(level, level / 7) for level in range(1, 9001)]
     path.write_text(json.dumps({"measurements": [m.model_dump() for m in measurements]}))
     files = FileClient(path, None, "key")
     files.close()
@@ -232,8 +232,8 @@ def finish(*jobs: pl.GlobalPowerLimitOptimizer, timeout_s: float = 10.0) -> None
             time.sleep(0.001)  # a step takes some time
 
 
-def measured(limit_w: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
-    return pl.PowerLimitMeasurement(power_limit=limit_w, energy=energy_j, time=1.0)
+def measured(level: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
+    return pl.PowerLimitMeasurement(power_limit=level, energy=energy_j, time=1.0)
 
 
 def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) -> None:
@@ -250,8 +250,8 @@ def test_records_are_seen_once_by_all_and_the_first_one_stays(tmp_path: Path) ->
 def test_a_job_that_publishes_its_choice_gets_the_one_that_came_first(tmp_path: Path) -> None:
     one, two, three = (PowerLimitFolder(Files(tmp_path / "shared", create=True), "key") for _ in range(3))
     first = PowerLimitChoice(selector="Energy()", power_limit=250)
-    assert two.publish_choice(first) == first
-    assert one.publish_choice(PowerLimitChoice(selector="Energy()", power_limit=300)) == first
+    assert two.publish_choice("Energy()", 250) == first
+    assert one.publish_choice("Energy()", 300) == first
     assert three.updates().choices == [first]
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_read_hides_nothing_that_can(tmp_path: Path) -> None:
     os.mkfifo(folder / "170.json")
     one.publish(measured(100))
     one.publish(measured(300))
-    one.publish_choice(PowerLimitChoice(selector="Energy()", power_limit=300))
+    one.publish_choice("Energy()", 300)
     for _ in range(2):
         found = two.updates()
         assert {m.power_limit for m in found.measurements} in ({100, 300}, set())
@@ -275,8 +275,8 @@ def test_limits_that_other_jobs_have_begun_with_are_reported(tmp_path: Path) -> 
     one.announce(300)
     two.announce(300)
     two.announce(250)
-    assert sorted(one.updates().begun_w) == [250, 300]
-    assert one.updates().begun_w == []
+    assert sorted(one.updates().begun) == [250, 300]
+    assert one.updates().begun == []
 
 
 def test_files_that_are_not_records_are_passed_over(tmp_path: Path) -> None:
@@ -302,12 +302,12 @@ def test_a_later_job_takes_over_all_and_measures_nothing(monkeypatch: pytest.Mon
     finish(first)
     first.close()
     assert state_of(first) == ("Done", 150, None)
-    for selector, limit_w in ((pl.Energy(), 150), (pl.Time(), 300)):
+    for selector, level in ((pl.Energy(), 150), (pl.Time(), 300)):
         later, gpu = make_optimizer(
             monkeypatch, FakeMonitor([]), shared_dir=tmp_path / "shared", optimum_selector=selector, **OPTIONS
         )
-        assert state_of(later) == ("Done", limit_w, None)
-        assert gpu.limits_w == [limit_w]
+        assert state_of(later) == ("Done", level, None)
+        assert gpu.levels == [level]
         later.close()
 
 
@@ -317,12 +317,12 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
     jobs = [make(monkeypatch, shared_dir=tmp_path / "shared")[0] for _ in range(2)]
     folder = next((tmp_path / "shared" / "power-limit").iterdir())
 
-    def all_know(limit_w: int) -> bool:
+    def all_know(level: int) -> bool:
         """Whether each job knows that this limit is taken, or measured."""
         open_files = [job._chooser.files for job in jobs if not isinstance(job.state, pl.Done)]
         for files in open_files:
             files.poll()
-        return all(limit_w in files.begun_w and files.measurements.keys() >= written() for files in open_files)
+        return all(level in files.begun and files.measurements.keys() >= written() for files in open_files)
 
     def written() -> set[int]:
         return {int(path.stem) for path in folder.glob("[0-9]*.json")}
@@ -334,9 +334,9 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
         job.on_step_begin()
         if measured_w is not None:  # a window was complete
             windows[turn % 2] += 1
-            wait_for(lambda limit_w=measured_w: limit_w in written())
+            wait_for(lambda level=measured_w: level in written())
         if isinstance(job.state, pl.Warmup):
-            wait_for(lambda limit_w=job.state.current_power_limit: all_know(limit_w))
+            wait_for(lambda level=job.state.current_power_limit: all_know(level))
     assert {state_of(job) for job in jobs} == {("Done", 250, None)}
     assert sum(windows) <= 5 + 1 + 1, "both may begin with one limit, and both may be left with the last one"
     assert all(windows)
@@ -352,7 +352,7 @@ def test_jobs_that_choose_at_the_same_time_end_with_the_choice_that_came_first(
     with monkeypatch.context() as deaf:
         deaf.setattr(FileClient, "poll", lambda _: None)
         for job, selects_w in zip(jobs, (200, 150), strict=True):  # each has noise of its own
-            deaf.setattr(pl.Energy, "select", lambda _, __, limit_w=selects_w: limit_w)
+            deaf.setattr(pl.Energy, "select", lambda _, __, level=selects_w: level)
             for _ in range(12):
                 job.on_step_begin()
             wait_for(lambda: list(folder.glob("*/result-*.json")))
@@ -405,7 +405,7 @@ def test_jobs_of_other_gpus_or_other_steps_do_not_share(monkeypatch: pytest.Monk
     for gpu, options in (
         (FakeGpu(), {}),
         (FakeGpu(name="Other GPU-1"), {}),
-        (FakeGpu(highest_w=350), {}),
+        (FakeGpu(highest=350), {}),
         (FakeGpu(), {"profile_steps": 2}),
     ):
         optimizer, _ = make_optimizer(
@@ -459,7 +459,7 @@ def test_real_jobs_share_and_do_not_wait_for_one_that_is_killed(tmp_path: Path, 
     victim.stdout.readline()
     victim.kill()
     results = [json.loads(job.communicate(timeout=90)[0].splitlines()[-1]) for job in jobs]
-    assert len({limit_w for limit_w, _ in results}) == 1
+    assert len({level for level, _ in results}) == 1
     later = processes.python("-c", JOB, "d", str(tmp_path / "shared"))
     assert json.loads(later.communicate(timeout=90)[0].splitlines()[-1]) == [results[0][0], 0]
     folder = next((tmp_path / "shared" / "power-limit").iterdir())

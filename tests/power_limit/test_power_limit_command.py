@@ -24,7 +24,7 @@ from pfo_fs.errors import ConfigError
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
     path = tmp_path / "profile.json"
-    path.write_text(pl.profile_text([at_limit(A100, limit_w) for limit_w in range(500, 99, -25)]))
+    path.write_text(pl.profile_text([at_limit(A100, level) for level in range(500, 99, -25)]))
     return path
 
 
@@ -35,7 +35,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "limit_w"),
+    ("arguments", "level"),
     [
         (["--selector", "max-slowdown", "--factor", "1.05"], 450),
         (["--selector", "max-slowdown", "--factor", "1.2"], 325),
@@ -46,11 +46,11 @@ def run(*arguments: object) -> tuple[int, str, str]:
         (["--selector", "zeus-cost", "--world-size", "8"], 500),
     ],
 )
-def test_each_selector_answers_from_a_profile(profile: Path, arguments: list[str], limit_w: int) -> None:
+def test_each_selector_answers_from_a_profile(profile: Path, arguments: list[str], level: int) -> None:
     done = CliRunner().invoke(app, ["power-limit", str(profile), "--json", *arguments])
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
-    assert answer["power_limit"] == limit_w
+    assert answer["power_limit"] == level
     assert len(answer["measurements"]) == 17
 
 

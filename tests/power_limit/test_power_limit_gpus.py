@@ -47,8 +47,8 @@ def open_limited() -> Iterator[Open]:
 
 def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> LimitedGpu:
     gpu = open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(200)
+    gpu.bounds()
+    gpu.set_level(200)
     wait_for(lambda: limits_set(sim_dir) == [200])
     return gpu
 
@@ -59,16 +59,16 @@ def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> LimitedGpu
 @pytest.mark.parametrize("name", MODELS)
 def test_under_a_limit_an_instruction_draws_that_much_or_less_and_never_gets_faster(name: str) -> None:
     model = MODELS[name]
-    lowest_w, highest_w = map(int, model.power_limits_w)
+    lowest, highest = map(int, model.power_limits_w)
     for instruction in ("forward", "backward", "backward_weight"):
         free = model.coefficients(instruction)
         top_mhz, low_mhz = model.clocks_mhz[0], model.clocks_mhz[-1]
-        assert free.within(highest_w, low_mhz) == free
+        assert free.within(highest, low_mhz) == free
         times_s = []
-        for limit_w in range(highest_w, lowest_w - 1, -5):
-            limited = free.within(limit_w, low_mhz)
+        for level in range(highest, lowest - 1, -5):
+            limited = free.within(level, low_mhz)
             times_s.append(limited.time_s(top_mhz))
-            assert limited.power_w(top_mhz) <= max(limit_w, free.power_w(low_mhz)) + 0.01
+            assert limited.power_w(top_mhz) <= max(level, free.power_w(low_mhz)) + 0.01
             assert limited.time_s(low_mhz) == pytest.approx(free.time_s(low_mhz), rel=1e-4)
         assert times_s == sorted(times_s)
     assert A40.coefficients("forward").within(200, 210).power_w(1740) == pytest.approx(200, abs=0.1)
@@ -94,9 +94,9 @@ def test_limits_beyond_the_range_are_refused_with_the_range() -> None:
     assert gpu.power_limit_w() == 500
     gpu.set_power_limit_w(250)
     assert gpu.power_limit_w() == 250
-    for limit_w in (99, 501):
+    for level in (99, 501):
         with pytest.raises(DeviceError, match="100 to 500 W"):
-            gpu.set_power_limit_w(limit_w)
+            gpu.set_power_limit_w(level)
 
 
 def test_a_dry_run_records_limits_and_sets_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +122,9 @@ def test_limits_are_set_and_restored_at_the_close(open_limited: Open, sim_dir: P
     SimulatedGpu("a").set_power_limit_w(450)  # the site's own, say
     (sim_dir / "a.log").unlink()
     gpu = open_limited()
-    assert gpu.range_w() == (100, 500)
-    gpu.set_limit_w(300)
-    gpu.set_limit_w(200)
+    assert gpu.bounds()[:2] == (100, 500)
+    gpu.set_level(300)
+    gpu.set_level(200)
     gpu.close()
     assert limits_set(sim_dir) == [300, 200, 450]
 
@@ -132,14 +132,14 @@ def test_limits_are_set_and_restored_at_the_close(open_limited: Open, sim_dir: P
 def test_a_clock_process_for_limits_leaves_clocks_alone(open_limited: Open, sim_dir: Path) -> None:
     SimulatedGpu("a").lock_clock_mhz(900)
     gpu = open_limited()
-    gpu.range_w()
+    gpu.bounds()
     gpu.close()
     assert "reset" not in (sim_dir / "a.log").read_text()
 
 
 def test_what_was_not_changed_is_not_set_back(open_limited: Open, sim_dir: Path) -> None:
     gpu = open_limited()
-    gpu.range_w()
+    gpu.bounds()
     gpu.close()
     assert limits_set(sim_dir) == []
 
@@ -158,9 +158,9 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
     gpu = at_200_w(open_limited, sim_dir, wait_for)
     kill_all(gpu)
     later = open_limited()
-    later.range_w()
+    later.bounds()
     assert not list(sim_dir.glob("power-limit-*")), "the note has done its duty"
-    later.set_limit_w(300)
+    later.set_level(300)
     later.close()
     assert limits_set(sim_dir) == [200, 500, 300, 500]
     assert not list(sim_dir.glob("power-limit-*"))
@@ -173,8 +173,8 @@ def test_a_limit_that_another_process_has_set_after_a_killed_job_is_kept(
     kill_all(gpu)
     SimulatedGpu("a").set_power_limit_w(350)
     later = open_limited()
-    later.range_w()
-    later.set_limit_w(300)
+    later.bounds()
+    later.set_level(300)
     later.close()
     assert limits_set(sim_dir)[-2:] == [300, 350]
 
@@ -183,8 +183,8 @@ def test_a_limit_that_another_process_has_set_after_a_killed_job_is_kept(
 def test_a_note_that_is_not_valid_is_not_used(open_limited: Open, sim_dir: Path, text: str) -> None:
     (sim_dir / "power-limit-SIM-a.json").write_text(text)
     gpu = open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(300)
+    gpu.bounds()
+    gpu.set_level(300)
     gpu.close()
     assert limits_set(sim_dir) == [300, 500]
 
@@ -193,7 +193,7 @@ def test_no_permission_is_a_reason(open_limited: Open, monkeypatch: pytest.Monke
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
     gpu = open_limited()
     with pytest.raises(DeviceError, match="may not set power limits"):
-        gpu.range_w()
+        gpu.bounds()
     assert "may not set" in gpu.problem
 
 
@@ -202,11 +202,11 @@ def test_a_limit_that_cannot_be_set_is_reported_and_the_old_one_restored(
 ) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:3")
     gpu = open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(300)
+    gpu.bounds()
+    gpu.set_level(300)
     assert read_energies_j([gpu])[0] >= 0
     assert gpu.problem == ""
-    gpu.set_limit_w(200)
+    gpu.set_level(200)
     wait_for(gpu.check)
     assert "200 W could not be set" in gpu.problem
     assert limits_set(sim_dir) == [300, 500]
@@ -216,8 +216,8 @@ def test_a_limit_that_cannot_be_set_is_reported_and_the_old_one_restored(
 def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, spec: str) -> None:
     gpu = open_limited(spec)
     with pytest.raises(DeviceError):
-        gpu.range_w()
-    gpu.set_limit_w(100)
+        gpu.bounds()
+    gpu.set_level(100)
     gpu.restore()
 
 
@@ -228,7 +228,7 @@ def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
     assert gpu.pid is not None
     os.kill(gpu.pid, signal.SIGKILL)
     with caplog.at_level(logging.WARNING, "pfo_fs"):
-        gpu.set_limit_w(150)
+        gpu.set_level(150)
         wait_for(gpu.check)
         with pytest.raises(DeviceError, match="has died"):
             read_energies_j([gpu])
@@ -243,7 +243,7 @@ def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim
     wait_for(lambda: limits_set(sim_dir) == [200, 500])
     wait_for(gpu.check)
     assert "SIGTERM" in gpu.problem, "known without asking"
-    gpu.set_limit_w(300)
+    gpu.set_level(300)
     assert read_energies_j([gpu])[0] >= 0
     assert limits_set(sim_dir) == [200, 500]
 
@@ -261,10 +261,10 @@ def test_a_clock_process_that_died_unseen_leaves_no_limit_behind_at_the_close(
 
 def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Path) -> None:
     gpu = open_limited()
-    gpu.range_w()
+    gpu.bounds()
     assert gpu.pid is not None
     os.kill(gpu.pid, signal.SIGSTOP)
-    gpu.set_limit_w(200)
+    gpu.set_level(200)
     threading.Timer(0.1, os.kill, (gpu.pid, signal.SIGCONT)).start()
     gpu.settle(time.monotonic() + 10)
     assert limits_set(sim_dir) == [200]
@@ -289,11 +289,11 @@ def test_the_old_limit_is_noted_before_a_new_one_is_set(
 
 def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = open_limited()
-    gpu.range_w()
+    gpu.bounds()
     assert gpu.pid is not None
     os.kill(gpu.pid, signal.SIGSTOP)
     try:
-        gpu.set_limit_w(200)
+        gpu.set_level(200)
         gpu.settle(time.monotonic() + 0.05)
         assert "the driver may hang" in gpu.problem
         gpu.restore()
@@ -305,12 +305,12 @@ def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: 
 
 def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
     gpu, another = open_limited(), open_limited()
-    gpu.range_w()
-    gpu.set_limit_w(200)
+    gpu.bounds()
+    gpu.set_level(200)
     wait_for(lambda: limits_set(sim_dir) == [200])
-    another.range_w()
+    another.bounds()
     assert limits_set(sim_dir) == [200, 200], "tried, and not changed"
-    another.set_limit_w(300)
+    another.set_level(300)
     wait_for(lambda: limits_set(sim_dir)[-1] == 300)
     another.close()
     assert limits_set(sim_dir) == [200, 200, 300, 500], "what the first one found"
@@ -444,7 +444,7 @@ def test_gpus_with_different_ranges_are_an_error_that_names_them(
     sim_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monitor = EnergyMonitor(specs=["simulated:a"])
-    assert monitor.gpus[0].range_w() == (100, 500)
+    assert monitor.gpus[0].bounds()[:2] == (100, 500)
     monkeypatch.setenv("PFO_FS_SIM_MODEL", "A40")
     other = LimitedGpu("simulated:b")
     monitor.gpus.append(other)

@@ -74,15 +74,15 @@ def check_combined(folder: Path, results: Results) -> None:
     size = len(results)
     expected = [
         {
-            "power_limit": limit_w,
+            "power_limit": level,
             "energy": sum(100.0 * (rank + 1) + 10 * window for rank in range(size)),
             "time": 10.0 + window + size - 1,
         }
-        for window, limit_w in enumerate((500, 400, 300, 200, 100))
+        for window, level in enumerate((500, 400, 300, 200, 100))
     ]
     for rank, result in enumerate(results):
         assert result["combined"]["measurements"] == expected
-        assert result["combined"]["state"] == "Done(optimal_power_limit=400)"
+        assert result["combined"]["state"] == "Done(optimal_power_limit=400, unit='W')"
         assert result["combined"]["warnings"] == []
         assert limits_set(folder / "sim", f"combined{rank}")[-2:] == [400, 500]
     assert json.loads((folder / "profile.json").read_text()) == {"measurements": expected}
@@ -101,7 +101,7 @@ def test_energies_are_added_and_the_slowest_time_counts_on_four_ranks(tmp_path: 
 
 def test_a_profile_is_read_by_rank_0_for_all(job: tuple[Path, Results]) -> None:
     for result in job[1]:
-        assert result["known"]["state"] == "Done(optimal_power_limit=300)"
+        assert result["known"]["state"] == "Done(optimal_power_limit=300, unit='W')"
         assert result["known"]["measured"] == 0
 
 

@@ -26,14 +26,14 @@ WARMUP_STEPS, PROFILE_STEPS = 10, 40
 SEEDS = range(25)
 
 
-def limits_of(model: GpuModel, pl_step_w: int) -> list[int]:
-    lowest_w, highest_w = map(int, model.power_limits_w)
-    return list(range(highest_w, lowest_w - 1, -pl_step_w))
+def limits_of(model: GpuModel, pl_step: int) -> list[int]:
+    lowest, highest = map(int, model.power_limits_w)
+    return list(range(highest, lowest - 1, -pl_step))
 
 
-def cost(selector: pl.OptimumSelector, truth: dict[int, pl.PowerLimitMeasurement], limit_w: int) -> float:
+def cost(selector: pl.OptimumSelector, truth: dict[int, pl.PowerLimitMeasurement], level: int) -> float:
     """What a limit costs in truth: seconds for `Time`, else joules."""
-    found = truth[limit_w]
+    found = truth[level]
     if isinstance(selector, pl.Time):
         return found.time
     return selector.cost_j(found, max(truth)) if isinstance(selector, pl.ZeusCost) else found.energy
@@ -43,46 +43,46 @@ def noisy(truth: dict[int, pl.PowerLimitMeasurement], noise: float, seed: int) -
     """Windows whose times and powers are off by a normal error of standard deviation `noise`."""
     dice = random.Random(seed)
     return {
-        limit_w: pl.PowerLimitMeasurement(
-            power_limit=limit_w,
+        level: pl.PowerLimitMeasurement(
+            power_limit=level,
             time=m.time * (factor := 1 + dice.gauss(0, noise)),
             energy=m.energy * factor * (1 + dice.gauss(0, noise)),
         )
-        for limit_w, m in truth.items()
+        for level, m in truth.items()
     }
 
 
 def search(
-    limits_w: list[int], table: dict[int, pl.PowerLimitMeasurement], selector: pl.OptimumSelector
+    levels: list[int], table: dict[int, pl.PowerLimitMeasurement], selector: pl.OptimumSelector
 ) -> tuple[int, int]:
     """Returns the choice, and the steps it took."""
     looking = CoarseToFine(WARMUP_STEPS, PROFILE_STEPS)
     measured: list[pl.PowerLimitMeasurement] = []
-    while (limit_w := looking.next_limit_w(limits_w, measured, selector)) is not None:
-        assert limit_w not in {m.power_limit for m in measured}
-        measured.append(table[limit_w])
+    while (level := looking.next_level(levels, measured, selector)) is not None:
+        assert level not in {m.power_limit for m in measured}
+        measured.append(table[level])
     return selector.select(measured), len(measured) * (WARMUP_STEPS + looking.window_steps)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.002, 0.003])
-@pytest.mark.parametrize("pl_step_w", [10, 25, 50])
+@pytest.mark.parametrize("pl_step", [10, 25, 50])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_choice_is_that_of_the_full_sweep_or_costs_1_percent_more_at_most_in_half_the_steps(
-    name: str, pl_step_w: int, noise: float
+    name: str, pl_step: int, noise: float
 ) -> None:
-    limits_w = limits_of(MODELS[name], pl_step_w)
-    truth = {limit_w: at_limit(MODELS[name], limit_w) for limit_w in limits_w}
+    levels = limits_of(MODELS[name], pl_step)
+    truth = {level: at_limit(MODELS[name], level) for level in levels}
     for selector in SELECTORS:
         for seed in SEEDS if noise else range(1):
             table = noisy(truth, noise, seed)
             full_w = selector.select(list(table.values()))
-            chosen_w, steps = search(limits_w, table, selector)
-            assert 2 * steps <= len(limits_w) * (WARMUP_STEPS + PROFILE_STEPS)
-            where = f"{selector}, seed {seed}: {chosen_w} W, the full sweep {full_w} W"
-            assert cost(selector, truth, chosen_w) <= 1.01 * cost(selector, truth, full_w), where
+            chosen, steps = search(levels, table, selector)
+            assert 2 * steps <= len(levels) * (WARMUP_STEPS + PROFILE_STEPS)
+            where = f"{selector}, seed {seed}: {chosen} W, the full sweep {full_w} W"
+            assert cost(selector, truth, chosen) <= 1.01 * cost(selector, truth, full_w), where
             if isinstance(selector, pl.MaxSlowdownConstraint):
-                allowed_s = max(selector.factor * table[limits_w[0]].time, table[full_w].time)
-                assert table[chosen_w].time <= allowed_s, where
+                allowed_s = max(selector.factor * table[levels[0]].time, table[full_w].time)
+                assert table[chosen].time <= allowed_s, where
 
 
 @given(
@@ -94,18 +94,18 @@ def test_the_choice_is_that_of_the_full_sweep_or_costs_1_percent_more_at_most_in
 def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
     count: int, warmup_steps: int, profile_steps: int, data: Any
 ) -> None:
-    limits_w = list(range(10 * count, 0, -10))
+    levels = list(range(10 * count, 0, -10))
     dice = random.Random(data.draw(st.integers(0, 1000)))
     selector = data.draw(st.sampled_from(SELECTORS))
     for kind in (FullSweep, CoarseToFine):
         looking = kind(warmup_steps, profile_steps)
         measured: list[pl.PowerLimitMeasurement] = []
-        while (limit_w := looking.next_limit_w(limits_w, measured, selector)) is not None:
+        while (level := looking.next_level(levels, measured, selector)) is not None:
             measured.append(
-                pl.PowerLimitMeasurement(power_limit=limit_w, time=dice.uniform(0.1, 9), energy=dice.uniform(1, 9))
+                pl.PowerLimitMeasurement(power_limit=level, time=dice.uniform(0.1, 9), energy=dice.uniform(1, 9))
             )
         assert len({m.power_limit for m in measured}) == len(measured)
-        assert measured[0].power_limit == limits_w[0]
+        assert measured[0].power_limit == levels[0]
         if kind is CoarseToFine and count > 4:
             steps = len(measured) * (warmup_steps + looking.window_steps)
             assert 2 * steps <= count * (warmup_steps + profile_steps)
@@ -115,9 +115,9 @@ def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
 def test_predictions_between_measurements_are_within_5_percent(name: str) -> None:
     """Where a limit can be kept: 100 W are too few for an A40 even at its lowest clock."""
     model = MODELS[name]
-    limits_w = [limit_w for limit_w in limits_of(model, 5) if limit_w >= 125]
-    known = [at_limit(model, limit_w) for limit_w in limits_of(model, 25)]
-    for found in predict(limits_w, known):
+    levels = [level for level in limits_of(model, 5) if level >= 125]
+    known = [at_limit(model, level) for level in limits_of(model, 25)]
+    for found in predict(levels, known):
         truth = at_limit(model, found.power_limit)
         assert found.time == pytest.approx(truth.time, rel=0.05)
         assert found.energy == pytest.approx(truth.energy, rel=0.05)
@@ -133,7 +133,7 @@ def test_in_training_the_search_takes_half_the_steps_and_its_windows_count_in_fu
         gpu = FakeGpu(100, 300)
 
         def numbers(gpu: FakeGpu = gpu, share: float = share) -> tuple[float, float]:
-            found = at_limit(model, gpu.limits_w[-1])
+            found = at_limit(model, gpu.levels[-1])
             return found.time * share, found.energy * share
 
         optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(numbers), gpu, search=kind)
@@ -205,7 +205,7 @@ def test_after_a_drift_limits_are_measured_again(
     assert optimizer.state == pl.Done(100)
     run(30, 2.0)
     assert optimizer.state == pl.Done(300)
-    assert gpu.limits_w == [300, 100, 300, 100, 300]
+    assert gpu.levels == [300, 100, 300, 100, 300]
     assert "the time of a step has changed" in caplog.text
     run(30, 2.0)
     assert optimizer.state == pl.Done(300)

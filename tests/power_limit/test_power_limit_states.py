@@ -59,7 +59,7 @@ def test_states_limits_and_choice_are_zeuss_after_every_event(
         for each in (optimizer, zeus):
             each.on_epoch_end() if event == "epoch" else each.on_step_begin()
         assert state_of(optimizer) == state_of(zeus)
-        assert gpu.limits_w == zeus_gpus.limits_w
+        assert gpu.levels == zeus_gpus.levels
         assert (len(monitor.open), monitor.cancelled) == (len(zeus_monitor.open), zeus_monitor.cancelled)
     assert [m.model_dump() for m in optimizer.measurements] == [m.dict() for m in zeus.measurements]
     assert optimizer.power_limits == [limit_mw // 1000 for limit_mw in zeus.power_limits]
@@ -103,7 +103,7 @@ def test_a_profile_of_either_is_read_by_both_and_nothing_is_measured(
             monkeypatch, FakeMonitor([]), gpu, profile_path=path, optimum_selector=zeus_selector(selector), **OPTIONS
         )
         assert state_of(optimizer) == state_of(zeus)
-        assert gpu.limits_w == zeus_gpus.limits_w
+        assert gpu.levels == zeus_gpus.levels
         run(optimizer)
         optimizer.close()
     assert len(json.loads(path.read_text())["measurements"]) == 5
@@ -134,7 +134,7 @@ def test_the_end_of_an_epoch_drops_what_is_half_measured_and_comes_back_to_the_s
     assert monitor.cancelled == (state == "Profiling")
     assert not monitor.open
     assert optimizer.measurements == measured
-    assert gpu.limits_w[-1] == (250 if state == "Done" else 300)
+    assert gpu.levels[-1] == (250 if state == "Done" else 300)
     run(optimizer)
     assert state_of(optimizer) == ("Done", 250, None)
 
@@ -205,7 +205,7 @@ def test_after_a_pause_the_choice_is_in_force_again_with_the_next_step(monkeypat
     optimizer.pause()
     assert gpu.given_back == 1
     run(optimizer, 1)
-    assert gpu.limits_w[-2:] == [250, 250]
+    assert gpu.levels[-2:] == [250, 250]
 
 
 def test_the_default_selector_counts_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,11 +28,26 @@ class Mesh:
         {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},
         {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"},
         {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+        {"MV2_COMM_WORLD_RANK": "5", "MV2_COMM_WORLD_SIZE": "8", "MV2_COMM_WORLD_LOCAL_RANK": "1"},
+        {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1"},
+        {
+            "OMPI_COMM_WORLD_RANK": "5",
+            "OMPI_COMM_WORLD_SIZE": "8",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+            "SLURM_PROCID": "0",
+            "SLURM_NTASKS": "8",
+            "SLURM_LOCALID": "0",
+        },
     ],
 )
 def test_rank_and_world_size_come_from_the_launcher(environ: dict[str, str]) -> None:
     place = find_parallel_dims(pp_degree=8, environ=environ)
     assert place == ParallelDims(5, 8, 1, 0, 5, 0, 1, 8, 1)
+
+
+def test_without_a_rank_the_error_names_the_variables_that_launchers_set() -> None:
+    with pytest.raises(ConfigError, match=r"rank is not known: .*set none of RANK, OMPI_COMM_WORLD_RANK, .*PMI_RANK"):
+        find_parallel_dims(world_size=8, pp_degree=8, environ={})
 
 
 def test_arguments_win_over_the_environment() -> None:

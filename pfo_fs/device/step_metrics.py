@@ -1,0 +1,101 @@
+"""What the last steps took, from the readings that the clock process leaves in the shared page: memory only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pfo_fs.device.shared_page import Reading, newest_reading
+
+_AT_TOP = 0.995
+"""An average clock of this share of the highest one counts as the highest."""
+
+
+class StepMetrics:
+    """Counts steps, and averages energy, power and clock over those since the last call of `since_last`.
+
+    The clock process reads the energy counter ten times a second, so the average of short intervals is rough; where no
+    reading has come since the last call, power and clock are those of the call before.
+
+    Args:
+        pages: The page of each GPU of this process; its words are only read.
+    """
+
+    def __init__(self, pages: Sequence[memoryview]) -> None:
+        self._pages = pages
+        self._steps = 0
+        self._first_ns = self._last_ns = 0  # begins of the first and the last step since the last call
+        self._paused_ns = 0
+        self._pause_began_ns: int | None = None
+        self._from = [newest_reading(words) for words in pages]
+        self._sums = [Reading(0, 0, 0)] * len(pages)
+        self._power_w: float | None = None
+        self._clock_mhz: float | None = None
+        self._step_s: float | None = None
+        self._top_j: float | None = None
+
+    def step_begins(self) -> None:
+        """Notes the begin of a step."""
+        self._last_ns = time.monotonic_ns()
+        if self._first_ns == 0:
+            self._first_ns = self._last_ns
+        else:
+            self._steps += 1
+
+    def pause(self) -> None:
+        """Leaves out what runs until `resume`."""
+        if self._pause_began_ns is None:
+            self._pause_began_ns = time.monotonic_ns()
+            self._add_readings()
+
+    def resume(self) -> None:
+        """Ends `pause`; does nothing without it."""
+        if self._pause_began_ns is not None:
+            self._paused_ns += time.monotonic_ns() - self._pause_began_ns
+            self._pause_began_ns = None
+            self._from = [newest_reading(words) for words in self._pages]
+
+    def since_last(self, top_mhz: int | None = None) -> dict[str, float]:
+        """Returns the averages since the last call; a value that is not known has no key.
+
+        Args:
+            top_mhz: The GPU's highest clock. If it is given, `saving` compares the energy of a step with that of this
+                run's last steps at the highest clock.
+        """
+        if self._pause_began_ns is None:
+            self._add_readings()
+        if self._steps:
+            self._step_s = max(0, self._last_ns - self._first_ns - self._paused_ns) / 1e9 / self._steps
+            self._steps, self._first_ns, self._paused_ns = 0, self._last_ns, 0
+        took_ns = sum(total.time_ns for total in self._sums)
+        if took_ns > 0:
+            by_gpu = [total for total in self._sums if total.time_ns > 0]
+            self._power_w = sum(total.energy_uj * 1e3 / total.time_ns for total in by_gpu)
+            self._clock_mhz = sum(total.clock_mhz_us for total in by_gpu) * 1e3 / took_ns
+            self._sums = [Reading(0, 0, 0)] * len(self._pages)
+        return self._as_numbers(top_mhz)
+
+    def _as_numbers(self, top_mhz: int | None) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self._step_s is not None:
+            found["pfo_fs/step_time_s"] = self._step_s
+        if self._power_w:
+            found["pfo_fs/power_w"] = self._power_w
+        if self._clock_mhz:
+            found["pfo_fs/clock_mhz"] = self._clock_mhz
+        if not self._power_w or not self._step_s:
+            return found
+        energy_j = found["pfo_fs/energy_j"] = self._power_w * self._step_s
+        if top_mhz is not None and self._clock_mhz is not None:
+            if self._clock_mhz >= _AT_TOP * top_mhz:
+                self._top_j = energy_j
+            if self._top_j is not None:
+                found["pfo_fs/saving"] = 1 - energy_j / self._top_j
+        return found
+
+    def _add_readings(self) -> None:
+        now = [newest_reading(words) for words in self._pages]
+        for place, (before, after) in enumerate(zip(self._from, now, strict=True)):
+            if before is not None and after is not None and after.time_ns > before.time_ns:
+                self._sums[place] = self._sums[place].plus(after, before)
+        self._from = now

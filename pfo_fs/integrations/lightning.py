@@ -1,0 +1,112 @@
+"""The power-limit optimizer as a callback of Lightning's Trainer; making one imports Lightning."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from pfo_fs.integrations.callback_base import made_with_base
+from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
+
+
+def _load_base() -> type:
+    try:
+        from lightning import Callback
+    except ImportError:
+        from pytorch_lightning import Callback
+    base: type = Callback
+    return base
+
+
+class LightningPowerLimitOptimizer:
+    """`GlobalPowerLimitOptimizer` as a `lightning.Callback`.
+
+        Trainer(..., callbacks=[LightningPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05))])
+
+    A step is an optimizer step, whatever the number of micro-batches. Validation is left out of what is measured. The
+    trainer's loggers get `metrics()` every `log_every_n_steps` steps. The earlier levels are restored when training
+    ends, also by an exception, and when the process ends.
+
+    Args:
+        options: Arguments of `GlobalPowerLimitOptimizer`, by name. It is made when training is set up, because ranks
+            can exchange messages only then, and raises its errors there.
+
+    Attributes:
+        optimizer: The `GlobalPowerLimitOptimizer`; None before the first training.
+
+    Raises:
+        ConfigError: Lightning is not installed.
+    """
+
+    def __new__(cls, **_options: Any) -> LightningPowerLimitOptimizer:
+        made: LightningPowerLimitOptimizer = made_with_base(
+            cls, _load_base, "Lightning: pip install 'pfo-fs[lightning]'"
+        )
+        return made
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self.optimizer: GlobalPowerLimitOptimizer | None = None
+        self._step = -1  # `global_step` at the begin of the step that runs
+
+    def setup(self, _trainer: Any, _module: Any, stage: str) -> None:
+        """The process group exists now."""
+        if stage == "fit" and self.optimizer is None:
+            self.optimizer = GlobalPowerLimitOptimizer(**self._options)
+
+    def on_train_start(self, *_args: Any) -> None:
+        """Training begins, maybe not for the first time."""
+        self._step = -1
+
+    def on_train_batch_start(self, trainer: Any, *_args: Any) -> None:
+        """A micro-batch begins: the first one of a step if there was an optimizer step since the last one."""
+        if self.optimizer is not None and trainer.global_step != self._step:
+            self._step = trainer.global_step
+            self.optimizer.on_step_begin()
+
+    def on_train_batch_end(self, trainer: Any, *_args: Any) -> None:
+        """A micro-batch ends: the last one of a step if there was an optimizer step."""
+        if self.optimizer is None or trainer.global_step == self._step:
+            return
+        self.optimizer.on_step_end()
+        if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
+            found = self.optimizer.metrics()
+            for logger in trainer.loggers:
+                logger.log_metrics(found, step=trainer.global_step)
+
+    def on_train_epoch_end(self, *_args: Any) -> None:
+        """An epoch ends."""
+        if self.optimizer is not None:
+            self.optimizer.on_epoch_end()
+
+    def on_validation_start(self, *_args: Any) -> None:
+        """Validation begins; it is not measured."""
+        if self.optimizer is not None:
+            self.optimizer.pause_measurement()
+
+    def on_validation_end(self, *_args: Any) -> None:
+        """Validation ends."""
+        if self.optimizer is not None:
+            self.optimizer.resume_measurement()
+
+    def on_train_end(self, *_args: Any) -> None:
+        """Training ends; the earlier levels are restored."""
+        if self.optimizer is not None:
+            self.optimizer.pause()
+
+    def on_exception(self, *_args: Any) -> None:
+        """Training has failed, or was interrupted; the earlier levels are restored."""
+        self.on_train_end()
+
+    def close(self) -> None:
+        """Restores the earlier levels and finishes writing."""
+        if self.optimizer is not None:
+            self.optimizer.close()
+
+    def __enter__(self) -> LightningPowerLimitOptimizer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

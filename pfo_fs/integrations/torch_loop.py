@@ -1,0 +1,50 @@
+"""The power-limit optimizer in a training loop of the user's own: plain PyTorch, DDP, FSDP, or accelerate.
+
+A step ends when the torch optimizer has made one, so that gradient accumulation needs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
+
+
+@contextmanager
+def power_limit_loop(optimizer: Any, **options: Any) -> Iterator[GlobalPowerLimitOptimizer]:
+    """Runs a `GlobalPowerLimitOptimizer` for the training loop in the block; the loop itself does not change.
+
+        with power_limit_loop(optimizer, optimum_selector=MaxSlowdownConstraint(1.05)) as plo:
+            for batch in loader:
+                ...
+                optimizer.step()
+
+    Put an evaluation or a checkpoint into `with plo.evaluation():`, so that it is not measured. At the end of the
+    block, also by an exception, the earlier levels are restored and the hook is removed.
+
+    Args:
+        optimizer: The torch optimizer whose steps are counted, or what accelerate has made of it.
+        options: Arguments of `GlobalPowerLimitOptimizer`, by name.
+
+    Raises:
+        ConfigError: `optimizer` is no torch optimizer. It also raises what `GlobalPowerLimitOptimizer` raises.
+    """
+    while hasattr(getattr(optimizer, "optimizer", None), "register_step_post_hook"):  # accelerate's has no hooks
+        optimizer = optimizer.optimizer
+    if not hasattr(optimizer, "register_step_post_hook"):
+        raise ConfigError(f"power_limit_loop needs a torch.optim.Optimizer, and got a {type(optimizer).__name__}")
+    with GlobalPowerLimitOptimizer(**options) as plo:
+
+        def step_ended(*_args: Any) -> None:
+            plo.on_step_end()
+            plo.on_step_begin()
+
+        plo.on_step_begin()
+        hook = optimizer.register_step_post_hook(step_ended)
+        try:
+            yield plo
+        finally:
+            hook.remove()

@@ -1,0 +1,64 @@
+"""The lines of docs/frameworks/metrics.md, run with the real loggers; each skips where its package is not installed."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer
+
+pytestmark = [pytest.mark.usefixtures("sim_dir"), pytest.mark.filterwarnings("ignore")]
+
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "metrics.md"
+
+
+def lines_for(name: str) -> str:
+    found = re.search(rf"^## {name}\n.*?```python\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert found, f"{PAGE} has no code for {name}"
+    return found[1]
+
+
+@pytest.fixture
+def training() -> Any:
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    optimizer = GlobalPowerLimitOptimizer(monitor, wait_steps=100)
+    for _ in range(3):
+        optimizer.on_step_begin()
+    yield {"opt": optimizer, "steps": range(3)}
+    optimizer.close()
+    monitor.close()
+
+
+def test_tensorboard(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.chdir(tmp_path)
+    exec(lines_for("TensorBoard"), training)
+    training["writer"].close()
+    (folder,) = (tmp_path / "runs").iterdir()
+    events = EventAccumulator(str(folder)).Reload()
+    assert "pfo_fs/step_time_s" in events.Tags()["scalars"]
+
+
+def test_weights_and_biases(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    exec(lines_for("Weights & Biases"), training)
+    assert math.isfinite(wandb.run.summary["pfo_fs/step_time_s"])
+    wandb.finish()
+
+
+def test_mlflow(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    exec(lines_for("MLflow"), training)
+    run = mlflow.get_run(mlflow.last_active_run().info.run_id)
+    assert "pfo_fs/step_time_s" in run.data.metrics

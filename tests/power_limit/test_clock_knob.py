@@ -1,0 +1,197 @@
+"""`knob="clock"`: the same optimizer sets a clock on all GPUs in place of a power limit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from power_limit_fakes import FakeMonitor, limits_set, make_optimizer
+from typer.testing import CliRunner
+
+from pfo_fs import power_limit as pl
+from pfo_fs.cli import app
+from pfo_fs.errors import PlanError
+from pfo_fs.power_limit.candidates import spaced_clocks
+from pfo_fs.power_limit.measurements import ClockMeasurement
+from pfo_fs.store.power_limit_folder import folder_key
+
+pytestmark = pytest.mark.usefixtures("sim_dir")
+
+WaitFor = Callable[..., Any]
+OPTIONS: dict[str, Any] = {"knob": "clock", "clock_step": 300, "wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
+
+
+def clocks_set(sim_dir: Path, name: str = "a") -> list[int]:
+    """The clocks that a simulated GPU was given, in MHz, 0 for a reset; those before the first lock are left out."""
+    lines = map(json.loads, (sim_dir / f"{name}.log").read_text().splitlines())
+    found = [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
+    return found[next((i for i, mhz in enumerate(found) if mhz), len(found)) :]
+
+
+def train(monitor: pl.EnergyMonitor, optimizer: pl.GlobalPowerLimitOptimizer, steps: int) -> None:
+    kernels = monitor.simulated_kernels(time_scale=50)
+    assert kernels is not None
+    for _ in range(steps):
+        optimizer.on_step_begin()
+        kernels.run("forward")
+        kernels.run("backward")
+
+
+@pytest.mark.parametrize("knob_of_monitor", ["clock", "power_limit"])
+def test_clocks_are_measured_the_best_is_set_and_the_default_is_back_in_the_end(
+    sim_dir: Path, tmp_path: Path, knob_of_monitor: Any
+) -> None:
+    path = tmp_path / "clocks.json"
+    monitor = pl.EnergyMonitor(specs=["simulated:a"], knob=knob_of_monitor)
+    with pl.GlobalPowerLimitOptimizer(
+        monitor, pl.MaxSlowdownConstraint(1.5), profile_path=path, pl_step=1, **OPTIONS
+    ) as optimizer:
+        assert optimizer.power_limits == [1410, 1110, 810, 510]
+        train(monitor, optimizer, 14)
+        assert isinstance(optimizer.state, pl.Done)
+        assert optimizer.state.unit == "MHz"
+        assert optimizer.state.level == pl.MaxSlowdownConstraint(1.5).select(optimizer.measurements) < 1410
+        assert optimizer.metrics()["pfo_fs/saving"] == 1 - (
+            min(m.energy for m in optimizer.measurements if m.level == optimizer.state.level)
+            / optimizer.measurements[0].energy
+        )
+    monitor.close()
+    assert clocks_set(sim_dir)[:4] == [1410, 1110, 810, 510]
+    assert clocks_set(sim_dir)[-1] == 0
+    assert limits_set(sim_dir) == []
+    assert [m["clock"] for m in json.loads(path.read_text())["measurements"]] == [1410, 1110, 810, 510]
+
+
+def test_when_training_is_killed_the_clock_is_reset(sim_dir: Path, processes: Any, wait_for: WaitFor) -> None:
+    program = """
+        import os, signal
+        from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer
+        monitor = EnergyMonitor(specs=["simulated:a"], knob="clock")
+        optimizer = GlobalPowerLimitOptimizer(monitor, knob="clock", wait_steps=0)
+        optimizer.on_step_begin()
+        optimizer._gpus.set_level(900)
+        optimizer._gpus.begin_window(900)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    trainer = processes.python("-c", textwrap.dedent(program))
+    trainer.communicate(timeout=60)
+    assert trainer.returncode == -signal.SIGKILL
+    wait_for(lambda: clocks_set(sim_dir)[-2:] == [900, 0])
+
+
+@pytest.mark.parametrize("fault", ["permission", "lock:2"])
+def test_where_clocks_cannot_be_set_there_is_one_warning_and_training_goes_on(
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", fault)
+    monitor = pl.EnergyMonitor(specs=["simulated:a"], knob="clock")
+    with pl.GlobalPowerLimitOptimizer(monitor, **OPTIONS) as optimizer:
+        train(monitor, optimizer, 20)
+        assert isinstance(optimizer.state, pl.Off)
+    monitor.close()
+    assert [record.message for record in caplog.records] == [
+        f"clock: {optimizer.state.reason}. Clocks are left alone, and training goes on"
+    ]
+    if fault != "permission":
+        assert clocks_set(sim_dir)[-1] == 0
+
+
+def test_knobs_share_neither_profiles_nor_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    levels = [300, 250]
+    # The name that folders of power limits had before there were other knobs.
+    assert folder_key("Fake GPU-0", levels, 40, 8) == "Fake-8x-43d0cdfb8183"
+    assert folder_key("Fake GPU-0", levels, 40, 8, "clock") != folder_key("Fake GPU-0", levels, 40, 8)
+    path = tmp_path / "p.json"
+    path.write_text(pl.profile_text([ClockMeasurement(clock=250, energy=1, time=1)]))
+    with pytest.raises(PlanError, match="a profile of clocks, but the knob is 'power_limit'"):
+        make_optimizer(monkeypatch, FakeMonitor([]), profile_path=path)
+
+
+def test_jobs_share_clocks_through_the_directory(sim_dir: Path, tmp_path: Path, wait_for: WaitFor) -> None:
+    chosen, measured = [], []
+    for name in ("a", "b"):
+        monitor = pl.EnergyMonitor(specs=[f"simulated:{name}"], knob="clock")
+        with pl.GlobalPowerLimitOptimizer(monitor, pl.Energy(), shared_dir=tmp_path, **OPTIONS) as optimizer:
+
+            def trained(monitor: Any = monitor, optimizer: Any = optimizer) -> bool:
+                train(monitor, optimizer, 2)
+                return isinstance(optimizer.state, pl.Done)
+
+            measured.append(isinstance(optimizer.state, pl.Ready))
+            wait_for(trained)
+            chosen.append(optimizer.state)
+        monitor.close()
+    assert chosen[0] == chosen[1]
+    assert measured == [True, False]
+    (folder,) = (tmp_path / "power-limit").iterdir()
+    assert "-clock-" in folder.name
+
+
+def test_clocks_are_at_least_a_step_apart_and_above_a_third_of_the_highest() -> None:
+    assert spaced_clocks([1410, 1395, 1380, 1200, 1190, 480, 450], 20) == [1410, 1380, 1200, 480]
+
+
+def test_zeus_cost_of_clocks_takes_the_power_at_the_highest_one() -> None:
+    measured = [
+        ClockMeasurement(clock=c, energy=e, time=t) for c, e, t in ((1400, 400, 1), (1000, 300, 1.2), (700, 290, 1.8))
+    ]
+    assert pl.ZeusCost(0.5).select(measured) == 1000, "0.5 * 300 + 0.5 * 400 * 1.2 = 390, against 400 and 505"
+
+
+def test_the_command_names_knob_and_unit(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(pl.profile_text([ClockMeasurement(clock=c, energy=c, time=1) for c in (1410, 900)]))
+    done = CliRunner().invoke(app, ["power-limit", str(path), "--selector", "energy", "-o", str(tmp_path / "p.svg")])
+    assert "Energy(): 900 MHz" in done.output
+    assert "clock MHz" in done.output
+    done = CliRunner().invoke(app, ["power-limit", str(path), "--selector", "energy", "--json"])
+    answer = json.loads(done.stdout)
+    assert (answer["knob"], answer["unit"], answer["clock"]) == ("clock", "MHz", 900)
+
+
+# ---- what is left out of a window
+
+
+def test_an_evaluation_within_a_window_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = FakeMonitor([(1.0, 10.0), (2.0, 20.0), (9.0, 90.0)])
+    optimizer, _ = make_optimizer(monkeypatch, monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=200)
+    optimizer.on_step_begin()
+    optimizer.on_step_begin()
+    with optimizer.evaluation():
+        assert not monitor.open
+    assert monitor.open
+    optimizer.on_step_begin()
+    assert [(m.time, m.energy) for m in optimizer.measurements] == [(3.0, 30.0)]
+    optimizer.pause_measurement()
+    optimizer.on_epoch_end()
+    optimizer.close()
+    assert not monitor.open
+
+
+# ---- metrics
+
+
+def test_metrics_say_what_a_step_took(sim_dir: Path, wait_for: WaitFor) -> None:
+    monitor = pl.EnergyMonitor(specs=["simulated:a"], knob="clock")
+    with pl.GlobalPowerLimitOptimizer(monitor, **OPTIONS) as optimizer:
+        optimizer.state = pl.Done(900, "MHz")
+        train(monitor, optimizer, 100)
+        optimizer.metrics()
+        found: dict[str, float] = {}
+
+        def power_is_known() -> bool:
+            train(monitor, optimizer, 100)
+            found.update(optimizer.metrics())
+            return abs(found.get("pfo_fs/clock_mhz", 0) - 900) < 1
+
+        wait_for(power_is_known)
+    monitor.close()
+    assert set(found) == {f"pfo_fs/{key}" for key in ("step_time_s", "energy_j", "power_w", "clock_mhz")}
+    assert all(type(value) is float for value in found.values())
+    assert found["pfo_fs/energy_j"] == pytest.approx(found["pfo_fs/power_w"] * found["pfo_fs/step_time_s"])
+    assert 80 < found["pfo_fs/power_w"] < 320
