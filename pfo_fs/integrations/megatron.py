@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
+from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks
 from pfo_fs.planner.pipeline import Instruction
 
 _NAMES = {"forward-compute": "forward", "backward-compute": "backward"}
@@ -140,7 +140,7 @@ def attach(
     Raises:
         ConfigError: The pipeline has one stage, or Megatron runs in a way that pfo-fs cannot follow.
     """
-    return attach_pipeline(MegatronPipeline(model, num_microbatches), shared_dir, MegatronAttachment, **options)
+    return MegatronAttachment.make(MegatronPipeline(model, num_microbatches), shared_dir, options)
 
 
 def hooks(

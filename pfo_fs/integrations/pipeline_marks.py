@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -113,6 +113,9 @@ class PipelineAdapter(Protocol):
         """Makes the framework's objects call `marks`; returns what undoes it."""
 
 
+AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
+
+
 class Attachment:
     """An optimizer that follows a framework's steps until `close`.
 
@@ -134,6 +137,25 @@ class Attachment:
         self.marks = marks
         self._undo: Callable[[], None] | None = undo
 
+    @classmethod
+    def make(
+        cls: type[AnyAttachment],
+        adapter: PipelineAdapter,
+        shared_dir: str | os.PathLike[str],
+        options: Mapping[str, Any],
+    ) -> AnyAttachment:
+        """Makes the optimizer of an adapter; see `attach_pipeline`."""
+        dims = adapter.parallel_dims()
+        if dims["pp_degree"] == 1:
+            raise ConfigError(
+                "the pipeline has one stage, so no rank waits for another and no clock can be lowered for free: use "
+                "the power-limit optimizer (GlobalPowerLimitOptimizer)"
+            )
+        orders = adapter.orders()
+        opt = optimizer.PFOFileOptimizer(shared_dir, **{**dims, **options})
+        marks = PipelineMarks(opt, orders[dims["pp_rank"]])
+        return cls(opt, orders, marks, adapter.install(marks))
+
     def close(self) -> None:
         """Takes everything off the framework's objects, resets the clocks, and leaves the job."""
         undo, self._undo = self._undo, None
@@ -151,33 +173,15 @@ class Attachment:
         self.close()
 
 
-AnyAttachment = TypeVar("AnyAttachment", bound=Attachment)
-
-
-def attach_pipeline(
-    adapter: PipelineAdapter,
-    shared_dir: str | os.PathLike[str],
-    kind: type[AnyAttachment] = Attachment,  # type: ignore[assignment]
-    **options: Any,
-) -> AnyAttachment:
+def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
     """Follows the steps of a framework; a collective call of all ranks.
 
     Args:
         adapter: The framework's side.
         shared_dir: The directory that all ranks, the daemon and users share.
-        kind: The class of what is returned.
         options: Other arguments of `PFOFileOptimizer`.
 
     Raises:
         ConfigError: The pipeline has one stage. It also raises what `PFOFileOptimizer` raises.
     """
-    dims = adapter.parallel_dims()
-    if dims["pp_degree"] == 1:
-        raise ConfigError(
-            "the pipeline has one stage, so no rank waits for another and no clock can be lowered for free: use the "
-            "power-limit optimizer (GlobalPowerLimitOptimizer)"
-        )
-    orders = adapter.orders()
-    opt = optimizer.PFOFileOptimizer(shared_dir, **{**dims, **options})
-    marks = PipelineMarks(opt, orders[dims["pp_rank"]])
-    return kind(opt, orders, marks, adapter.install(marks))
+    return Attachment.make(adapter, shared_dir, options)

@@ -15,8 +15,7 @@ from typing import Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
-from pfo_fs.planner.pipeline import Instruction
-from pfo_fs.planner.pipeline_schedules import pipeline_from_torch
+from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
 
 _STEP = "pp_forward_backward_step"
 
@@ -108,9 +107,7 @@ class TorchtitanPipeline:
             stage.forward_one_chunk = marks.around(stage.forward_one_chunk, "forward", number)
             stage.backward_one_chunk = backward
             stage.backward_weight_one_chunk = marks.around(stage.backward_weight_one_chunk, "backward_weight", number)
-            undo += [
-                (stage, name) for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
-            ]
+            undo += [(stage, name) for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")]
 
         def take_off() -> None:
             for thing, name in undo:

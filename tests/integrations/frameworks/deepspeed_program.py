@@ -99,7 +99,6 @@ def main() -> None:
         pp=[dims.pp_rank, dims.pp_degree],
         dp=[dims.dp_rank, dims.dp_degree],
     )
-    dist.barrier()
     dist.destroy_process_group()
 
 

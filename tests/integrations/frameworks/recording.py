@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -64,7 +65,7 @@ optimizer.PFOFileOptimizer = RecordingOptimizer  # type: ignore[misc]  # what ad
 
 def given() -> dict[str, Any]:
     """What the test gives the program."""
-    return json.loads(sys.argv[1])
+    return {"shared_dir": os.environ["PFO_FS_SHARED_DIR"], **json.loads(sys.argv[1])}
 
 
 def say(rank: int, **facts: Any) -> None:
