@@ -1,14 +1,13 @@
 """Train a small model with Megatron-Core's pipeline schedule, at the clocks of a frequency plan.
 
-    PFO_FS_GPU=simulated torchrun --nproc-per-node 2 examples/train_megatron.py --shared-dir ./pfo
+    PFO_FS_GPU=simulated torchrun --nproc-per-node 2 examples/train_megatron.py
 
-Megatron-Core computes on CUDA only; where there is none, `on_cpu` gives it CPU tensors. pfo-fs has the lines marked so.
+Megatron-Core computes on CUDA only; where there is none, `OnCpu` gives it CPU tensors.
+The lines that concern pfo-fs are marked.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import os
 from typing import Any
 
@@ -22,6 +21,7 @@ if not torch.cuda.is_available():
     torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
 
 from megatron.core import ModelParallelConfig, parallel_state
+from megatron.core.enums import ModelType
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from pfo_fs.integrations import megatron  # pfo-fs
@@ -29,13 +29,15 @@ from pfo_fs.integrations import megatron  # pfo-fs
 WIDTH, LENGTH, MICROBATCHES, BATCH = 64, 32, 8, 2
 
 
-class on_cpu(TorchFunctionMode):  # noqa: N801
+class OnCpu(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        on_cuda = str((kwargs or {}).get("device", "")).startswith("cuda")
-        return function(*args, **{**(kwargs or {}), **({"device": "cpu"} if on_cuda else {})})
+        absent = not torch.cuda.is_available() and str((kwargs or {}).get("device", "")).startswith("cuda")
+        return function(*args, **{**(kwargs or {}), **({"device": "cpu"} if absent else {})})
 
 
 class Stage(nn.Sequential):
+    model_type = ModelType.encoder_or_decoder
+
     def __init__(self, config: ModelParallelConfig) -> None:
         super().__init__(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2)])
         self.config, self.given = config, None
@@ -51,10 +53,7 @@ def forward_step(batches: Any, model: Stage) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--shared-dir", default=os.environ.get("PFO_FS_SHARED_DIR", "./pfo"))
-    parser.add_argument("--iterations", type=int, default=20)
-    args = parser.parse_args()    cuda, pp = torch.cuda.is_available(), int(os.environ["WORLD_SIZE"])
+    cuda, pp = torch.cuda.is_available(), int(os.environ["WORLD_SIZE"])
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if cuda else "gloo")
@@ -64,10 +63,10 @@ def main() -> None:
     model = Stage(config).to("cuda" if cuda else "cpu")
     optimizer, batches = torch.optim.SGD(model.parameters(), lr=0.1), torch.Generator().manual_seed(1)
     sizes = {"num_microbatches": MICROBATCHES, "seq_length": LENGTH, "micro_batch_size": BATCH, "forward_only": False}
-    pfo = megatron.attach(model, args.shared_dir, num_microbatches=MICROBATCHES)  # pfo-fs
+    pfo = megatron.attach(model, os.environ.get("PFO_FS_SHARED_DIR", "./pfo"), num_microbatches=MICROBATCHES)  # pfo-fs
     forward_backward = pfo.forward_backward(get_forward_backward_func())  # pfo-fs
-    with pfo, contextlib.nullcontext() if cuda else on_cpu():
-        for iteration in range(args.iterations):
+    with pfo, OnCpu():
+        for iteration in range(20):
             losses = forward_backward(forward_step_func=forward_step, data_iterator=batches, model=model, **sizes)
             optimizer.step()
             optimizer.zero_grad()

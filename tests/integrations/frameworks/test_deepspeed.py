@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("deepspeed", reason="needs DeepSpeed; .ci/frameworks installs it")
 
+pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
+
 KINDS = {
     "1F1B": {"kind": "1f1b", "pp": 2},
     "1F1B with two replicas": {"kind": "1f1b", "pp": 2, "ranks": 4},

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("megatron.core", reason="needs Megatron-Core; .ci/frameworks installs it")
 
+pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
+
 KINDS = {
     "1F1B": {"pp": 2},
     "1F1B on four ranks, its forward_step followed": {"pp": 4, "ranks": 4, "hook": "forward_step"},
