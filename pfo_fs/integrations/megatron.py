@@ -164,7 +164,8 @@ def hooks(
 
     @wraps(forward_step)
     def step(*arguments: Any, **keywords: Any) -> Any:
-        return attached[0].forward_step(forward_step)(*arguments, **keywords)
+        function = attached[0].forward_step(forward_step) if attached else forward_step
+        return function(*arguments, **keywords)
 
     return provide, step
 
@@ -172,13 +173,17 @@ def hooks(
 class MegatronAttachment(Attachment):
     """An `Attachment` whose functions put the timers back where the program replaces them."""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
+
     def forward_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns what `get_forward_backward_func()` returned, followed; after an error in it, clocks are free."""
 
         @wraps(function)
         def run(*arguments: Any, **options: Any) -> Any:
             model = options["model"] if "model" in options else arguments[2]
-            if options.get("forward_only") or self._undo is None or not _training():
+            if options.get("forward_only") or self.closed or not _training():
                 return function(*arguments, **options)
             self._arm(config_of(model))
             try:
@@ -193,7 +198,7 @@ class MegatronAttachment(Attachment):
 
         @wraps(function)
         def run(data_iterator: Any, model: Any, *arguments: Any) -> Any:
-            if self._undo is None or not _training():
+            if self.closed or not _training():
                 return function(data_iterator, model, *arguments)
             if self._arm(config_of(model)) and not self.marks.in_step:
                 self.marks.begin_step()  # the program had replaced the timers: they have not seen this step begin
@@ -206,19 +211,17 @@ class MegatronAttachment(Attachment):
 
         return run
 
+    def close(self) -> None:
+        """Takes the timers out of every configuration, resets the clocks, and leaves the job."""
+        for undo in self._armed.values():
+            undo()
+        super().close()
+
     def _arm(self, config: Any) -> bool:
         """Puts the timers into a configuration that does not have them; returns whether it did."""
         if isinstance(config.timers, _Timers):
             return False
-        undo_earlier = self._undo
-        undo_this = _arm(config, self.marks)
-
-        def undo() -> None:
-            undo_this()
-            if undo_earlier is not None:
-                undo_earlier()
-
-        self._undo = undo
+        self._armed[id(config)] = _arm(config, self.marks)
         return True
 
 

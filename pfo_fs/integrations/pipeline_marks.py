@@ -137,6 +137,11 @@ class Attachment:
         self.marks = marks
         self._undo: Callable[[], None] | None = undo
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._undo is None
+
     @classmethod
     def make(
         cls: type[AnyAttachment],
@@ -153,7 +158,9 @@ class Attachment:
             )
         orders = adapter.orders()
         opt = optimizer.PFOFileOptimizer(shared_dir, **{**dims, **options})
-        marks = PipelineMarks(opt, orders[dims["pp_rank"]])
+        own = orders[dims["pp_rank"]]
+        opt.expect_order([(name, stage) for stage, name, _ in own])
+        marks = PipelineMarks(opt, own)
         return cls(opt, orders, marks, adapter.install(marks))
 
     def close(self) -> None:

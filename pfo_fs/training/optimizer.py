@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -239,6 +239,11 @@ class PFOFileOptimizer:
     def on_instruction_end(self, name: str) -> None:
         """Marks the end of an instruction."""
         raise NotImplementedError  # bound to the tracker in `__init__`
+
+    def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
+        """Tells the scheduler what this rank runs in a step, (name, stage) each, before the first step has shown it."""
+        self._tracker.expect_order(instructions)
+        self._link.send_kept(messages.OrderSeen(instructions=list(instructions)))
 
     def close(self, reason: str = "finished", message: str = "") -> None:
         """Resets the clocks and leaves the job; waits for neither the shared directory nor the daemon."""

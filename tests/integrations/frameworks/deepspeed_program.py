@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
 from typing import Any
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -18,6 +20,7 @@ from torch import nn
 
 from pfo_fs.errors import PfoError
 from pfo_fs.integrations.deepspeed import attach
+from pfo_fs.store import Files, SharedDirectory
 
 WIDTH, MICROBATCHES = 16, 6
 
@@ -48,6 +51,19 @@ def batches() -> Any:
         yield torch.randn(2, WIDTH, generator=generator), torch.randn(2, WIDTH, generator=generator)
 
 
+def wait_for_order(shared_dir: str, rank: int) -> Any:
+    """This rank's order as a scheduler finds it in the shared directory; None if it does not come."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for name in SharedDirectory(Files(Path(shared_dir))).job_ids():
+            job = SharedDirectory(Files(Path(shared_dir))).job(name)
+            body = job.read_order(rank)
+            if body is not None:
+                return body.instructions
+        time.sleep(0.05)
+    return None
+
+
 def main() -> None:
     want = given()
     kind, pp, checkpointing = want["kind"], want["pp"], want.get("checkpointing", False)
@@ -69,6 +85,7 @@ def main() -> None:
 
     engine = make_engine(kind, pp, checkpointing=checkpointing)
     pfo = attach(engine, want["shared_dir"])
+    known = wait_for_order(want["shared_dir"], rank)
     opt = pfo.optimizer
     data = batches()
     for _ in range(2):
@@ -90,6 +107,7 @@ def main() -> None:
     say(
         rank,
         orders=[[(name, stage, microbatch) for stage, name, microbatch in order] for order in pfo.orders],
+        known_beforehand=known,
         steps=steps,
         errors=errors,
         same_weights=same,

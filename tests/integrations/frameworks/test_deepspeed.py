@@ -30,6 +30,7 @@ def test_every_instruction_comes_in_the_order_that_was_known_beforehand(facts: l
     for seen in facts:
         own = [[name, stage] for name, stage, _ in seen["orders"][seen["pp"][0]]]
         assert seen["steps"] == [own, own]
+        assert seen["known_beforehand"] == own  # in the shared directory, before the first step
         assert not seen["errors"]
 
 
