@@ -148,6 +148,11 @@ class InstructionTracker:
         append(_STOP)
         self._schedule = plan
 
+    def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
+        """Takes (name, stage) of the instructions of a step as known; no step is observed for them."""
+        self.observed_order = list(instructions)
+        self._order_taken = True
+
     def disconnect(self) -> None:
         """Stops using the page, in a forked child: it belongs to the parent and its clock process."""
         self._words = memoryview(bytearray(WORDS * 8)).cast("q")

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -245,6 +245,11 @@ class PFOFileOptimizer:
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
         return self._metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))
+
+    def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
+        """Tells the scheduler what this rank runs in a step, (name, stage) each, before the first step has shown it."""
+        self._tracker.expect_order(instructions)
+        self._link.send_kept(messages.OrderSeen(instructions=list(instructions)))
 
     def close(self, reason: str = "finished", message: str = "") -> None:
         """Resets the clocks and leaves the job; waits for neither the shared directory nor the daemon."""

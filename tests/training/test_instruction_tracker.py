@@ -318,3 +318,10 @@ def test_a_tracker_that_is_disconnected_writes_nothing_more(tracker: Instruction
     tracker.step_end()
     run(tracker, F, B, step=1)
     assert bytes(clocks.words) == before
+
+
+def test_an_order_that_was_known_beforehand_is_not_handed_out_again(tracker: InstructionTracker) -> None:
+    tracker.expect_order([(F, 0), (B, 0)])
+    run(tracker, F, B)
+    assert tracker.take_new_order() is None
+    assert tracker.observed_order == [(F, 0), (B, 0)]

@@ -1,0 +1,126 @@
+"""DeepSpeed's pipeline engines: `PipelineEngine` and `DualPipeVEngine`.
+
+    engine, *_ = deepspeed.initialize(model=PipelineModule(...), config=...)
+    pfo = attach(engine, "/shared/pfo")
+
+The engine runs the instructions of its schedule through a table, `_INSTRUCTION_MAP`, of its class. The engine object
+gets a table of its own in which forward and backward are wrapped. To wrap the engine's methods would have no effect:
+the table holds the functions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
+from pfo_fs.planner.pipeline import Instruction
+
+_NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
+
+
+def attach(engine: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+    """Follows a DeepSpeed engine's steps; a collective call of all ranks.
+
+    Args:
+        engine: What `deepspeed.initialize` returns for a `PipelineModule` or a `DualPipeVModule`.
+        shared_dir: The directory that all ranks, the daemon and users share.
+        options: Other arguments of `PFOFileOptimizer`.
+
+    Raises:
+        ConfigError: The engine has no pipeline or only one stage, or this version of DeepSpeed works in another way.
+    """
+    return attach_pipeline(DeepSpeedPipeline(engine), shared_dir, **options)
+
+
+class DeepSpeedPipeline:
+    """Where a DeepSpeed engine runs its instructions.
+
+    Args:
+        engine: What `deepspeed.initialize` returns for a `PipelineModule` or a `DualPipeVModule`.
+
+    Raises:
+        ConfigError: The engine has no pipeline, or this version of DeepSpeed works in another way.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        for name in ("train_batch", "_INSTRUCTION_MAP", "_train_schedule", "num_stages", "stage_id", "grid"):
+            if not hasattr(engine, name):
+                raise ConfigError(
+                    f"{type(engine).__name__} of DeepSpeed {_version()} has no {name}: pfo-fs was written for the "
+                    "PipelineEngine of 0.19.8; give attach() the engine of a PipelineModule"
+                )
+        if missing := sorted(_NAMES.keys() - {kind.__name__ for kind in engine._INSTRUCTION_MAP}):
+            raise ConfigError(f"DeepSpeed {_version()} has no instruction {missing[0]}; pfo-fs was written for 0.19.8")
+
+    def parallel_dims(self) -> dict[str, int]:
+        """This rank's place, as arguments of `PFOFileOptimizer`."""
+        grid = self._engine.grid
+        # `get_model_parallel_rank` of the grid counts pipeline ranks too; this is the one of tensor parallelism.
+        return {
+            "pp_rank": grid.get_pipe_parallel_rank(),
+            "pp_degree": grid.get_pipe_parallel_world_size(),
+            "dp_rank": grid.get_data_parallel_rank(),
+            "dp_degree": grid.get_data_parallel_world_size(),
+            "tp_rank": grid.get_tensor_model_parallel_rank(),
+            "tp_degree": grid.get_tensor_model_parallel_world_size(),
+        }
+
+    def orders(self) -> list[list[Instruction]]:
+        """The instructions of one step, of each rank of the pipeline."""
+        return [self._order(stage_id) for stage_id in range(self._engine.num_stages)]
+
+    def _order(self, stage_id: int) -> list[Instruction]:
+        own = self._engine._train_schedule()
+        schedule = type(own)(micro_batches=own.micro_batches, stages=own.stages, stage_id=stage_id)
+        order: list[Instruction] = []
+        counts: dict[tuple[int, str], int] = {}
+        for command in (command for commands in schedule.steps() for command in commands):
+            name = _NAMES.get(type(command).__name__)
+            if name is not None:
+                # A command knows a buffer, which later micro-batches use again, not its micro-batch.
+                stage = self._stage(stage_id, command.kwargs.get("phase"))
+                microbatch = counts.get((stage, name), 0)
+                counts[stage, name] = microbatch + 1
+                order.append(Instruction(stage, name, microbatch))
+        return order
+
+    def _stage(self, stage_id: int, phase: int | None) -> int:
+        """The stage of an instruction: in DualPipeV, a rank's stage of phase 1 is on the way back."""
+        return 2 * self._engine.num_stages - 1 - stage_id if phase else stage_id
+
+    def install(self, marks: PipelineMarks) -> Callable[[], None]:
+        """Gives the engine object a table and a `train_batch` of its own; returns what removes both."""
+        engine = self._engine
+        own = dict(engine._INSTRUCTION_MAP)
+        train_batch = engine.train_batch
+
+        def bracketed(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+            def run_instruction(engine: Any, *arguments: Any, **options: Any) -> Any:
+                stage = self._stage(engine.stage_id, options.get("phase"))
+                return marks.around(run, name, stage)(engine, *arguments, **options)
+
+            return run_instruction
+
+        def train_one_batch(*arguments: Any, **options: Any) -> Any:
+            with marks.step():
+                return train_batch(*arguments, **options)
+
+        for kind, run in engine._INSTRUCTION_MAP.items():
+            if kind.__name__ in _NAMES:
+                own[kind] = bracketed(run, _NAMES[kind.__name__])
+        engine._INSTRUCTION_MAP, engine.train_batch = own, train_one_batch
+
+        def undo() -> None:
+            del engine._INSTRUCTION_MAP, engine.train_batch
+
+        return undo
+
+
+def _version() -> str:
+    import deepspeed
+
+    return str(deepspeed.__version__)

@@ -1,0 +1,309 @@
+"""Megatron-Core's pipeline schedules, with and without interleaving.
+
+In a training loop of your own:
+
+    pfo = megatron.attach(model, "/shared/pfo", num_microbatches=8)
+    forward_backward_func = pfo.forward_backward(get_forward_backward_func())
+
+With Megatron-LM's `pretrain`, which hides its loop:
+
+    model_provider, forward_step = megatron.hooks(model_provider, forward_step, "/shared/pfo")
+
+Nothing of Megatron is patched: it starts and stops timers around each forward and backward, `config.timers` is a public
+field, and any callable that returns such timers does. Timers of the program's own are still started and stopped.
+`megatron.training` replaces `config.timers` around an evaluation; the wrapped functions put the timers back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial, wraps
+from types import SimpleNamespace
+from typing import Any
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks
+from pfo_fs.planner.pipeline import Instruction
+
+_NAMES = {"forward-compute": "forward", "backward-compute": "backward"}
+_STEP = "forward-backward"
+
+
+def config_of(model: Any) -> Any:
+    """The configuration that Megatron's schedules read; some programs give each model a copy of theirs."""
+    from megatron.core.utils import get_model_config
+
+    return get_model_config(model[0] if isinstance(model, list) else model)
+
+
+def orders(config: Any, num_microbatches: int) -> list[list[Instruction]]:
+    """The instructions of one step, of each rank of the pipeline.
+
+    Raises:
+        ConfigError: This version of Megatron-Core has no functions that tell the order.
+    """
+    try:
+        from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
+    except ImportError as error:
+        raise ConfigError(f"megatron-core {_version()} has no {error.name}") from error
+
+    ranks, chunks = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
+    group = config.microbatch_group_size_per_vp_stage or ranks
+    table = get_schedule_table(num_microbatches, chunks or 1, group)
+
+    def order(rank: int) -> list[Instruction]:
+        # The function asks its communicator for sizes only, so any rank can ask for the order of another.
+        communicator = SimpleNamespace(
+            pp_group=SimpleNamespace(size=lambda: ranks, rank=lambda: rank),
+            virtual_pipeline_model_parallel_size=chunks,
+        )
+        _, _, warm_up, _ = get_pp_rank_microbatches(num_microbatches, chunks or 1, group, p2p_communicator=communicator)
+        forwards = [Instruction(chunk * ranks + rank, "forward", m) for m, chunk in table]
+        backwards = [Instruction(((chunks or 1) - 1 - chunk) * ranks + rank, "backward", m) for m, chunk in table]
+        paired = [both for pair in zip(forwards[warm_up:], backwards, strict=False) for both in pair]
+        return forwards[:warm_up] + paired + backwards[len(forwards) - warm_up :]
+
+    return [order(rank) for rank in range(ranks)]
+
+
+def refuse_unmarkable(config: Any) -> None:
+    """Raises ConfigError where Megatron runs forwards and backwards without its timers."""
+    scopes = [str(getattr(scope, "name", scope)) for scope in _as_list(getattr(config, "cuda_graph_scope", None))]
+    if "full_iteration" in (getattr(config, "cuda_graph_impl", None), *scopes):
+        raise ConfigError(
+            "a CUDA graph of the full iteration replays forwards and backwards without running Python, so no clock can "
+            "follow them: use another cuda_graph_impl, or the power-limit optimizer (GlobalPowerLimitOptimizer)"
+        )
+    if getattr(config, "overlap_moe_expert_parallel_comm", False):
+        raise ConfigError(
+            "with overlap_moe_expert_parallel_comm, Megatron runs a forward and a backward at once and times only the "
+            "forward: switch it off, or use the power-limit optimizer (GlobalPowerLimitOptimizer)"
+        )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+class MegatronPipeline:
+    """Megatron's place in the job, and the order of its instructions.
+
+    Args:
+        model: The model of this rank, or the list of its chunks.
+        num_microbatches: Of one step; what `megatron.core.num_microbatches_calculator` says if None.
+
+    Raises:
+        ConfigError: Megatron runs in a way that pfo-fs cannot follow, or the number of micro-batches is not known.
+    """
+
+    def __init__(self, model: Any, num_microbatches: int | None = None) -> None:
+        self.config = config_of(model)
+        if not hasattr(self.config, "timers"):
+            raise ConfigError(f"the configuration of megatron-core {_version()} has no field `timers`")
+        refuse_unmarkable(self.config)
+        self._num_microbatches = _num_microbatches() if num_microbatches is None else num_microbatches
+
+    def parallel_dims(self) -> dict[str, int]:
+        """This rank's place, as arguments of `PFOFileOptimizer`."""
+        from megatron.core import parallel_state
+
+        return {
+            "pp_rank": parallel_state.get_pipeline_model_parallel_rank(),
+            "pp_degree": parallel_state.get_pipeline_model_parallel_world_size(),
+            "dp_rank": parallel_state.get_data_parallel_rank(with_context_parallel=True),
+            "dp_degree": parallel_state.get_data_parallel_world_size(with_context_parallel=True),
+            "tp_rank": parallel_state.get_tensor_model_parallel_rank(),
+            "tp_degree": parallel_state.get_tensor_model_parallel_world_size(),
+        }
+
+    def orders(self) -> list[list[Instruction]]:
+        """The instructions of one step, of each rank of the pipeline."""
+        return orders(self.config, self._num_microbatches)
+
+    def install(self, marks: PipelineMarks) -> Callable[[], None]:
+        """Puts timers into the configuration; returns what removes them."""
+        return _arm(self.config, marks)
+
+
+def attach(
+    model: Any, shared_dir: str | os.PathLike[str], *, num_microbatches: int | None = None, **options: Any
+) -> MegatronAttachment:
+    """Follows the steps of Megatron's schedules; a collective call of all ranks, after `initialize_model_parallel`.
+
+    Args:
+        model: The model of this rank, or the list of its chunks.
+        shared_dir: The directory that all ranks, the daemon and users share.
+        num_microbatches: Of one step; what `megatron.core.num_microbatches_calculator` says if None.
+        options: Other arguments of `PFOFileOptimizer`.
+
+    Raises:
+        ConfigError: The pipeline has one stage, or Megatron runs in a way that pfo-fs cannot follow.
+    """
+    return MegatronAttachment.make(MegatronPipeline(model, num_microbatches), shared_dir, options)
+
+
+def hooks(
+    model_provider: Callable[..., Any],
+    forward_step: Callable[..., Any],
+    shared_dir: str | os.PathLike[str],
+    **options: Any,
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Returns the two functions for Megatron-LM's `pretrain`, such that its steps are followed.
+
+    All ranks call `model_provider`, so pfo-fs joins the job in its first call.
+    """
+    attached: list[MegatronAttachment] = []
+
+    @wraps(model_provider)
+    def provide(*arguments: Any, **keywords: Any) -> Any:
+        model = model_provider(*arguments, **keywords)
+        if not attached:
+            attached.append(attach(model, shared_dir, **options))
+        return model
+
+    @wraps(forward_step)
+    def step(*arguments: Any, **keywords: Any) -> Any:
+        function = attached[0].forward_step(forward_step) if attached else forward_step
+        return function(*arguments, **keywords)
+
+    return provide, step
+
+
+class MegatronAttachment(Attachment):
+    """An `Attachment` whose functions put the timers back where the program replaces them."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
+
+    def forward_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns what `get_forward_backward_func()` returned, followed; after an error in it, clocks are free."""
+
+        @wraps(function)
+        def run(*arguments: Any, **options: Any) -> Any:
+            model = options["model"] if "model" in options else arguments[2]
+            if options.get("forward_only") or self.closed or not _training():
+                return function(*arguments, **options)
+            self._arm(config_of(model))
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.marks.end_step()
+
+        return run
+
+    def forward_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a `forward_step_func`, followed: for loops that hide their call of the schedule."""
+
+        @wraps(function)
+        def run(data_iterator: Any, model: Any, *arguments: Any) -> Any:
+            if self.closed or not _training():
+                return function(data_iterator, model, *arguments)
+            if self._arm(config_of(model)) and not self.marks.in_step:
+                self.marks.begin_step()  # the program had replaced the timers: they have not seen this step begin
+            self.marks.begin("forward")
+            try:
+                return function(data_iterator, model, *arguments)
+            except BaseException:
+                self.marks.end_step()
+                raise
+
+        return run
+
+    def close(self) -> None:
+        """Takes the timers out of every configuration, resets the clocks, and leaves the job."""
+        for undo in self._armed.values():
+            undo()
+        super().close()
+
+    def _arm(self, config: Any) -> bool:
+        """Puts the timers into a configuration that does not have them; returns whether it did."""
+        if isinstance(config.timers, _Timers):
+            return False
+        self._armed[id(config)] = _arm(config, self.marks)
+        return True
+
+
+def _arm(config: Any, marks: PipelineMarks) -> Callable[[], None]:
+    own = _Timers(marks, config.timers)
+    config.timers = own
+
+    def undo() -> None:
+        if config.timers is own:
+            config.timers = own.inner
+
+    return undo
+
+
+class _Timers:
+    """Megatron's timers, which tell the marks of forwards and backwards too.
+
+    Args:
+        marks: What is told.
+        inner: The program's own timers, or None.
+    """
+
+    def __init__(self, marks: PipelineMarks, inner: Any) -> None:
+        self.inner = inner
+        self._of = {
+            timer: _Timer(partial(marks.begin, name), partial(marks.end, name)) for timer, name in _NAMES.items()
+        }
+        self._of[_STEP] = _Timer(marks.begin_step, marks.end_step)
+        self._other = _Timer(_nothing, _nothing)
+
+    def __call__(self, name: str, *arguments: Any, **options: Any) -> Any:
+        inner = None if self.inner is None else self.inner(name, *arguments, **options)
+        own = self._of.get(name)
+        if own is None or not _training():
+            return self._other if inner is None else inner
+        return own if inner is None else _Timer(own.begin, own.end, inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _Timer:
+    """A timer that calls `begin` and `end`, and starts and stops another."""
+
+    def __init__(self, begin: Callable[[], None], end: Callable[[], None], inner: Any = None) -> None:
+        self.begin, self.end, self._inner = begin, end, inner
+
+    def start(self, *arguments: Any, **options: Any) -> None:
+        self.begin()
+        if self._inner is not None:
+            self._inner.start(*arguments, **options)
+
+    def stop(self, *arguments: Any, **options: Any) -> None:
+        if self._inner is not None:
+            self._inner.stop(*arguments, **options)
+        self.end()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _training() -> bool:
+    """Whether gradients are computed: evaluations of Megatron run without."""
+    import torch
+
+    return bool(torch.is_grad_enabled())
+
+
+def _num_microbatches() -> int:
+    from megatron.core.num_microbatches_calculator import get_num_microbatches
+
+    try:
+        return int(get_num_microbatches())
+    except AttributeError as error:  # the calculator is None
+        raise ConfigError("the number of micro-batches of a step is not known: pass num_microbatches=") from error
+
+
+def _version() -> str:
+    import megatron.core
+
+    return str(megatron.core.__version__)

@@ -1,0 +1,194 @@
+"""What the adapters of frameworks with a pipeline have in common.
+
+An adapter of a framework has three methods (`PipelineAdapter`). `attach_pipeline` makes the optimizer from them.
+docs/frameworks/your-own.md shows a complete adapter.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.planner.pipeline import Instruction
+from pfo_fs.training import optimizer
+
+
+class PipelineMarks:
+    """Through this an adapter tells where training is. Outside of a step it reports nothing, so evaluations are silent.
+
+    Args:
+        opt: The optimizer that follows.
+        order: What this rank runs in one step.
+
+    Attributes:
+        in_step: Whether a step has begun and its last instruction has not ended.
+        running: The name of the instruction that runs; None between two.
+    """
+
+    def __init__(self, opt: optimizer.PFOFileOptimizer, order: Sequence[Instruction]) -> None:
+        self.in_step = False
+        self.running: str | None = None
+        self._opt = opt
+        self._order = order
+        self._position = 0
+        self._began_ns = 0
+        self._stage = 0
+        self._kernels = opt.simulated_kernels()
+
+    def begin_step(self) -> None:
+        """Begins a step; one that is still open, after an error, ends first."""
+        self.end_step()
+        self.in_step, self._position = True, 0
+        self._opt.on_step_begin()
+
+    def end_step(self) -> None:
+        """Ends the step if one is open: the clocks go to their default."""
+        if self.in_step:
+            self.in_step, self.running = False, None
+            self._opt.on_step_end()
+
+    def begin(self, name: str, stage: int | None = None) -> None:
+        """Begins an instruction of a step.
+
+        Args:
+            name: `forward`, `backward`, ...
+            stage: Its stage; that of the next instruction of this rank's order if None.
+        """
+        if not self.in_step or self.running is not None:
+            return
+        if stage is None:
+            stage = self._order[self._position].stage if self._position < len(self._order) else None
+        self.running, self._stage, self._began_ns = name, stage or 0, time.monotonic_ns()
+        self._opt.on_instruction_begin(name, stage=stage)
+
+    def end(self, name: str) -> None:
+        """Ends an instruction; after the last one of this rank's order the step ends too."""
+        if self.running != name:
+            return
+        if self._kernels is not None:  # on a simulated GPU an instruction takes the time that its clock gives it
+            self._kernels.run(name, self._stage, self._began_ns)
+        self._opt.on_instruction_end(name)
+        self.running = None
+        self._position += 1
+        if self._position == len(self._order):
+            self.end_step()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Brackets a step; after an error inside it, the clocks go to their default too."""
+        self.begin_step()
+        try:
+            yield
+        finally:
+            self.end_step()
+
+    def around(self, run: Callable[..., Any], name: str, stage: int | None = None) -> Callable[..., Any]:
+        """Returns `run`, bracketed as an instruction."""
+
+        def run_instruction(*arguments: Any, **options: Any) -> Any:
+            self.begin(name, stage)
+            try:
+                return run(*arguments, **options)
+            finally:
+                self.end(name)
+
+        return run_instruction
+
+
+class PipelineAdapter(Protocol):
+    """What pfo-fs needs to know of a framework."""
+
+    def parallel_dims(self) -> dict[str, int]:
+        """`pp_rank`, `pp_degree`, and the same of `dp` and `tp`, as arguments of `PFOFileOptimizer`."""
+
+    def orders(self) -> Sequence[Sequence[Instruction]]:
+        """The instructions of one step, of each rank of the pipeline."""
+
+    def install(self, marks: PipelineMarks) -> Callable[[], None]:
+        """Makes the framework's objects call `marks`; returns what undoes it."""
+
+
+AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
+
+
+class Attachment:
+    """An optimizer that follows a framework's steps until `close`.
+
+    Attributes:
+        optimizer: The `PFOFileOptimizer`.
+        orders: The instructions of one step, of each rank of the pipeline.
+        marks: Where training is.
+    """
+
+    def __init__(
+        self,
+        opt: optimizer.PFOFileOptimizer,
+        orders: Sequence[Sequence[Instruction]],
+        marks: PipelineMarks,
+        undo: Callable[[], None],
+    ) -> None:
+        self.optimizer = opt
+        self.orders = orders
+        self.marks = marks
+        self._undo: Callable[[], None] | None = undo
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._undo is None
+
+    @classmethod
+    def make(
+        cls: type[AnyAttachment],
+        adapter: PipelineAdapter,
+        shared_dir: str | os.PathLike[str],
+        options: Mapping[str, Any],
+    ) -> AnyAttachment:
+        """Makes the optimizer of an adapter; see `attach_pipeline`."""
+        dims = adapter.parallel_dims()
+        if dims["pp_degree"] == 1:
+            raise ConfigError(
+                "the pipeline has one stage, so no rank waits for another and no clock can be lowered for free: use "
+                "the power-limit optimizer (GlobalPowerLimitOptimizer)"
+            )
+        orders = adapter.orders()
+        opt = optimizer.PFOFileOptimizer(shared_dir, **{**dims, **options})
+        own = orders[dims["pp_rank"]]
+        opt.expect_order([(name, stage) for stage, name, _ in own])
+        marks = PipelineMarks(opt, own)
+        return cls(opt, orders, marks, adapter.install(marks))
+
+    def close(self) -> None:
+        """Takes everything off the framework's objects, resets the clocks, and leaves the job."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+            self.marks.end_step()
+        self.optimizer.close()
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+    """Follows the steps of a framework; a collective call of all ranks.
+
+    Args:
+        adapter: The framework's side.
+        shared_dir: The directory that all ranks, the daemon and users share.
+        options: Other arguments of `PFOFileOptimizer`.
+
+    Raises:
+        ConfigError: The pipeline has one stage. It also raises what `PFOFileOptimizer` raises.
+    """
+    return Attachment.make(adapter, shared_dir, options)

@@ -1,0 +1,193 @@
+"""One rank that trains with Megatron-Core's schedules, with pfo-fs and without, and tells what it saw.
+
+Megatron-Core computes on CUDA only. This program, not the adapter, gives it CPU tensors where it asks for CUDA.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
+torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
+
+from megatron.core import ModelParallelConfig, parallel_state
+from megatron.core.enums import ModelType
+from megatron.core.pipeline_parallel import schedules
+from megatron.core.timers import Timers
+from recording import fingerprint, given, say
+
+from pfo_fs.errors import PfoError
+from pfo_fs.integrations import megatron
+
+WIDTH, BATCH, LENGTH, MICROBATCHES = 16, 2, 4, 6
+
+
+class OnCpu(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        return function(*args, **kwargs)
+
+
+class Chunk(nn.Module):
+    """What the schedules need of a model."""
+
+    model_type = ModelType.encoder_or_decoder
+
+    def __init__(self, config: Any, chunk: int | None, *, checkpointing: bool) -> None:
+        super().__init__()
+        self.layer, self.config, self.vp_stage = nn.Linear(WIDTH, WIDTH), config, chunk
+        self.checkpointing, self.given = checkpointing, None
+
+    def set_input_tensor(self, tensors: Any) -> None:
+        self.given = tensors[0] if isinstance(tensors, list) else tensors
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.given is None else self.given
+        return torch.relu(checkpoint(self.layer, x, use_reentrant=False) if self.checkpointing else self.layer(x))
+
+
+class Job:
+    """A model and its schedule."""
+
+    def __init__(self, pp: int, chunks: int, *, checkpointing: bool) -> None:
+        self.config = ModelParallelConfig(
+            pipeline_model_parallel_size=pp,
+            virtual_pipeline_model_parallel_size=chunks or None,
+            pipeline_dtype=torch.float32,
+            deallocate_pipeline_outputs=False,
+            batch_p2p_comm=not chunks,
+            barrier_with_L1_time=False,  # in the step that fails, the other ranks take no part
+        )
+        self.config.hidden_size = WIDTH
+        self.config.fine_grained_activation_offloading = False
+        torch.manual_seed(dist.get_rank())
+        made = [Chunk(self.config, chunk, checkpointing=checkpointing) for chunk in range(chunks)]
+        self.model = made or Chunk(self.config, None, checkpointing=checkpointing)
+        self.parts = made or [self.model]
+        self.optimizer = torch.optim.SGD((p for part in self.parts for p in part.parameters()), lr=0.1)
+        self.function = schedules.get_forward_backward_func()
+        self.forward_step = forward_step
+        self.generator = torch.Generator().manual_seed(1)
+
+    def run(self, *, forward_only: bool = False) -> None:
+        iterators = [self.generator] * len(self.parts) if isinstance(self.model, list) else self.generator
+        self.function(
+            forward_step_func=self.forward_step,
+            data_iterator=iterators,
+            model=self.model,
+            num_microbatches=MICROBATCHES,
+            seq_length=LENGTH,
+            micro_batch_size=BATCH,
+            forward_only=forward_only,
+        )
+
+    def step(self) -> None:
+        self.run()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def weights(self) -> str:
+        return fingerprint(p for part in self.parts for p in part.parameters())
+
+
+broken = False
+
+
+def forward_step(generator: torch.Generator, model: Any) -> Any:
+    if broken:
+        raise ZeroDivisionError
+    output = model(torch.randn(LENGTH, BATCH, WIDTH, generator=generator))
+    return output, lambda output: ((output**2).mean(), {"loss": output.detach().mean()})
+
+
+def refusal(case: dict[str, Any]) -> str:
+    """What `attach` says of a configuration."""
+    job = Job(1, 0, checkpointing=False)
+    vars(job.config).update(case.get("config", {}))
+    try:
+        megatron.attach(job.model, given()["shared_dir"], num_microbatches=case.get("num_microbatches", 1))
+    except PfoError as error:
+        return str(error)
+    return "not refused"
+
+
+def main() -> None:
+    global broken
+    want = given()
+    pp, chunks, hook = want["pp"], want.get("chunks", 0), want.get("hook", "forward_backward")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    parallel_state.initialize_model_parallel(1, pp, chunks or None)
+    with OnCpu():
+        bare = Job(pp, chunks, checkpointing=want.get("checkpointing", False))
+        if "refused" in want:
+            say(rank, refused=[refusal(case) for case in want["refused"]])
+            return
+        for _ in range(3):
+            bare.step()
+
+        job = Job(pp, chunks, checkpointing=want.get("checkpointing", False))
+        timers = Timers(2, "max")
+        job.config.timers = timers
+        if hook == "forward_backward":
+            pfo = megatron.attach(job.model, want["shared_dir"], num_microbatches=MICROBATCHES)
+            job.function = pfo.forward_backward(job.function)
+        else:  # as megatron.training does it: the loop is hidden, and replaces the timers around evaluations
+            attached: list[Any] = []
+            real_attach = megatron.attach
+            megatron.attach = lambda *a, **k: attached.append(real_attach(*a, **k)) or attached[0]
+            provide, job.forward_step = megatron.hooks(
+                lambda: job.model, forward_step, want["shared_dir"], num_microbatches=MICROBATCHES
+            )
+            provide()
+            pfo = attached[0]
+            job.config.timers = timers
+        opt = pfo.optimizer
+        job.step()
+        with torch.no_grad():
+            job.config.timers = None
+            state = job.generator.get_state()
+            job.run(forward_only=True)
+            job.generator.set_state(state)
+            job.config.timers = timers
+        silent = len(opt.steps) == 1 and not opt.errors
+        job.step()
+        job.step()
+        same = job.weights() == bare.weights()
+
+        steps, failed_in_step = list(opt.steps), None
+        if parallel_state.get_pipeline_model_parallel_rank() == 0:  # its first forward needs no other rank
+            broken = True
+            try:
+                job.run()
+            except ZeroDivisionError:
+                failed_in_step = opt.in_step
+        dims = opt.parallel_dims
+        errors = opt.errors
+        pfo.close()
+        say(
+            rank,
+            orders=[[(name, stage, microbatch) for stage, name, microbatch in order] for order in pfo.orders],
+            steps=steps,
+            errors=errors,
+            same_weights=same,
+            evaluation_silent=silent,
+            left_in_step_by_an_error=failed_in_step,
+            timers_are_the_programs_own=job.config.timers is timers,
+            inner_timers=sorted(timers._timers),
+            pp=[dims.pp_rank, dims.pp_degree],
+            dp=[dims.dp_rank, dims.dp_degree],
+        )
+    dist.destroy_process_group()
+
+
+main()

@@ -1,0 +1,26 @@
+"""The examples that people start with, on two ranks without a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("framework", "command"),
+    [("deepspeed", ["train_deepspeed.py", "--iterations", "2"]), ("megatron.core", ["train_megatron.py"])],
+    ids=["DeepSpeed", "Megatron-Core"],
+)
+def test_the_example_trains_on_a_laptop(
+    run_program: Callable[..., list[str]], framework: str, command: list[str]
+) -> None:
+    pytest.importorskip(framework, reason=f"needs {framework}; .ci/frameworks installs it")
+    outputs = run_program(2, os.fspath(EXAMPLES / command[0]), *command[1:])
+    assert not any("expects" in output for output in outputs)  # no warning that the order differs

@@ -1,0 +1,20 @@
+"""The adapter that docs/frameworks/your-own.md shows, on ColossalAI's real 1F1B schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("colossalai", reason="needs ColossalAI; .ci/frameworks installs it")
+
+pytestmark = pytest.mark.timeout(300)  # the import of a framework alone takes many seconds
+
+
+def test_the_adapter_of_the_page_follows_colossalai(run_ranks: Callable[..., Any]) -> None:
+    for rank, seen in enumerate(run_ranks("your_own", 2)):
+        assert seen["steps"] == [seen["orders"][rank]] * 2  # and nothing of the evaluation
+        assert not seen["errors"]
+        assert seen["same_weights"]
+        assert seen["left_patched"] == []

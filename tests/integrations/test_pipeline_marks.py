@@ -1,0 +1,81 @@
+"""What adapters of frameworks share, without a framework."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.pipeline_marks import PipelineMarks, attach_pipeline
+from pfo_fs.planner.pipeline_schedules import interleaved
+
+ORDER = interleaved(4, 2, 2)[0]  # stages 0 and 2
+
+
+class FakeOptimizer:
+    """Keeps what it is told as text."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def simulated_kernels(self) -> None:
+        return None
+
+    def on_step_begin(self) -> None:
+        self.told.append("step")
+
+    def on_step_end(self) -> None:
+        self.told.append("end of step")
+
+    def on_instruction_begin(self, name: str, *, stage: int | None = None) -> None:
+        self.told.append(f"{name} {stage}")
+
+    def on_instruction_end(self, name: str) -> None:
+        self.told.append("end")
+
+
+@pytest.fixture
+def opt() -> FakeOptimizer:
+    return FakeOptimizer()
+
+
+@pytest.fixture
+def marks(opt: FakeOptimizer) -> PipelineMarks:
+    return PipelineMarks(opt, ORDER)  # type: ignore[arg-type]
+
+
+def test_outside_of_a_step_nothing_is_told(marks: PipelineMarks, opt: FakeOptimizer) -> None:
+    assert marks.around(lambda x: x + 1, "forward")(1) == 2
+    marks.end_step()
+    assert opt.told == []
+
+
+def test_instructions_get_the_stages_of_the_order_and_the_last_one_ends_the_step(
+    marks: PipelineMarks, opt: FakeOptimizer
+) -> None:
+    with marks.step():
+        for _, name, _ in ORDER:
+            marks.around(lambda: None, name)()
+        marks.around(lambda: None, "reduction")()
+    begun = [f"{name} {stage}" for stage, name, _ in ORDER]
+    assert opt.told == ["step", *[text for name in begun for text in (name, "end")], "end of step"]
+
+
+def test_an_error_ends_the_instruction_and_the_step(marks: PipelineMarks, opt: FakeOptimizer) -> None:
+    with pytest.raises(ZeroDivisionError), marks.step():
+        marks.around(lambda: 1 / 0, "forward")()
+    assert opt.told == ["step", "forward 0", "end", "end of step"]
+
+
+def test_a_step_that_an_error_left_open_ends_before_the_next(marks: PipelineMarks, opt: FakeOptimizer) -> None:
+    marks.begin_step()
+    marks.begin("forward")
+    marks.begin_step()
+    assert opt.told == ["step", "forward 0", "end of step", "step"]
+
+
+def test_a_pipeline_of_one_stage_is_refused_with_what_to_use() -> None:
+    adapter = SimpleNamespace(parallel_dims=lambda: {"pp_rank": 0, "pp_degree": 1})
+    with pytest.raises(ConfigError, match="power-limit optimizer"):
+        attach_pipeline(adapter, "unused")  # type: ignore[arg-type]
