@@ -27,6 +27,7 @@ from pfo_fs.ipc import messages
 from pfo_fs.ipc.messages import RankPlan
 from pfo_fs.training import joining
 from pfo_fs.training.collectives import Collectives
+from pfo_fs.training.end_reason import how_it_ended
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.job_request import JobRequest, checked_clock_backend, checked_clock_calls, checked_settings
@@ -287,7 +288,7 @@ class PFOFileOptimizer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close(*_how_it_ended(error))
+        self.close(*how_it_ended(error))
 
     # ---- parts
 
@@ -392,14 +393,4 @@ os.register_at_fork(after_in_child=_forget_in_forked_child)
 def _close_at_exit(reference: weakref.ref[PFOFileOptimizer]) -> None:
     optimizer = reference()
     if optimizer is not None:
-        optimizer.close(*_how_it_ended(getattr(sys, "last_value", None)))
-
-
-def _how_it_ended(error: BaseException | None) -> tuple[str, str]:
-    """Returns reason and message of the end of training."""
-    if error is None:
-        return "finished", ""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", ""
-    text = " ".join(str(error).split())
-    return "crashed", f"{type(error).__name__}{': ' if text else ''}{text}"[:300]
+        optimizer.close(*how_it_ended(getattr(sys, "last_value", None)))
