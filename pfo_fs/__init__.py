@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pfo_fs.errors import PfoError
+    from pfo_fs.integrations.attach import attach
     from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
     from pfo_fs.models import (
         FrequencySchedule,
@@ -39,6 +40,7 @@ _HOME = {
     "FrequencyScheduler": "pfo_fs.scheduler",
     "PointSolution": "pfo_fs.scheduler",
     "PointSolution3D": "pfo_fs.scheduler",
+    "attach": "pfo_fs.integrations.attach",
     "make_3d_parallel": "pfo_fs.scheduler",
     "PFOSettings": "pfo_fs.settings",
 }
@@ -59,6 +61,7 @@ __all__ = [
     "ProfilingResult",
     "RankInfo",
     "__version__",
+    "attach",
     "make_3d_parallel",
 ]
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
+from pfo_fs.integrations.torch_pipelining import TorchPipeline
 from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
-
-_STEP = "pp_forward_backward_step"
 
 
 def attach(trainer: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
@@ -51,7 +50,7 @@ class TorchtitanPipeline:
                 "pipeline_parallel_degree is 1, so no rank waits for another and no clock can be lowered for free: use "
                 "the power-limit optimizer (GlobalPowerLimitOptimizer)"
             )
-        for name in ("parallel_dims", "pp_schedule", _STEP):
+        for name in ("parallel_dims", "pp_schedule"):
             if not hasattr(trainer, name):
                 raise ConfigError(
                     f"{type(trainer).__name__} has no {name}: pfo-fs was written for the Trainer of torchtitan 0.3.0"
@@ -78,39 +77,5 @@ class TorchtitanPipeline:
         return pipeline_from_torch(self._trainer.pp_schedule).orders
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
-        """Wraps methods of the trainer object and of its stages; returns what takes the wraps off."""
-        trainer, schedule = self._trainer, self._trainer.pp_schedule
-        stages = getattr(schedule, "_stages", None) or [schedule._stage]
-        run_step = getattr(trainer, _STEP)
-
-        def step(*arguments: Any, **options: Any) -> Any:
-            with marks.step():
-                return run_step(*arguments, **options)
-
-        setattr(trainer, _STEP, step)
-        undo = [(trainer, _STEP)]
-        for stage in stages:
-            number = stage.stage_index
-            whole = marks.around(stage.backward_one_chunk, "backward", number)
-            inputs = marks.around(stage.backward_one_chunk, "backward_input", number)
-
-            def backward(
-                *arguments: Any,
-                whole: Callable[..., Any] = whole,
-                inputs: Callable[..., Any] = inputs,
-                full_backward: bool = True,
-                **options: Any,
-            ) -> Any:
-                run = whole if full_backward else inputs
-                return run(*arguments, full_backward=full_backward, **options)
-
-            stage.forward_one_chunk = marks.around(stage.forward_one_chunk, "forward", number)
-            stage.backward_one_chunk = backward
-            stage.backward_weight_one_chunk = marks.around(stage.backward_weight_one_chunk, "backward_weight", number)
-            undo += [(stage, name) for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")]
-
-        def take_off() -> None:
-            for thing, name in undo:
-                delattr(thing, name)
-
-        return take_off
+        """Wraps methods of the schedule and of its stages; returns what takes the wraps off."""
+        return TorchPipeline(self._trainer.pp_schedule, finds_replicas=False).install(marks)
