@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Gpu = Literal["A100", "A40"]
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"]
 
+Node = Literal["kind", "none", "A100 node", "H100 node", "launch"]
 _STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
 
 
@@ -57,15 +58,16 @@ def simulate(
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
     p2p_power: Annotated[float | None, typer.Option(help="With --profile: power in W of a GPU that waits.")] = None,
     node: Annotated[
-        str | None,
+        Node,
         typer.Option(
-            help="What clock changes cost: kind, 'A100 node' or 'H100 node'; without it, a clock acts 10 ms late."
+            help="What clock changes cost: on a kind one, a clock acts 10 ms after its request; launch: it is only "
+            "requested when its instruction begins, as where clocks cannot follow the device."
         ),
-    ] = None,
+    ] = "kind",
     gpus_per_stage: Annotated[
-        int, typer.Option(help="With --node: GPUs that share a stage (tensor parallelism).", min=1, max=64)
+        int, typer.Option(help="GPUs that share a stage (tensor parallelism).", min=1, max=64)
     ] = 1,
-    stages_per_node: Annotated[int, typer.Option(help="With --node: stages on one node.", min=1)] = 1,
+    stages_per_node: Annotated[int, typer.Option(help="Stages on one node.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.", min=0)] = 0,
     quiet_cluster: Annotated[bool, typer.Option("--no-noise", help="Simulate no jitter and no warming up.")] = False,
     profile_steps: Annotated[int, typer.Option(help="Iterations measured for each schedule.", min=1)] = 5,
@@ -145,13 +147,13 @@ def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None)
     return ProfileTruth(measured, power_w), measured.num_stages
 
 
-def _nodes(node: str | None, gpus_per_stage: int, stages_per_node: int) -> NodeSettings | None:
+def _nodes(node: Node, gpus_per_stage: int, stages_per_node: int) -> NodeSettings | None:
     from pfo_fs.device.node_physics import node_physics
     from pfo_fs.simulator.nodes import NodeSettings
 
-    if node is None:
+    if node == "launch":
         if gpus_per_stage > 1 or stages_per_node > 1:
-            wrong_usage("--gpus-per-stage and --stages-per-node need --node")
+            wrong_usage("--gpus-per-stage and --stages-per-node do not go with --node launch")
         return None
     return NodeSettings(node_physics(node), "device", gpus_per_stage, stages_per_node)
 
