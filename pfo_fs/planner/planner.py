@@ -198,31 +198,35 @@ class Planner:
                 "lp",
                 deadline_s,
                 straggler_s=deadline_s if straggler else None,
-                lower_bound_j=answer.lower_bound_j
+                lower_bound_j=bound_j
                 + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
                 seconds=seconds,
                 switching=why,
             )
-            for (clocks_mhz, why), answer, deadline_s in zip(chosen, relaxed, deadlines_s, strict=True)
+            for (clocks_mhz, why, bound_j), deadline_s in zip(chosen, deadlines_s, strict=True)
         ]
 
     def _clocks(
         self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], straggler: bool
-    ) -> list[tuple[tuple[int, ...], str]]:
-        """Real clocks for relaxed answers, within their targets, and why they change as often as they do."""
+    ) -> list[tuple[tuple[int, ...], str, float]]:
+        """Real clocks within their targets, why they change as often as they do, and the bound of effective energy."""
         problem = self.problem
         waiting_w = 0.0 if straggler else problem.waiting_power_w
         if problem.switch_costs.none:
-            found = [problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)]
-            return [(tuple(clocks_mhz), reason(problem, clocks_mhz)) for clocks_mhz in found]
+            rounded = [problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)]
+            return [
+                (tuple(clocks_mhz), reason(problem, clocks_mhz), answer.lower_bound_j)
+                for clocks_mhz, answer in zip(rounded, relaxed, strict=True)
+            ]
         free: list[list[int]] = [[] for _ in targets_s]
         if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
             ignoring = self._free
             free = [ignoring.problem.frequencies_of(each) for each in ignoring._rounded(relaxed, targets_s, waiting_w)]
         chosen = []
         for answer, target_s, free_mhz in zip(relaxed, targets_s, free, strict=True):
-            clocks_mhz, limited = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
-            chosen.append((tuple(clocks_mhz), reason(problem, clocks_mhz, free_mhz, limited=limited)))
+            found = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
+            why = reason(problem, found.clocks_mhz, free_mhz, limited=found.limited)
+            chosen.append((tuple(found.clocks_mhz), why, found.lower_bound_j))
         return chosen
 
     def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:

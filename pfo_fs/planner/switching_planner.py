@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.group_rounding import groups_of, rounded, slowed_down
@@ -23,6 +24,7 @@ from pfo_fs.planner.rank_runs import RankRuns, Window
 from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.stage_clocks import StageClocks
+from pfo_fs.planner.timed_changes import TimedChanges
 from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, queue_s
 
 _WEIGHTS = (1.0, 0.6, 2.0)
@@ -39,6 +41,20 @@ _SWEEPS, _MORE_SWEEPS = 3, 9
 _PRICE_STEPS = 12
 """Number of prices that are tried until the changes of a host fit."""
 _INFINITE = float("inf")
+
+
+class Switched(NamedTuple):
+    """A plan for a problem with costs of changes.
+
+    Attributes:
+        clocks_mhz: Clock of each node, in MHz.
+        limited: Whether more changes were worth it than the driver of a host can make.
+        lower_bound_j: No plan within the length takes less effective energy (plus that of waiting, if it counts), in J.
+    """
+
+    clocks_mhz: list[int]
+    limited: bool
+    lower_bound_j: float
 
 
 class SwitchingPlanner:
@@ -61,6 +77,10 @@ class SwitchingPlanner:
         return RankSweeps(self._problem, self._wrong_s)
 
     @cached_property
+    def _timed(self) -> TimedChanges:
+        return TimedChanges(self._problem, self._sweeps, self._thorough)
+
+    @cached_property
     def _runs(self) -> list[RankRuns]:
         return [RankRuns(self._problem, rank, wrong_s) for rank, wrong_s in enumerate(self._wrong_s)]
 
@@ -77,8 +97,8 @@ class SwitchingPlanner:
 
     def plan(
         self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]
-    ) -> tuple[list[int], bool]:
-        """Returns the clocks (MHz) of the best plan found within the length, and whether a host's driver limits it.
+    ) -> Switched:
+        """Returns the best plan found within the length.
 
         The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
         cheapest) are among those that are compared, so the result never takes more energy than the best of them.
@@ -92,14 +112,21 @@ class SwitchingPlanner:
         waiting_w = 0.0 if straggler else self._problem.waiting_power_w
         none = [0.0] * len(self._spans)
         candidates = [*self._simple(length_s, straggler), *([list(free_mhz)] if free_mhz else [])]
-        candidates += self._suggested(relaxed, length_s, waiting_w, none)
-        best, value = self._improved(candidates, relaxed, length_s, waiting_w, none)
+        bound_j = relaxed.lower_bound_j
+        if self._problem.switch_costs.stands_still_s:
+            best, value, bound_j = self._timed.plan(candidates, relaxed, length_s, waiting_w, none)
+        else:
+            candidates += self._suggested(relaxed, length_s, waiting_w, none)
+            best, value = self._improved(candidates, relaxed, length_s, waiting_w, none)
         prices_j = self._host_prices(relaxed, length_s)
         if not any(prices_j):
-            return best, False
-        candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
-        limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
-        return (limited if limited_value < value else best), True
+            return Switched(best, False, bound_j)
+        if self._problem.switch_costs.stands_still_s:
+            limited, limited_value, _ = self._timed.plan([*candidates, best], relaxed, length_s, waiting_w, prices_j)
+        else:
+            candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
+            limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
+        return Switched(limited if limited_value < value else best, True, bound_j)
 
     def _simple(self, length_s: float, straggler: bool) -> list[list[int]]:
         problem = self._problem

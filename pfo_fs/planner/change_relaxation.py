@@ -1,0 +1,144 @@
+"""A lower bound where clock changes cost something: a linear program over mixtures of clocks, changes included.
+
+Its variables are, for each node, the shares of clocks, the share by which each clock is new at it, and when it ends. A
+rank stands still for each share that is new. The program is solved over a few clocks per node; dynamic programming over
+all clocks then says which others would help, and those are added.
+
+The bound does not rely on the solver. The duals of the program's rows of time are a flow along the DAG. Whatever the
+flow, the sum of each rank's cheapest clocks at its prices, plus what the flow pays for delays, less what it pays for
+the deadline, is a lower bound for all plans within the deadline (Lagrange). So the flow is first made exact (what
+enters a node leaves it), and each rank's cheapest clocks are found over all measured clocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfo_fs.planner.change_program import ChangeProgram, Edges
+from pfo_fs.planner.clock_tables import ClockTables, Prices
+from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.relaxation import Relaxed
+
+_ADDED = 3
+_CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class MixedClocks:
+    """The answer of the program with changes.
+
+    Attributes:
+        prices: The prices of time.
+        shares: For each node and clock, its share.
+        ends_s: When each node ends, in s.
+        times_s: Duration of each node, in s.
+        makespan_s: Length of the iteration without its overhead, in s.
+        energy_j: The program's optimum over the clocks that it knows, in J.
+        lower_bound_j: No plan within the deadline takes less energy (with that of waiting, if it counts), in J.
+    """
+
+    prices: Prices
+    shares: Any
+    ends_s: Any
+    times_s: Any
+    makespan_s: float
+    energy_j: float
+    lower_bound_j: float
+
+
+class ChangeRelaxation:
+    """The program of a problem, for one deadline after another."""
+
+    def __init__(self, problem: Problem, tables: ClockTables) -> None:
+        import numpy as np
+
+        self._problem, self._tables = problem, tables
+        self.edges = Edges(tables)
+        self._edges_into = [np.flatnonzero(self.edges.after == i) for i in range(len(tables.kind))]
+
+    def solve(
+        self,
+        length_s: float,
+        waiting_w: float,
+        start: Relaxed,
+        change_j: Any = 0.0,
+        rounds: int = 3,
+        until: float = float("inf"),
+    ) -> MixedClocks | None:
+        import numpy as np
+
+        tables = self._tables
+        nodes = len(tables.kind)
+        change_j = np.broadcast_to(np.asarray(change_j, float), (nodes,))
+        prices = Prices(np.array(start.prices_w), np.array(start.prices_w), change_j)
+        known = np.zeros((nodes, len(tables.clocks_mhz)), bool)
+        always = known.copy()
+        for pick in (tables.times.argmin(axis=1), np.where(tables.measured, np.arange(known.shape[1]), -1).max(axis=1)):
+            always[np.arange(nodes), pick[tables.kind]] = True
+        known |= always
+        for weight in (1.0, 0.5, 0.2, 0.0):
+            scaled = Prices(prices.node_w, weight * prices.rank_w, weight * change_j)
+            self._add(known, tables.through(scaled), 2)
+        best: MixedClocks | None = None
+        for number in range(rounds):
+            found = self._solve(known, length_s, waiting_w, prices)
+            if found is None:
+                break
+            if best is None or found.lower_bound_j > best.lower_bound_j:
+                best = found
+            if best.lower_bound_j >= found.energy_j - _CLOSE * abs(found.energy_j) * 0.1:
+                break
+            if number + 1 == rounds or time.perf_counter() > until:
+                break
+            prices = found.prices
+            known &= always | (found.shares > 1e-4) | (tables.through(prices) < 1e-2 * abs(found.energy_j) / nodes)
+            self._add(known, tables.through(prices), _ADDED)
+        return best
+
+    def _add(self, known: Any, through: Any, count: int) -> None:
+        import numpy as np
+
+        order = np.argsort(through, axis=1)[:, :count]
+        rows = np.arange(len(known))[:, None]
+        known[rows, order] |= np.isfinite(through[rows, order])
+
+    def _solve(self, known: Any, length_s: float, waiting_w: float, prices: Prices) -> MixedClocks | None:
+        import numpy as np
+
+        tables = self._tables
+        every = np.arange(len(tables.kind))
+        program = ChangeProgram(tables, self.edges, every, known, length_s, waiting_w, prices.change_j)
+        answer = program.relaxed()
+        if answer is None:
+            return None
+        node_w, rank_w, paid_j, price_w = self._flow(answer.duals[0], answer.duals[2], waiting_w)
+        found = Prices(node_w, rank_w, prices.change_j)
+        bound_j = tables.least(found) + paid_j - price_w * length_s
+        times = np.where(tables.measured, tables.times, 0.0)[tables.kind]
+        times_s = (answer.shares * times).sum(axis=1)
+        return MixedClocks(found, answer.shares, answer.ends_s, times_s, answer.makespan_s, answer.energy_j, bound_j)
+
+    def _flow(self, arcs: Any, sinks: Any, waiting_w: float) -> tuple[Any, Any, float, float]:
+        """Makes the duals a flow. Returns prices of nodes and of rank edges, what delays cost, price of the deadline."""
+        import numpy as np
+
+        nodes = len(self._tables.kind)
+        arcs, sinks = np.maximum(arcs, 0.0), np.maximum(sinks, 0.0)
+        if sinks.sum() < waiting_w:
+            sinks = sinks * (waiting_w / sinks.sum()) if sinks.sum() > 0 else np.full(len(sinks), waiting_w / len(sinks))
+        out = np.zeros(nodes)
+        out[self.edges.sinks] = sinks
+        flow = np.zeros(len(arcs))
+        for node in reversed(self._problem.pipeline.topological):
+            into = self._edges_into[node]
+            if not len(into):
+                continue
+            total = arcs[into].sum()
+            flow[into] = out[node] * (arcs[into] / total if total > 0 else 1 / len(into))
+            np.add.at(out, self.edges.before[into], flow[into])
+        rank_w = np.zeros(nodes)
+        rank_w[self.edges.after[self.edges.own]] = flow[self.edges.own]
+        return out, rank_w, float(flow @ self.edges.delay_s), float(sinks.sum() - waiting_w)

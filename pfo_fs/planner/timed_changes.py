@@ -1,0 +1,156 @@
+"""Plans where a GPU stands still while its clock changes.
+
+1. The program with changes (`change_relaxation.py`) gives a lower bound, prices of time, and mixtures of clocks.
+2. Rank by rank, mixtures become real clocks within windows of time (`rank_sweeps.py`).
+3. A mixed-integer program decides, for the segments between the changes of the best plans, which clock each of them
+   has and which of these changes are worth their time (`change_program.py`). It is repeated from what it finds until
+   it does not help any more, or the time is up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from pfo_fs.planner.change_program import ChangeProgram, segments_of
+from pfo_fs.planner.change_relaxation import ChangeRelaxation, MixedClocks
+from pfo_fs.planner.clock_tables import ClockTables
+from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.rank_sweeps import RankSweeps, Value
+from pfo_fs.planner.relaxation import Relaxed
+
+_QUICK_S, _THOROUGH_S = 5.0, 60.0
+"""The search ends about this long after it began, the bound included."""
+_BOUND_ROUNDS, _MORE_BOUND_ROUNDS = 3, 8
+_PROGRAM_S, _MORE_PROGRAM_S = 2.0, 10.0
+"""Time limit of one mixed-integer program."""
+_SWEEPS = 3
+_SAVES = 1e-4
+_MERGED = 3
+"""Changes of this many of the best plans are offered to a program."""
+_SUPPORT = 1e-3
+
+
+class TimedChanges:
+    """Plans one problem in which GPUs stand still at changes.
+
+    Args:
+        problem: The problem.
+        sweeps: Improves plans rank by rank, and says how good they are.
+        thorough: Search longer.
+    """
+
+    def __init__(self, problem: Problem, sweeps: RankSweeps, thorough: bool) -> None:
+        self._problem, self._sweeps, self._thorough = problem, sweeps, thorough
+
+    @cached_property
+    def _tables(self) -> ClockTables:
+        return ClockTables(self._problem)
+
+    @cached_property
+    def _relaxation(self) -> ChangeRelaxation:
+        return ChangeRelaxation(self._problem, self._tables)
+
+    def plan(
+        self,
+        candidates: Sequence[list[int]],
+        relaxed: Relaxed,
+        length_s: float,
+        waiting_w: float,
+        prices_j: Sequence[float],
+    ) -> tuple[list[int], Value, float]:
+        """Returns the clocks (MHz) of the best plan found, how good it is, and a lower bound in J.
+
+        Args:
+            candidates: Plans that are known, at least one of them within the length.
+            relaxed: The answer of the relaxation without changes.
+            length_s: The longest iteration time, in s.
+            waiting_w: Power of waiting, in W; 0 where the iteration lasts until `length_s` in any case.
+            prices_j: For each rank, the price of a change beyond its time and energy, in J.
+        """
+        import numpy as np
+
+        began = time.perf_counter()
+        until = began + (_THOROUGH_S if self._thorough else _QUICK_S)
+        problem, tables, sweeps = self._problem, self._tables, self._sweeps
+        change_j: Any = np.repeat(prices_j, [end - first for first, end in tables.spans])
+        makespan_s = length_s - problem.overhead_s
+        rounds = _MORE_BOUND_ROUNDS if self._thorough else _BOUND_ROUNDS
+        mixed = self._relaxation.solve(
+            makespan_s, waiting_w, relaxed, change_j, rounds, began + 0.4 * (until - began)
+        )
+        known = [(sweeps.value(clocks, length_s, waiting_w), clocks) for clocks in candidates]
+        if mixed is None:
+            return min(known)[1], min(known)[0], relaxed.lower_bound_j
+        settled = sweeps.settle(mixed, self._lost_s(mixed), length_s, prices_j)
+        known.append((sweeps.value(settled, length_s, waiting_w), settled))
+        best = min(known)
+        better = sweeps.improve(best[1], length_s, waiting_w, prices_j, 1)
+        known.append((sweeps.value(better, length_s, waiting_w), better))
+        best = min(known)
+        while time.perf_counter() < until:
+            found = self._merged(sorted(known)[:_MERGED], mixed, makespan_s, waiting_w, change_j, until)
+            if found is None:
+                break
+            found = sweeps.improve(found, length_s, waiting_w, prices_j, _SWEEPS)
+            value = sweeps.value(found, length_s, waiting_w)
+            known.append((value, found))
+            saves = best[0].energy_j - value.energy_j
+            best = min(best, known[-1])
+            if saves <= _SAVES * abs(value.energy_j):
+                break
+        bound_j = relaxed.lower_bound_j if any(prices_j) else max(relaxed.lower_bound_j, mixed.lower_bound_j)
+        return best[1], best[0], bound_j
+
+    def _lost_s(self, mixed: MixedClocks) -> dict[int, float]:
+        import numpy as np
+
+        new = np.maximum(mixed.shares[1:] - mixed.shares[:-1], 0.0).sum(axis=1)
+        lost_s = new * self._problem.switch_costs.stands_still_s
+        return {node: float(lost_s[node - 1]) for node in np.flatnonzero(~self._tables.first).tolist()}
+
+    def _merged(
+        self,
+        plans: Sequence[tuple[Value, list[int]]],
+        mixed: MixedClocks,
+        makespan_s: float,
+        waiting_w: float,
+        change_j: Any,
+        until: float,
+    ) -> list[int] | None:
+        """The clocks (MHz) of the best plan that changes clocks only where these plans do; the first is the best."""
+        import numpy as np
+
+        tables, problem = self._tables, self._problem
+        numbers = [tables.numbers(clocks) for _, clocks in plans]
+        segment = segments_of(tables, numbers)
+        count = int(segment[-1]) + 1
+        firsts = np.searchsorted(segment, np.arange(count))
+        present = numbers[0][firsts]
+        known: Any = np.zeros((count, len(tables.clocks_mhz)), bool)
+        for clocks in numbers:
+            known[segment, clocks] = True
+        everything = np.ones_like(known)
+        relaxed = ChangeProgram(
+            tables, self._relaxation.edges, segment, everything, makespan_s, waiting_w, change_j
+        ).relaxed()
+        if relaxed is None:
+            return None
+        support = relaxed.shares > _SUPPORT
+        known |= support
+        known[:, 1:] |= support[:, :-1]
+        known[:, :-1] |= support[:, 1:]
+        program = ChangeProgram(tables, self._relaxation.edges, segment, known, makespan_s, waiting_w, change_j)
+        times_s = tables.times[tables.kind, numbers[0]]
+        timing = problem.timing(times_s.tolist(), problem.changes(plans[0][1]))
+        limit_s = min(_MORE_PROGRAM_S if self._thorough else _PROGRAM_S, max(0.1, until - time.perf_counter()))
+        answer = program.whole(
+            limit_s, present, np.array(timing.starts_s) + times_s, timing.iteration_time_s - problem.overhead_s
+        )
+        if answer is None:
+            return None
+        clocks_mhz: Any = np.array(tables.clocks_mhz)
+        chosen: list[int] = clocks_mhz[answer.shares.argmax(axis=1)][segment].tolist()
+        return chosen
