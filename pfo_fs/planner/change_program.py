@@ -63,6 +63,7 @@ class ChangeProgram:
         length_s: The longest makespan, in s, without the overhead.
         waiting_w: Power of waiting, in W; 0 where the iteration lasts until `length_s` in any case.
         change_j: For each node, the price of a clock change before it, in J.
+        optional: Two segments in a row may have the same clock, which saves the change; otherwise each change is paid.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class ChangeProgram:
         length_s: float,
         waiting_w: float,
         change_j: Any,
+        optional: bool = True,
     ) -> None:
         import highspy
         import numpy as np
@@ -90,7 +92,7 @@ class ChangeProgram:
         shares = len(self._of)
         share_of: Any = np.full(known.shape, -1)
         share_of[self._of, self._clock] = np.arange(shares)
-        inner = np.flatnonzero(begins[firsts][self._of])
+        inner = np.flatnonzero(begins[firsts][self._of] & optional)
         new = shares + np.arange(len(inner))
         self._ends = ends = shares + len(inner) + np.arange(nodes)
         self._makespan = int(ends[-1]) + 1
@@ -126,10 +128,10 @@ class ChangeProgram:
         add(arcs, ends[edges.after], 1.0)
         add(arcs, ends[edges.before], -1.0)
         durations(at, edges.after)
-        if lost_s:
+        stops = np.flatnonzero(edges.own & begins[edges.after])
+        if lost_s and optional:
             new_of: Any = np.full(shares, -1)
             new_of[inner] = new
-            stops = np.flatnonzero(edges.own & begins[edges.after])
             where, which = shares_of(edges.after[stops])
             add(at + stops[where], new_of[which], -lost_s)
         self._sources = at = at + len(arcs)
@@ -156,6 +158,8 @@ class ChangeProgram:
         lower: Any = np.zeros(total)
         lower[: known.shape[0]] = 1.0
         lower[self._arcs : self._arcs + len(arcs)] = edges.delay_s
+        if not optional:
+            lower[self._arcs + stops] += lost_s
         row_upper: Any = np.full(total, highspy.kHighsInf)
         row_upper[: known.shape[0]] = 1.0
         model.row_lower_, model.row_upper_ = lower, row_upper

@@ -18,7 +18,7 @@ from pfo_fs.planner.rank_runs import RankRuns, Window
 
 _PINS = (1.0, 0.0, 0.5)
 """Where the other ranks are pinned in one sweep after the other: 0 is their earliest begin, 1 their latest."""
-_SETTLING = ((1.0, 0.5), (0.9, 0.5), (0.8, 0.5), (0.6, 0.5), (0.4, 0.5), (0.2, 0.5), (0.0, 0.0), (0.0, 0.5))
+_SETTLING = ((1.0, 0.5), (0.9, 0.5), (0.7, 0.5), (0.4, 0.5), (0.2, 0.5), (0.0, 0.0))
 """Shares of the price of time while mixed clocks become real ones, and where the other ranks are pinned."""
 _SAVES = 5e-5
 """Relative: the search ends when a sweep saves less."""

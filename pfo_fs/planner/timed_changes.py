@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.planner.change_program import ChangeProgram, segments_of
 from pfo_fs.planner.change_relaxation import ChangeRelaxation, MixedClocks
@@ -21,16 +21,27 @@ from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxed
 
-_QUICK_S, _THOROUGH_S = 5.0, 60.0
-"""The search ends about this long after it began, the bound included."""
-_BOUND_ROUNDS, _MORE_BOUND_ROUNDS = 3, 8
-_PROGRAM_S, _MORE_PROGRAM_S = 2.0, 10.0
-"""Time limit of one mixed-integer program."""
+_BOUND_ROUNDS, _BOUND_SHARE = 12, 0.4
+"""Rounds of the bound, and the share of the time after which no other round begins."""
+_PROGRAM_SHARE, _PROGRAM_S = 0.3, 10.0
+"""A mixed-integer program gets this share of the time, and at most so many seconds."""
 _SWEEPS = 3
 _SAVES = 1e-4
 _MERGED = 3
 """Changes of this many of the best plans are offered to a program."""
 _SUPPORT = 1e-3
+
+
+class Timed(NamedTuple):
+    """What was found.
+
+    Attributes:
+        clocks_mhz: Clock of each node, in MHz.
+        lower_bound_j: No plan within the length takes less energy, prices of changes included, in J.
+    """
+
+    clocks_mhz: list[int]
+    lower_bound_j: float
 
 
 class TimedChanges:
@@ -39,11 +50,12 @@ class TimedChanges:
     Args:
         problem: The problem.
         sweeps: Improves plans rank by rank, and says how good they are.
-        thorough: Search longer.
+        seconds: The search ends about this long after it began, the bound included.
     """
 
-    def __init__(self, problem: Problem, sweeps: RankSweeps, thorough: bool) -> None:
-        self._problem, self._sweeps, self._thorough = problem, sweeps, thorough
+    def __init__(self, problem: Problem, sweeps: RankSweeps, seconds: float) -> None:
+        self._problem, self._sweeps = problem, sweeps
+        self.seconds = seconds
 
     @cached_property
     def _tables(self) -> ClockTables:
@@ -60,8 +72,8 @@ class TimedChanges:
         length_s: float,
         waiting_w: float,
         prices_j: Sequence[float],
-    ) -> tuple[list[int], Value, float]:
-        """Returns the clocks (MHz) of the best plan found, how good it is, and a lower bound in J.
+    ) -> Timed:
+        """Returns the best plan found.
 
         Args:
             candidates: Plans that are known, at least one of them within the length.
@@ -73,36 +85,39 @@ class TimedChanges:
         import numpy as np
 
         began = time.perf_counter()
-        until = began + (_THOROUGH_S if self._thorough else _QUICK_S)
+        until = began + self.seconds
         problem, tables, sweeps = self._problem, self._tables, self._sweeps
         change_j: Any = np.repeat(prices_j, [end - first for first, end in tables.spans])
         makespan_s = length_s - problem.overhead_s
-        rounds = _MORE_BOUND_ROUNDS if self._thorough else _BOUND_ROUNDS
-        mixed = self._relaxation.solve(
-            makespan_s, waiting_w, relaxed, change_j, rounds, began + 0.4 * (until - began)
-        )
-        known = [(sweeps.value(clocks, length_s, waiting_w), clocks) for clocks in candidates]
+
+        def valued(clocks: list[int]) -> tuple[Value, list[int]]:
+            value = sweeps.value(clocks, length_s, waiting_w)
+            paid_j = float(sum(change_j[node] for node in problem.changes(clocks)))
+            return Value(value.impossible, value.energy_j + paid_j), clocks
+
+        bound_until = began + _BOUND_SHARE * self.seconds
+        mixed = self._relaxation.solve(makespan_s, waiting_w, relaxed, change_j, _BOUND_ROUNDS, bound_until)
+        known = [valued(clocks) for clocks in candidates]
         if mixed is None:
-            return min(known)[1], min(known)[0], relaxed.lower_bound_j
+            return Timed(min(known)[1], relaxed.lower_bound_j)
         settled = sweeps.settle(mixed, self._lost_s(mixed), length_s, prices_j)
-        known.append((sweeps.value(settled, length_s, waiting_w), settled))
+        known.append(valued(settled))
+        known.append(valued(sweeps.improve(min(known)[1], length_s, waiting_w, prices_j, 1)))
         best = min(known)
-        better = sweeps.improve(best[1], length_s, waiting_w, prices_j, 1)
-        known.append((sweeps.value(better, length_s, waiting_w), better))
-        best = min(known)
+        merged = 1
         while time.perf_counter() < until:
-            found = self._merged(sorted(known)[:_MERGED], mixed, makespan_s, waiting_w, change_j, until)
+            found = self._merged(sorted(known)[:merged], makespan_s, waiting_w, change_j, until)
             if found is None:
                 break
-            found = sweeps.improve(found, length_s, waiting_w, prices_j, _SWEEPS)
-            value = sweeps.value(found, length_s, waiting_w)
-            known.append((value, found))
-            saves = best[0].energy_j - value.energy_j
-            best = min(best, known[-1])
-            if saves <= _SAVES * abs(value.energy_j):
-                break
-        bound_j = relaxed.lower_bound_j if any(prices_j) else max(relaxed.lower_bound_j, mixed.lower_bound_j)
-        return best[1], best[0], bound_j
+            known.append(valued(found))
+            known.append(valued(sweeps.improve(found, length_s, waiting_w, prices_j, _SWEEPS)))
+            saves_j = best[0].energy_j - min(known)[0].energy_j
+            best = min(known)
+            if saves_j <= _SAVES * abs(best[0].energy_j):
+                if merged == _MERGED:
+                    break
+                merged += 1
+        return Timed(best[1], max(relaxed.lower_bound_j, mixed.lower_bound_j))
 
     def _lost_s(self, mixed: MixedClocks) -> dict[int, float]:
         import numpy as np
@@ -114,7 +129,6 @@ class TimedChanges:
     def _merged(
         self,
         plans: Sequence[tuple[Value, list[int]]],
-        mixed: MixedClocks,
         makespan_s: float,
         waiting_w: float,
         change_j: Any,
@@ -124,6 +138,7 @@ class TimedChanges:
         import numpy as np
 
         tables, problem = self._tables, self._problem
+        optional = len(plans) > 1
         numbers = [tables.numbers(clocks) for _, clocks in plans]
         segment = segments_of(tables, numbers)
         count = int(segment[-1]) + 1
@@ -134,7 +149,7 @@ class TimedChanges:
             known[segment, clocks] = True
         everything = np.ones_like(known)
         relaxed = ChangeProgram(
-            tables, self._relaxation.edges, segment, everything, makespan_s, waiting_w, change_j
+            tables, self._relaxation.edges, segment, everything, makespan_s, waiting_w, change_j, optional
         ).relaxed()
         if relaxed is None:
             return None
@@ -142,10 +157,10 @@ class TimedChanges:
         known |= support
         known[:, 1:] |= support[:, :-1]
         known[:, :-1] |= support[:, 1:]
-        program = ChangeProgram(tables, self._relaxation.edges, segment, known, makespan_s, waiting_w, change_j)
+        program = ChangeProgram(tables, self._relaxation.edges, segment, known, makespan_s, waiting_w, change_j, optional)
         times_s = tables.times[tables.kind, numbers[0]]
         timing = problem.timing(times_s.tolist(), problem.changes(plans[0][1]))
-        limit_s = min(_MORE_PROGRAM_S if self._thorough else _PROGRAM_S, max(0.1, until - time.perf_counter()))
+        limit_s = min(_PROGRAM_S, _PROGRAM_SHARE * self.seconds, max(0.1, until - time.perf_counter()))
         answer = program.whole(
             limit_s, present, np.array(timing.starts_s) + times_s, timing.iteration_time_s - problem.overhead_s
         )
