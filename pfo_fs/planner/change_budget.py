@@ -72,7 +72,8 @@ class ChangeBudget:
             Impossible: No plan with so few changes was found.
         """
         self._plans += known
-        free = self._planner.at(deadline=self._deadline_s)
+        free = next((plan for plan in known if plan.lower_bound_j is not None), None)
+        free = free or self._planner.at(deadline=self._deadline_s)
         if len(free.changes) <= most:
             return free
         low_j, high_j = 0.0, float("inf")

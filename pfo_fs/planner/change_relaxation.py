@@ -13,9 +13,8 @@ enters a node leaves it), and each rank's cheapest clocks are found over all mea
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.planner.change_program import ChangeProgram, Edges
 from pfo_fs.planner.clock_tables import ClockTables, Prices
@@ -33,7 +32,6 @@ class MixedClocks:
     Attributes:
         prices: The prices of time.
         shares: For each node and clock, its share.
-        ends_s: When each node ends, in s.
         times_s: Duration of each node, in s.
         makespan_s: Length of the iteration without its overhead, in s.
         energy_j: The program's optimum over the clocks that it knows, in J.
@@ -42,11 +40,28 @@ class MixedClocks:
 
     prices: Prices
     shares: Any
-    ends_s: Any
     times_s: Any
     makespan_s: float
     energy_j: float
     lower_bound_j: float
+
+
+class Bound(NamedTuple):
+    """A lower bound of the energy of all plans, linear in their deadline.
+
+    Attributes:
+        prices: The prices of time that give it.
+        constant_j: The bound for a deadline of 0, in J.
+        price_w: By how much it falls for each second of a later deadline, in J/s.
+    """
+
+    prices: Prices
+    constant_j: float
+    price_w: float
+
+    def at(self, length_s: float) -> float:
+        """Returns the bound in J for plans whose makespan is at most `length_s`."""
+        return self.constant_j - self.price_w * length_s
 
 
 class ChangeRelaxation:
@@ -114,19 +129,26 @@ class ChangeRelaxation:
         answer = program.relaxed()
         if answer is None:
             return None
-        node_w, rank_w, paid_j, price_w = self._flow(answer.duals[0], answer.duals[2], waiting_w)
-        found = Prices(node_w, rank_w, prices.change_j)
-        bound_j = tables.least(found) + paid_j - price_w * length_s
+        bound = self.bound(answer.duals[0], answer.duals[2], waiting_w, prices.change_j)
         times = np.where(tables.measured, tables.times, 0.0)[tables.kind]
         times_s = (answer.shares * times).sum(axis=1)
-        return MixedClocks(found, answer.shares, answer.ends_s, times_s, answer.makespan_s, answer.energy_j, bound_j)
+        return MixedClocks(
+            bound.prices, answer.shares, times_s, answer.makespan_s, answer.energy_j, bound.at(length_s)
+        )
 
-    def _flow(self, arcs: Any, sinks: Any, waiting_w: float) -> tuple[Any, Any, float, float]:
-        """Makes the duals a flow. Returns prices of nodes and of rank edges, what delays cost, price of the deadline."""
+    def bound(self, arcs: Any, sinks: Any, waiting_w: float, change_j: Any) -> Bound:
+        """Returns the lower bound for prices of time, which are first made a flow.
+
+        Args:
+            arcs: For each edge, the price of a second on it, in J/s.
+            sinks: For each node that none waits for, the price of a later end, in J/s.
+            waiting_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
+            change_j: For each node, the price of a clock change before it, in J.
+        """
         import numpy as np
 
         nodes = len(self._tables.kind)
-        arcs, sinks = np.maximum(arcs, 0.0), np.maximum(sinks, 0.0)
+        arcs, sinks = np.maximum(np.asarray(arcs), 0.0), np.maximum(np.asarray(sinks), 0.0)
         if sinks.sum() < waiting_w:
             sinks = sinks * (waiting_w / sinks.sum()) if sinks.sum() > 0 else np.full(len(sinks), waiting_w / len(sinks))
         out = np.zeros(nodes)
@@ -141,4 +163,6 @@ class ChangeRelaxation:
             np.add.at(out, self.edges.before[into], flow[into])
         rank_w = np.zeros(nodes)
         rank_w[self.edges.after[self.edges.own]] = flow[self.edges.own]
-        return out, rank_w, float(flow @ self.edges.delay_s), float(sinks.sum() - waiting_w)
+        prices = Prices(out, rank_w, np.asarray(change_j))
+        constant_j = self._tables.least(prices) + float(flow @ self.edges.delay_s)
+        return Bound(prices, constant_j, float(sinks.sum() - waiting_w))
