@@ -160,7 +160,7 @@ def plan(
         if changes_curve:
             curve = plan_request.plans_by_changes(problem, best.deadline_s)
             if output is not None and pictures:
-                written.append(plan_output.write_changes_picture(rows[0][1], curve, output))
+                written.append(plan_output.write_changes_picture(all_maximum(problem), curve, output))
             rows = [*rows[:-1], *((f"{len(found.changes)} changes", found) for found in curve), rows[-1]]
             shown = rows
     if json_:

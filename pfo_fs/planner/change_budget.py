@@ -8,6 +8,7 @@ limit (Lagrange).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pfo_fs.errors import Impossible
 from pfo_fs.planner.baselines import one_per_stage
@@ -32,10 +33,8 @@ class ChangeBudget:
         self._planner, self._deadline_s = planner, deadline_s
         self._plans: list[Plan] = []
         self._bounds: list[tuple[float, float]] = []  # price of a change, bound of the energy with it
-        try:
+        with suppress(Impossible):
             self._plans.append(one_per_stage(planner.problem, deadline_s))
-        except Impossible:
-            pass
 
     def add(self, price_j: float) -> Plan:
         """Plans at one price of a change, in J, and keeps the plan."""

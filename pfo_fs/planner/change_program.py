@@ -93,8 +93,9 @@ class ChangeProgram:
         share_of: Any = np.full(known.shape, -1)
         share_of[self._of, self._clock] = np.arange(shares)
         inner = np.flatnonzero(begins[firsts][self._of] & optional)
-        new = shares + np.arange(len(inner))
-        self._ends = ends = shares + len(inner) + np.arange(nodes)
+        new: Any = shares + np.arange(len(inner))
+        ends: Any = shares + len(inner) + np.arange(nodes)
+        self._ends = ends
         self._makespan = int(ends[-1]) + 1
         self._share_of, self._shape, self._inner, self._new = share_of, known.shape, inner, new
         count = np.bincount(self._of, minlength=known.shape[0])
@@ -107,7 +108,7 @@ class ChangeProgram:
         def shares_of(targets: Any) -> tuple[Any, Any]:
             """For nodes, each with each share of its segment: position among `targets`, and share."""
             many = count[segment[targets]]
-            where = np.repeat(np.arange(len(targets)), many)
+            where: Any = np.repeat(np.arange(len(targets)), many)
             offset = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
             return where, starts[segment[targets]][where] + offset
 
@@ -247,21 +248,11 @@ class ChangeProgram:
         return Answer(shares, values[self._ends], makespan_s, energy_j, duals)
 
 
-def segments_of(tables: ClockTables, plans: Sequence[Any], widen: int = 0) -> Any:
-    """Numbers the segments between the changes of all these plans (clocks as numbers).
-
-    Args:
-        tables: The problem.
-        plans: For each plan, the clock of each node, as a number.
-        widen: Changes may also come this many nodes earlier or later.
-    """
+def segments_of(tables: ClockTables, plans: Sequence[Any]) -> Any:
+    """Numbers the segments between the changes of all these plans; a plan is the clock of each node, as a number."""
     import numpy as np
 
-    borders: Any = np.zeros(len(tables.kind), bool)
+    borders: Any = tables.first.copy()
     for clocks in plans:
-        changed = np.flatnonzero(clocks[1:] != clocks[:-1]) + 1
-        for offset in range(-widen, widen + 1):
-            moved = changed + offset
-            borders[moved[(moved > 0) & (moved < len(borders))]] = True
-    borders |= tables.first
+        borders[1:] |= clocks[1:] != clocks[:-1]
     return np.cumsum(borders) - 1

@@ -89,7 +89,7 @@ class ChangeRelaxation:
         nodes = len(tables.kind)
         change_j = np.broadcast_to(np.asarray(change_j, float), (nodes,))
         prices = Prices(np.array(start.prices_w), np.array(start.prices_w), change_j)
-        known = np.zeros((nodes, len(tables.clocks_mhz)), bool)
+        known: Any = np.zeros((nodes, len(tables.clocks_mhz)), bool)
         always = known.copy()
         for pick in (tables.times.argmin(axis=1), np.where(tables.measured, np.arange(known.shape[1]), -1).max(axis=1)):
             always[np.arange(nodes), pick[tables.kind]] = True
@@ -132,9 +132,7 @@ class ChangeRelaxation:
         bound = self.bound(answer.duals[0], answer.duals[2], waiting_w, prices.change_j)
         times = np.where(tables.measured, tables.times, 0.0)[tables.kind]
         times_s = (answer.shares * times).sum(axis=1)
-        return MixedClocks(
-            bound.prices, answer.shares, times_s, answer.makespan_s, answer.energy_j, bound.at(length_s)
-        )
+        return MixedClocks(bound.prices, answer.shares, times_s, answer.makespan_s, answer.energy_j, bound.at(length_s))
 
     def bound(self, arcs: Any, sinks: Any, waiting_w: float, change_j: Any) -> Bound:
         """Returns the lower bound for prices of time, which are first made a flow.
@@ -150,7 +148,9 @@ class ChangeRelaxation:
         nodes = len(self._tables.kind)
         arcs, sinks = np.maximum(np.asarray(arcs), 0.0), np.maximum(np.asarray(sinks), 0.0)
         if sinks.sum() < waiting_w:
-            sinks = sinks * (waiting_w / sinks.sum()) if sinks.sum() > 0 else np.full(len(sinks), waiting_w / len(sinks))
+            sinks = (
+                sinks * (waiting_w / sinks.sum()) if sinks.sum() > 0 else np.full(len(sinks), waiting_w / len(sinks))
+            )
         out = np.zeros(nodes)
         out[self.edges.sinks] = sinks
         flow = np.zeros(len(arcs))

@@ -63,7 +63,10 @@ class ClockTables:
         self.first: Any = np.zeros(nodes, bool)
         self.first[[first for first, _ in self.spans]] = True
         self._wrong_s = max(0.0, problem.switch_costs.wrong_clock_s - problem.switch_costs.stands_still_s)
-        self._pairs, self._energies = self._change_energies() if self._wrong_s else (None, None)
+        self._pairs: Any = None
+        self._energies: Any = None
+        if self._wrong_s:
+            self._pairs, self._energies = self._change_energies()
 
     def _change_energies(self) -> tuple[Any, Any]:
         """The pair of kinds before and at each node, and for each pair the energy of a change, (before, now) each."""
@@ -105,8 +108,8 @@ class ClockTables:
 
         nodes = len(self.kind)
         lost_s = self.problem.switch_costs.stands_still_s
-        price = np.append(np.where(self.first, 0.0, prices.rank_w * lost_s + prices.change_j), 0.0)
-        most = np.append(prices.rank_w * self._wrong_s, 0.0)
+        price: Any = np.append(np.where(self.first, 0.0, prices.rank_w * lost_s + prices.change_j), 0.0)
+        most: Any = np.append(prices.rank_w * self._wrong_s, 0.0)
         found: Any = np.zeros((nodes + 1, len(self.clocks_mhz)))
         state: Any = np.zeros((len(self.rows), len(self.clocks_mhz)))
         columns = range(self.rows.shape[1])
@@ -116,7 +119,7 @@ class ClockTables:
             change = behind if backwards else here  # the node before which the clock changes
             if backwards and at + 1 == self.rows.shape[1]:
                 arrive = state
-            elif self._energies is None or self._pairs is None:
+            elif self._energies is None:
                 arrive = np.minimum(state, state.min(axis=1)[:, None] + price[change][:, None])
             else:
                 energy = np.minimum(self._energies[self._pairs[change]], most[change][:, None, None])

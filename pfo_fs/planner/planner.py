@@ -22,7 +22,7 @@ from pfo_fs.planner.switching_reason import reason
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
 
-_QUICK_S, _THOROUGH_S, _LEAST_S = 5.0, 30.0, 1.0
+_QUICK_S, _THOROUGH_S, _LEAST_S = 4.0, 15.0, 1.0
 _MANY = 20
 _MIXED = 1e-4
 """From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
@@ -45,7 +45,7 @@ class Planner:
         problem: The problem.
         thorough: Where clock changes cost something, search several times as long.
         seconds: Where GPUs stand still at changes, the search for a plan ends after about this time, in s, with the
-            best plan so far; by default 5, and 30 for a thorough search. Of many deadlines, each gets a part of it.
+            best plan so far; by default 4, and 15 for a thorough search. Of many deadlines, each gets a part of it.
     """
 
     def __init__(self, problem: Problem, *, thorough: bool = True, seconds: float | None = None) -> None:
@@ -229,8 +229,7 @@ class Planner:
                 "lp",
                 deadline_s,
                 straggler_s=deadline_s if straggler else None,
-                lower_bound_j=bound_j
-                + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
+                lower_bound_j=bound_j + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
                 seconds=seconds,
                 switching=why,
             )
@@ -244,7 +243,9 @@ class Planner:
         problem = self.problem
         waiting_w = 0.0 if straggler else problem.waiting_power_w
         if problem.switch_costs.none:
-            rounded = [problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)]
+            rounded = [
+                problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)
+            ]
             return [
                 (tuple(clocks_mhz), reason(problem, clocks_mhz), answer.lower_bound_j)
                 for clocks_mhz, answer in zip(rounded, relaxed, strict=True)

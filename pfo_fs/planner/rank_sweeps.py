@@ -121,8 +121,8 @@ class RankSweeps:
 
     def settle(
         self, mixed: MixedClocks, lost_s: Mapping[int, float], length_s: float, change_price_j: Sequence[float]
-    ) -> list[int] | None:
-        """Returns real clocks (MHz) for mixed ones; None if a rank finds none that fit, which is rare.
+    ) -> list[int]:
+        """Returns real clocks (MHz) for mixed ones, late if a rank finds none that fit.
 
         Rank after rank gets its best clocks at a price of time that falls from the mixture's to nothing, while the
         others are pinned to what they have so far.

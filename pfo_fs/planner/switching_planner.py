@@ -24,8 +24,8 @@ from pfo_fs.planner.rank_runs import RankRuns, Window
 from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.stage_clocks import StageClocks
-from pfo_fs.planner.timed_changes import TimedChanges
 from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, queue_s
+from pfo_fs.planner.timed_changes import TimedChanges
 
 _WEIGHTS = (1.0, 0.6, 2.0)
 """The energy of a change is multiplied by each of these in turn: the relaxation that sets the prices does not count
@@ -97,9 +97,7 @@ class SwitchingPlanner:
         share = {rank: 1 - 1 / len(host) for host in self._hosts for rank in host}
         return [costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))]
 
-    def plan(
-        self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]
-    ) -> Switched:
+    def plan(self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]) -> Switched:
         """Returns the best plan found within the length.
 
         The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
@@ -169,7 +167,9 @@ class SwitchingPlanner:
             # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.
             end_s = max(self._iteration_time_s(clocks_mhz), relaxed.makespan_s + problem.overhead_s)
             limit_s = min(length_s, end_s) if waiting_w else length_s
-            found = sweeps.improve(clocks_mhz, limit_s, waiting_w, prices_j, _MORE_SWEEPS if self._thorough else _SWEEPS)
+            found = sweeps.improve(
+                clocks_mhz, limit_s, waiting_w, prices_j, _MORE_SWEEPS if self._thorough else _SWEEPS
+            )
             best.append((sweeps.value(found, length_s, waiting_w), found))
         value, clocks = min(best)
         return clocks, value

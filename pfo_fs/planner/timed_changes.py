@@ -137,7 +137,7 @@ class TimedChanges:
         """The clocks (MHz) of the best plan that changes clocks only where these plans do; the first is the best."""
         import numpy as np
 
-        tables, problem = self._tables, self._problem
+        tables, problem, edges = self._tables, self._problem, self._relaxation.edges
         optional = len(plans) > 1
         numbers = [tables.numbers(clocks) for _, clocks in plans]
         segment = segments_of(tables, numbers)
@@ -148,16 +148,16 @@ class TimedChanges:
         for clocks in numbers:
             known[segment, clocks] = True
         everything = np.ones_like(known)
-        relaxed = ChangeProgram(
-            tables, self._relaxation.edges, segment, everything, makespan_s, waiting_w, change_j, optional
-        ).relaxed()
+        relaxed = ChangeProgram(tables, edges, segment, everything, makespan_s, waiting_w, change_j, optional).relaxed()
         if relaxed is None:
             return None
         support = relaxed.shares > _SUPPORT
         known |= support
         known[:, 1:] |= support[:, :-1]
         known[:, :-1] |= support[:, 1:]
-        program = ChangeProgram(tables, self._relaxation.edges, segment, known, makespan_s, waiting_w, change_j, optional)
+        program = ChangeProgram(
+            tables, self._relaxation.edges, segment, known, makespan_s, waiting_w, change_j, optional
+        )
         times_s = tables.times[tables.kind, numbers[0]]
         timing = problem.timing(times_s.tolist(), problem.changes(plans[0][1]))
         limit_s = min(_PROGRAM_S, _PROGRAM_SHARE * self.seconds, max(0.1, until - time.perf_counter()))

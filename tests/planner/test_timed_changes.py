@@ -14,8 +14,7 @@ from planner_problems import small_problems
 from pfo_fs.errors import Impossible
 from pfo_fs.planner import ChangeBudget, Plan, Planner, Problem, SwitchCosts, all_maximum
 from pfo_fs.planner.change_relaxation import ChangeRelaxation
-from pfo_fs.planner.clock_tables import ClockTables, Prices
-from pfo_fs.planner.relaxation import Relaxation
+from pfo_fs.planner.clock_tables import ClockTables
 
 _EXACT = 1e-9
 
