@@ -176,11 +176,12 @@ class ChangeProgram:
         highs.setOptionValue("output_flag", False)
         return highs
 
-    def relaxed(self) -> Answer | None:
-        """Solves the linear program; None if the solver finds nothing."""
+    def relaxed(self, seconds: float) -> Answer | None:
+        """Solves the linear program; None if the solver finds nothing within a time in s."""
         import numpy as np
 
         highs = self._solver()
+        highs.setOptionValue("time_limit", seconds)
         if self._model.num_col_ >= INTERIOR_POINT_COLUMNS:
             for option, value in (
                 ("solver", "ipm"),

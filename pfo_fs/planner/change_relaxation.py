@@ -22,6 +22,8 @@ from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxed
 
 _ADDED = 3
+_LEAST_S, _OVERTIME = 0.5, 1.5
+"""The solver gets at least this time for a round, in s, and at most so many times what is left."""
 _CLOSE = 1e-3
 
 
@@ -99,7 +101,8 @@ class ChangeRelaxation:
             self._add(known, tables.through(scaled), 2)
         best: MixedClocks | None = None
         for number in range(rounds):
-            found = self._solve(known, length_s, waiting_w, prices)
+            limit_s = max(_LEAST_S, _OVERTIME * (until - time.perf_counter()))
+            found = self._solve(known, length_s, waiting_w, prices, limit_s)
             if found is None:
                 break
             if best is None or found.lower_bound_j > best.lower_bound_j:
@@ -120,13 +123,15 @@ class ChangeRelaxation:
         rows = np.arange(len(known))[:, None]
         known[rows, order] |= np.isfinite(through[rows, order])
 
-    def _solve(self, known: Any, length_s: float, waiting_w: float, prices: Prices) -> MixedClocks | None:
+    def _solve(
+        self, known: Any, length_s: float, waiting_w: float, prices: Prices, limit_s: float
+    ) -> MixedClocks | None:
         import numpy as np
 
         tables = self._tables
         every = np.arange(len(tables.kind))
         program = ChangeProgram(tables, self.edges, every, known, length_s, waiting_w, prices.change_j)
-        answer = program.relaxed()
+        answer = program.relaxed(limit_s)
         if answer is None:
             return None
         bound = self.bound(answer.duals[0], answer.duals[2], waiting_w, prices.change_j)

@@ -6,6 +6,7 @@ for one rank is a window of time for each of its instructions, within which `ran
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -120,7 +121,12 @@ class RankSweeps:
         return clocks
 
     def settle(
-        self, mixed: MixedClocks, lost_s: Mapping[int, float], length_s: float, change_price_j: Sequence[float]
+        self,
+        mixed: MixedClocks,
+        lost_s: Mapping[int, float],
+        length_s: float,
+        change_price_j: Sequence[float],
+        until: float,
     ) -> list[int]:
         """Returns real clocks (MHz) for mixed ones, late if a rank finds none that fit.
 
@@ -132,6 +138,7 @@ class RankSweeps:
             lost_s: For how long it stands still before each node, in s.
             length_s: The longest iteration time, in s.
             change_price_j: For each rank, the price of a change beyond its energy, in J.
+            until: When to end with what is there, as `time.perf_counter` counts.
         """
         problem = self._problem
         spans = list(pairwise(problem.pipeline.first_nodes))
@@ -140,6 +147,8 @@ class RankSweeps:
         times_s, lost = list(mixed.times_s), dict(lost_s)
         clocks: list[int] = [0] * len(times_s)
         for number, (share, pin) in enumerate(_SETTLING):
+            if number and time.perf_counter() > until:
+                break
             odd = number % 2
             for rank in (*range(odd, len(spans), 2), *range(1 - odd, len(spans), 2)):
                 first, end = spans[rank]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pfo_fs.planner.change_program import ChangeProgram, segments_of
 from pfo_fs.planner.change_relaxation import ChangeRelaxation, MixedClocks
-from pfo_fs.planner.clock_tables import ClockTables
+from pfo_fs.planner.clock_tables import ClockTables, Prices
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxed
@@ -98,11 +98,10 @@ class TimedChanges:
         bound_until = began + _BOUND_SHARE * self.seconds
         mixed = self._relaxation.solve(makespan_s, waiting_w, relaxed, change_j, _BOUND_ROUNDS, bound_until)
         known = [valued(clocks) for clocks in candidates]
-        if mixed is None:
-            return Timed(min(known)[1], relaxed.lower_bound_j)
-        settled = sweeps.settle(mixed, self._lost_s(mixed), length_s, prices_j)
-        known.append(valued(settled))
-        known.append(valued(sweeps.improve(min(known)[1], length_s, waiting_w, prices_j, 1)))
+        mixed = mixed or self._without_changes(relaxed, change_j)
+        known.append(valued(sweeps.settle(mixed, self._lost_s(mixed), length_s, prices_j, until)))
+        if time.perf_counter() < until:
+            known.append(valued(sweeps.improve(min(known)[1], length_s, waiting_w, prices_j, 1)))
         best = min(known)
         merged = 1
         while time.perf_counter() < until:
@@ -118,6 +117,15 @@ class TimedChanges:
                     break
                 merged += 1
         return Timed(best[1], max(relaxed.lower_bound_j, mixed.lower_bound_j))
+
+    def _without_changes(self, relaxed: Relaxed, change_j: Any) -> MixedClocks:
+        """The relaxation's answer, for problems that are too large for the program with changes."""
+        import numpy as np
+
+        times_s, node_w = np.array(relaxed.times_s), np.array(relaxed.prices_w)
+        shares: Any = np.zeros((len(times_s), 1))
+        bound_j = relaxed.lower_bound_j
+        return MixedClocks(Prices(node_w, node_w, change_j), shares, times_s, relaxed.makespan_s, bound_j, bound_j)
 
     def _lost_s(self, mixed: MixedClocks) -> dict[int, float]:
         import numpy as np
@@ -148,7 +156,9 @@ class TimedChanges:
         for clocks in numbers:
             known[segment, clocks] = True
         everything = np.ones_like(known)
-        relaxed = ChangeProgram(tables, edges, segment, everything, makespan_s, waiting_w, change_j, optional).relaxed()
+        relaxed = ChangeProgram(tables, edges, segment, everything, makespan_s, waiting_w, change_j, optional).relaxed(
+            max(0.1, until - time.perf_counter())
+        )
         if relaxed is None:
             return None
         support = relaxed.shares > _SUPPORT
