@@ -28,8 +28,10 @@ from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, queue_s
 from pfo_fs.planner.timed_changes import TimedChanges
 
 _WEIGHTS = (1.0, 0.6, 2.0)
+_TIME_WEIGHT = 10.0
 """The energy of a change is multiplied by each of these in turn: the relaxation that sets the prices does not count
-changes. The first weight usually gives the best plan."""
+changes. The first weight usually gives the best plan. Where GPUs stand still and the plan is made quickly, energy and
+time of a change are multiplied by the second number instead."""
 _MOST_GROUPS = 600
 """With more groups than this, the plan that ignores changes is nearly as good and takes less time."""
 _IMPROVED, _MORE_IMPROVED = 2, 3
@@ -113,7 +115,7 @@ class SwitchingPlanner:
         none = [0.0] * len(self._spans)
         candidates = [*self.simple(length_s, straggler), *([list(free_mhz)] if free_mhz else [])]
         bound_j = relaxed.lower_bound_j
-        if self._problem.switch_costs.stands_still_s:
+        if self._searches_long:
             best, bound_j = self.timed.plan(candidates, relaxed, length_s, waiting_w, none)
             value = self._sweeps.value(best, length_s, waiting_w)
         else:
@@ -122,13 +124,22 @@ class SwitchingPlanner:
         prices_j = self._host_prices(relaxed, length_s)
         if not any(prices_j):
             return Switched(best, False, bound_j)
-        if self._problem.switch_costs.stands_still_s:
+        if self._searches_long:
             limited, _ = self.timed.plan([*candidates, best], relaxed, length_s, waiting_w, prices_j)
             limited_value = self._sweeps.value(limited, length_s, waiting_w)
         else:
             candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
             limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
         return Switched(limited if limited_value < value else best, True, bound_j)
+
+    @property
+    def _still(self) -> bool:
+        return self._problem.switch_costs.stands_still_s > 0
+
+    @property
+    def _searches_long(self) -> bool:
+        """Whether GPUs stand still and there is time for the program that counts changes; its plans use all slack."""
+        return self._still and self._thorough
 
     def simple(self, length_s: float, straggler: bool) -> list[list[int]]:
         """The clocks (MHz) of simple plans, some of which may be late."""
@@ -167,12 +178,18 @@ class SwitchingPlanner:
             # Where waiting costs energy, slower clocks save energy up to the relaxation's end at most.
             end_s = max(self._iteration_time_s(clocks_mhz), relaxed.makespan_s + problem.overhead_s)
             limit_s = min(length_s, end_s) if waiting_w else length_s
-            found = sweeps.improve(
-                clocks_mhz, limit_s, waiting_w, prices_j, _MORE_SWEEPS if self._thorough else _SWEEPS
-            )
+            found = sweeps.improve(clocks_mhz, limit_s, waiting_w, prices_j, self._most_sweeps)
             best.append((sweeps.value(found, length_s, waiting_w), found))
         value, clocks = min(best)
         return clocks, value
+
+    @property
+    def _most_sweeps(self) -> int:
+        """Sweeps use up the slack that groups leave. Where GPUs stand still, a plan made quickly keeps this slack: it
+        is what keeps a job on time whose clocks act later than the model says."""
+        if self._thorough:
+            return _MORE_SWEEPS
+        return 0 if self._still else _SWEEPS
 
     def _iteration_time_s(self, clocks_mhz: Sequence[int]) -> float:
         problem = self._problem
@@ -186,10 +203,11 @@ class SwitchingPlanner:
         """Yields what the linear programs suggest: clocks of groups."""
         problem = self._problem
         tried = set()
-        for weight in _WEIGHTS if self._thorough else _WEIGHTS[:1]:
+        weights = (_TIME_WEIGHT,) if self._still else _WEIGHTS
+        for weight in weights if self._thorough else weights[:1]:
             prices = relaxed.prices_w
-            # The second time with the prices of the groups' program.
-            for _ in range(2 if self._thorough else 1):
+            # The second time with the prices of the groups' program, which counts the time that ranks stand still.
+            for _ in range(2 if self._still or self._thorough else 1):
                 groups = groups_of(problem, self._cheapest(prices, prices_j, weight))
                 key = tuple(map(len, groups))
                 if key in tried or len(groups) > _MOST_GROUPS:
