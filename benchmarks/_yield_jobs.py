@@ -158,7 +158,7 @@ def best_plans(job: SimulatedJob, thorough: bool) -> tuple[Result, Result]:
     highest clocks when they are played are repaired, or made again with room for changes that act late. The one that
     saves most wins.
     """
-    problem = _problem(job)
+    problem = problem_of(job)
     odd = replace(job.nuisances, power_jitter=0.0, warm_up=0.0)
     cluster = Cluster(job.pipeline, job.truth, odd, nodes=job.nodes, knows_latencies=True)
     full = noisy_mean(cluster, [{}])
@@ -224,7 +224,8 @@ def _best(results: list[Result]) -> Result:
     return max(result for result in results if result.time <= MOST_LATE)
 
 
-def _problem(job: SimulatedJob) -> Problem:
+def problem_of(job: SimulatedJob) -> Problem:
+    """The problem with the job's true times and powers, in which changes cost nothing."""
     kinds = sorted({(i.stage, i.name) for i in job.pipeline.instructions})
     table = {kind: [job.truth.measurement(*kind, mhz) for mhz in job.truth.clocks_mhz] for kind in kinds}
     pipeline = job.pipeline.with_delay(job.nuisances.delay_s)

@@ -65,6 +65,12 @@ def plan(
     ranks_per_host: Annotated[
         int, typer.Option(help="Ranks of the pipeline that share a host and its driver.", min=1)
     ] = 1,
+    max_changes: Annotated[
+        int | None, typer.Option(help="Most clock changes of an iteration, all ranks together.", min=0)
+    ] = None,
+    changes_curve: Annotated[
+        bool, typer.Option(help="Also make plans with fewer changes: saving against number of changes.")
+    ] = False,
     delay: Annotated[float, typer.Option(help="Seconds that a message takes from one rank to the next.")] = 0.0,
     overhead: Annotated[float, typer.Option(help="Seconds of an iteration outside the pipeline.")] = 0.0,
     calibrate: Annotated[
@@ -92,6 +98,8 @@ def plan(
     _check_choice("--solver", solver, ("lp", "lowtime", "both"))
     given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "energy": energy, "power": power}
     asked = {name: value for name, value in given.items() if value is not None}
+    if (max_changes is not None or changes_curve) and (frontier is not None or asked.keys() - {"slowdown", "deadline"}):
+        fail("--max-changes and --changes-curve work with --slowdown and --deadline only")
     if len(asked) + (frontier is not None) > 1:
         names = [*asked, *(["frontier"] if frontier is not None else [])]
         fail(f"give only one of {', '.join('--' + name for name in names)}")
@@ -146,12 +154,18 @@ def plan(
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
-        rows = plan_request.find_plans(problem, asked, solver, unit_time)
+        rows = plan_request.find_plans(problem, asked, solver, unit_time, max_changes)
         shown = rows
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
         written = plan_output.write_one(best, output, format_, pictures) if output else []
+        if changes_curve:
+            curve = plan_request.plans_by_changes(problem, best.deadline_s)
+            if output is not None and pictures:
+                written.append(plan_output.write_changes_picture(all_maximum(problem), curve, output))
+            rows = [*rows[:-1], *((f"{len(found.changes)} changes", found) for found in curve), rows[-1]]
+            shown = rows
     if json_:
         print(json.dumps({"plans": plan_output.as_json(rows), "files": [str(path) for path in written]}))  # noqa: T201
         return

@@ -10,6 +10,7 @@ from pfo_fs.cli.zeus_dump import read_dump
 from pfo_fs.errors import ConfigError, Impossible, PfoError
 from pfo_fs.planner import (
     Calibration,
+    ChangeBudget,
     Plan,
     Planner,
     Problem,
@@ -31,6 +32,7 @@ from pfo_fs.planner import (
 )
 from pfo_fs.switching_file import read_switching
 
+_CURVE_PRICES = 6
 FRONTIER_FILE = "frontier.jsonl"
 """Keeps the plans of a frontier as they are found, so that an interrupted command can continue."""
 
@@ -144,7 +146,11 @@ def _derived(profile: Profile, names: Sequence[str], request: Request) -> Profil
 
 
 def find_plans(
-    problem: Problem, asked: dict[str, float], solver: str, unit_time_s: float = 0.001
+    problem: Problem,
+    asked: dict[str, float],
+    solver: str,
+    unit_time_s: float = 0.001,
+    max_changes: int | None = None,
 ) -> list[tuple[str, Plan | str]]:
     """Returns name and plan of each row of the table, simpler plans first, or the reason why a plan cannot be made.
 
@@ -156,6 +162,7 @@ def find_plans(
         asked: One argument of `Planner.at`, or none for no slowdown.
         solver: `lp`, `lowtime` or `both`.
         unit_time_s: Unit of time of lowtime, in s.
+        max_changes: The most clock changes within an iteration; None: no limit.
 
     Raises:
         Impossible: The planner itself cannot fulfil the request.
@@ -164,7 +171,12 @@ def find_plans(
     if solver == "lowtime" and asked.keys() & {"energy", "power"}:
         raise ConfigError("lowtime plans for deadlines only; leave --solver out with --energy and --power")
     planner = Planner(problem)
-    plan = planner.at(**(asked or {"deadline": max(planner.fastest_s, all_maximum(problem).iteration_time_s)}))
+    asked = asked or {"deadline": max(planner.fastest_s, all_maximum(problem).iteration_time_s)}
+    plan = planner.at(**asked)
+    if max_changes is not None:
+        plan = ChangeBudget(Planner(problem, thorough=False), plan.deadline_s).within(
+            max_changes, [all_maximum(problem), plan]
+        )
     deadline_s = plan.deadline_s
     simple: list[tuple[str, Callable[[], Plan]]] = [
         ("all maximum", lambda: all_maximum(problem)),
@@ -187,6 +199,11 @@ def find_plans(
     if solver != "lowtime":
         found.append(("planned", plan))
     return found
+
+
+def plans_by_changes(problem: Problem, deadline_s: float) -> list[Plan]:
+    """Returns plans for a deadline by rising number of clock changes and falling energy."""
+    return ChangeBudget(Planner(problem, thorough=False), deadline_s).curve(_CURVE_PRICES)
 
 
 def frontier_points(

@@ -22,6 +22,7 @@ from pfo_fs.planner.switching_reason import reason
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
 
+_QUICK_S, _THOROUGH_S, _LEAST_S = 4.0, 15.0, 1.0
 _MANY = 20
 _MIXED = 1e-4
 """From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
@@ -42,12 +43,15 @@ class Planner:
 
     Args:
         problem: The problem.
-        thorough: Where clock changes cost something, search four times as long; this saves up to a few percent more.
+        thorough: Where clock changes cost something, search several times as long.
+        seconds: Where GPUs stand still at changes, the search for a plan ends after about this time, in s, with the
+            best plan so far; by default 4, and 15 for a thorough search. Of many deadlines, each gets a part of it.
     """
 
-    def __init__(self, problem: Problem, *, thorough: bool = True) -> None:
+    def __init__(self, problem: Problem, *, thorough: bool = True, seconds: float | None = None) -> None:
         self.problem = problem
         self.thorough = thorough
+        self.seconds = (_THOROUGH_S if thorough else _QUICK_S) if seconds is None else seconds
 
     @cached_property
     def _relaxation(self) -> Relaxation:
@@ -59,7 +63,7 @@ class Planner:
 
     @cached_property
     def _switching_planner(self) -> SwitchingPlanner:
-        return SwitchingPlanner(self.problem, self.thorough)
+        return SwitchingPlanner(self.problem, self.thorough, self.seconds)
 
     @cached_property
     def _free(self) -> Planner:
@@ -149,6 +153,30 @@ class Planner:
         """Returns the plan with least energy, however long its iteration."""
         return self._within(self.slowest_s)
 
+    def priced(self, deadline_s: float, price_j: float) -> tuple[Plan, float]:
+        """Returns the plan that takes least energy if each clock change costs energy, and a lower bound of that sum.
+
+        Args:
+            deadline_s: The longest iteration time, in s.
+            price_j: The price of a change, in J.
+
+        Raises:
+            Impossible: The deadline is shorter than the fastest plan's iteration.
+        """
+        problem, search = self.problem, self._switching_planner
+        if deadline_s < self.fastest_s * (1 - _CLOSE):
+            raise self._too_short(deadline_s)
+        target_s = min(max(deadline_s, self.fastest_s), self.slowest_s)
+        relaxed = self._solve(target_s, problem.waiting_power_w)
+        prices_j = [price_j] * len(problem.pipeline.orders)
+        simple = search.simple(target_s, False)
+        found = search.timed.plan(simple, relaxed, target_s, problem.waiting_power_w, prices_j)
+        overhead_j = problem.waiting_power_w * problem.overhead_s
+        bound_j = relaxed.lower_bound_j + overhead_j
+        clocks_mhz = tuple(found.clocks_mhz)
+        plan = Plan(problem, clocks_mhz, "lp", deadline_s, lower_bound_j=bound_j, switching=reason(problem, clocks_mhz))
+        return plan, found.lower_bound_j + overhead_j
+
     # ---- deadlines
 
     def _solve_each(self, deadlines_s: Sequence[float], waiting_power_w: float) -> list[Relaxed]:
@@ -169,6 +197,13 @@ class Planner:
                 answers[deadline_s] = answer
         return [answers[deadline_s] for deadline_s in deadlines_s]
 
+    def _too_short(self, deadline_s: float) -> Impossible:
+        return Impossible(
+            f"no plan has an iteration of {deadline_s:.6g} s; the fastest takes {self.fastest_s:.6g} s",
+            asked=deadline_s,
+            best=self.fastest_s,
+        )
+
     def _solve(self, deadline_s: float, waiting_power_w: float) -> Relaxed:
         return self._relaxation.solve(deadline_s - self.problem.overhead_s, waiting_power_w)
 
@@ -180,11 +215,7 @@ class Planner:
         began = time.perf_counter()
         problem = self.problem
         if min(deadlines_s) < self.fastest_s * (1 - _CLOSE):
-            raise Impossible(
-                f"no plan has an iteration of {min(deadlines_s):.6g} s; the fastest takes {self.fastest_s:.6g} s",
-                asked=min(deadlines_s),
-                best=self.fastest_s,
-            )
+            raise self._too_short(min(deadlines_s))
         deadlines_s = [max(deadline_s, self.fastest_s) for deadline_s in deadlines_s]
         targets_s = [min(deadline_s, self.slowest_s) for deadline_s in deadlines_s]
         waiting_w = 0.0 if straggler else problem.waiting_power_w
@@ -198,31 +229,37 @@ class Planner:
                 "lp",
                 deadline_s,
                 straggler_s=deadline_s if straggler else None,
-                lower_bound_j=answer.lower_bound_j
-                + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
+                lower_bound_j=bound_j + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
                 seconds=seconds,
                 switching=why,
             )
-            for (clocks_mhz, why), answer, deadline_s in zip(chosen, relaxed, deadlines_s, strict=True)
+            for (clocks_mhz, why, bound_j), deadline_s in zip(chosen, deadlines_s, strict=True)
         ]
 
     def _clocks(
         self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], straggler: bool
-    ) -> list[tuple[tuple[int, ...], str]]:
-        """Real clocks for relaxed answers, within their targets, and why they change as often as they do."""
+    ) -> list[tuple[tuple[int, ...], str, float]]:
+        """Real clocks within their targets, why they change as often as they do, and the bound of effective energy."""
         problem = self.problem
         waiting_w = 0.0 if straggler else problem.waiting_power_w
         if problem.switch_costs.none:
-            found = [problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)]
-            return [(tuple(clocks_mhz), reason(problem, clocks_mhz)) for clocks_mhz in found]
+            rounded = [
+                problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)
+            ]
+            return [
+                (tuple(clocks_mhz), reason(problem, clocks_mhz), answer.lower_bound_j)
+                for clocks_mhz, answer in zip(rounded, relaxed, strict=True)
+            ]
         free: list[list[int]] = [[] for _ in targets_s]
         if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
             ignoring = self._free
             free = [ignoring.problem.frequencies_of(each) for each in ignoring._rounded(relaxed, targets_s, waiting_w)]
         chosen = []
+        self._switching_planner.timed.seconds = max(_LEAST_S, self.seconds / len(targets_s))
         for answer, target_s, free_mhz in zip(relaxed, targets_s, free, strict=True):
-            clocks_mhz, limited = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
-            chosen.append((tuple(clocks_mhz), reason(problem, clocks_mhz, free_mhz, limited=limited)))
+            found = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
+            why = reason(problem, found.clocks_mhz, free_mhz, limited=found.limited)
+            chosen.append((tuple(found.clocks_mhz), why, found.lower_bound_j))
         return chosen
 
     def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -149,14 +149,14 @@ class Problem:
             if frequencies_mhz[node] != frequencies_mhz[node - 1]
         ]
 
-    def timing(self, times_s: Sequence[float], changes: Sequence[int] = ()) -> Timing:
+    def timing(self, times_s: Sequence[float], changes: Sequence[int] | Mapping[int, float] = ()) -> Timing:
         """Returns when each node begins, and the iteration time.
 
         Args:
             times_s: Duration of each node.
-            changes: Nodes before which their rank changes its clock, for which it stands still.
+            changes: Nodes before which their rank changes its clock, for which it stands still; or how long for each.
         """
-        lost = dict.fromkeys(changes, self.switch_costs.stands_still_s)
+        lost = self._lost_s(changes)
         before = self.before
         starts = [0.0] * len(times_s)
         ends = [0.0] * len(times_s)
@@ -172,15 +172,22 @@ class Problem:
             ends[node] = start + times_s[node]
         return Timing(starts, max(ends) + self.overhead_s)
 
-    def latest_starts(self, times_s: Sequence[float], changes: Sequence[int], end_s: float) -> list[float]:
+    def _lost_s(self, changes: Sequence[int] | Mapping[int, float]) -> Mapping[int, float]:
+        if isinstance(changes, Mapping):
+            return changes
+        return dict.fromkeys(changes, self.switch_costs.stands_still_s)
+
+    def latest_starts(
+        self, times_s: Sequence[float], changes: Sequence[int] | Mapping[int, float], end_s: float
+    ) -> list[float]:
         """Returns when each node must begin at the latest, so that all nodes have ended at `end_s`.
 
         Args:
             times_s: Duration of each node.
-            changes: Nodes before which their rank changes its clock, for which it stands still.
+            changes: As in `timing`.
             end_s: When the last node must have ended, in s, without the fixed overhead.
         """
-        lost = dict.fromkeys(changes, self.switch_costs.stands_still_s)
+        lost = self._lost_s(changes)
         latest = [end_s - seconds for seconds in times_s]
         for node in reversed(self.pipeline.topological):
             for later, delay_s in self.after[node]:

@@ -6,16 +6,21 @@ for one rank is a window of time for each of its instructions, within which `ran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from pfo_fs.planner.change_relaxation import MixedClocks
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_runs import RankRuns, Window
 
 _PINS = (1.0, 0.0, 0.5)
 """Where the other ranks are pinned in one sweep after the other: 0 is their earliest begin, 1 their latest."""
+_SETTLING = ((1.0, 0.5), (0.9, 0.5), (0.7, 0.5), (0.4, 0.5), (0.2, 0.5), (0.0, 0.0))
+"""Shares of the price of time while mixed clocks become real ones, and where the other ranks are pinned."""
 _SAVES = 5e-5
 """Relative: the search ends when a sweep saves less."""
 
@@ -101,7 +106,9 @@ class RankSweeps:
         for number in range(sweeps):
             last = best
             for rank, (first, end) in enumerate(spans):
-                window = self._window(clocks, first, end, length_s, _PINS[number % len(_PINS)])
+                times_s = [table[mhz][0] for table, mhz in zip(self._tables, clocks, strict=True)]
+                changes = self._problem.changes(clocks)
+                window = self._window(times_s, changes, first, end, length_s, _PINS[number % len(_PINS)])
                 found = runs[rank].best(window, change_price_j[rank])
                 if found is None or found == clocks[first:end]:
                     continue
@@ -113,14 +120,66 @@ class RankSweeps:
                 break
         return clocks
 
-    def _window(self, clocks: Sequence[int], first: int, end: int, length_s: float, pin: float) -> Window:
+    def settle(
+        self,
+        mixed: MixedClocks,
+        lost_s: Mapping[int, float],
+        length_s: float,
+        change_price_j: Sequence[float],
+        until: float,
+    ) -> list[int]:
+        """Returns real clocks (MHz) for mixed ones, late if a rank finds none that fit.
+
+        Rank after rank gets its best clocks at a price of time that falls from the mixture's to nothing, while the
+        others are pinned to what they have so far.
+
+        Args:
+            mixed: The answer of the program with changes.
+            lost_s: For how long it stands still before each node, in s.
+            length_s: The longest iteration time, in s.
+            change_price_j: For each rank, the price of a change beyond its energy, in J.
+            until: When to end with what is there, as `time.perf_counter` counts.
+        """
+        problem = self._problem
+        spans = list(pairwise(problem.pipeline.first_nodes))
+        runs = [RankRuns(problem, rank, self._wrong_s[rank]) for rank in range(len(spans))]
+        highest = [max(table) for table in self._tables]
+        times_s, lost = list(mixed.times_s), dict(lost_s)
+        clocks: list[int] = [0] * len(times_s)
+        for number, (share, pin) in enumerate(_SETTLING):
+            if number and time.perf_counter() > until:
+                break
+            odd = number % 2
+            for rank in (*range(odd, len(spans), 2), *range(1 - odd, len(spans), 2)):
+                first, end = spans[rank]
+                window = self._window(times_s, lost, first, end, length_s, pin)
+                window = replace(window, price_w=share * mixed.prices.node_w[first:end])
+                found = runs[rank].best(window, change_price_j[rank])
+                if found is None:
+                    if clocks[first]:
+                        continue
+                    found = highest[first:end]
+                clocks[first:end] = found
+                times_s[first:end] = [self._tables[node][clocks[node]][0] for node in range(first, end)]
+                for node in range(first + 1, end):
+                    changes = clocks[node] != clocks[node - 1]
+                    lost[node] = problem.switch_costs.stands_still_s if changes else 0.0
+        return clocks
+
+    def _window(
+        self,
+        times_s: Sequence[float],
+        changes: Sequence[int] | Mapping[int, float],
+        first: int,
+        end: int,
+        length_s: float,
+        pin: float,
+    ) -> Window:
         """What the other ranks leave to the rank with the nodes from `first` to `end`."""
         import numpy as np
 
         problem = self._problem
         end_s = length_s - problem.overhead_s
-        times_s = [table[mhz][0] for table, mhz in zip(self._tables, clocks, strict=True)]
-        changes = problem.changes(clocks)
         earliest = problem.timing(times_s, changes).starts_s
         latest = problem.latest_starts(times_s, changes, end_s)
         pinned = [soon + pin * (late - soon) for soon, late in zip(earliest, latest, strict=True)]

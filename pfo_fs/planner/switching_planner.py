@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.group_rounding import groups_of, rounded, slowed_down
@@ -24,11 +25,13 @@ from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.stage_clocks import StageClocks
 from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, queue_s
+from pfo_fs.planner.timed_changes import TimedChanges
 
 _WEIGHTS = (1.0, 0.6, 2.0)
-_TIME_WEIGHTS = (10.0, 1.0, 3.0, 100.0)
-"""Energy and time of a change are multiplied by each of these in turn: the relaxation that sets the prices does not
-count changes. Where a rank stands still, the second tuple applies. The first weight usually gives the best plan."""
+_TIME_WEIGHT = 10.0
+"""The energy of a change is multiplied by each of these in turn: the relaxation that sets the prices does not count
+changes. The first weight usually gives the best plan. Where GPUs stand still and the plan is made quickly, energy and
+time of a change are multiplied by the second number instead."""
 _MOST_GROUPS = 600
 """With more groups than this, the plan that ignores changes is nearly as good and takes less time."""
 _IMPROVED, _MORE_IMPROVED = 2, 3
@@ -41,16 +44,32 @@ _PRICE_STEPS = 12
 _INFINITE = float("inf")
 
 
+class Switched(NamedTuple):
+    """A plan for a problem with costs of changes.
+
+    Attributes:
+        clocks_mhz: Clock of each node, in MHz.
+        limited: Whether more changes were worth it than the driver of a host can make.
+        lower_bound_j: No plan within the length takes less effective energy (plus that of waiting, if it counts), in J.
+    """
+
+    clocks_mhz: list[int]
+    limited: bool
+    lower_bound_j: float
+
+
 class SwitchingPlanner:
     """Plans a problem in which clock changes cost something.
 
     Args:
         problem: A problem with costs of changes.
-        thorough: Search about four times as long.
+        thorough: Search about four times as long where GPUs do not stand still.
+        seconds: Where GPUs stand still, the search ends about this long after it began.
     """
 
-    def __init__(self, problem: Problem, thorough: bool = True) -> None:
+    def __init__(self, problem: Problem, thorough: bool, seconds: float) -> None:
         self._problem = problem
+        self._seconds = seconds
         self._thorough = thorough
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._stage_clocks = StageClocks(problem)
@@ -59,6 +78,11 @@ class SwitchingPlanner:
     @cached_property
     def _sweeps(self) -> RankSweeps:
         return RankSweeps(self._problem, self._wrong_s)
+
+    @cached_property
+    def timed(self) -> TimedChanges:
+        """The search for plans in which changes have a price, in time or for their number."""
+        return TimedChanges(self._problem, self._sweeps, self._seconds)
 
     @cached_property
     def _runs(self) -> list[RankRuns]:
@@ -75,10 +99,8 @@ class SwitchingPlanner:
         share = {rank: 1 - 1 / len(host) for host in self._hosts for rank in host}
         return [costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))]
 
-    def plan(
-        self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]
-    ) -> tuple[list[int], bool]:
-        """Returns the clocks (MHz) of the best plan found within the length, and whether a host's driver limits it.
+    def plan(self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]) -> Switched:
+        """Returns the best plan found within the length.
 
         The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
         cheapest) are among those that are compared, so the result never takes more energy than the best of them.
@@ -91,17 +113,36 @@ class SwitchingPlanner:
         """
         waiting_w = 0.0 if straggler else self._problem.waiting_power_w
         none = [0.0] * len(self._spans)
-        candidates = [*self._simple(length_s, straggler), *([list(free_mhz)] if free_mhz else [])]
-        candidates += self._suggested(relaxed, length_s, waiting_w, none)
-        best, value = self._improved(candidates, relaxed, length_s, waiting_w, none)
+        candidates = [*self.simple(length_s, straggler), *([list(free_mhz)] if free_mhz else [])]
+        bound_j = relaxed.lower_bound_j
+        if self._searches_long:
+            best, bound_j = self.timed.plan(candidates, relaxed, length_s, waiting_w, none)
+            value = self._sweeps.value(best, length_s, waiting_w)
+        else:
+            candidates += self._suggested(relaxed, length_s, waiting_w, none)
+            best, value = self._improved(candidates, relaxed, length_s, waiting_w, none)
         prices_j = self._host_prices(relaxed, length_s)
         if not any(prices_j):
-            return best, False
-        candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
-        limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
-        return (limited if limited_value < value else best), True
+            return Switched(best, False, bound_j)
+        if self._searches_long:
+            limited, _ = self.timed.plan([*candidates, best], relaxed, length_s, waiting_w, prices_j)
+            limited_value = self._sweeps.value(limited, length_s, waiting_w)
+        else:
+            candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
+            limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
+        return Switched(limited if limited_value < value else best, True, bound_j)
 
-    def _simple(self, length_s: float, straggler: bool) -> list[list[int]]:
+    @property
+    def _still(self) -> bool:
+        return self._problem.switch_costs.stands_still_s > 0
+
+    @property
+    def _searches_long(self) -> bool:
+        """Whether GPUs stand still and there is time for the program that counts changes; its plans use all slack."""
+        return self._still and self._thorough
+
+    def simple(self, length_s: float, straggler: bool) -> list[list[int]]:
+        """The clocks (MHz) of simple plans, some of which may be late."""
         problem = self._problem
         simple = [
             problem.frequencies_of(problem.fastest),
@@ -148,7 +189,7 @@ class SwitchingPlanner:
         is what keeps a job on time whose clocks act later than the model says."""
         if self._thorough:
             return _MORE_SWEEPS
-        return 0 if self._problem.switch_costs.stands_still_s else _SWEEPS
+        return 0 if self._still else _SWEEPS
 
     def _iteration_time_s(self, clocks_mhz: Sequence[int]) -> float:
         problem = self._problem
@@ -162,12 +203,11 @@ class SwitchingPlanner:
         """Yields what the linear programs suggest: clocks of groups."""
         problem = self._problem
         tried = set()
-        still = problem.switch_costs.stands_still_s > 0
-        weights = _TIME_WEIGHTS if still else _WEIGHTS
+        weights = (_TIME_WEIGHT,) if self._still else _WEIGHTS
         for weight in weights if self._thorough else weights[:1]:
             prices = relaxed.prices_w
             # The second time with the prices of the groups' program, which counts the time that ranks stand still.
-            for _ in range(2 if still or self._thorough else 1):
+            for _ in range(2 if self._still or self._thorough else 1):
                 groups = groups_of(problem, self._cheapest(prices, prices_j, weight))
                 key = tuple(map(len, groups))
                 if key in tried or len(groups) > _MOST_GROUPS:

@@ -1,0 +1,103 @@
+"""Plans with fewer clock changes: the least energy for a number of changes, and energy against that number.
+
+A limit on the number of changes is a price of a change: the higher the price, the fewer changes a plan has. With a
+price, the program's bound less the price of the changes that are allowed is a lower bound for all plans within the
+limit (Lagrange).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pfo_fs.errors import Impossible
+from pfo_fs.planner.baselines import one_per_stage
+from pfo_fs.planner.plan import Plan
+from pfo_fs.planner.planner import Planner
+
+_SEARCHED = 6
+"""Number of prices that are tried for one limit."""
+_FIRST_SHARE, _STEP = 1 / 256, 4.0
+"""The first price is this share of the mean energy of an instruction, and each further one so many times the last."""
+
+
+class ChangeBudget:
+    """Plans for one deadline with few clock changes.
+
+    Args:
+        planner: The planner of the problem.
+        deadline_s: The longest iteration time, in s.
+    """
+
+    def __init__(self, planner: Planner, deadline_s: float) -> None:
+        self._planner, self._deadline_s = planner, deadline_s
+        self._plans: list[Plan] = []
+        self._bounds: list[tuple[float, float]] = []  # price of a change, bound of the energy with it
+        with suppress(Impossible):
+            self._plans.append(one_per_stage(planner.problem, deadline_s))
+
+    def add(self, price_j: float) -> Plan:
+        """Plans at one price of a change, in J, and keeps the plan."""
+        plan, bound_j = self._planner.priced(self._deadline_s, price_j)
+        self._plans.append(plan)
+        self._bounds.append((price_j, bound_j))
+        return plan
+
+    @property
+    def first_price_j(self) -> float:
+        """A price of a change in J at which plans have nearly as many changes as without one."""
+        choices = self._planner.problem.choices
+        return _FIRST_SHARE * sum(abs(each.costs_j[0]) for each in choices) / len(choices)
+
+    def curve(self, prices: int) -> list[Plan]:
+        """Returns plans by rising number of changes and falling energy, found at this many prices and without one."""
+        for number in range(prices):
+            self.add(self.first_price_j * _STEP**number)
+        self._plans.append(self._planner.at(deadline=self._deadline_s))
+        kept: list[Plan] = []
+        for plan in sorted(self._plans, key=lambda each: (len(each.changes), each.energy_j)):
+            if not kept or plan.energy_j < kept[-1].energy_j:
+                kept.append(self._with_bound(plan, len(plan.changes)))
+        return kept
+
+    def within(self, most: int, known: Sequence[Plan] = ()) -> Plan:
+        """Returns the plan with least energy of those found that have at most this many changes.
+
+        Args:
+            most: The most clock changes within an iteration, all ranks together.
+            known: Plans that are known already.
+
+        Raises:
+            Impossible: No plan with so few changes was found.
+        """
+        self._plans += known
+        free = next((plan for plan in known if plan.lower_bound_j is not None), None)
+        free = free or self._planner.at(deadline=self._deadline_s)
+        if len(free.changes) <= most:
+            return free
+        low_j, high_j = 0.0, float("inf")
+        price_j = 4 * self.first_price_j
+        for _ in range(_SEARCHED):
+            count = len(self.add(price_j).changes)
+            if count == most:
+                break
+            if count > most:
+                low_j = price_j
+            else:
+                high_j = price_j
+            price_j = _STEP * price_j if high_j == float("inf") else (low_j * high_j) ** 0.5 if low_j else price_j / 4
+        within = [plan for plan in self._plans if len(plan.changes) <= most]
+        if not within:
+            fewest = min(len(plan.changes) for plan in self._plans)
+            raise Impossible(
+                f"no plan found has {most} clock changes or fewer within {self._deadline_s:.6g} s; the fewest are "
+                f"{fewest}",
+                asked=most,
+                best=fewest,
+            )
+        return self._with_bound(min(within, key=lambda plan: plan.energy_j), most)
+
+    def _with_bound(self, plan: Plan, most: int) -> Plan:
+        bounds_j = [bound_j - price_j * most for price_j, bound_j in self._bounds]
+        bounds_j += [plan.lower_bound_j] if plan.lower_bound_j is not None else []
+        return plan.replace(lower_bound_j=max(bounds_j)) if bounds_j else plan
