@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from _late_clocks import Clocks, LateClocks
 
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching, without_slow_clocks
+from pfo_fs.device.node_physics import node_physics
 from pfo_fs.device.physics import A40, A100, GpuModel
 from pfo_fs.errors import PfoError
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
@@ -31,6 +32,7 @@ from pfo_fs.planner import (
 )
 from pfo_fs.simulator import QUIET, Cluster, ProfileTruth, Truth
 from pfo_fs.simulator.job_generator import SimulatedJob, generated_job
+from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.ranks import RankSchedules
 
 PROFILES = (
@@ -104,13 +106,23 @@ def measured(data: Path) -> Iterator[SimulatedJob]:
         yield SimulatedJob(path.stem, pipeline, MeasuredStages(lengths))
 
 
-def jobs(kinds: str, data: Path, seeds: range) -> list[SimulatedJob]:
-    """The jobs of a kind: known, measured, generated or all; the smallest first."""
+def jobs(kinds: str, data: Path, seeds: range, node: str = "launch") -> list[SimulatedJob]:
+    """The jobs of a kind: known, measured, generated or all; the smallest first.
+
+    Args:
+        kinds: The kind.
+        data: The folder of published data.
+        seeds: Seeds of the generated jobs.
+        node: The kind of node of known and measured jobs, one GPU per stage; `launch`: none, clocks act 10 ms late.
+    """
     found: list[SimulatedJob] = []
     if kinds in ("known", "all"):
         found += known(data)
     if kinds in ("measured", "all"):
         found += measured(data)
+    if node != "launch":
+        settings = NodeSettings(node_physics(node), "device")
+        found = [replace(job, name=f"{job.name}, {node}", nodes=settings) for job in found]
     if kinds in ("generated", "all"):
         found += [generated_job(seed) for seed in seeds]
     return sorted(found, key=lambda job: len(job.pipeline.instructions))

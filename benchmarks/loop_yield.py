@@ -181,6 +181,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120, help="jobs with short iterations run at least so long")
     parser.add_argument("--only", help="only jobs whose name contains this")
     parser.add_argument("--largest", type=int, help="only jobs of at most so many instructions")
+    parser.add_argument(
+        "--node", default="kind", help="of known and measured jobs; launch: clocks are requested as instructions begin"
+    )
     parser.add_argument("--quick", action="store_true", help="search less for the plan with full knowledge")
     parser.add_argument("--status", action="store_true", help="print the policy's last status under each row")
     parser.add_argument("--workers", type=int, default=1)
@@ -188,7 +191,9 @@ def main() -> None:
     parser.add_argument("--data", default=str(Path(__file__).resolve().parents[2] / "shared" / "data"))
     args = parser.parse_args()
     seeds = range(args.first, args.first + args.seeds)
-    chosen = [job for job in jobs(args.jobs, Path(args.data), seeds) if not args.only or args.only in job.name]
+    chosen = [
+        job for job in jobs(args.jobs, Path(args.data), seeds, args.node) if not args.only or args.only in job.name
+    ]
     chosen = [job for job in chosen if not args.largest or len(job.pipeline.instructions) <= args.largest]
     todo = [(job, args.iterations, args.seconds, seed, not args.quick) for job in chosen for seed in args.noise_seeds]
     if not args.json:
