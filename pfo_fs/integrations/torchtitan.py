@@ -10,14 +10,11 @@ torchtitan has no hooks for trainers of others; a subclass may call `attach(self
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
-from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
-
-_STEP = "pp_forward_backward_step"
+from pfo_fs.integrations.pipeline_marks import Attachment, attach_pipeline
+from pfo_fs.integrations.torch_pipelining import TorchPipeline
 
 
 def attach(trainer: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
@@ -34,32 +31,31 @@ def attach(trainer: Any, shared_dir: str | os.PathLike[str], **options: Any) -> 
     return attach_pipeline(TorchtitanPipeline(trainer), shared_dir, **options)
 
 
-class TorchtitanPipeline:
-    """Where torchtitan's trainer runs its instructions.
-
-    A step is one run of the pipeline's schedule: with gradient accumulation, an optimizer step has several.
+class TorchtitanPipeline(TorchPipeline):
+    """The schedule of torchtitan's trainer, in the trainer's place in the job.
 
     Raises:
         ConfigError: The trainer has no pipeline, or this version of torchtitan works in another way.
     """
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
         dims = getattr(trainer, "parallel_dims", None)
         if dims is not None and not dims.pp_enabled:
             raise ConfigError(
                 "pipeline_parallel_degree is 1, so no rank waits for another and no clock can be lowered for free: use "
                 "the power-limit optimizer (GlobalPowerLimitOptimizer)"
             )
-        for name in ("parallel_dims", "pp_schedule", _STEP):
+        for name in ("parallel_dims", "pp_schedule"):
             if not hasattr(trainer, name):
                 raise ConfigError(
                     f"{type(trainer).__name__} has no {name}: pfo-fs was written for the Trainer of torchtitan 0.3.0"
                 )
+        super().__init__(trainer.pp_schedule)
+        self._dims = trainer.parallel_dims
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`; all dimensions but pp and tp are replicas."""
-        dims = self._trainer.parallel_dims
+        dims = self._dims
         found = {}
         for name in ("pp", "tp"):
             mesh = dims.get_optional_mesh(name)
@@ -72,45 +68,3 @@ class TorchtitanPipeline:
                 found["dp_rank"] = found["dp_rank"] * mesh.size() + mesh.get_local_rank()
                 found["dp_degree"] *= mesh.size()
         return found
-
-    def orders(self) -> Sequence[Sequence[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline."""
-        return pipeline_from_torch(self._trainer.pp_schedule).orders
-
-    def install(self, marks: PipelineMarks) -> Callable[[], None]:
-        """Wraps methods of the trainer object and of its stages; returns what takes the wraps off."""
-        trainer, schedule = self._trainer, self._trainer.pp_schedule
-        stages = getattr(schedule, "_stages", None) or [schedule._stage]
-        run_step = getattr(trainer, _STEP)
-
-        def step(*arguments: Any, **options: Any) -> Any:
-            with marks.step():
-                return run_step(*arguments, **options)
-
-        setattr(trainer, _STEP, step)
-        undo = [(trainer, _STEP)]
-        for stage in stages:
-            number = stage.stage_index
-            whole = marks.around(stage.backward_one_chunk, "backward", number)
-            inputs = marks.around(stage.backward_one_chunk, "backward_input", number)
-
-            def backward(
-                *arguments: Any,
-                whole: Callable[..., Any] = whole,
-                inputs: Callable[..., Any] = inputs,
-                full_backward: bool = True,
-                **options: Any,
-            ) -> Any:
-                run = whole if full_backward else inputs
-                return run(*arguments, full_backward=full_backward, **options)
-
-            stage.forward_one_chunk = marks.around(stage.forward_one_chunk, "forward", number)
-            stage.backward_one_chunk = backward
-            stage.backward_weight_one_chunk = marks.around(stage.backward_weight_one_chunk, "backward_weight", number)
-            undo += [(stage, name) for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")]
-
-        def take_off() -> None:
-            for thing, name in undo:
-                delattr(thing, name)
-
-        return take_off
