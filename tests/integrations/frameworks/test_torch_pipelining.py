@@ -1,0 +1,93 @@
+"""All schedules of torch.distributed.pipelining, followed by `pfo_fs.attach` on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+
+TWO_RANKS: dict[str, dict[str, Any]] = {
+    "GPipe": {"schedule": "GPipe"},
+    "1F1B": {"schedule": "1F1B"},
+    "interleaved 1F1B": {"schedule": "Interleaved1F1B"},
+    "looped BFS": {"schedule": "LoopedBFS"},
+    "interleaved zero bubble": {"schedule": "InterleavedZeroBubble"},
+    "ZB-V": {"schedule": "ZBVZeroBubble"},
+    "DualPipeV": {"schedule": "DualPipeV"},
+    "gradient accumulation": {"schedule": "1F1B", "accumulate": 2},
+    "activation checkpointing": {"schedule": "1F1B", "checkpointing": True},
+    "static shapes": {"schedule": "1F1B", "static": True},
+    "compiled stages": {"schedule": "Interleaved1F1B", "compile": True},
+    "functions of the user": {"schedule": "Interleaved1F1B", "custom": "FORWARD"},
+}
+TWO_REPLICAS: dict[str, dict[str, Any]] = {
+    "1F1B with DDP": {"schedule": "1F1B", "data": "ddp"},
+    "GPipe with DDP and static shapes": {"schedule": "GPipe", "data": "ddp", "static": True},
+    "interleaved 1F1B with FSDP": {"schedule": "Interleaved1F1B", "data": "fsdp"},
+    "ZB-V with FSDP": {"schedule": "ZBVZeroBubble", "data": "fsdp"},
+}
+KINDS = {
+    **{name: (2, case) for name, case in TWO_RANKS.items()},
+    **{name: (4, case) for name, case in TWO_REPLICAS.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def all_facts(run_ranks: Callable[..., Any]) -> dict[int, list[dict[str, Any]]]:
+    """What each rank of two and of four told of all its cases."""
+    return {
+        ranks: run_ranks("torch_pipelining_program", ranks, pp=2, cases=cases)
+        for ranks, cases in ((2, TWO_RANKS), (4, TWO_REPLICAS))
+    }
+
+
+@pytest.fixture(params=KINDS)
+def facts(request: pytest.FixtureRequest, all_facts: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What each rank saw of one case in two optimizer steps, an evaluation, and a step that fails."""
+    ranks, case = KINDS[request.param]
+    return [{**seen[request.param], "case": case} for seen in all_facts[ranks]]
+
+
+def test_every_instruction_of_every_microbatch_comes_in_the_order_that_was_known_beforehand(
+    facts: list[dict[str, Any]],
+) -> None:
+    for seen in facts:
+        own = seen["orders"][seen["pp"][0]]
+        steps = 2 * seen["case"].get("accumulate", 1)
+        assert seen["ran"] == own * steps  # what torch ran: (stage, name, micro-batch)
+        assert seen["steps"] == [[[name, stage] for stage, name, _ in own]] * steps  # what the optimizer was told
+        assert seen["known_beforehand"] == [[name, stage] for stage, name, _ in own]
+        assert not seen["errors"]
+        assert seen["orders"] == facts[0]["orders"]
+
+
+def test_gradients_and_weights_are_those_of_a_run_without_pfo(facts: list[dict[str, Any]]) -> None:
+    assert all(seen["same_gradients"] for seen in facts)
+
+
+def test_the_forward_of_the_last_stage_lasts_until_its_loss_is_there(facts: list[dict[str, Any]]) -> None:
+    for seen in facts:
+        # Where shapes are found in the first step, that computes a loss outside of all instructions.
+        assert set(seen["in_loss"]) <= {"forward", None}
+        assert seen["in_loss"].count(None) <= 1
+    assert sum(len(seen["in_loss"]) for seen in facts) > 0
+
+
+def test_an_evaluation_is_silent(facts: list[dict[str, Any]]) -> None:
+    assert all(seen["evaluation_silent"] for seen in facts)
+
+
+def test_an_error_in_a_step_ends_the_step(facts: list[dict[str, Any]]) -> None:
+    assert not any(seen["left_in_step_by_an_error"] for seen in facts)
+
+
+def test_nothing_is_left_on_schedule_and_stages_after_close(facts: list[dict[str, Any]]) -> None:
+    assert not any(seen["left_patched"] for seen in facts)
+
+
+def test_ranks_and_replicas_are_found_from_the_process_group(all_facts: dict[int, list[dict[str, Any]]]) -> None:
+    found = [seen["1F1B with DDP"] for seen in all_facts[4]]
+    assert [(seen["pp"], seen["dp"]) for seen in found] == [([p, 2], [d, 2]) for p in (0, 1) for d in (0, 1)]
