@@ -6,13 +6,12 @@ One rank per stage; gloo on CPU, NCCL on CUDA. The text is the reference documen
 With `PFO_FS_GPU=simulated` each rank has a simulated A100 whose time and energy follow its clock; without a GPU at
 all the training runs just the same and no clock is touched.
 
-The lines that concern pfo-fs are marked.
+The line that makes the training follow frequency schedules is marked.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import time
 from pydoc_data.topics import topics
@@ -24,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
-from pfo_fs import PFOFileOptimizer  # pfo-fs
+import pfo_fs  # pfo-fs
 
 VOCABULARY = 256  # bytes
 
@@ -73,30 +72,6 @@ def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
 
 
-def mark_instructions(stage: PipelineStage, opt: PFOFileOptimizer, run_simulated: object | None) -> None:
-    """Brackets every forward and backward of this stage object with the optimizer's callbacks."""
-
-    def bracket(name: str, original):  # type: ignore[no-untyped-def]
-        @functools.wraps(original)
-        def run(chunk: int, *args, **kwargs):  # type: ignore[no-untyped-def]
-            if not stage.has_backward:  # evaluation
-                return original(chunk, *args, **kwargs)
-            started_ns = time.monotonic_ns()
-            opt.on_instruction_begin(name, microbatch=chunk)
-            try:
-                result = original(chunk, *args, **kwargs)
-                if run_simulated is not None:
-                    run_simulated(name, stage.stage_index, started_ns)  # type: ignore[operator]
-                return result
-            finally:
-                opt.on_instruction_end(name)
-
-        return run
-
-    stage.forward_one_chunk = bracket("forward", stage.forward_one_chunk)
-    stage.backward_one_chunk = bracket("backward", stage.backward_one_chunk)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared-dir", default=os.environ.get("PFO_FS_SHARED_DIR", "./pfo"))
@@ -131,31 +106,28 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
 
     scheduler = {"scheduler": "PointSolution3D", "scheduler_args": {"solution_path": args.plan}} if args.plan else {}
-    with PFOFileOptimizer(  # pfo-fs
+    with pfo_fs.attach(  # pfo-fs
+        pipeline,
         args.shared_dir,
-        mesh=mesh,
         coordination=args.coordination,
         profile_steps=args.profile_steps,
         job_metadata="gpt-example",
         **scheduler,
-    ) as opt:
+    ) as pfo:
+        opt = pfo.optimizer
         if rank == 0:
             print(f"pfo-fs: job {opt.job_id} in {args.shared_dir}, scheduled by: {opt.coordination}", flush=True)
-        simulated = opt.simulated_kernels()
-        mark_instructions(stage, opt, simulated.run if simulated else None)  # pfo-fs
         for iteration in range(args.iterations):
             starts = torch.randint(len(text) - args.length - 1, (samples,), generator=generator)
             batch = torch.stack([text[start : start + args.length + 1] for start in starts.tolist()]).to(device)
             began = time.perf_counter()
             losses: list[torch.Tensor] = []
-            opt.on_step_begin()  # pfo-fs
             if rank == 0:
                 pipeline.step(batch[:, :-1])
             elif rank == stages - 1:
                 pipeline.step(target=batch[:, 1:], losses=losses)
             else:
                 pipeline.step()
-            opt.on_step_end()  # pfo-fs
             stop = torch.tensor(bool(args.stop_file) and os.path.exists(args.stop_file), device=device)
             dist.all_reduce(stop, dist.ReduceOp.MAX)  # in place of the gradients' all-reduce: ranks go on together
             optimizer.step()

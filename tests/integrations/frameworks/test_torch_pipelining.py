@@ -16,7 +16,7 @@ TWO_RANKS: dict[str, dict[str, Any]] = {
     "looped BFS": {"schedule": "LoopedBFS"},
     "interleaved zero bubble": {"schedule": "InterleavedZeroBubble"},
     "ZB-V": {"schedule": "ZBVZeroBubble"},
-    "DualPipeV": {"schedule": "DualPipeV"},
+    "DualPipeV": {"schedule": "DualPipeV", "microbatches": 8},  # with as many, forwards and backwards are paired
     "gradient accumulation": {"schedule": "1F1B", "accumulate": 2},
     "activation checkpointing": {"schedule": "1F1B", "checkpointing": True},
     "static shapes": {"schedule": "1F1B", "static": True},
@@ -36,11 +36,20 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def all_facts(run_ranks: Callable[..., Any]) -> dict[int, list[dict[str, Any]]]:
+def all_facts(
+    run_ranks: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, list[dict[str, Any]]]:
     """What each rank of two and of four told of all its cases."""
+    plan = tmp_path_factory.mktemp("plan") / "gpipe.py"
+    plan.write_text(repr([[("forward", 1200)] * 4 + [("backward", 1110)] * 4] * 2))
+    of_gpipe = {"scheduler": "PointSolution3D", "scheduler_args": {"solution_path": str(plan)}}
+    more = {
+        "a plan of another order": {"schedule": "1F1B", "attach": of_gpipe},
+        "forward and backward at once": {"schedule": "DualPipeV", "microbatches": 8, "custom": "OVERLAP_F_B"},
+    }
     return {
         ranks: run_ranks("torch_pipelining_program", ranks, pp=2, cases=cases)
-        for ranks, cases in ((2, TWO_RANKS), (4, TWO_REPLICAS))
+        for ranks, cases in ((2, {**TWO_RANKS, **more}), (4, TWO_REPLICAS))
     }
 
 
@@ -91,3 +100,32 @@ def test_nothing_is_left_on_schedule_and_stages_after_close(facts: list[dict[str
 def test_ranks_and_replicas_are_found_from_the_process_group(all_facts: dict[int, list[dict[str, Any]]]) -> None:
     found = [seen["1F1B with DDP"] for seen in all_facts[4]]
     assert [(seen["pp"], seen["dp"]) for seen in found] == [([p, 2], [d, 2]) for p in (0, 1) for d in (0, 1)]
+
+
+def test_runs_that_only_find_shapes_are_no_instructions(all_facts: dict[int, list[dict[str, Any]]]) -> None:
+    for seen in all_facts[2]:
+        forwards = len([1 for _, name, _ in seen["1F1B"]["ran"] if name == "forward"])
+        assert seen["1F1B"]["runs_of_modules"] == forwards + 1
+        assert seen["static shapes"]["runs_of_modules"] == forwards
+
+
+def test_a_plan_of_another_order_is_not_followed_and_the_warning_names_the_instruction(
+    all_facts: dict[int, list[dict[str, Any]]],
+) -> None:
+    first, last = [seen["a plan of another order"] for seen in all_facts[2]]
+    expected = "the schedule expects 'forward', training ran 'backward' of stage"
+    assert first["warnings"][0].startswith(f"rank 0, step 0, instruction 2: {expected} 0; clocks are released")
+    assert last["warnings"][0].startswith(f"rank 1, step 0, instruction 1: {expected} 1; clocks are released")
+    assert all(seen["same_gradients"] for seen in (first, last))
+
+
+def test_a_function_that_runs_a_forward_and_a_backward_at_once_is_refused(
+    all_facts: dict[int, list[dict[str, Any]]],
+) -> None:
+    for seen in all_facts[2]:
+        assert "remove its register_custom_function" in seen["forward and backward at once"]["refused"]
+
+
+def test_a_pipeline_of_one_stage_is_refused(run_ranks: Callable[..., Any]) -> None:
+    (seen,) = run_ranks("torch_pipelining_program", 1, pp=1, cases={"alone": {"schedule": "1F1B"}})
+    assert "power-limit optimizer" in seen["alone"]["refused"]

@@ -145,7 +145,7 @@ class Case:
 
 
 def order_in_directory(rank: int, job_id: str) -> Any:
-    """This rank's order as a scheduler finds it in the shared directory; None if it does not come."""
+    """A rank's order as a scheduler finds it in the shared directory; None if it does not come."""
     job = SharedDirectory(Files(want["shared_dir"])).job(job_id)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -163,17 +163,18 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
 
     case = Case(mesh, options)
     ran = case.record()
-    if options.get("custom"):
-        register_own_functions(case)
+    if "custom" in options:
+        register_own_function(case, options["custom"])
     before = case.shape()
     warnings: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("pfo_fs").addHandler(handler)
-    pfo = pfo_fs.attach(case.schedule, want["shared_dir"], coordination="local")
+    pfo = pfo_fs.attach(case.schedule, want["shared_dir"], coordination="local", **options.get("attach", {}))
     opt: Any = pfo.optimizer
     assert opt.job_id is not None
-    known = order_in_directory(rank, opt.job_id)
+    # The first rank of a stage writes its order for all of them.
+    known = order_in_directory(rank - mesh.get_local_rank("dp"), opt.job_id)
     case.followed_by = opt
     with_pfo = case.train()
     steps, trained = list(opt.steps), list(ran)
@@ -217,8 +218,8 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def register_own_functions(case: Case) -> None:
-    """Runs forwards by a function of the user, which a schedule calls in place of its own code."""
+def register_own_function(case: Case, kind: str) -> None:
+    """Runs actions of a kind by a function of the user, which a schedule calls in place of its own code."""
     by_index = {stage.stage_index: stage for stage in case.stages}
 
     def forward(action: Any, context: Any) -> None:
@@ -232,7 +233,7 @@ def register_own_functions(case: Case) -> None:
         if action.stage_index + 1 in by_index:
             by_index[action.stage_index + 1].set_local_fwd_input(output, chunk)
 
-    case.schedule.register_custom_function(schedules._ComputationType.FORWARD, forward)
+    case.schedule.register_custom_function(schedules._ComputationType[kind], forward)
 
 
 def main() -> None:
