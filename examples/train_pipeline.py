@@ -6,7 +6,7 @@ One rank per stage; gloo on CPU, NCCL on CUDA. The text is the reference documen
 With `PFO_FS_GPU=simulated` each rank has a simulated A100 whose time and energy follow its clock; without a GPU at
 all the training runs just the same and no clock is touched.
 
-The lines that concern pfo-fs are marked.
+The line that makes the training follow frequency schedules is marked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
-from pfo_fs import attach  # pfo-fs
+import pfo_fs  # pfo-fs
 
 VOCABULARY = 256  # bytes
 
@@ -106,7 +106,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
 
     scheduler = {"scheduler": "PointSolution3D", "scheduler_args": {"solution_path": args.plan}} if args.plan else {}
-    with attach(  # pfo-fs
+    with pfo_fs.attach(  # pfo-fs
         pipeline,
         args.shared_dir,
         coordination=args.coordination,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pfo_fs.errors import PfoError
-    from pfo_fs.integrations.attach import attach
+    from pfo_fs.integrations.any_framework import attach
     from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
     from pfo_fs.models import (
         FrequencySchedule,
@@ -28,6 +28,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "PfoError": "pfo_fs.errors",
+    "attach": "pfo_fs.integrations.any_framework",
     "FrequencySchedule": "pfo_fs.models",
     "GlobalPowerLimitOptimizer": "pfo_fs.power_limit",
     "HFGlobalPowerLimitOptimizer": "pfo_fs.integrations.huggingface",

@@ -122,6 +122,7 @@ def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
         ("import pfo_fs.device.clock_process", {"torch", "pydantic", "pandas", "numpy", "rich"}),
         ("from pfo_fs import GlobalPowerLimitOptimizer", {"torch", "pandas", "pynvml", "numpy", "rich"}),
         ("from pfo_fs import HFGlobalPowerLimitOptimizer", {"torch", "transformers", "numpy"}),
+        ("from pfo_fs import attach", {"torch", "numpy", "deepspeed", "megatron", "torchtitan"}),
         (
             "import pfo_fs.helper.power_limit_state, pfo_fs.helper.process",
             {"torch", "numpy", "pandas", "pynvml", "rich"},
@@ -151,6 +152,7 @@ def test_the_public_names_are_these() -> None:
         "ProfilingResult",
         "RankInfo",
         "__version__",
+        "attach",
         "make_3d_parallel",
     ]
     assert all(getattr(pfo_fs, name) is not None for name in pfo_fs.__all__)

@@ -266,7 +266,7 @@ class _Timers:
 class _Timer:
     """A timer that calls `begin` and `end`, and starts and stops another."""
 
-    def __init__(self, begin: Callable[[], None], end: Callable[[], None], inner: Any = None) -> None:
+    def __init__(self, begin: Callable[[], object], end: Callable[[], object], inner: Any = None) -> None:
         self.begin, self.end, self._inner = begin, end, inner
 
     def start(self, *arguments: Any, **options: Any) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from pfo_fs.errors import ConfigError
+from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.training import optimizer
 
@@ -52,19 +52,20 @@ class PipelineMarks:
             self.in_step, self.running = False, None
             self._opt.on_step_end()
 
-    def begin(self, name: str, stage: int | None = None) -> None:
-        """Begins an instruction of a step.
+    def begin(self, name: str, stage: int | None = None) -> bool:
+        """Begins an instruction of a step; returns whether it did, which it does not outside of a step or in another.
 
         Args:
             name: `forward`, `backward`, ...
             stage: Its stage; that of the next instruction of this rank's order if None.
         """
         if not self.in_step or self.running is not None:
-            return
+            return False
         if stage is None:
             stage = self._order[self._position].stage if self._position < len(self._order) else None
         self.running, self._stage, self._began_ns = name, stage or 0, time.monotonic_ns()
         self._opt.on_instruction_begin(name, stage=stage)
+        return True
 
     def end(self, name: str) -> None:
         """Ends an instruction; after the last one of this rank's order the step ends too."""
@@ -84,20 +85,50 @@ class PipelineMarks:
         self.begin_step()
         try:
             yield
-        finally:
-            self.end_step()
+        except BaseException:
+            with suppress(InstructionMismatch):  # that instructions are missing is not what went wrong
+                self.end_step()
+            raise
+        self.end_step()
 
     def around(self, run: Callable[..., Any], name: str, stage: int | None = None) -> Callable[..., Any]:
         """Returns `run`, bracketed as an instruction."""
 
         def run_instruction(*arguments: Any, **options: Any) -> Any:
-            self.begin(name, stage)
+            began = self.begin(name, stage)
             try:
                 return run(*arguments, **options)
             finally:
-                self.end(name)
+                if began:
+                    self.end(name)
 
         return run_instruction
+
+
+class ObjectWraps:
+    """Attributes that are replaced on objects, never on classes, until `undo`."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def replace(self, thing: Any, name: str, value: Any) -> None:
+        """Sets an attribute of `thing`."""
+        self._replaced.append((thing, name, value, vars(thing).get(name, _ABSENT)))
+        setattr(thing, name, value)
+
+    def undo(self) -> None:
+        """Sets everything back, except what another program has replaced since."""
+        while self._replaced:
+            thing, name, value, before = self._replaced.pop()
+            if vars(thing).get(name) is not value:
+                continue
+            if before is _ABSENT:
+                delattr(thing, name)
+            else:
+                setattr(thing, name, before)
+
+
+_ABSENT = object()
 
 
 class PipelineAdapter(Protocol):
@@ -161,22 +192,33 @@ class Attachment:
         own = orders[dims["pp_rank"]]
         opt.expect_order([(name, stage) for stage, name, _ in own])
         marks = PipelineMarks(opt, own)
-        return cls(opt, orders, marks, adapter.install(marks))
+        try:
+            undo = adapter.install(marks)
+        except BaseException:
+            opt.close()
+            raise
+        return cls(opt, orders, marks, undo)
+
+    def metrics(self) -> dict[str, float]:
+        """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
+        return self.optimizer.metrics()
 
     def close(self) -> None:
         """Takes everything off the framework's objects, resets the clocks, and leaves the job."""
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
-            self.marks.end_step()
+            with suppress(InstructionMismatch):  # an error may have left a step open
+                self.marks.end_step()
         self.optimizer.close()
 
-    def __enter__(self) -> Attachment:
+    def __enter__(self: AnyAttachment) -> AnyAttachment:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.optimizer.__exit__(kind, error, traceback)  # tells the scheduler how training has ended
         self.close()
 
 

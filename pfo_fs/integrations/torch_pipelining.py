@@ -1,9 +1,10 @@
-"""torch.distributed.pipelining, all its schedules.
+"""The schedules of `torch.distributed.pipelining`.
 
+    schedule = ScheduleInterleaved1F1B(stages, n_microbatches, loss_fn=loss_fn)
     pfo = pfo_fs.attach(schedule, "/shared/pfo")
 
-The methods of the stages that run one micro-batch are wrapped, on the user's objects only, as is `schedule.step`:
-torch has no hooks for them (pytorch/pytorch#167897).
+The schedule object and this rank's stage objects get methods of their own; no class is changed. Hooks of `nn.Module`
+would not do: in its first step, a schedule runs each stage once more, to find the shapes of its outputs.
 """
 
 from __future__ import annotations
@@ -13,74 +14,120 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
+from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks, attach_pipeline
 from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
+from pfo_fs.training.collectives import Collectives
+from pfo_fs.training.parallel_dims import find_parallel_dims
 
-_RUNS = {
-    "forward_one_chunk": "forward",
-    "backward_one_chunk": "backward",
-    "backward_weight_one_chunk": "backward_weight",
-}
-"""The methods of a stage that run one micro-batch, and their instructions."""
-_CUSTOM = {
+_NAMES = {
     "FORWARD": "forward",
     "FULL_BACKWARD": "backward",
     "BACKWARD_INPUT": "backward_input",
     "BACKWARD_WEIGHT": "backward_weight",
+    "OVERLAP_F_B": "overlapped_forward_backward",
 }
-"""The actions that `register_custom_function` can replace, and their instructions."""
+"""Names of the actions that compute, by torch's names of their types."""
+_OF_SCHEDULE = ("step", "pipeline_order", "_loss_fn", "_has_backward")
+_OF_STAGE = (
+    "forward_one_chunk",
+    "backward_one_chunk",
+    "backward_weight_one_chunk",
+    "stage_index",
+    "is_last",
+    "group",
+    "group_rank",
+    "group_size",
+)
 
 
-def attach(schedule: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+def attach(schedule: Any, shared_dir: str | os.PathLike[str], *, mesh: Any = None, **options: Any) -> Attachment:
     """Follows the steps of a schedule; a collective call of all ranks.
 
     Args:
-        schedule: A schedule of `torch.distributed.pipelining`, after custom functions were registered.
+        schedule: Any schedule of `torch.distributed.pipelining`, with a `loss_fn`.
         shared_dir: The directory that all ranks, the daemon and users share.
-        options: Other arguments of `PFOFileOptimizer`. Without `mesh` or degrees, all ranks outside of the schedule's
-            pipeline count as replicas.
+        mesh: A `DeviceMesh` with named dimensions, `pp` among them; needed with tensor parallelism only.
+        options: Other arguments of `PFOFileOptimizer`.
 
     Raises:
-        ConfigError: The schedule has one stage, or this version of torch works in another way.
-        PlanError: The schedule does not tell the order of its instructions.
+        ConfigError: The schedule cannot be followed, it has only one stage, or this version of torch works in another
+            way.
     """
-    finds_replicas = not {"mesh", "dp_rank", "dp_degree", "tp_rank", "tp_degree"} & options.keys()
-    return attach_pipeline(TorchPipeline(schedule, finds_replicas=finds_replicas), shared_dir, **options)
+    adapter = TorchPipeline(schedule, mesh)
+    if adapter.device is not None:
+        options.setdefault("device", adapter.device)
+    return attach_pipeline(adapter, shared_dir, **options)
 
 
 class TorchPipeline:
-    """Where a schedule runs its instructions.
+    """Where a schedule of `torch.distributed.pipelining` runs its instructions.
 
-    A step is one call of `schedule.step`: with gradient accumulation, an optimizer step has several.
+    A step is one run of the schedule: with gradient accumulation, an optimizer step has several.
 
     Args:
         schedule: The schedule.
-        finds_replicas: Whether to find out which pipelines there are besides this one; a collective call.
+        mesh: A `DeviceMesh` with named dimensions; None: the stages' process group tells where this rank stands.
+
+    Attributes:
+        device: Index of this rank's CUDA device; None if the stages are not on one, or do not tell which.
 
     Raises:
-        ConfigError: This version of torch works in another way.
+        ConfigError: The schedule cannot be followed, or this version of torch works in another way.
     """
 
-    def __init__(self, schedule: Any, *, finds_replicas: bool = True) -> None:
+    def __init__(self, schedule: Any, mesh: Any = None) -> None:
         self._schedule = schedule
-        self._finds_replicas = finds_replicas
-        self._stages = getattr(schedule, "_stages", None) or [getattr(schedule, "_stage", None)]
-        wanted = [(schedule, name) for name in ("step", "_has_backward", "_loss_fn", "pipeline_order")]
-        wanted += [(stage, name) for stage in self._stages for name in (*_RUNS, "stage_index", "group_rank", "is_last")]
-        for thing, name in wanted:
-            if not hasattr(thing, name):
-                raise ConfigError(
-                    f"{type(thing).__name__} has no {name}: pfo-fs was written for torch.distributed.pipelining of "
-                    "torch 2.6 to 2.13"
-                )
+        self._mesh = mesh
+        self._stages = _stages_of(schedule)
+        for thing, names in ((schedule, _OF_SCHEDULE), *((stage, _OF_STAGE) for stage in self._stages)):
+            for name in names:
+                if not hasattr(thing, name):
+                    raise _another_version(thing, name)
+        if schedule._loss_fn is None:
+            raise ConfigError(
+                f"the {type(schedule).__name__} has no loss_fn, so its steps have no backward and are not followed; "
+                "give attach() the schedule that trains"
+            )
+        if any(kind.name == "OVERLAP_F_B" for kind in self._own_functions()):
+            raise ConfigError(
+                f"a function registered with this {type(schedule).__name__} runs a forward and a backward at once, and "
+                "pfo-fs cannot plan a clock for the two together; remove its register_custom_function(OVERLAP_F_B, ...)"
+            )
+        device: Any = getattr(self._stages[0], "device", None)
+        self.device: int | None = device.index if getattr(device, "type", None) == "cuda" else None
+
+    def _own_functions(self) -> dict[Any, Callable[..., Any]]:
+        """Functions of the user that run in place of actions of the schedule; only some schedules have such."""
+        functions: dict[Any, Callable[..., Any]] = getattr(self._schedule, "_comp_type_to_function_map", {})
+        return functions
 
     def parallel_dims(self) -> dict[str, int]:
-        """This rank's place, as arguments of `PFOFileOptimizer`."""
+        """This rank's place, as arguments of `PFOFileOptimizer`; a collective call of all ranks.
+
+        Without a mesh, every pipeline counts as a replica.
+        """
         stage = self._stages[0]
-        found = {"pp_rank": stage.group_rank, "pp_degree": stage.group_size}
-        if self._finds_replicas:
-            found |= _replicas(stage.group)
-        return found
+        if self._mesh is not None:
+            dims = find_parallel_dims(mesh=self._mesh)
+            if (dims.pp_rank, dims.pp_degree) != (stage.group_rank, stage.group_size):
+                raise ConfigError(
+                    f"the mesh says that this is rank {dims.pp_rank} of a pipeline of {dims.pp_degree}, the stage's "
+                    f"process group says {stage.group_rank} of {stage.group_size}; make both from the same mesh"
+                )
+            axes = ("dp", "pp", "tp")
+            return {f"{axis}_{kind}": getattr(dims, f"{axis}_{kind}") for axis in axes for kind in ("rank", "degree")}
+        import torch.distributed as dist
+
+        members = tuple(dist.get_process_group_ranks(stage.group))
+        pipelines = sorted(set(Collectives.of_program().all_gather(members)))
+        return {
+            "pp_rank": stage.group_rank,
+            "pp_degree": stage.group_size,
+            "dp_rank": pipelines.index(members),
+            "dp_degree": len(pipelines),
+            "tp_rank": 0,
+            "tp_degree": 1,
+        }
 
     def orders(self) -> Sequence[Sequence[Instruction]]:
         """The instructions of one step, of each rank of the pipeline."""
@@ -88,123 +135,140 @@ class TorchPipeline:
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
         """Wraps methods of the schedule and of its stages; returns what takes the wraps off."""
-        schedule, loss_fn, wraps = self._schedule, self._schedule._loss_fn, _Wraps(marks)
-        custom = getattr(schedule, "_comp_type_to_function_map", {})
-        kept = dict(custom)
-        replaced = {kind: wraps.custom(run, kind.name) for kind, run in kept.items()}
-        schedule.step = wraps.step(schedule)
-        if loss_fn is not None and any(stage.is_last for stage in self._stages):
-            schedule._loss_fn = wraps.loss(loss_fn)
+        schedule, wraps, brackets = self._schedule, ObjectWraps(), _Brackets(marks)
+        run_step = schedule.step
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            if not schedule._has_backward:  # `eval` calls `step`
+                return run_step(*arguments, **options)
+            with marks.step():
+                return run_step(*arguments, **options)
+
+        wraps.replace(schedule, "step", step)
+        wraps.replace(schedule, "_loss_fn", brackets.loss(schedule._loss_fn))
         for stage in self._stages:
-            for method, name in _RUNS.items():
-                run = getattr(stage, method)
-                setattr(stage, method, wraps.stage(run, name, stage, stage.is_last and loss_fn is not None))
-        custom.update(replaced)
+            number = stage.stage_index
+            forward = brackets.forward_and_loss if stage.is_last else brackets.around
+            wraps.replace(stage, "forward_one_chunk", forward(stage.forward_one_chunk, "forward", number))
+            wraps.replace(stage, "backward_one_chunk", brackets.backward(stage.backward_one_chunk, number))
+            weight = brackets.around(stage.backward_weight_one_chunk, "backward_weight", number)
+            wraps.replace(stage, "backward_weight_one_chunk", weight)
+
+        functions = self._own_functions()
+        for kind, function in list(functions.items()):
+            functions[kind] = brackets.action(kind, function)
+        if hasattr(schedule, "register_custom_function"):
+            register = schedule.register_custom_function
+
+            def register_bracketed(computation_type: Any, custom_function: Callable[..., Any]) -> None:
+                register(computation_type, brackets.action(computation_type, custom_function))
+
+            wraps.replace(schedule, "register_custom_function", register_bracketed)
 
         def take_off() -> None:
-            del schedule.step
-            schedule._loss_fn = loss_fn
-            for stage in self._stages:
-                for method in _RUNS:
-                    delattr(stage, method)
-            custom.update(kept)
+            wraps.undo()
+            for kind, function in functions.items():
+                functions[kind] = brackets.bracketed.get(function, function)
 
         return take_off
 
 
-class _Wraps:
-    """What stands around the methods of a schedule and of its stages.
+class _Brackets:
+    """Brackets of a rank's instructions.
 
-    Args:
-        marks: Where training is.
+    A schedule computes the loss after the forward of the last stage has returned. With a large vocabulary that is much
+    of the stage's work, so such a forward is kept open until the loss is there.
+
+    Attributes:
+        bracketed: The functions of the user in their brackets, as keys, and as they were.
     """
 
     def __init__(self, marks: PipelineMarks) -> None:
+        self.bracketed: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._marks = marks
-        self._awaits_loss = False  # whether the forward that is open lasts until its loss is computed
+        self._awaits_loss = False
 
-    def step(self, schedule: Any) -> Callable[..., Any]:
-        """The step of a schedule."""
-        run_step = schedule.step
-
-        def step(*arguments: Any, **options: Any) -> Any:
-            if not schedule._has_backward:  # `eval` calls `step` too
-                return run_step(*arguments, **options)
-            self._awaits_loss = False
-            with self._marks.step():
-                return run_step(*arguments, **options)
-
-        return step
-
-    def stage(self, run: Callable[..., Any], name: str, stage: Any, loss_follows: bool) -> Callable[..., Any]:
-        """A method of a stage that runs one micro-batch."""
+    def around(self, run: Callable[..., Any], name: str, stage: int) -> Callable[..., Any]:
+        """Returns `run`, bracketed as an instruction."""
 
         def run_instruction(*arguments: Any, **options: Any) -> Any:
-            own = "backward_input" if name == "backward" and not options.get("full_backward", True) else name
-            self._end_forward()  # a schedule may leave the loss out
-            if self._marks.running is not None or not self._marks.in_step:
-                return run(*arguments, **options)  # inside a custom function, which is the instruction, or evaluating
-            self._marks.begin(own, stage.stage_index)
-            self._awaits_loss = loss_follows and own == "forward"
+            self._end_forward()
+            began = self._marks.begin(name, stage)
             try:
                 return run(*arguments, **options)
-            except BaseException:
-                self._awaits_loss = False
-                raise
             finally:
-                if not self._awaits_loss:
-                    self._marks.end(own)
+                if began:
+                    self._marks.end(name)
 
         return run_instruction
 
-    def loss(self, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-        """The loss function, part of the last stage's forward: with a large vocabulary it is real work."""
+    def forward_and_loss(self, run: Callable[..., Any], name: str, stage: int) -> Callable[..., Any]:
+        """Returns `run`, bracketed as an instruction that ends with the loss."""
 
-        def compute_loss(*arguments: Any, **options: Any) -> Any:
+        def run_instruction(*arguments: Any, **options: Any) -> Any:
+            self._end_forward()
+            began = self._marks.begin(name, stage)
             try:
-                return loss_fn(*arguments, **options)
+                output = run(*arguments, **options)
+            except BaseException:
+                if began:
+                    self._marks.end(name)
+                raise
+            self._awaits_loss = began
+            return output
+
+        return run_instruction
+
+    def loss(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the loss function, at whose end a forward of the last stage ends."""
+
+        def loss_fn(*arguments: Any, **options: Any) -> Any:
+            try:
+                return run(*arguments, **options)
             finally:
                 self._end_forward()
 
-        return compute_loss
-
-    def custom(self, run: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        """A function that replaces an action of the schedule.
-
-        Raises:
-            ConfigError: The action is forward and backward at once; it would need one clock for two instructions.
-        """
-        if kind == "OVERLAP_F_B":
-            raise ConfigError(
-                "this schedule overlaps forward and backward by a custom function, which pfo-fs cannot follow; leave "
-                "the function out, or do not attach pfo-fs to this schedule"
-            )
-        name = _CUSTOM.get(kind)
-        if name is None:  # communication
-            return run
-
-        def run_action(action: Any, *arguments: Any, **options: Any) -> Any:
-            self._end_forward()
-            self._marks.begin(name, action.stage_index)
-            try:
-                return run(action, *arguments, **options)
-            finally:
-                self._marks.end(name)
-
-        return run_action
+        return loss_fn
 
     def _end_forward(self) -> None:
         if self._awaits_loss:
             self._awaits_loss = False
             self._marks.end("forward")
 
+    def backward(self, run: Callable[..., Any], stage: int) -> Callable[..., Any]:
+        """Returns a stage's `backward_one_chunk`, bracketed as `backward` or as `backward_input`."""
+        whole, inputs = self.around(run, "backward", stage), self.around(run, "backward_input", stage)
 
-def _replicas(group: Any) -> dict[str, int]:
-    """Which of the pipelines of this job a process group is; a collective call of all ranks."""
-    import torch.distributed as dist
+        def run_instruction(*arguments: Any, full_backward: bool = True, **options: Any) -> Any:
+            bracketed = whole if full_backward else inputs
+            return bracketed(*arguments, full_backward=full_backward, **options)
 
-    own = tuple(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))
-    members: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(members, own)
-    pipelines = sorted(set(members))
-    return {"dp_rank": pipelines.index(own), "dp_degree": len(pipelines)}
+        return run_instruction
+
+    def action(self, kind: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function of the user that runs in place of an action, bracketed if it computes."""
+        name = _NAMES.get(kind.name)
+        if name is None:
+            return function
+
+        def run_action(action: Any, context: Any) -> Any:
+            return self.around(function, name, action.stage_index)(action, context)
+
+        self.bracketed[run_action] = function
+        return run_action
+
+
+def _stages_of(schedule: Any) -> Sequence[Any]:
+    stages: Sequence[Any] = getattr(schedule, "_stages", None) or [getattr(schedule, "_stage", None)]
+    if stages[0] is None:
+        raise _another_version(schedule, "_stage")
+    return stages
+
+
+def _another_version(thing: Any, name: str) -> ConfigError:
+    import torch
+
+    return ConfigError(
+        f"{type(thing).__name__} of torch {torch.__version__} has no {name}: pfo-fs was written for the schedules of "
+        "torch.distributed.pipelining in torch 2.13; use PFOFileOptimizer and its callbacks"
+    )

@@ -10,13 +10,11 @@ torchtitan has no hooks for trainers of others; a subclass may call `attach(self
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
+from pfo_fs.integrations.pipeline_marks import Attachment, attach_pipeline
 from pfo_fs.integrations.torch_pipelining import TorchPipeline
-from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
 
 
 def attach(trainer: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
@@ -33,17 +31,14 @@ def attach(trainer: Any, shared_dir: str | os.PathLike[str], **options: Any) -> 
     return attach_pipeline(TorchtitanPipeline(trainer), shared_dir, **options)
 
 
-class TorchtitanPipeline:
-    """Where torchtitan's trainer runs its instructions.
-
-    A step is one run of the pipeline's schedule: with gradient accumulation, an optimizer step has several.
+class TorchtitanPipeline(TorchPipeline):
+    """The schedule of torchtitan's trainer, in the trainer's place in the job.
 
     Raises:
         ConfigError: The trainer has no pipeline, or this version of torchtitan works in another way.
     """
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
         dims = getattr(trainer, "parallel_dims", None)
         if dims is not None and not dims.pp_enabled:
             raise ConfigError(
@@ -55,10 +50,12 @@ class TorchtitanPipeline:
                 raise ConfigError(
                     f"{type(trainer).__name__} has no {name}: pfo-fs was written for the Trainer of torchtitan 0.3.0"
                 )
+        super().__init__(trainer.pp_schedule)
+        self._dims = trainer.parallel_dims
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`; all dimensions but pp and tp are replicas."""
-        dims = self._trainer.parallel_dims
+        dims = self._dims
         found = {}
         for name in ("pp", "tp"):
             mesh = dims.get_optional_mesh(name)
@@ -71,11 +68,3 @@ class TorchtitanPipeline:
                 found["dp_rank"] = found["dp_rank"] * mesh.size() + mesh.get_local_rank()
                 found["dp_degree"] *= mesh.size()
         return found
-
-    def orders(self) -> Sequence[Sequence[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline."""
-        return pipeline_from_torch(self._trainer.pp_schedule).orders
-
-    def install(self, marks: PipelineMarks) -> Callable[[], None]:
-        """Wraps methods of the schedule and of its stages; returns what takes the wraps off."""
-        return TorchPipeline(self._trainer.pp_schedule, finds_replicas=False).install(marks)

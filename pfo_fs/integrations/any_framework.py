@@ -1,0 +1,51 @@
+"""`pfo_fs.attach`: one line for all frameworks with a pipeline that pfo-fs knows. It imports none of them."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.integrations.pipeline_marks import Attachment
+
+_ADAPTERS = {
+    "torch.distributed.pipelining": "torch_pipelining",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+    "megatron": "megatron",
+}
+"""The module of an adapter, by the package of the object's class or of a class that it inherits from."""
+
+
+def attach(thing: Any, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+    """Makes training with a framework follow frequency schedules, until `close`; a collective call of all ranks.
+
+        pfo = pfo_fs.attach(schedule, "/shared/pfo")
+
+    Args:
+        thing: What runs the pipeline: a schedule of `torch.distributed.pipelining`, a DeepSpeed engine, a torchtitan
+            trainer, or a Megatron-Core model (one module, or the list of its chunks; give `num_microbatches=`, too).
+        shared_dir: The directory that all ranks, the daemon and users share.
+        options: Other arguments of the adapter's `attach` and of `PFOFileOptimizer`.
+
+    Returns:
+        The optimizer's holder: `close()` takes everything off `thing` and resets the clocks; it is a context manager,
+        too. `optimizer` is the `PFOFileOptimizer`.
+
+    Raises:
+        ConfigError: `thing` belongs to no framework that pfo-fs knows, or cannot be followed.
+    """
+    first = thing[0] if isinstance(thing, list) and thing else thing
+    for kind in type(first).__mro__:
+        for package, adapter in _ADAPTERS.items():
+            if f"{kind.__module__}.".startswith(f"{package}."):
+                attachment: Attachment = import_module(f"pfo_fs.integrations.{adapter}").attach(
+                    thing, shared_dir, **options
+                )
+                return attachment
+    raise ConfigError(
+        f"attach() does not know {type(first).__module__}.{type(first).__qualname__}: give it a schedule of "
+        "torch.distributed.pipelining, a DeepSpeed engine, a torchtitan trainer or a Megatron-Core model; "
+        "docs/frameworks/your-own.md shows what another framework needs"
+    )

@@ -1,0 +1,256 @@
+"""One rank that trains with schedules of torch.distributed.pipelining, with pfo-fs and without, and tells what it saw.
+
+One process group serves all cases, since to start processes takes longer than to train.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from recording import fingerprint, given, say
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+import pfo_fs
+from pfo_fs.errors import PfoError
+from pfo_fs.store import Files, SharedDirectory
+
+WIDTH, BATCH = 8, 2
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+METHODS = {
+    "forward_one_chunk": "forward",
+    "backward_one_chunk": "backward",
+    "backward_weight_one_chunk": "backward_weight",
+}
+want = given()
+
+
+class Block(nn.Module):
+    """A layer that can fail, and that counts its runs."""
+
+    def __init__(self, *, checkpointing: bool) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        self.checkpointing, self.fails, self.runs = checkpointing, False, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.runs += 1
+            if self.fails:
+                raise RuntimeError("on purpose")
+        return checkpoint(self.inner, x, use_reentrant=False) if self.checkpointing else self.inner(x)
+
+
+class Case:
+    """A schedule over this rank's stages, made anew from the same seed each time."""
+
+    def __init__(self, mesh: DeviceMesh, options: dict[str, Any]) -> None:
+        self.options, self.mesh = options, mesh
+        self.name, self.microbatches = options["schedule"], options.get("microbatches", 4)
+        kind = schedules.get_schedule_class(self.name)
+        multi = issubclass(kind, schedules.PipelineScheduleMulti)
+        rank, ranks = mesh.get_local_rank("pp"), mesh["pp"].size()
+        count = 2 * ranks if multi else ranks
+        mine = [rank, count - 1 - rank] if self.name in V_SHAPED else list(range(rank, count, ranks))
+        self.blocks = [self._block(number) for number in mine]
+        self.stages = [
+            PipelineStage(
+                self._prepared(block), number, count, torch.device("cpu"), group=mesh.get_group("pp"), **shapes
+            )
+            for number, block in zip(mine, self.blocks, strict=True)
+            for shapes in [self._shapes(number) if options.get("static") else {}]
+        ]
+        self.followed_by: Any = None
+        self.in_loss: list[str | None] = []  # which instruction runs while a loss is computed
+        self.schedule = kind(self.stages if multi else self.stages[0], self.microbatches, loss_fn=self._loss)
+        self.parameters = [p for stage in self.stages for p in stage.submod.parameters()]
+        self.optimizer = torch.optim.SGD(self.parameters, lr=0.1)
+
+    def _block(self, number: int) -> Block:
+        torch.manual_seed(number)
+        return Block(checkpointing=self.options.get("checkpointing", False))
+
+    def _prepared(self, block: nn.Module) -> nn.Module:
+        if self.options.get("compile"):
+            return torch.compile(block, backend="aot_eager")  # type: ignore[return-value]
+        if self.options.get("data") == "ddp":
+            return nn.parallel.DistributedDataParallel(block, process_group=self.mesh.get_group("dp"))
+        if self.options.get("data") == "fsdp":
+            return fully_shard(block, mesh=self.mesh["dp"])
+        return block
+
+    def _shapes(self, number: int) -> dict[str, torch.Tensor]:
+        return {
+            "input_args": torch.zeros(BATCH, WIDTH, requires_grad=number > 0),
+            "output_args": torch.zeros(BATCH, WIDTH, requires_grad=True),
+        }
+
+    def _loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if self.followed_by is not None:
+            self.in_loss.append(self.followed_by.running)
+        return nn.functional.mse_loss(output, target)
+
+    def arguments(self, step: int) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+        generator = torch.Generator().manual_seed(100 * step + self.mesh.get_local_rank("dp"))
+        x, y = torch.randn(2, self.microbatches * BATCH, WIDTH, generator=generator)
+        first, last = any(s.is_first for s in self.stages), any(s.is_last for s in self.stages)
+        return (x,) if first else (), {"target": y} if last else {}
+
+    def train(self, steps: int = 2) -> str:
+        """Trains; returns a fingerprint of all gradients and of the weights at the end."""
+        found = []
+        for step in range(steps):
+            for part in range(self.options.get("accumulate", 1)):
+                positional, named = self.arguments(10 * step + part)
+                self.schedule.step(*positional, **named)
+            grads = [p.grad for p in self.parameters]
+            found.append(fingerprint(g.to_local() if isinstance(g, DTensor) else g for g in grads if g is not None))
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        weights = fingerprint(p.to_local() if isinstance(p, DTensor) else p for p in self.parameters)
+        return " ".join([*found, weights])
+
+    def record(self) -> list[Any]:
+        """Records (stage, kind, micro-batch) of what runs, below the brackets of pfo-fs."""
+        ran: list[Any] = []
+
+        def recorded(method: Any, stage: int, kind: str) -> Any:
+            @functools.wraps(method)
+            def run(chunk: int, *arguments: Any, **options: Any) -> Any:
+                ran.append((stage, kind if options.get("full_backward", True) else "backward_input", chunk))
+                return method(chunk, *arguments, **options)
+
+            return run
+
+        for stage in self.stages:
+            for name, kind in METHODS.items():
+                setattr(stage, name, recorded(getattr(stage, name), stage.stage_index, kind))
+        return ran
+
+    def shape(self) -> list[Any]:
+        """What the schedule and stage objects hold that can be wrapped."""
+        things = [self.schedule, *self.stages]
+        kept = [(name, id(value)) for thing in things for name, value in sorted(vars(thing).items()) if callable(value)]
+        functions = getattr(self.schedule, "_comp_type_to_function_map", {})
+        return [*kept, *((kind.name, id(value)) for kind, value in functions.items())]
+
+
+def order_in_directory(rank: int, job_id: str) -> Any:
+    """A rank's order as a scheduler finds it in the shared directory; None if it does not come."""
+    job = SharedDirectory(Files(want["shared_dir"])).job(job_id)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        body = job.read_order(rank)
+        if body is not None:
+            return body.instructions
+        time.sleep(0.02)
+    return None
+
+
+def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
+    rank = dist.get_rank()
+    bare = Case(mesh, options)
+    without = bare.train()
+
+    case = Case(mesh, options)
+    ran = case.record()
+    if "custom" in options:
+        register_own_function(case, options["custom"])
+    before = case.shape()
+    warnings: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("pfo_fs").addHandler(handler)
+    pfo = pfo_fs.attach(case.schedule, want["shared_dir"], coordination="local", **options.get("attach", {}))
+    opt: Any = pfo.optimizer
+    assert opt.job_id is not None
+    # The first rank of a stage writes its order for all of them.
+    known = order_in_directory(rank - mesh.get_local_rank("dp"), opt.job_id)
+    case.followed_by = opt
+    with_pfo = case.train()
+    steps, trained = list(opt.steps), list(ran)
+    runs, in_loss = sum(block.runs for block in case.blocks), list(case.in_loss)
+
+    left_in_step = None
+    if case.stages[0].is_first and not options.get("compile") and not options.get("data"):
+        # The first forward of the first stage needs no other rank.
+        case.blocks[0].fails = True
+        try:
+            positional, named = case.arguments(99)
+            case.schedule.step(*positional, **named)
+        except RuntimeError:
+            left_in_step = opt.in_step or pfo.marks.in_step
+        case.blocks[0].fails = False
+    before_evaluation = len(opt.steps)
+    if case.name not in V_SHAPED and not options.get("custom"):  # torch's own `eval` fails on V-shaped schedules
+        positional, named = case.arguments(99)
+        with torch.no_grad():
+            case.schedule.eval(*positional, **named)
+    silent = len(opt.steps) == before_evaluation
+
+    errors, dims = list(opt.errors), opt.parallel_dims
+    pfo.close()
+    logging.getLogger("pfo_fs").removeHandler(handler)
+    return {
+        "orders": [[tuple(each) for each in order] for order in pfo.orders],
+        "known_beforehand": known,
+        "steps": steps,
+        "ran": trained,
+        "errors": errors,
+        "same_gradients": with_pfo == without,
+        "evaluation_silent": silent,
+        "left_in_step_by_an_error": left_in_step,
+        "left_patched": case.shape() != before,
+        "in_loss": in_loss,
+        "runs_of_modules": runs,
+        "warnings": [text for text in warnings if "expects" in text],
+        "pp": [dims.pp_rank, dims.pp_degree],
+        "dp": [dims.dp_rank, dims.dp_degree],
+    }
+
+
+def register_own_function(case: Case, kind: str) -> None:
+    """Runs actions of a kind by a function of the user, which a schedule calls in place of its own code."""
+    by_index = {stage.stage_index: stage for stage in case.stages}
+
+    def forward(action: Any, context: Any) -> None:
+        stage = by_index[action.stage_index]
+        chunk = action.microbatch_index
+        schedule = context.schedule_ref
+        if not stage.is_first and action.stage_index - 1 not in by_index:
+            schedules._wait_batch_p2p(schedule.fwd_recv_ops.pop((action.stage_index, chunk)))
+        output = stage.forward_one_chunk(chunk, context.arg_mbs[chunk], context.kwarg_mbs[chunk])
+        schedule._maybe_compute_loss(stage, output, context.target_mbs, chunk)
+        if action.stage_index + 1 in by_index:
+            by_index[action.stage_index + 1].set_local_fwd_input(output, chunk)
+
+    case.schedule.register_custom_function(schedules._ComputationType[kind], forward)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    world = dist.get_world_size()
+    pp = want["pp"]
+    mesh = init_device_mesh("cpu", (pp, world // pp), mesh_dim_names=("pp", "dp"))
+    found = {}
+    for name, options in want["cases"].items():
+        try:
+            found[name] = run_case(mesh, options)
+        except PfoError as error:
+            found[name] = {"refused": f"{type(error).__name__}: {error}"}
+        dist.barrier()
+    say(dist.get_rank(), **found)
+    dist.destroy_process_group()
+
+
+main()
