@@ -41,7 +41,6 @@ _HOME = {
     "FrequencyScheduler": "pfo_fs.scheduler",
     "PointSolution": "pfo_fs.scheduler",
     "PointSolution3D": "pfo_fs.scheduler",
-    "attach": "pfo_fs.integrations.attach",
     "make_3d_parallel": "pfo_fs.scheduler",
     "PFOSettings": "pfo_fs.settings",
 }
