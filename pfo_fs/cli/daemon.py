@@ -9,12 +9,17 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.logging import RichHandler
 
 from pfo_fs.cli.terminal import DirectoryArgument, PlainFormatter, SharedDirOption, err, the_directory, wrong_usage
+
+if TYPE_CHECKING:
+    from pfo_fs.coordination.daemon import Daemon
+    from pfo_fs.reports.metrics_file import MetricsFile
+    from pfo_fs.store import Files
 
 _STOP_WITHIN_S = 10
 
@@ -44,6 +49,13 @@ def daemon(
         float | None, typer.Option(help="Seconds without a heartbeat after which a standby daemon takes over.")
     ] = None,
     dump_dir: Annotated[Path | None, typer.Option(help="Folder for copies in Zeus's dump format.")] = None,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option(help="File for the textfile collector of Prometheus's node exporter; its name ends in .prom."),
+    ] = None,
+    metrics_interval: Annotated[
+        float, typer.Option(help="Seconds between two versions of the metrics file.", min=1, max=3600)
+    ] = 15,
     log_level: Annotated[
         LogLevel | None, typer.Option(help="The least serious messages to write.", case_sensitive=False)
     ] = None,
@@ -67,7 +79,9 @@ def daemon(
     )
     _log_to_stderr(settings.log_level)
     sys.path.insert(0, os.getcwd())  # --scheduler package.module:Class is searched here first, as by python -m
-    serving = Daemon(Files(shared_dir, create=True), settings)
+    files = Files(shared_dir, create=True)
+    serving = Daemon(files, settings)
+    metrics = _metrics_file(metrics_file, files, serving, metrics_interval) if metrics_file is not None else None
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
@@ -76,10 +90,21 @@ def daemon(
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     serving.run()
+    if metrics is not None:
+        metrics.stop()
     if serving.busy:
         # Threads are planning or waiting for the directory. The interpreter's own exit can crash under them.
         logging.shutdown()
         os._exit(0)
+
+
+def _metrics_file(path: Path, files: Files, serving: Daemon, interval_s: float) -> MetricsFile:
+    from pfo_fs.reports.metrics_file import MetricsFile
+    from pfo_fs.store import SharedDirectory
+
+    metrics = MetricsFile(path, SharedDirectory(files, "metrics"), lambda: serving.leads, interval_s)
+    metrics.start()
+    return metrics
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:
