@@ -52,7 +52,7 @@ def batches() -> Any:
 
 
 def wait_for_order(shared_dir: str, rank: int) -> Any:
-    """This rank's order as a scheduler finds it in the shared directory; None if it does not come."""
+    """A rank's order as a scheduler finds it in the shared directory; None if it does not come."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for name in SharedDirectory(Files(Path(shared_dir))).job_ids():
@@ -85,7 +85,8 @@ def main() -> None:
 
     engine = make_engine(kind, pp, checkpointing=checkpointing)
     pfo = attach(engine, want["shared_dir"])
-    known = wait_for_order(want["shared_dir"], rank)
+    # The first rank of a stage writes its order for all of them.
+    known = wait_for_order(want["shared_dir"], rank - engine.grid.get_data_parallel_rank())
     opt = pfo.optimizer
     data = batches()
     for _ in range(2):
