@@ -15,7 +15,7 @@ from pfo_fs.power_limit import Done, EnergyMonitor
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    lightning: Any = pytest.importorskip("lightning")
+    lightning: Any = pytest.importorskip("lightning", reason="needs Lightning; .ci/frameworks installs it")
 
 torch = pytest.importorskip("torch")
 

@@ -34,7 +34,7 @@ def training() -> Any:
 
 
 def test_tensorboard(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="needs TensorBoard; .ci/frameworks installs it")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.chdir(tmp_path)
@@ -46,7 +46,7 @@ def test_tensorboard(training: dict[str, Any], tmp_path: Path, monkeypatch: pyte
 
 
 def test_weights_and_biases(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb", reason="needs W&B; .ci/frameworks installs it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -56,7 +56,7 @@ def test_weights_and_biases(training: dict[str, Any], tmp_path: Path, monkeypatc
 
 
 def test_mlflow(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
+    mlflow = pytest.importorskip("mlflow", reason="needs MLflow; .ci/frameworks installs it")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
     exec(lines_for("MLflow"), training)
