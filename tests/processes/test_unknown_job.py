@@ -25,10 +25,10 @@ def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Starts the example on two ranks."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(**environment: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(EXAMPLE)]
-        command += ["--shared-dir", str(tmp_path / "pfo"), "--iterations", "100000", "--profile-steps", "3"]
-        command += ["--num-microbatches", "8", "--stop-file", str(tmp_path / "stop"), *arguments]
+        command += ["--shared-dir", str(tmp_path / "pfo"), "--iterations", "100000"]
+        command += ["--stop-file", str(tmp_path / "stop")]
         environment = {
             **os.environ,
             "PFO_FS_GPU": "simulated",
@@ -87,7 +87,7 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     if coordination == "daemon":
         processes.daemon(tmp_path / "pfo", env={**os.environ, **PARETO})
         wait_for(shared.read_daemon, 20, "the daemon")
-    process = train("--coordination", coordination, **PARETO)
+    process = train(**PARETO)
     (job_id,) = wait_for(lambda: shared.job_ids(), 60, "the job")
     folder = shared.job(job_id)
     wait_for(folder.read_job, 20, "job.json")
@@ -106,7 +106,7 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
         return
 
     (tmp_path / "stop").unlink()
-    resumed = train("--coordination", coordination, **PARETO)
+    resumed = train(**PARETO)
     (second_id,) = wait_for(lambda: [name for name in shared.job_ids() if name != job_id], 60, "the second job")
     second = shared.job(second_id)
     wait_for(second.read_job, 20, "job.json")

@@ -1,4 +1,4 @@
-"""One rank that trains with schedules of torch.distributed.pipelining, with pfo-fs and without, and tells what it saw."""
+"""One rank that trains with schedules of torch.distributed.pipelining; tells what it saw with pfo-fs and without."""
 
 from __future__ import annotations
 
@@ -220,7 +220,5 @@ def register_own_function(case: Case, kind: str) -> None:
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-whole = init_device_mesh(
-    "cpu", (want["pp"], dist.get_world_size() // want["pp"]), mesh_dim_names=("pp", "dp")
-)
+whole = init_device_mesh("cpu", (want["pp"], dist.get_world_size() // want["pp"]), mesh_dim_names=("pp", "dp"))
 run_cases(lambda **options: run_case(whole, options))

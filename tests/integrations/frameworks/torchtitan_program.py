@@ -15,6 +15,7 @@ from torchtitan.trainer import Trainer
 
 from pfo_fs.integrations.torchtitan import attach
 
+
 class FollowedTrainer(Trainer):
     """What docs/frameworks/torchtitan.md shows."""
 

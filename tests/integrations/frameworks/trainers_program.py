@@ -1,4 +1,4 @@
-"""One rank that trains without a pipeline, and finds the best power limit with the others; tells what its GPU was set to."""
+"""One rank that trains without a pipeline and finds a power limit with the others; tells what its GPU was set to."""
 
 from __future__ import annotations
 
