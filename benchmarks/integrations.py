@@ -77,9 +77,7 @@ def rank_main(args: argparse.Namespace) -> None:
         block_s(True)
     if rank == 0:
         load = os.getloadavg()[0]
-        print(
-            f"{2 * args.microbatches} instructions, {args.blocks} pairs of {args.steps} steps, load {load:.1f}"
-        )
+        print(f"{2 * args.microbatches} instructions, {args.blocks} pairs of {args.steps} steps, load {load:.1f}")
         for name, figure in (("step", 0), ("CPU time of the training thread", 1)):
             print(name, report([each[figure] for each in followed], [each[figure] for each in bare]))
     dist.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -13,10 +14,9 @@ import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.pipe.dualpipev import DualPipeVModule
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
+from framework_pages import run_block
 from recording import fingerprint, given, order_in_directory, run_cases
 from torch import nn
-
-from pfo_fs.integrations.deepspeed import attach
 
 WIDTH, MICROBATCHES = 16, 6
 
@@ -55,7 +55,8 @@ def run_case(kind: str = "1f1b", *, pp: int, checkpointing: bool = False) -> dic
         bare.train_batch(data)
 
     engine = make_engine(kind, pp, checkpointing=checkpointing)
-    pfo = attach(engine, given()["shared_dir"])
+    page = {"deepspeed": SimpleNamespace(initialize=lambda **_: (engine, None)), "PipelineModule": lambda *_: None}
+    pfo = run_block("deepspeed", 0, given()["shared_dir"], **page)["pfo"]
     opt: Any = pfo.optimizer
     # The first rank of a stage writes its order for all of them.
     known = order_in_directory(dist.get_rank() - engine.grid.get_data_parallel_rank(), opt.job_id)

@@ -16,8 +16,13 @@ from torch.utils.checkpoint import checkpoint
 torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
 torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
 
+from framework_pages import run_block
 from megatron.core import ModelParallelConfig, parallel_state
 from megatron.core.enums import ModelType
+from megatron.core.num_microbatches_calculator import (
+    destroy_num_microbatches_calculator,
+    init_num_microbatches_calculator,
+)
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.timers import Timers
 from recording import fingerprint, given, run_cases
@@ -25,7 +30,7 @@ from recording import fingerprint, given, run_cases
 from pfo_fs.errors import PfoError
 from pfo_fs.integrations import megatron
 
-WIDTH, BATCH, LENGTH, MICROBATCHES = 16, 2, 4, 6
+WIDTH, BATCH, LENGTH, MICROBATCHES = 16, 2, 4, 8
 
 
 class OnCpu(TorchFunctionMode):
@@ -122,20 +127,26 @@ def refusals(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def follow(job: Job, hook: str) -> Any:
-    """Attaches pfo-fs in one of the two ways."""
+    """Attaches pfo-fs in one of the two ways of docs/frameworks/megatron.md."""
     shared_dir, timers = given()["shared_dir"], job.config.timers
     if hook == "forward_backward":
-        pfo = megatron.attach(job.model, shared_dir, num_microbatches=MICROBATCHES)
-        job.function = pfo.forward_backward(job.function)
-        return pfo
+        page = run_block("megatron", 0, shared_dir, model=job.model, get_forward_backward_func=lambda: job.function)
+        job.function = page["forward_backward_func"]
+        return page["pfo"]
     # As megatron.training does it: the loop is hidden, and replaces the timers around evaluations.
     attached: list[Any] = []
     attach = megatron.attach
     megatron.attach = lambda *a, **k: attached.append(attach(*a, **k)) or attached[0]
-    provide, job.forward_step = megatron.hooks(
-        lambda: job.model, forward_step, shared_dir, num_microbatches=MICROBATCHES
-    )
-    provide()
+    replicas = parallel_state.get_data_parallel_world_size()
+    init_num_microbatches_calculator(dist.get_rank(), None, MICROBATCHES * BATCH * replicas, BATCH, replicas)
+
+    def pretrain(*arguments: Any) -> None:
+        _, provide, _, job.forward_step, _ = arguments
+        provide()
+
+    names = {"model_provider": lambda: job.model, "forward_step": forward_step, "pretrain": pretrain}
+    run_block("megatron", 1, shared_dir, megatron=megatron, **names)
+    destroy_num_microbatches_calculator()
     megatron.attach = attach
     job.config.timers = timers
     return attached[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from framework_pages import run_block
 from recording import fingerprint, given, order_in_directory, run_cases
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -152,7 +153,10 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     handler = logging.Handler()
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("pfo_fs").addHandler(handler)
-    pfo = pfo_fs.attach(case.schedule, want["shared_dir"], coordination="local", **options.get("attach", {}))
+    if "attach" in options:
+        pfo = pfo_fs.attach(case.schedule, want["shared_dir"], **options["attach"])
+    else:
+        pfo = run_block("torch-pipelining", 0, want["shared_dir"], schedule=case.schedule)["pfo"]
     opt: Any = pfo.optimizer
     assert opt.job_id is not None
     # The first rank of a stage writes its order for all of them.

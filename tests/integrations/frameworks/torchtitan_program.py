@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torchtitan_on_cpu
+from framework_pages import run_block
 from recording import fingerprint, given, run_cases
 from torch.distributed.tensor import DTensor
 from torchtitan.distributed import ParallelDims
@@ -17,7 +18,7 @@ from pfo_fs.integrations.torchtitan import attach
 
 
 class FollowedTrainer(Trainer):
-    """What docs/frameworks/torchtitan.md shows."""
+    """The other way of docs/frameworks/torchtitan.md."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -30,7 +31,7 @@ def weights(trainer: Any) -> str:
 
 
 def run_case(pp: int, schedule: str = "1F1B", accumulate: int = 1) -> dict[str, Any]:
-    """Two optimizer steps and a step that fails; before them, two without pfo-fs."""
+    """Two optimizer steps and a step that fails; before them, two without pfo-fs, and two as the page shows them."""
 
     if pp == 1:
         world = dist.get_world_size()
@@ -43,6 +44,8 @@ def run_case(pp: int, schedule: str = "1F1B", accumulate: int = 1) -> dict[str, 
 
     bare = Trainer(config())
     bare.train()
+    page = run_block("torchtitan", 0, given()["shared_dir"], config=SimpleNamespace(build=lambda: Trainer(config())))
+    assert weights(page["trainer"]) == weights(bare)
     trainer = FollowedTrainer(config())
     opt: Any = trainer.pfo.optimizer
     trainer.train()
