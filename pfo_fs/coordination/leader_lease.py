@@ -13,8 +13,9 @@ from typing import Literal
 
 from pfo_fs.store import bodies
 
-LEASES_WITH_LOCK = 3
-"""A silent leader whose lock is still held counts as dead after this many lease times."""
+LEASES_WITH_LOCK = 4 / 3
+"""A silent leader whose lock is still held counts as dead after this many lease times: file servers keep the lock of a
+host that is cut off. A leader that was only slow then steps down, which costs nothing."""
 LONGEST_BEAT_S = 1.0
 
 Step = Literal["wait", "lock", "claim", "beat", "step down"]

@@ -6,6 +6,7 @@ What must always be true is written down once, in the methods of `Cluster` that 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import tempfile
@@ -204,7 +205,7 @@ class Cluster(RuleBasedStateMachine):
     def the_other_daemon_takes_over(self, silent: int) -> None:
         """One daemon is stopped for as long as the other needs to take it for dead."""
         self.start(1 - silent)
-        for _ in range(2 * LEASES_WITH_LOCK):
+        for _ in range(math.ceil(2 * LEASES_WITH_LOCK)):
             self.turns([1 - silent] * 2, LEASE_S / 4)
 
     @precondition(lambda self: not self.away)
