@@ -76,7 +76,7 @@ def main() -> None:
             opt.on_step_end()
             if launches and (kernels := opt.simulated_kernels()) is not None:
                 kernels.stream.synchronize()  # as training does once per step
-            say(step=step, number=opt.schedule_number)
+            say(step=step, number=opt.schedule_number, at_s=time.monotonic())
             if die and die["rank"] == rank and die["step"] == step:
                 raise RuntimeError("as asked")
             stop = torch.tensor(int(stop_file is not None and os.path.exists(stop_file)))
