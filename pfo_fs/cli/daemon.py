@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pwd
 import signal
 import sys
 from pathlib import Path
@@ -44,6 +45,13 @@ def daemon(
         float | None, typer.Option(help="Seconds without a heartbeat after which a standby daemon takes over.")
     ] = None,
     dump_dir: Annotated[Path | None, typer.Option(help="Folder for copies in Zeus's dump format.")] = None,
+    allow_users: Annotated[
+        str | None,
+        typer.Option(
+            help="Users by name or number, as alice,bob: only their jobs are served, and those of this user, of the "
+            "directory's owner and of root. Default: all users who may write into the directory."
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel | None, typer.Option(help="The least serious messages to write.", case_sensitive=False)
     ] = None,
@@ -54,6 +62,7 @@ def daemon(
     from pfo_fs.store import Files
 
     shared_dir = the_directory(directory, shared_dir)
+    users = None if allow_users is None else _user_numbers(allow_users)
     settings = load_settings(
         scheduler=scheduler,
         scheduler_args=_json_object(scheduler_args),
@@ -67,7 +76,7 @@ def daemon(
     )
     _log_to_stderr(settings.log_level)
     sys.path.insert(0, os.getcwd())  # --scheduler package.module:Class is searched here first, as by python -m
-    serving = Daemon(Files(shared_dir, create=True), settings)
+    serving = Daemon(Files(shared_dir, create=True, users=users), settings)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
@@ -80,6 +89,19 @@ def daemon(
         # Threads are planning or waiting for the directory. The interpreter's own exit can crash under them.
         logging.shutdown()
         os._exit(0)
+
+
+def _user_numbers(text: str) -> frozenset[int]:
+    """Returns the numbers of users that are given by name or number, with commas between them."""
+    found = set()
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            found.add(int(name) if name.isascii() and name.isdecimal() else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            wrong_usage(f"--allow-users: there is no user {name!r} on this host")
+    if not found:
+        wrong_usage("--allow-users names no user; leave it out to serve all users who may write into the directory")
+    return frozenset(found)
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import subprocess
 import sys
 from collections import Counter
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
 
+from pfo_fs.cli.doctor import _check_table
+from pfo_fs.cli.terminal import PlainFormatter
 from pfo_fs.doctor import catalogue_directory, catalogue_node
 from pfo_fs.doctor.directory.answers import check_directory_in_time
 from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_locks
@@ -22,6 +29,7 @@ from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.directory.space import judge_space
 from pfo_fs.doctor.lines import Check
 from pfo_fs.doctor.page import doctor_markdown
+from pfo_fs.errors import plain_text
 from pfo_fs.store import mount_of
 
 LINES = (*catalogue_directory.LINES, *catalogue_node.LINES)
@@ -147,6 +155,17 @@ def test_a_host_that_no_other_host_joins_says_so_in_time(tmp_path: Path) -> None
     assert found.ok is False
     assert "1 of 2 hosts" in found.found
     assert list(tmp_path.iterdir()) == []
+
+
+@given(text=st.text(st.characters(exclude_categories=()), max_size=60))
+@example("\x1b[2J\x1b]0;title\x07\n2026-01-01 ERROR forged\r\u202etxt [red]x[/] <b>")
+def test_text_of_other_hosts_is_text_in_the_table_and_in_logs(text: str) -> None:
+    console = Console(file=StringIO(), width=1000, color_system="standard", force_terminal=False)
+    console.print(_check_table([Check("other hosts", True, f"|{text}|")]))
+    assert f"|{plain_text(text)}|" in console.file.getvalue()  # type: ignore[attr-defined]
+    record = logging.LogRecord("pfo_fs", logging.INFO, "f", 1, "job %s", (text,), None)
+    assert PlainFormatter("%(message)s").format(record) == f"job {plain_text(text)}"
+    assert plain_text(text).isprintable()
 
 
 def test_the_command_prints_what_each_line_means(tmp_path: Path) -> None:
