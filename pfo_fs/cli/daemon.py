@@ -17,6 +17,8 @@ from rich.logging import RichHandler
 
 from pfo_fs.cli.terminal import DirectoryArgument, PlainFormatter, SharedDirOption, err, the_directory, wrong_usage
 
+log = logging.getLogger(__name__)
+
 _STOP_WITHIN_S = 10
 
 Watching = Literal["auto", "poll", "events"]
@@ -76,7 +78,9 @@ def daemon(
     )
     _log_to_stderr(settings.log_level)
     sys.path.insert(0, os.getcwd())  # --scheduler package.module:Class is searched here first, as by python -m
-    serving = Daemon(Files(shared_dir, create=True, users=users), settings)
+    files = Files(shared_dir, create=True, users=users)
+    _warn_of_mount(files.root)
+    serving = Daemon(files, settings)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
@@ -89,6 +93,17 @@ def daemon(
         # Threads are planning or waiting for the directory. The interpreter's own exit can crash under them.
         logging.shutdown()
         os._exit(0)
+
+
+def _warn_of_mount(root: Path) -> None:
+    """Logs options of the directory's mount that do harm."""
+    from pfo_fs.doctor.catalogue_directory import OPTIONS
+    from pfo_fs.doctor.directory.mount import judge_mount
+    from pfo_fs.store import mount_of
+
+    for check in judge_mount(mount_of(os.path.realpath(root))):
+        if check.name == OPTIONS.name and not check.ok:
+            log.warning("%s: mount option %s: %s `pfo-fs doctor` tells more", root, check.found, check.meaning)
 
 
 def _user_numbers(text: str) -> frozenset[int]:
