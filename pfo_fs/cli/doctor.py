@@ -105,7 +105,7 @@ def _check_table(checks: list[Check]) -> Table:
         if check.meaning:
             found.append(f"\n{check.meaning}", "dim")
         if check.hint:
-            found.append(f"\n{check.hint}", "italic")
+            found.append(f"\n→ {check.hint}", "italic")
         table.add_row(Text(check.name), Text(word, style), found)
     return table
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device.clock_backends.interface import GpuPlace
-from pfo_fs.device.in_force import InForce
+from pfo_fs.device.gpu_settings import GpuSettings
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 _PERMISSION = (
@@ -234,7 +234,7 @@ _IDLE = 0x01
 _CLOCKS_SET = 0x02
 
 
-def nvml_in_force(uuid: str) -> InForce:
+def nvml_settings(uuid: str) -> GpuSettings:
     """Returns clock and power limit of an NVIDIA GPU.
 
     NVML does not tell locked clocks. On a GPU without processes they show: its clock does not fall to the idle one.
@@ -255,7 +255,7 @@ def nvml_in_force(uuid: str) -> InForce:
         mhz = 0
         if stays:
             mhz = int(_call("reading the clock", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_GRAPHICS))
-        return InForce(mhz, limit_w, default_w, processes, lock_is_sure=False)
+        return GpuSettings(mhz, limit_w, default_w, processes, lock_is_sure=False)
     finally:
         gpu.close()
 

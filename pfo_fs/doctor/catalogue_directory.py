@@ -93,7 +93,7 @@ RIGHTS = Line(
     "rights",
     "owner and mode of the directory and of the folders above it",
     {
-        "private": Outcome(True, "Only the owner and root use it: records of other users are not read."),
+        "private": Outcome(True, "Only its owner and root write there. Records of other users are not read."),
         "group": Outcome(
             True,
             "All members of the group can use it, and must trust each other: each could replace another's record.",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pfo_fs.device import Gpu
-from pfo_fs.device.in_force import InForce, settings_in_force
+from pfo_fs.device.gpu_settings import GpuSettings, gpu_settings_now
 from pfo_fs.doctor.catalogue_node import LEFT
 from pfo_fs.doctor.lines import Check
 from pfo_fs.errors import DeviceError
@@ -64,7 +64,7 @@ def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[
     for spec, gpu in zip(specs, gpus, strict=True):
         label = gpu.uuid or spec
         try:
-            state = settings_in_force(spec)
+            state = gpu_settings_now(spec)
         except DeviceError as error:
             lines.append(LEFT.check("unknown", f"{label}: {error}"))
             continue
@@ -80,7 +80,7 @@ def holders_of(spec: str, holders: Sequence[Holder]) -> list[Holder]:
     return [holder for holder in holders if holder.spec in (None, spec)]
 
 
-def judge_left(label: str, state: InForce, holders: Sequence[Holder]) -> Check | None:
+def judge_left(label: str, state: GpuSettings, holders: Sequence[Holder]) -> Check | None:
     """Returns the line about one GPU; None if it has its defaults."""
     if not state.differs:
         return None
@@ -92,13 +92,13 @@ def judge_left(label: str, state: InForce, holders: Sequence[Holder]) -> Check |
     return LEFT.check("left" if state.is_sure else "perhaps", text)
 
 
-def _fix(spec: str, gpu: Gpu, label: str, before: InForce) -> Check:
+def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings) -> Check:
     """Resets clock and power limit, and looks whether that has helped."""
     try:
         gpu.reset_clocks()
         if before.limit_differs:
             gpu.set_power_limit_w(before.default_limit_w)
-        after = settings_in_force(spec)
+        after = gpu_settings_now(spec)
     except DeviceError as error:
         return LEFT.check("not-fixed", f"{label}: {before.text}; {error}")
     if after.differs and after.is_sure:

@@ -12,7 +12,7 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml
 
 from pfo_fs.device import ClockProcess
-from pfo_fs.device.in_force import settings_in_force
+from pfo_fs.device.gpu_settings import gpu_settings_now
 from pfo_fs.device.simulated import SimulatedGpu
 from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
 
@@ -39,10 +39,10 @@ def test_a_gpu_that_was_left_locked_is_told_and_is_reset_only_with_fix(sim_dir: 
     status, line = doctor(sim_dir)
     assert (status, line["ok"]) == (1, False)
     assert "clock locked at 1200 MHz, power limit 250 W instead of" in str(line["found"])
-    assert settings_in_force("simulated:left").locked_mhz == 1200
+    assert gpu_settings_now("simulated:left").locked_mhz == 1200
     status, line = doctor(sim_dir, "--fix")
     assert (status, line["ok"]) == (0, True)
-    assert not settings_in_force("simulated:left").differs
+    assert not gpu_settings_now("simulated:left").differs
 
 
 def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
         status, line = doctor(sim_dir, "--fix")
         assert (status, line["ok"]) == (0, None)
         assert "held by clock process" in str(line["found"])
-        assert settings_in_force("simulated:left").locked_mhz == 1200
+        assert gpu_settings_now("simulated:left").locked_mhz == 1200
     finally:
         clocks.close()
 
@@ -69,7 +69,7 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pynvml", fake)
 
     def line() -> bool | None:
-        found = judge_left("GPU", settings_in_force(f"nvml:{UUIDS[0]}"), [])
+        found = judge_left("GPU", gpu_settings_now(f"nvml:{UUIDS[0]}"), [])
         return found.ok if found else True
 
     fake.reasons = 0x1  # idle

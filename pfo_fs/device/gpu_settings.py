@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pfo_fs.errors import DeviceError
 
 
-class InForce(NamedTuple):
+class GpuSettings(NamedTuple):
     """Clock and power limit in force.
 
     Attributes:
@@ -50,7 +50,7 @@ class InForce(NamedTuple):
         return ", ".join(parts) or "at its defaults"
 
 
-def settings_in_force(spec: str) -> InForce:
+def gpu_settings_now(spec: str) -> GpuSettings:
     """Reads clock and power limit of a GPU.
 
     Args:
@@ -61,11 +61,11 @@ def settings_in_force(spec: str) -> InForce:
     """
     kind, _, name = spec.partition(":")
     if kind == "simulated" and name:
-        from pfo_fs.device.simulated import simulated_in_force
+        from pfo_fs.device.simulated import simulated_settings
 
-        return simulated_in_force(name)
+        return simulated_settings(name)
     if kind == "nvml" and name:
-        from pfo_fs.device.nvml import nvml_in_force
+        from pfo_fs.device.nvml import nvml_settings
 
-        return nvml_in_force(name)
+        return nvml_settings(name)
     raise DeviceError(f"{spec!r} has no clock")
