@@ -1,11 +1,13 @@
-"""What `pfo_fs.attach` costs a small model's step on CPU: steps with it and without it, in pairs.
+"""What `pfo_fs.attach` costs a small model's step on CPU: steps with it and without it, in alternating blocks.
 
     python benchmarks/integrations.py
-    python benchmarks/integrations.py --pairs 400 --width 256
+    python benchmarks/integrations.py --blocks 400 --width 256
 
-Two ranks run 1F1B over gloo. In each pair one step runs with the schedule followed and one without, in random order,
-each after a barrier; the figure is the mean difference with its standard error, of the rank that ends last. GPUs are
-absent: what is measured is the Python of the callbacks.
+Two ranks run 1F1B over gloo. In each pair, a block of steps runs with the schedule followed and one without, in random
+order; a block counts with its fastest step, since other work on the machine only makes steps slower. A figure is the
+median of the pairs' differences, and its 95 % interval comes from their ranks (as in the sign test), so that single
+disturbances do not move it. Besides the time of a step there is the CPU time of the training thread, which hardly
+depends on what else runs. GPUs are absent: what is measured is the Python of the callbacks.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from collections.abc import Sequence
 
 
 def rank_main(args: argparse.Namespace) -> None:
@@ -38,55 +40,66 @@ def rank_main(args: argparse.Namespace) -> None:
     schedule = Schedule1F1B(stage, args.microbatches, loss_fn=nn.functional.mse_loss)
     x = torch.randn(args.microbatches * 4, args.width)
 
-    def run(step: Any) -> float:
+    def step_s() -> tuple[float, float]:
+        """The time of a step, of the rank that ends last, and this thread's CPU time, in s."""
         dist.barrier()
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.thread_time()
         if rank == 0:
-            step(x)
+            schedule.step(x)
         else:
-            step(target=x)
+            schedule.step(target=x)
+        cpu = time.thread_time() - cpu
         took = torch.tensor(time.perf_counter() - began)
         dist.all_reduce(took, dist.ReduceOp.MAX)
         module.zero_grad()
-        return float(took)
+        return float(took), cpu
 
-    methods = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
-    with pfo_fs.attach(schedule, args.shared_dir):
+    with pfo_fs.attach(schedule, args.shared_dir, coordination="local"):
+        methods = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
         wraps = [(stage, name, vars(stage)[name]) for name in methods] + [(schedule, "step", vars(schedule)["step"])]
+        loss_fn = schedule._loss_fn
 
-        def follow(followed: bool) -> None:
+        def block_s(followed: bool) -> list[float]:
+            """The least of each figure over the steps of a block."""
+            schedule._loss_fn = loss_fn if followed else nn.functional.mse_loss
             for thing, name, wrap in wraps:
                 if followed:
                     setattr(thing, name, wrap)
                 else:
                     vars(thing).pop(name, None)
+            return list(map(min, zip(*(step_s() for _ in range(args.steps)), strict=True)))
 
-        chance, followed_s, bare_s = random.Random(1), [], []
-        for number in range(args.pairs + 20):
-            order = [True, False] if chance.random() < 0.5 else [False, True]
-            took = {}
-            for followed in order:
-                follow(followed)
-                took[followed] = run(schedule.step)
-            if number >= 20:
-                followed_s.append(took[True])
-                bare_s.append(took[False])
-        follow(True)
+        block_s(True)
+        chance, followed, bare = random.Random(1), [], []
+        for _ in range(args.blocks):
+            for kind in chance.sample((followed, bare), 2):
+                kind.append(block_s(kind is followed))
+        block_s(True)
     if rank == 0:
-        differences = [1e3 * (a - b) for a, b in zip(followed_s, bare_s, strict=True)]
-        error = statistics.stdev(differences) / len(differences) ** 0.5
-        calls = 2 * args.microbatches
-        print(
-            f"step without: {1e3 * statistics.median(bare_s):.2f} ms (median); with: "
-            f"{statistics.fmean(differences):+.3f} +- {error:.3f} ms, {calls} instructions, {len(differences)} pairs; "
-            f"median difference {statistics.median(differences):+.3f} ms"
-        )
+        load = os.getloadavg()[0]
+        print(f"{2 * args.microbatches} instructions, {args.blocks} pairs of {args.steps} steps, load {load:.1f}")
+        for name, figure in (("step", 0), ("CPU time of the training thread", 1)):
+            print(name, report([each[figure] for each in followed], [each[figure] for each in bare]))
     dist.destroy_process_group()
+
+
+def report(followed_s: Sequence[float], bare_s: Sequence[float]) -> str:
+    """The median of the paired differences, and its 95 % interval by their ranks."""
+    differences_s = sorted(a - b for a, b in zip(followed_s, bare_s, strict=True))
+    count = len(differences_s)
+    outside = max(0, int((count - 1.96 * count**0.5) / 2))  # the binomial distribution as a normal one
+    middle, low, high = statistics.median(differences_s), differences_s[outside], differences_s[-1 - outside]
+    usual_s = statistics.median(bare_s)
+    return (
+        f"without: {1e3 * usual_s:.2f} ms; with: {1e6 * middle:+.0f} us [{1e6 * low:+.0f}, {1e6 * high:+.0f}], "
+        f"{middle / usual_s:+.2%} [{low / usual_s:+.2%}, {high / usual_s:+.2%}]"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=300)
+    parser.add_argument("--blocks", type=int, default=200, help="pairs of blocks")
+    parser.add_argument("--steps", type=int, default=5, help="in a block")
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--shared-dir", default="", help=argparse.SUPPRESS)
@@ -96,7 +109,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "WORLD_SIZE": "2"}
-        environment |= {"PFO_FS_RUN_DIR": folder, "PFO_FS_COORDINATION": "local"}
+        environment |= {"PFO_FS_RUN_DIR": folder, "PFO_FS_SCHEDULER": "Manual"}
         command = [sys.executable, __file__, *sys.argv[1:], "--shared-dir", f"{folder}/pfo"]
         ranks = [
             subprocess.Popen(command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)})

@@ -1,15 +1,10 @@
-"""Train a small GPT over a pipeline with torch.distributed.pipelining (1F1B), at the clocks of a frequency plan.
+"""Train a small GPT with torch.distributed.pipelining (1F1B), one rank per stage, at the clocks of a frequency plan.
 
-    torchrun --nproc-per-node 8 examples/train_pipeline.py --shared-dir /shared/pfo
+    PFO_FS_GPU=simulated torchrun --nproc-per-node 4 examples/train_pipeline.py
 
-One rank per stage; gloo on CPU, NCCL on CUDA. The text is the reference documentation that comes with every CPython.
-With `PFO_FS_GPU=simulated` each rank has a simulated A100 whose time and energy follow its clock; without a GPU at
-all the training runs just the same and no clock is touched.
-
-The line that makes the training follow frequency schedules is marked.
+It ends when pfo-fs has measured a plan, or after `--iterations`, and says what the plan saves. Without
+`PFO_FS_GPU=simulated`, it uses the GPUs that it finds; without any, it trains, and no clock is touched.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -19,128 +14,64 @@ from pydoc_data.topics import topics
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.nn import functional
 
-import pfo_fs  # pfo-fs
+import pfo_fs
+from pfo_fs.store import Files, SharedDirectory
 
-VOCABULARY = 256  # bytes
-
-
-class Block(nn.Module):
-    """A transformer block."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.norm2(x))
+WIDTH, LENGTH, BATCH = 64, 32, 2
 
 
-class Embedding(nn.Module):
-    """Bytes and their places."""
-
-    def __init__(self, width: int, length: int) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+class Block(nn.TransformerEncoderLayer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
+        return super().forward(x, mask, is_causal=True)  # a byte sees earlier ones only
 
 
-def make_stage(stage: int, stages: int, args: argparse.Namespace) -> nn.Module:
-    """The layers of one stage: its share of the blocks, the embedding on the first, the head on the last."""
-    torch.manual_seed(stage)
-    layers: list[nn.Module] = [Block(args.width, 4) for _ in range(args.layers_per_stage)]
-    if stage == 0:
-        layers.insert(0, Embedding(args.width, args.length))
-    if stage == stages - 1:
-        layers += [nn.LayerNorm(args.width), nn.Linear(args.width, VOCABULARY)]
-    return nn.Sequential(*layers)
-
-
-def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
+def verdict(shared_dir: str, job_id: str | None) -> str:
+    """What `pfo-fs status` says of the plan once it was measured; empty before."""
+    current = SharedDirectory(Files(shared_dir)).job(job_id).read_current() if job_id else None
+    said = current.status_text.split("; ") if current is not None else []
+    return next((text for text in said if text.startswith("measured: ")), "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared-dir", default=os.environ.get("PFO_FS_SHARED_DIR", "./pfo"))
-    parser.add_argument("--coordination", default="auto", choices=["auto", "daemon", "local"])
-    parser.add_argument("--plan", help="a plan (lowtime's .py, or YAML) for this job's own scheduler to follow")
-    parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--stop-file", help="end when this file is there, all ranks after the same iteration")
-    parser.add_argument("--profile-steps", type=int, default=5)
-    parser.add_argument("--num-microbatches", type=int, default=12)
-    parser.add_argument("--microbatch-size", type=int, default=2)
-    parser.add_argument("--length", type=int, default=32, help="bytes in a sample")
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--layers-per-stage", type=int, default=1)
+    parser.add_argument("--iterations", type=int, help="train for so many, whatever is measured meanwhile")
+    parser.add_argument("--num-microbatches", type=int, default=8)
+    parser.add_argument("--stop-file", default="", help="end when this file is there")
     args = parser.parse_args()
-
-    torch.set_num_threads(1)
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    if cuda:
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo")
-    rank, stages = dist.get_rank(), dist.get_world_size()
-    mesh = init_device_mesh(device.type, (stages,), mesh_dim_names=("pp",))
-
-    module = make_stage(rank, stages, args).to(device)
-    stage = PipelineStage(module, rank, stages, device, group=mesh.get_group("pp"))
-    pipeline = Schedule1F1B(stage, args.num_microbatches, loss_fn=loss_of)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    block = Block(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+    first, head = [nn.Embedding(256, WIDTH)] * (rank == 0), [nn.Linear(WIDTH, 256)] * (rank == last)
+    module = nn.Sequential(*first, block, *head).to(device)
+    stage = PipelineStage(module, rank, last + 1, device)
+    schedule = Schedule1F1B(stage, args.num_microbatches, loss_fn=lambda y, t: nn.functional.cross_entropy(y.mT, t))
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
-
-    text = torch.frombuffer(bytearray("\n\n".join(topics.values()).encode()), dtype=torch.uint8).long()
-    samples = args.num_microbatches * args.microbatch_size
-    generator = torch.Generator().manual_seed(1)
-
-    scheduler = {"scheduler": "PointSolution3D", "scheduler_args": {"solution_path": args.plan}} if args.plan else {}
-    with pfo_fs.attach(  # pfo-fs
-        pipeline,
-        args.shared_dir,
-        coordination=args.coordination,
-        profile_steps=args.profile_steps,
-        job_metadata="gpt-example",
-        **scheduler,
-    ) as pfo:
-        opt = pfo.optimizer
-        if rank == 0:
-            print(f"pfo-fs: job {opt.job_id} in {args.shared_dir}, scheduled by: {opt.coordination}", flush=True)
-        for iteration in range(args.iterations):
-            starts = torch.randint(len(text) - args.length - 1, (samples,), generator=generator)
-            batch = torch.stack([text[start : start + args.length + 1] for start in starts.tolist()]).to(device)
-            began = time.perf_counter()
-            losses: list[torch.Tensor] = []
-            if rank == 0:
-                pipeline.step(batch[:, :-1])
-            elif rank == stages - 1:
-                pipeline.step(target=batch[:, 1:], losses=losses)
-            else:
-                pipeline.step()
-            stop = torch.tensor(bool(args.stop_file) and os.path.exists(args.stop_file), device=device)
-            dist.all_reduce(stop, dist.ReduceOp.MAX)  # in place of the gradients' all-reduce: ranks go on together
+    text = torch.frombuffer(bytearray("".join(topics.values()).encode()), dtype=torch.uint8).long().to(device)
+    places = torch.arange(args.num_microbatches * BATCH)[:, None] * 997 + torch.arange(LENGTH + 1)
+    with pfo_fs.attach(schedule, args.shared_dir, profile_steps=3) as pfo:  # pfo-fs
+        opt, found, stop, iteration = pfo.optimizer, "", torch.zeros(1, device=device), 0
+        while not stop:
+            began, losses, batch = time.perf_counter(), [], text[(places + iteration * LENGTH) % len(text)]
+            schedule.step(*[batch[:, :-1]] * (rank == 0), target=batch[:, 1:], losses=losses)
             optimizer.step()
             optimizer.zero_grad()
-            if rank == stages - 1:
-                loss = torch.stack(losses).mean().item()
-                took = time.perf_counter() - began
-                print(
-                    f"iteration {iteration:4d}  loss {loss:.3f}  {took:.3f} s  schedule {opt.schedule_number}",
-                    flush=True,
-                )
-            if stop.item():
-                break
+            if losses:
+                loss, took_s = torch.stack(losses).mean(), time.perf_counter() - began
+                print(f"iteration {iteration:4d}  loss {loss:.3f}  {took_s:.3f} s  schedule {opt.schedule_number}")
+            iteration += 1
+            if rank == 0:
+                found = "" if args.iterations else verdict(args.shared_dir, opt.job_id)
+                stop.fill_(bool(found) or iteration == args.iterations or os.path.exists(args.stop_file))
+            dist.broadcast(stop, 0)  # all ranks end after the same iteration
+    if found:
+        print(f"pfo-fs: {found}")
     dist.destroy_process_group()
 
 

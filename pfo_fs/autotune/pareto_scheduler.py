@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import fmean, median_low
 from typing import Any, ClassVar
 
@@ -34,7 +34,7 @@ from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.profile_sweep import Windows
 from pfo_fs.autotune.profiling_budget import ProfilingBudget
 from pfo_fs.autotune.reprofiling import Reprofiling
-from pfo_fs.autotune.status_text import goal_text
+from pfo_fs.autotune.status_text import goal_text, measured_text
 from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, pooled, relative_noise
 from pfo_fs.errors import PlanError
@@ -219,7 +219,8 @@ class ParetoScheduler(FrequencyScheduler):
         goal, verdict = self._selection.goal, self._verdict
         about = goal_text(goal, self._selection.impossibility(), self._watch.reasons)
         cost = self._budget.text()
-        message = "; ".join(filter(None, [about, verdict.measured, verdict.note, cost, self._selection.switching()]))
+        measured = measured_text(verdict.compared, verdict.power_w)
+        message = "; ".join(filter(None, [about, measured, verdict.note, cost, self._selection.switching()]))
         return ScheduleRequest(self._selection.schedules(), "run", message, verdict.converged)
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
@@ -283,7 +284,7 @@ class ParetoScheduler(FrequencyScheduler):
         return profile_csv(self._measurements.samples)
 
     def model(self) -> dict[str, float]:
-        """Returns the figures of the model that plans are made with."""
+        """Returns the figures of the model that plans are made with, and what the last plan saved and cost."""
         if not self._selection.has_model:
             return {}
         model, full_speed = self._selection.model, self._selection.full_speed
@@ -297,6 +298,7 @@ class ParetoScheduler(FrequencyScheduler):
             "power_drift_factor": self._measurements.power_drift_factor,
             "time_margin": self._selection.corrections.time_margin,
             "gpus_per_rank": model.problem.gpus_per_rank,
+            **(asdict(self._verdict.compared) if self._verdict.compared is not None else {}),
         }
 
     # ---- what is done with results

@@ -9,7 +9,7 @@ from statistics import fmean, median_low
 from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN, Corrections
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.plan_selection import LEAST_TIME_GAIN, PlanSelection
-from pfo_fs.autotune.status_text import measured_text
+from pfo_fs.autotune.status_text import Compared, compared
 from pfo_fs.autotune.window_results import first_stage_results, iteration_spans, job_energy_j, span_of
 from pfo_fs.models import ProfilingResult, Target
 from pfo_fs.planner import Plan
@@ -50,12 +50,14 @@ class Verdict:
 
     Attributes:
         converged: Whether the plan stays.
-        measured: What the plan saves and costs, as text for the status.
+        compared: What the plan saves and costs, as measured; None: not known.
+        power_w: Its mean power, in W, if its target is a power.
         note: What is wrong with the plan, as text for the status.
     """
 
     converged: bool = False
-    measured: str = ""
+    compared: Compared | None = None
+    power_w: float | None = None
     note: str = ""
 
 
@@ -159,18 +161,20 @@ class PlanVerification:
         off = self._off(results, measured_s, measured_j)
         if off is None:
             return None
-        text = measured_text(selection.goal, selection.full_speed, measured_s, measured_j, power_drift_factor)
+        found = compared(selection.full_speed, measured_s, measured_j, power_drift_factor, off)
         iterations = len(means_s) * len(next(iter(spans.values())))
         self._noise, self._window_iterations, self._clocks_follow = noise, iterations, clocks_follow
         full_j = selection.full_speed.energy_j * power_drift_factor
         trial = self._trial(off, 1 - measured_j / full_j if measured_j and full_j else 0.0)
         error = max(_LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         before = selection.schedules()
+        power_w = None
         if selection.goal.target.power is not None:
             note = self._correct_power(trial.off, error)
+            power_w = measured_j / (measured_s + selection.full_speed.tail_s)
         else:
             note = self._choose_next(trial)
-        return Verdict(selection.schedules() is before, text, note)
+        return Verdict(selection.schedules() is before, found, power_w, note)
 
     def _trial(self, off: float, saved: float) -> Trial:
         """Adds a window to the trial of the plan in force."""

@@ -10,12 +10,17 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.logging import RichHandler
 
 from pfo_fs.cli.terminal import DirectoryArgument, PlainFormatter, SharedDirOption, err, the_directory, wrong_usage
+
+if TYPE_CHECKING:
+    from pfo_fs.coordination.daemon import Daemon
+    from pfo_fs.reports.metrics_file import MetricsFile
+    from pfo_fs.store import Files
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +59,13 @@ def daemon(
             "directory's owner and of root. Default: all users who may write into the directory."
         ),
     ] = None,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option(help="File for the textfile collector of Prometheus's node exporter; its name ends in .prom."),
+    ] = None,
+    metrics_interval: Annotated[
+        float, typer.Option(help="Seconds between two versions of the metrics file.", min=1, max=3600)
+    ] = 15,
     log_level: Annotated[
         LogLevel | None, typer.Option(help="The least serious messages to write.", case_sensitive=False)
     ] = None,
@@ -81,6 +93,7 @@ def daemon(
     files = Files(shared_dir, create=True, users=users)
     _warn_of_mount(files.root)
     serving = Daemon(files, settings)
+    metrics = _metrics_file(metrics_file, files, serving, metrics_interval) if metrics_file is not None else None
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
@@ -89,6 +102,8 @@ def daemon(
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     serving.run()
+    if metrics is not None:
+        metrics.stop()
     if serving.busy:
         # Threads are planning or waiting for the directory. The interpreter's own exit can crash under them.
         logging.shutdown()
@@ -117,6 +132,15 @@ def _user_numbers(text: str) -> frozenset[int]:
     if not found:
         wrong_usage("--allow-users names no user; leave it out to serve all users who may write into the directory")
     return frozenset(found)
+
+
+def _metrics_file(path: Path, files: Files, serving: Daemon, interval_s: float) -> MetricsFile:
+    from pfo_fs.reports.metrics_file import MetricsFile
+    from pfo_fs.store import SharedDirectory
+
+    metrics = MetricsFile(path, SharedDirectory(files, "metrics"), lambda: serving.leads, interval_s)
+    metrics.start()
+    return metrics
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

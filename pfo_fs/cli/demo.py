@@ -32,7 +32,7 @@ TIME_SCALE = 1.5
 """The simulated GPUs run this many times faster than the A100s that they follow, so that the demo is short."""
 EXAMPLE_FOLDERS = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2] / "examples")
 """Where the examples are: inside the package if it was installed from a wheel, beside it in a checkout."""
-_PROFILE_STEPS, _MAX_WINDOWS = 3, 10
+_MAX_WINDOWS = 10
 _START_WITHIN_S = 120.0
 _LINE = re.compile(r"iteration +(\d+) +loss ([\d.]+) +([\d.]+) s +schedule (-?\d+)")
 
@@ -196,7 +196,7 @@ def _daemon(shared_dir: Path, slowdown: float) -> Iterator[None]:
 def _training(shared_dir: Path, stop_file: Path) -> Iterator[Training]:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={STAGES}", "--standalone"]
     command += [str(example_path("train_pipeline.py")), "--shared-dir", str(shared_dir), "--iterations", "100000"]
-    command += ["--stop-file", str(stop_file), "--profile-steps", str(_PROFILE_STEPS)]
+    command += ["--stop-file", str(stop_file), "--num-microbatches", str(MICROBATCHES)]
     environment = {
         **os.environ,
         "PFO_FS_GPU": "simulated",

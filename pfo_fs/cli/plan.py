@@ -92,7 +92,7 @@ def plan(
     An interrupted --frontier continues when the same command is run again.
     """
     from pfo_fs.cli import plan_output, plan_request
-    from pfo_fs.planner import all_maximum
+    from pfo_fs.planner import all_maximum, plans_by_changes
 
     _check_choice("--format", format_, ("yaml", "lowtime"))
     _check_choice("--solver", solver, ("lp", "lowtime", "both"))
@@ -161,7 +161,7 @@ def plan(
             fail(best)
         written = plan_output.write_one(best, output, format_, pictures) if output else []
         if changes_curve:
-            curve = plan_request.plans_by_changes(problem, best.deadline_s)
+            curve = plans_by_changes(problem, best.deadline_s)
             if output is not None and pictures:
                 written.append(plan_output.write_changes_picture(all_maximum(problem), curve, output))
             rows = [*rows[:-1], *((f"{len(found.changes)} changes", found) for found in curve), rows[-1]]

@@ -32,7 +32,6 @@ from pfo_fs.planner import (
 )
 from pfo_fs.switching_file import read_switching
 
-_CURVE_PRICES = 6
 FRONTIER_FILE = "frontier.jsonl"
 """Keeps the plans of a frontier as they are found, so that an interrupted command can continue."""
 
@@ -199,11 +198,6 @@ def find_plans(
     if solver != "lowtime":
         found.append(("planned", plan))
     return found
-
-
-def plans_by_changes(problem: Problem, deadline_s: float) -> list[Plan]:
-    """Returns plans for a deadline by rising number of clock changes and falling energy."""
-    return ChangeBudget(Planner(problem, thorough=False), deadline_s).curve(_CURVE_PRICES)
 
 
 def frontier_points(

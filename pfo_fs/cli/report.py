@@ -39,6 +39,12 @@ def report(
             help="Plan a frontier of this many points that counts the time of clock changes (slow).", min=2, max=1000
         ),
     ] = None,
+    changes_curve: Annotated[
+        bool,
+        typer.Option(
+            "--changes-curve", help="Also plan with fewer clock changes, and show what such plans save (slow)."
+        ),
+    ] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Write a page of HTML about a job, running or ended: savings, frontier, pipeline, clocks, stragglers, profile."""
@@ -51,7 +57,7 @@ def report(
         return
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job and planning its frontier ..."):
-        page = render_page(collect_job(folder), points)
+        page = render_page(collect_job(folder), points, changes_curve)
     try:
         with output_file(output) as file:
             file.write(page)

@@ -5,7 +5,7 @@ Mathematics only: no GPUs, no shared files.
 
 from pfo_fs.planner.baselines import all_maximum, one_frequency, one_per_stage
 from pfo_fs.planner.calibration import Calibration, MeasuredIteration, calibrate, read_iterations
-from pfo_fs.planner.change_budget import ChangeBudget
+from pfo_fs.planner.change_budget import ChangeBudget, plans_by_changes
 from pfo_fs.planner.frontier import Frontier, even_deadlines, load_frontier, save_frontier, solve_frontier
 from pfo_fs.planner.lowtime_solver import lowtime_plan, lowtime_plans
 from pfo_fs.planner.pipeline import (
@@ -56,6 +56,7 @@ __all__ = [
     "pipeline_from_orders",
     "pipeline_from_torch",
     "plan_of_orders",
+    "plans_by_changes",
     "read_iterations",
     "read_profile",
     "save_frontier",

@@ -14,9 +14,12 @@ from pfo_fs.errors import Impossible
 from pfo_fs.planner.baselines import one_per_stage
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
+from pfo_fs.planner.problem import Problem
 
 _SEARCHED = 6
 """Number of prices that are tried for one limit."""
+_CURVE_PRICES = 6
+"""Number of prices that a curve is made of."""
 _FIRST_SHARE, _STEP = 1 / 256, 4.0
 """The first price is this share of the mean energy of an instruction, and each further one so many times the last."""
 
@@ -101,3 +104,16 @@ class ChangeBudget:
         bounds_j = [bound_j - price_j * most for price_j, bound_j in self._bounds]
         bounds_j += [plan.lower_bound_j] if plan.lower_bound_j is not None else []
         return plan.replace(lower_bound_j=max(bounds_j)) if bounds_j else plan
+
+
+def plans_by_changes(problem: Problem, deadline_s: float) -> list[Plan]:
+    """Returns plans for a deadline by rising number of clock changes and falling energy.
+
+    Args:
+        problem: The problem.
+        deadline_s: The longest iteration time, in s.
+
+    Raises:
+        Impossible: No plan is so fast.
+    """
+    return ChangeBudget(Planner(problem, thorough=False), deadline_s).curve(_CURVE_PRICES)

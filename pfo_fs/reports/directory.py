@@ -49,7 +49,7 @@ def collect_directory(shared: SharedDirectory, progress: Callable[[str], object]
 
 
 def _row(folder: JobFolder) -> JobRow:
-    user, job_id = _owner(folder), plain_text(folder.job_id)
+    user, job_id = owner_of(folder), plain_text(folder.job_id)
     try:
         data = collect_job(folder)
     except (RecordError, StoreError) as error:
@@ -77,8 +77,8 @@ def _row(folder: JobFolder) -> JobRow:
     )
 
 
-def _owner(folder: JobFolder) -> str:
-    """The name of the user who owns the job's folder, or the number where the host does not know the user."""
+def owner_of(folder: JobFolder) -> str:
+    """Returns the name of the user who owns the job's folder, or the number where the host does not know the user."""
     import pwd
 
     try:

@@ -21,12 +21,13 @@ from pfo_fs.reports.summary import headline_section, messages
 from pfo_fs.reports.wording import end_text
 
 
-def render_page(data: JobData, points: int | None = None) -> str:
+def render_page(data: JobData, points: int | None = None, changes_curve: bool = False) -> str:
     """Returns the page.
 
     Args:
         data: The job.
         points: Number of plans of the frontier, which then count the time of clock changes; None: a fast default.
+        changes_curve: Whether the page shows what plans with fewer clock changes save (slow).
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -38,7 +39,7 @@ def render_page(data: JobData, points: int | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = work_out(data, points)
+    found = work_out(data, points, changes_curve)
     headline = headline_of(data, found.forecast, found.predictions)
     style, script = (files("pfo_fs.reports").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -56,6 +57,7 @@ def render_page(data: JobData, points: int | None = None) -> str:
         headline=headline_section(data, headline, found.predictions),
         messages=messages(found, headline),
         frontier=sections.frontier(found, headline),
+        changes=sections.changes(found),
         pipeline=pipeline(found),
         life=sections.life(found),
         stragglers=sections.stragglers(found),

@@ -272,6 +272,7 @@ _SWITCHING_FIGURES = {
     "max_calls_per_s",
     "ranks_per_host",
 }
+_MEASURED_FIGURES = {"energy_saved", "more_time", "off_target"}
 
 
 class ModelBody(_Body):
@@ -284,6 +285,10 @@ class ModelBody(_Body):
     What a clock change costs: the GPU stands still for `switch_time_s`; its `switch_calls` calls keep the host's driver
     busy for `driver_time_s`; the clock acts `switch_latency_s` later, give or take `switch_late_s`. `max_calls_per_s`
     is 0 where there is no limit.
+
+    `energy_saved` and `more_time` are relative to the highest clocks; `off_target` says by how much time (or power, if
+    that is the target) is above the target, relative. All as measured under the schedule that was checked last; None:
+    not known.
     """
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]
@@ -300,17 +305,20 @@ class ModelBody(_Body):
     switch_late_s: Seconds = 0.0
     switch_calls: Degree = 1
     max_calls_per_s: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    energy_saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
+    more_time: Annotated[float, Field(ge=-1, le=1e6)] | None = None
+    off_target: Annotated[float, Field(ge=-1, le=1e6)] | None = None
     ranks_per_host: Degree = 1
     profile: RelativePath = ""
 
     @model_serializer(mode="wrap")
     def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Costs of clock changes that are not known are left out, as in records of earlier releases."""
+        """Figures that are not known are left out, as in records of earlier releases."""
         values: dict[str, Any] = handler(self)
         return {
             name: value
             for name, value in values.items()
-            if name not in _SWITCHING_FIGURES or value != type(self).model_fields[name].default
+            if name not in _SWITCHING_FIGURES | _MEASURED_FIGURES or value != type(self).model_fields[name].default
         }
 
 

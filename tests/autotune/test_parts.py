@@ -11,7 +11,7 @@ from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal, goal_of, target_of
-from pfo_fs.autotune.status_text import goal_text, measured_text
+from pfo_fs.autotune.status_text import compared, goal_text, measured_text
 from pfo_fs.autotune.window_results import (
     FullSpeed,
     full_speed_of,
@@ -221,10 +221,10 @@ def test_a_target_that_is_impossible_and_stragglers_are_named() -> None:
 
 def test_what_a_plan_saves_is_compared_with_full_speed_at_the_power_of_now() -> None:
     full_speed = FullSpeed(span_s=10.0, energy_j=1000.0, tail_s=1.0)
-    goal = PlanGoal(NO_SLOWDOWN, {})
-    assert measured_text(goal, full_speed, 10.1, 945.0, 1.05) == (
+    assert measured_text(compared(full_speed, 10.1, 945.0, 1.05, 0.01)) == (
         "measured: 10.0% less energy at +1.00% time than at the highest clocks"
     )
-    assert measured_text(goal, full_speed, 10.0, 1100.0, 1.0).startswith("measured: 10.0% more energy")
-    assert measured_text(PlanGoal(Target(power=90), {}), full_speed, 9.0, 850.0, 1.0).endswith(", 85 W")
-    assert measured_text(goal, FullSpeed(10.0, 0.0, 1.0), 10.0, 0.0, 1.0) == ""
+    assert measured_text(compared(full_speed, 10.0, 1100.0, 1.0, 0.0), 85.0) == (
+        "measured: 10.0% more energy at +0.00% time than at the highest clocks, 85 W"
+    )
+    assert measured_text(compared(FullSpeed(10.0, 0.0, 1.0), 10.0, 0.0, 1.0, 0.0)) == ""

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from framework_pages import run_block
 from power_limit_fakes import limits_set
 
 from pfo_fs import HFGlobalPowerLimitOptimizer
 from pfo_fs.errors import ConfigError
-from pfo_fs.power_limit import Done, EnergyMonitor, MaxSlowdownConstraint, Ready, ZeusCost
+from pfo_fs.power_limit import Done, Energy, EnergyMonitor, MaxSlowdownConstraint, Ready, ZeusCost
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -118,6 +119,21 @@ def test_attached_it_measures_no_evaluation_logs_before_reporters_and_survives_a
     assert "train" not in vars(trainer)
     assert callback not in trainer.callback_handler.callbacks
     monitor.close()
+
+
+@pytest.mark.parametrize("place", [0, 3], ids=["power limit", "clock"])
+def test_the_lines_of_the_page_follow_a_trainer(
+    place: int, tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
+    from transformers import TrainerCallback
+
+    trainer = training()["make_trainer"](str(tmp_path), TrainerCallback(), TrainerCallback(), steps=2)
+    imported = {"HFGlobalPowerLimitOptimizer": HFGlobalPowerLimitOptimizer, "Energy": Energy}
+    run_block("trainers", place, trainer=trainer, **imported)
+    callback = trainer.callback_handler.callbacks[1]
+    assert isinstance(callback, HFGlobalPowerLimitOptimizer)
+    callback.close()
 
 
 @pytest.mark.slow

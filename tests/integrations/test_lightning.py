@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from framework_pages import run_block
 from power_limit_fakes import limits_set
 
 from pfo_fs.integrations.lightning import LightningPowerLimitOptimizer
@@ -15,7 +16,7 @@ from pfo_fs.power_limit import Done, EnergyMonitor
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    lightning: Any = pytest.importorskip("lightning")
+    lightning: Any = pytest.importorskip("lightning", reason="needs Lightning; .ci/frameworks installs it")
 
 torch = pytest.importorskip("torch")
 
@@ -51,6 +52,13 @@ class Kept(lightning.pytorch.loggers.logger.DummyLogger):  # type: ignore[misc]
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.metrics.append(metrics)
+
+
+def test_the_line_of_the_page_makes_a_trainer_with_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
+    trainer = run_block("trainers", 1)["trainer"]
+    (callback,) = [each for each in trainer.callbacks if isinstance(each, LightningPowerLimitOptimizer)]
+    callback.close()
 
 
 def fit(module: Line, callback: Any, batches: int, **options: Any) -> None:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from framework_pages import run_block
 
 from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer
 
 pytestmark = [pytest.mark.usefixtures("sim_dir"), pytest.mark.filterwarnings("ignore")]
-
-PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "metrics.md"
-
-
-def lines_for(name: str) -> str:
-    found = re.search(rf"^## {name}\n.*?```python\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert found, f"{PAGE} has no code for {name}"
-    return found[1]
 
 
 @pytest.fixture
@@ -34,31 +26,31 @@ def training() -> Any:
 
 
 def test_tensorboard(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="needs TensorBoard; .ci/frameworks installs it")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.chdir(tmp_path)
-    exec(lines_for("TensorBoard"), training)
-    training["writer"].close()
+    names = run_block("metrics", 0, **training)
+    names["writer"].close()
     (folder,) = (tmp_path / "runs").iterdir()
     events = EventAccumulator(str(folder)).Reload()
     assert "pfo_fs/step_time_s" in events.Tags()["scalars"]
 
 
 def test_weights_and_biases(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb", reason="needs W&B; .ci/frameworks installs it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    exec(lines_for("Weights & Biases"), training)
+    run_block("metrics", 1, **training)
     assert math.isfinite(wandb.run.summary["pfo_fs/step_time_s"])
     wandb.finish()
 
 
 def test_mlflow(training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
+    mlflow = pytest.importorskip("mlflow", reason="needs MLflow; .ci/frameworks installs it")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
-    exec(lines_for("MLflow"), training)
+    run_block("metrics", 2, **training)
     run = mlflow.get_run(mlflow.last_active_run().info.run_id)
     assert "pfo_fs/step_time_s" in run.data.metrics

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from framework_pages import run_block
 from power_limit_fakes import limits_set
 
 from pfo_fs.errors import ConfigError
@@ -59,6 +60,15 @@ def test_accelerates_optimizer_counts_once_per_accumulated_step(sim_dir: Path) -
                 prepared.zero_grad()
         assert before - plo.state.steps == 4
         plo.monitor.close()
+
+
+def test_the_block_of_the_page_runs_and_leaves_the_evaluation_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
+    weight, evaluated = torch.nn.Parameter(torch.ones(1)), []
+    names = {"optimizer": torch.optim.SGD([weight]), "loader": range(1000), "evaluate": evaluated.append}
+    opt = run_block("trainers", 2, model=weight, **names)["opt"]
+    assert evaluated == [weight]
+    opt.monitor.close()
 
 
 def test_what_is_no_optimizer_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -246,12 +247,14 @@ def test_eight_stages_train_by_a_plan_of_lowtimes(
     example = HERE.parents[1] / "examples/train_pipeline.py"
     run = processes.python(
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=8", str(example)),
-        *("--shared-dir", str(tmp_path / "pfo"), "--plan", str(plan), "--iterations", "6", "--profile-steps", "3"),
+        *("--shared-dir", str(tmp_path / "pfo"), "--num-microbatches", "12", "--iterations", "6"),
         env={
             **os.environ,
             "PFO_FS_GPU": "simulated",
             "PFO_FS_SIM_DIR": str(sim_dir),
             "PFO_FS_SIM_TIME_SCALE": "4",
+            "PFO_FS_SCHEDULER": "PointSolution3D",
+            "PFO_FS_SCHEDULER_ARGS": json.dumps({"solution_path": str(plan)}),
             "OMP_NUM_THREADS": "1",
         },
     )

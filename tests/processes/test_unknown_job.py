@@ -25,10 +25,10 @@ def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Starts the example on two ranks."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(**environment: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(EXAMPLE)]
-        command += ["--shared-dir", str(tmp_path / "pfo"), "--iterations", "100000", "--profile-steps", "3"]
-        command += ["--num-microbatches", "8", "--stop-file", str(tmp_path / "stop"), *arguments]
+        command += ["--shared-dir", str(tmp_path / "pfo"), "--iterations", "100000"]
+        command += ["--stop-file", str(tmp_path / "stop")]
         environment = {
             **os.environ,
             "PFO_FS_GPU": "simulated",
@@ -87,7 +87,7 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     if coordination == "daemon":
         processes.daemon(tmp_path / "pfo", env={**os.environ, **PARETO})
         wait_for(shared.read_daemon, 20, "the daemon")
-    process = train("--coordination", coordination, **PARETO)
+    process = train(**PARETO)
     (job_id,) = wait_for(lambda: shared.job_ids(), 60, "the job")
     folder = shared.job(job_id)
     wait_for(folder.read_job, 20, "job.json")
@@ -102,3 +102,16 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     highest, *planned = [mean_clock_mhz(folder, number) for number in (1, *plans_of(folder))]
     assert min(planned) < 0.95 * highest, "half as long again lets all instructions run slower"
     assert list((tmp_path / "pfo" / "profiles").rglob("*.csv")), "kept for later jobs"
+    if coordination == "daemon":
+        return
+
+    (tmp_path / "stop").unlink()
+    resumed = train(**PARETO)
+    (second_id,) = wait_for(lambda: [name for name in shared.job_ids() if name != job_id], 60, "the second job")
+    second = shared.job(second_id)
+    wait_for(second.read_job, 20, "job.json")
+    known = wait_for(second.read_cached_profile, 60, "the profile that it begins with")
+    assert known.source == job_id
+    assert known.csv
+    (tmp_path / "stop").touch()
+    assert resumed.wait(60) == 0

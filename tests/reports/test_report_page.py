@@ -11,7 +11,11 @@ import pytest
 from jobs import make_job, one_f_one_b, rank_infos, register, write_results, write_step
 
 from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.planner import all_maximum
 from pfo_fs.reports import JobData, collect_job, render_page
+from pfo_fs.reports.findings import Findings
+from pfo_fs.reports.forecast import forecast_of
+from pfo_fs.reports.sections import changes
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
 HOSTILE = "</script></style></title><img src=x onerror=alert(1)>\"'&"
@@ -56,6 +60,15 @@ def test_every_part_is_there_for_a_job_that_has_everything(page: str) -> None:
     assert {"headline", "warnings", "frontier", "pipeline", "life", "stragglers", "profile", "schedules"} <= set(text)
     assert "pipeline 11.2 ×foundstep 183step 212" in text["stragglers"]
     assert 'class="missing"' not in page
+
+
+def test_the_saving_of_plans_with_fewer_changes_is_shown(page: str, data: JobData) -> None:
+    forecast = forecast_of(data)
+    assert data.in_force is not None
+    plans = [all_maximum(forecast.problem), forecast.plan_of(data, data.in_force)]
+    section = changes(Findings(data, forecast, by_changes=plans))
+    assert all("0 changes: 0.0 % saved" in picture for picture in section["pictures"])
+    assert "changes" not in Reader(page).text  # it was not asked for
 
 
 def test_the_page_refers_to_nothing_elsewhere(page: str) -> None:

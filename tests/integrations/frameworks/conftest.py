@@ -32,7 +32,7 @@ def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
             port = free.getsockname()[1]
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, (HERE, ROOT))),
+            "PYTHONPATH": os.pathsep.join(map(str, (HERE, ROOT, ROOT / "tests"))),
             "PFO_FS_SHARED_DIR": str(folder / "pfo"),
             "PFO_FS_GPU": "simulated",
             "PFO_FS_SIM_DIR": str(folder / "sim"),

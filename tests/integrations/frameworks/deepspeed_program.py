@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -15,12 +14,9 @@ import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.pipe.dualpipev import DualPipeVModule
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
-from recording import fingerprint, given, say
+from framework_pages import run_block
+from recording import fingerprint, given, order_in_directory, run_cases
 from torch import nn
-
-from pfo_fs.errors import PfoError
-from pfo_fs.integrations.deepspeed import attach
-from pfo_fs.store import Files, SharedDirectory
 
 WIDTH, MICROBATCHES = 16, 6
 
@@ -51,42 +47,19 @@ def batches() -> Any:
         yield torch.randn(2, WIDTH, generator=generator), torch.randn(2, WIDTH, generator=generator)
 
 
-def wait_for_order(shared_dir: str, rank: int) -> Any:
-    """This rank's order as a scheduler finds it in the shared directory; None if it does not come."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        for name in SharedDirectory(Files(Path(shared_dir))).job_ids():
-            job = SharedDirectory(Files(Path(shared_dir))).job(name)
-            body = job.read_order(rank)
-            if body is not None:
-                return body.instructions
-        time.sleep(0.05)
-    return None
-
-
-def main() -> None:
-    want = given()
-    kind, pp, checkpointing = want["kind"], want["pp"], want.get("checkpointing", False)
-    torch.set_num_threads(1)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first, for over a minute
-    deepspeed.init_distributed("gloo", verbose=False)
-    rank = dist.get_rank()
-    if pp == 1:
-        try:
-            attach(make_engine(kind, pp, checkpointing=False), want["shared_dir"])
-        except PfoError as error:
-            say(rank, refused=f"{type(error).__name__}: {error}")
-        return
-
-    bare = make_engine(kind, pp, checkpointing=checkpointing)
+def run_case(kind: str = "1f1b", *, pp: int, checkpointing: bool = False) -> dict[str, Any]:
+    """Two steps, an evaluation, and a step that fails; before them, two steps without pfo-fs."""
+    bare = make_engine(kind, pp, checkpointing=checkpointing) if pp > 1 else None
     data = batches()
-    for _ in range(2):
+    for _ in range(2 if bare else 0):
         bare.train_batch(data)
 
     engine = make_engine(kind, pp, checkpointing=checkpointing)
-    pfo = attach(engine, want["shared_dir"])
-    known = wait_for_order(want["shared_dir"], rank)
-    opt = pfo.optimizer
+    page = {"deepspeed": SimpleNamespace(initialize=lambda **_: (engine, None)), "PipelineModule": lambda *_: None}
+    pfo = run_block("deepspeed", 0, given()["shared_dir"], **page)["pfo"]
+    opt: Any = pfo.optimizer
+    # The first rank of a stage writes its order for all of them.
+    known = order_in_directory(dist.get_rank() - engine.grid.get_data_parallel_rank(), opt.job_id)
     data = batches()
     for _ in range(2):
         engine.train_batch(data)
@@ -104,20 +77,20 @@ def main() -> None:
     dims = opt.parallel_dims
     steps, errors = opt.steps[:2], opt.errors
     pfo.close()
-    say(
-        rank,
-        orders=[[(name, stage, microbatch) for stage, name, microbatch in order] for order in pfo.orders],
-        known_beforehand=known,
-        steps=steps,
-        errors=errors,
-        same_weights=same,
-        evaluation_silent=silent,
-        left_in_step_by_an_error=failed_in_step,
-        left_patched=[name for name in ("_INSTRUCTION_MAP", "train_batch") if name in vars(engine)],
-        pp=[dims.pp_rank, dims.pp_degree],
-        dp=[dims.dp_rank, dims.dp_degree],
-    )
-    dist.destroy_process_group()
+    return {
+        "orders": [[(name, stage, microbatch) for stage, name, microbatch in order] for order in pfo.orders],
+        "known_beforehand": known,
+        "steps": steps,
+        "errors": errors,
+        "same_weights": same,
+        "evaluation_silent": silent,
+        "left_in_step_by_an_error": failed_in_step,
+        "left_patched": [name for name in ("_INSTRUCTION_MAP", "train_batch") if name in vars(engine)],
+        "pp": [dims.pp_rank, dims.pp_degree],
+    }
 
 
-main()
+torch.set_num_threads(1)
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first, for over a minute
+deepspeed.init_distributed("gloo", verbose=False)
+run_cases(run_case)

@@ -16,16 +16,21 @@ from torch.utils.checkpoint import checkpoint
 torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
 torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
 
+from framework_pages import run_block
 from megatron.core import ModelParallelConfig, parallel_state
 from megatron.core.enums import ModelType
+from megatron.core.num_microbatches_calculator import (
+    destroy_num_microbatches_calculator,
+    init_num_microbatches_calculator,
+)
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.timers import Timers
-from recording import fingerprint, given, say
+from recording import fingerprint, given, run_cases
 
 from pfo_fs.errors import PfoError
 from pfo_fs.integrations import megatron
 
-WIDTH, BATCH, LENGTH, MICROBATCHES = 16, 2, 4, 6
+WIDTH, BATCH, LENGTH, MICROBATCHES = 16, 2, 4, 8
 
 
 class OnCpu(TorchFunctionMode):
@@ -108,49 +113,66 @@ def forward_step(generator: torch.Generator, model: Any) -> Any:
     return output, lambda output: ((output**2).mean(), {"loss": output.detach().mean()})
 
 
-def refusal(case: dict[str, Any]) -> str:
-    """What `attach` says of a configuration."""
-    job = Job(1, 0, checkpointing=False)
-    vars(job.config).update(case.get("config", {}))
-    try:
-        megatron.attach(job.model, given()["shared_dir"], num_microbatches=case.get("num_microbatches", 1))
-    except PfoError as error:
-        return str(error)
-    return "not refused"
+def refusals(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """What `attach` says of configurations of one stage."""
+    found = []
+    for case in cases:
+        job = Job(1, 0, checkpointing=False)
+        vars(job.config).update(case.get("config", {}))
+        try:
+            megatron.attach(job.model, given()["shared_dir"], num_microbatches=case.get("num_microbatches", 1))
+        except PfoError as error:
+            found.append(str(error))
+    return {"refused": found}
 
 
-def main() -> None:
+def follow(job: Job, hook: str) -> Any:
+    """Attaches pfo-fs in one of the two ways of docs/frameworks/megatron.md."""
+    shared_dir, timers = given()["shared_dir"], job.config.timers
+    if hook == "forward_backward":
+        page = run_block("megatron", 0, shared_dir, model=job.model, get_forward_backward_func=lambda: job.function)
+        job.function = page["forward_backward_func"]
+        return page["pfo"]
+    # As megatron.training does it: the loop is hidden, and replaces the timers around evaluations.
+    attached: list[Any] = []
+    attach = megatron.attach
+    megatron.attach = lambda *a, **k: attached.append(attach(*a, **k)) or attached[0]
+    replicas = parallel_state.get_data_parallel_world_size()
+    init_num_microbatches_calculator(dist.get_rank(), None, MICROBATCHES * BATCH * replicas, BATCH, replicas)
+
+    def pretrain(*arguments: Any) -> None:
+        _, provide, _, job.forward_step, _ = arguments
+        provide()
+
+    names = {"model_provider": lambda: job.model, "forward_step": forward_step, "pretrain": pretrain}
+    run_block("megatron", 1, shared_dir, megatron=megatron, **names)
+    destroy_num_microbatches_calculator()
+    megatron.attach = attach
+    job.config.timers = timers
+    return attached[0]
+
+
+def run_case(
+    *,
+    pp: int,
+    chunks: int = 0,
+    hook: str = "forward_backward",
+    checkpointing: bool = False,
+    refused: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """A step, an evaluation, two steps, and a step that fails; before them, three steps without pfo-fs."""
     global broken
-    want = given()
-    pp, chunks, hook = want["pp"], want.get("chunks", 0), want.get("hook", "forward_backward")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
     parallel_state.initialize_model_parallel(1, pp, chunks or None)
-    with OnCpu():
-        bare = Job(pp, chunks, checkpointing=want.get("checkpointing", False))
-        if "refused" in want:
-            say(rank, refused=[refusal(case) for case in want["refused"]])
-            return
+    try:
+        if refused is not None:
+            return refusals(refused)
+        bare = Job(pp, chunks, checkpointing=checkpointing)
         for _ in range(3):
             bare.step()
 
-        job = Job(pp, chunks, checkpointing=want.get("checkpointing", False))
-        timers = Timers(2, "max")
-        job.config.timers = timers
-        if hook == "forward_backward":
-            pfo = megatron.attach(job.model, want["shared_dir"], num_microbatches=MICROBATCHES)
-            job.function = pfo.forward_backward(job.function)
-        else:  # as megatron.training does it: the loop is hidden, and replaces the timers around evaluations
-            attached: list[Any] = []
-            real_attach = megatron.attach
-            megatron.attach = lambda *a, **k: attached.append(real_attach(*a, **k)) or attached[0]
-            provide, job.forward_step = megatron.hooks(
-                lambda: job.model, forward_step, want["shared_dir"], num_microbatches=MICROBATCHES
-            )
-            provide()
-            pfo = attached[0]
-            job.config.timers = timers
+        job = Job(pp, chunks, checkpointing=checkpointing)
+        timers = job.config.timers = Timers(2, "max")
+        pfo = follow(job, hook)
         opt = pfo.optimizer
         job.step()
         with torch.no_grad():
@@ -171,23 +193,26 @@ def main() -> None:
                 job.run()
             except ZeroDivisionError:
                 failed_in_step = opt.in_step
+            broken = False
         dims = opt.parallel_dims
         errors = opt.errors
         pfo.close()
-        say(
-            rank,
-            orders=[[(name, stage, microbatch) for stage, name, microbatch in order] for order in pfo.orders],
-            steps=steps,
-            errors=errors,
-            same_weights=same,
-            evaluation_silent=silent,
-            left_in_step_by_an_error=failed_in_step,
-            timers_are_the_programs_own=job.config.timers is timers,
-            inner_timers=sorted(timers._timers),
-            pp=[dims.pp_rank, dims.pp_degree],
-            dp=[dims.dp_rank, dims.dp_degree],
-        )
-    dist.destroy_process_group()
+        return {
+            "orders": [[(name, stage, microbatch) for stage, name, microbatch in order] for order in pfo.orders],
+            "steps": steps,
+            "errors": errors,
+            "same_weights": same,
+            "evaluation_silent": silent,
+            "left_in_step_by_an_error": failed_in_step,
+            "timers_are_the_programs_own": job.config.timers is timers,
+            "inner_timers": sorted(timers._timers),
+            "pp": [dims.pp_rank, dims.pp_degree],
+        }
+    finally:
+        parallel_state.destroy_model_parallel()
 
 
-main()
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+with OnCpu():
+    run_cases(run_case)

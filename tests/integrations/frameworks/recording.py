@@ -6,11 +6,15 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from pfo_fs.errors import PfoError
+from pfo_fs.store import Files, SharedDirectory
 from pfo_fs.training import optimizer
 
 
@@ -72,6 +76,34 @@ def say(rank: int, **facts: Any) -> None:
     """One line of facts, for the test."""
     sys.stdout.write(json.dumps({"rank": rank, **facts}) + "\n")
     sys.stdout.flush()
+
+
+def run_cases(run_case: Callable[..., dict[str, Any]]) -> None:
+    """Runs the cases that the test gives, all on the same ranks, and tells what each saw, or why it was refused.
+
+    To start processes and to import a framework takes longer than to train.
+    """
+    found = {}
+    for name, options in given()["cases"].items():
+        try:
+            found[name] = run_case(**options)
+        except PfoError as error:
+            found[name] = {"refused": f"{type(error).__name__}: {error}"}
+        dist.barrier()
+    say(dist.get_rank(), **found)
+    dist.destroy_process_group()
+
+
+def order_in_directory(rank: int, job_id: str) -> Any:
+    """A rank's order as a scheduler finds it in the shared directory; None if it does not come."""
+    job = SharedDirectory(Files(given()["shared_dir"])).job(job_id)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        body = job.read_order(rank)
+        if body is not None:
+            return body.instructions
+        time.sleep(0.02)
+    return None
 
 
 def fingerprint(tensors: Iterable[torch.Tensor]) -> str:

@@ -14,13 +14,15 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.parametrize(
-    ("framework", "command"),
-    [("deepspeed", ["train_deepspeed.py", "--iterations", "2"]), ("megatron.core", ["train_megatron.py"])],
-    ids=["DeepSpeed", "Megatron-Core"],
+    ("framework", "package", "command"),
+    [
+        ("DeepSpeed", "deepspeed", ["train_deepspeed.py", "--iterations", "2"]),
+        ("Megatron-Core", "megatron.core", ["train_megatron.py"]),
+    ],
 )
 def test_the_example_trains_on_a_laptop(
-    run_program: Callable[..., list[str]], framework: str, command: list[str]
+    run_program: Callable[..., list[str]], framework: str, package: str, command: list[str]
 ) -> None:
-    pytest.importorskip(framework, reason=f"needs {framework}; .ci/frameworks installs it")
+    pytest.importorskip(package, reason=f"needs {framework}; .ci/frameworks installs it")
     outputs = run_program(2, os.fspath(EXAMPLES / command[0]), *command[1:])
     assert not any("expects" in output for output in outputs)  # no warning that the order differs

@@ -1,18 +1,15 @@
-"""One rank that trains with schedules of torch.distributed.pipelining, with pfo-fs and without, and tells what it saw.
-
-One process group serves all cases, since to start processes takes longer than to train.
-"""
+"""One rank that trains with schedules of torch.distributed.pipelining; tells what it saw with pfo-fs and without."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from recording import fingerprint, given, say
+from framework_pages import run_block
+from recording import fingerprint, given, order_in_directory, run_cases
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -21,8 +18,6 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 import pfo_fs
-from pfo_fs.errors import PfoError
-from pfo_fs.store import Files, SharedDirectory
 
 WIDTH, BATCH = 8, 2
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
@@ -144,18 +139,6 @@ class Case:
         return [*kept, *((kind.name, id(value)) for kind, value in functions.items())]
 
 
-def order_in_directory(rank: int, job_id: str) -> Any:
-    """A rank's order as a scheduler finds it in the shared directory; None if it does not come."""
-    job = SharedDirectory(Files(want["shared_dir"])).job(job_id)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        body = job.read_order(rank)
-        if body is not None:
-            return body.instructions
-        time.sleep(0.02)
-    return None
-
-
 def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     rank = dist.get_rank()
     bare = Case(mesh, options)
@@ -170,7 +153,10 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     handler = logging.Handler()
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("pfo_fs").addHandler(handler)
-    pfo = pfo_fs.attach(case.schedule, want["shared_dir"], coordination="local", **options.get("attach", {}))
+    if "attach" in options:
+        pfo = pfo_fs.attach(case.schedule, want["shared_dir"], **options["attach"])
+    else:
+        pfo = run_block("torch-pipelining", 0, want["shared_dir"], schedule=case.schedule)["pfo"]
     opt: Any = pfo.optimizer
     assert opt.job_id is not None
     # The first rank of a stage writes its order for all of them.
@@ -236,21 +222,7 @@ def register_own_function(case: Case, kind: str) -> None:
     case.schedule.register_custom_function(schedules._ComputationType[kind], forward)
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    world = dist.get_world_size()
-    pp = want["pp"]
-    mesh = init_device_mesh("cpu", (pp, world // pp), mesh_dim_names=("pp", "dp"))
-    found = {}
-    for name, options in want["cases"].items():
-        try:
-            found[name] = run_case(mesh, options)
-        except PfoError as error:
-            found[name] = {"refused": f"{type(error).__name__}: {error}"}
-        dist.barrier()
-    say(dist.get_rank(), **found)
-    dist.destroy_process_group()
-
-
-main()
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+whole = init_device_mesh("cpu", (want["pp"], dist.get_world_size() // want["pp"]), mesh_dim_names=("pp", "dp"))
+run_cases(lambda **options: run_case(whole, options))

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torchtitan_on_cpu
-from recording import fingerprint, given, say
+from framework_pages import run_block
+from recording import fingerprint, given, run_cases
 from torch.distributed.tensor import DTensor
+from torchtitan.distributed import ParallelDims
 from torchtitan.trainer import Trainer
 
-from pfo_fs.errors import PfoError
 from pfo_fs.integrations.torchtitan import attach
-
-want = given()
 
 
 class FollowedTrainer(Trainer):
-    """What docs/frameworks/torchtitan.md shows."""
+    """The other way of docs/frameworks/torchtitan.md."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.pfo = attach(self, want["shared_dir"])
+        self.pfo = attach(self, given()["shared_dir"])
 
 
 def weights(trainer: Any) -> str:
@@ -30,24 +30,27 @@ def weights(trainer: Any) -> str:
     return fingerprint(p.to_local() if isinstance(p, DTensor) else p for p in parameters)
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    config = torchtitan_on_cpu.small_config(
-        want["shared_dir"] + "-dump",
-        pp=want["pp"],
-        schedule=want.get("schedule", "1F1B"),
-        steps=2,
-        accumulate=want.get("accumulate", 1),
-    )
-    try:
-        trainer = FollowedTrainer(config)
-    except PfoError as error:
-        say(dist.get_rank(), refused=f"{type(error).__name__}: {error}")
-        return
-    opt = trainer.pfo.optimizer
+def run_case(pp: int, schedule: str = "1F1B", accumulate: int = 1) -> dict[str, Any]:
+    """Two optimizer steps and a step that fails; before them, two without pfo-fs, and two as the page shows them."""
+
+    if pp == 1:
+        world = dist.get_world_size()
+        dims = ParallelDims(dp_replicate=world, dp_shard=1, cp=1, tp=1, pp=1, ep=1, world_size=world)
+        attach(SimpleNamespace(parallel_dims=dims, pp_schedule=None), given()["shared_dir"])
+
+    def config() -> Any:
+        folder = given()["shared_dir"] + "-dump"
+        return torchtitan_on_cpu.small_config(folder, pp=pp, schedule=schedule, steps=2, accumulate=accumulate)
+
+    bare = Trainer(config())
+    bare.train()
+    page = run_block("torchtitan", 0, given()["shared_dir"], config=SimpleNamespace(build=lambda: Trainer(config())))
+    assert weights(page["trainer"]) == weights(bare)
+    trainer = FollowedTrainer(config())
+    opt: Any = trainer.pfo.optimizer
     trainer.train()
-    steps, followed = list(opt.steps), weights(trainer)
-    schedule, failed_in_step = trainer.pp_schedule, None
+    steps, same = list(opt.steps), weights(trainer) == weights(bare)
+    pipeline, failed_in_step = trainer.pp_schedule, None
     if trainer.pp_has_first_stage:  # its first forward needs no other rank
         try:
             trainer.pp_forward_backward_step(
@@ -58,40 +61,22 @@ def main() -> None:
         except Exception:  # whatever a token outside the vocabulary raises
             failed_in_step = opt.in_step
     trainer.pfo.close()
-    stages = getattr(schedule, "_stages", None) or [schedule._stage]
+    stages = getattr(pipeline, "_stages", None) or [pipeline._stage]
     left = [
         name for thing in (trainer, *stages) for name in vars(thing) if name.endswith(("one_chunk", "backward_step"))
     ]
     dims = opt.parallel_dims
-    say(
-        dist.get_rank(),
-        orders=[[(name, stage, microbatch) for stage, name, microbatch in order] for order in trainer.pfo.orders],
-        steps=steps,
-        errors=opt.errors,
-        weights=followed,
-        left_in_step_by_an_error=failed_in_step,
-        left_patched=left,
-        pp=[dims.pp_rank, dims.pp_degree],
-        dp=[dims.dp_rank, dims.dp_degree],
-    )
+    return {
+        "orders": [[(name, stage, microbatch) for stage, name, microbatch in order] for order in trainer.pfo.orders],
+        "steps": steps,
+        "errors": opt.errors,
+        "same_weights": same,
+        "left_in_step_by_an_error": failed_in_step,
+        "left_patched": left,
+        "pp": [dims.pp_rank, dims.pp_degree],
+    }
 
 
-def bare() -> None:
-    """The same without pfo-fs."""
-    trainer = Trainer(
-        torchtitan_on_cpu.small_config(
-            want["shared_dir"] + "-dump",
-            pp=want["pp"],
-            schedule=want.get("schedule", "1F1B"),
-            steps=2,
-            accumulate=want.get("accumulate", 1),
-        )
-    )
-    trainer.train()
-    say(dist.get_rank(), weights=weights(trainer))
-
-
-if want.get("bare"):
-    bare()
-else:
-    main()
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+run_cases(run_case)

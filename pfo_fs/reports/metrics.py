@@ -1,0 +1,210 @@
+"""The figures of a shared directory and its running jobs for Prometheus, in a file: `pfo-fs-daemon --metrics-file`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pfo_fs
+from pfo_fs.errors import RecordError, StoreError, plain_text
+from pfo_fs.reports.directory import owner_of
+from pfo_fs.reports.status import describe_job
+from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+
+MOST_JOBS = 200
+"""Only so many running jobs have figures of their own, the newest ones; the others are only counted."""
+
+_JOB_GAUGES = {
+    "pfo_fs_job_step": "Last optimizer step that a rank has reported.",
+    "pfo_fs_job_ranks": "Number of ranks of the job.",
+    "pfo_fs_job_ranks_registered": "Number of ranks that have registered.",
+    "pfo_fs_job_iteration_seconds": "Time of an iteration of the slowest rank, as last reported.",
+    "pfo_fs_job_iteration_joules": "Energy of all GPUs of the job in an iteration, as last reported.",
+    "pfo_fs_job_energy_saved_ratio": "Energy saved by the schedule that was measured last, against the highest clocks.",
+    "pfo_fs_job_more_time_ratio": "Time that this schedule takes more than the highest clocks, relative.",
+    "pfo_fs_job_off_target_ratio": "Time, or power if that is the target, above the job's target, relative.",
+    "pfo_fs_job_schedule_number": "Number of the schedule in force; its change means that a schedule was published.",
+    "pfo_fs_job_settled": "1 if the scheduler has measured the schedule in force, and keeps it.",
+    "pfo_fs_job_slow_pipelines": "Number of pipelines that the others wait for.",
+    "pfo_fs_job_problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
+}
+
+
+@dataclass
+class JobFigures:
+    """One running job: its labels, and its figures by the name of their metric."""
+
+    job_id: str
+    user: str
+    state: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Figures:
+    """What was read from a shared directory; energies in J.
+
+    Attributes:
+        leads: Whether the daemon that reads is the leader.
+        reachable: Whether the directory could be read.
+        read_s: Time that this took, in s.
+        free: Free bytes and free inodes of its file system; empty if not known.
+        states: Number of running jobs by state.
+        jobs: The running jobs; empty for a daemon that stands by.
+        energy_j: Energy of all GPUs since the daemon has begun to lead, by the iterations that were reported.
+        saved_j: Energy saved in the same iterations, by what was measured under their schedules.
+    """
+
+    leads: bool
+    reachable: bool = False
+    read_s: float = 0.0
+    free: dict[str, int] = field(default_factory=dict)
+    states: Counter[str] = field(default_factory=Counter)
+    jobs: list[JobFigures] = field(default_factory=list)
+    energy_j: float = 0.0
+    saved_j: float = 0.0
+
+
+class FigureReader:
+    """Reads figures again and again, and adds up energies from one time to the next.
+
+    Args:
+        shared: The directory.
+    """
+
+    def __init__(self, shared: SharedDirectory) -> None:
+        self._shared = shared
+        self._steps: dict[str, float] = {}  # the last step of each job that was counted
+        self._energy_j = self._saved_j = 0.0
+
+    def read(self, leads: bool) -> Figures:
+        """Reads the directory; a standby daemon (`leads` is False) reads no jobs, so that no job is counted twice."""
+        found, began = Figures(leads), time.monotonic()
+        try:
+            about = os.statvfs(self._shared.files.root)
+            found.free = {"bytes": about.f_bavail * about.f_frsize, "inodes": about.f_favail}
+            ids = self._shared.newest_job_ids() if leads else []
+            for folder, names in self._running(ids):
+                if len(found.jobs) == MOST_JOBS:
+                    found.states["not_read"] += 1
+                elif layout.JOB in names:
+                    job = _job(folder)
+                    found.jobs.append(job)
+                    found.states[job.state] += 1
+            found.reachable = True
+        except (OSError, StoreError, RecordError):
+            pass
+        self._add_energies(found.jobs)
+        found.energy_j, found.saved_j = self._energy_j, self._saved_j
+        found.read_s = time.monotonic() - began
+        return found
+
+    def _running(self, ids: list[str]) -> Iterator[tuple[JobFolder, set[str]]]:
+        for job_id in ids:
+            folder = self._shared.job(job_id)
+            names = folder.names()
+            if layout.END not in names:
+                yield folder, names
+
+    def _add_energies(self, jobs: list[JobFigures]) -> None:
+        steps: dict[str, float] = {}
+        for job in jobs:
+            step = steps[job.job_id] = job.figures.get("pfo_fs_job_step", -1.0)
+            iterations = max(0.0, step - self._steps.get(job.job_id, step))
+            energy_j = iterations * job.figures.get("pfo_fs_job_iteration_joules", 0.0)
+            saved = job.figures.get("pfo_fs_job_energy_saved_ratio")
+            self._energy_j += energy_j
+            if saved is not None and saved < 1:
+                self._saved_j += energy_j * saved / (1 - saved)
+        self._steps = steps
+
+
+def _job(folder: JobFolder) -> JobFigures:
+    about = describe_job(folder)
+    job = JobFigures(plain_text(folder.job_id), owner_of(folder), about["state"])
+    model, current = None, None
+    try:
+        model, current = folder.read_model(), folder.read_current()
+    except (RecordError, StoreError):
+        about["problem"] = about["problem"] or "a record cannot be read"
+    values: dict[str, Any] = {
+        "pfo_fs_job_step": about.get("step", -1),
+        "pfo_fs_job_ranks": about.get("world_size"),
+        "pfo_fs_job_ranks_registered": about.get("ranks_registered"),
+        "pfo_fs_job_iteration_seconds": about.get("iter_time_s"),
+        "pfo_fs_job_iteration_joules": about.get("iter_energy_j"),
+        "pfo_fs_job_schedule_number": about.get("schedule"),
+        "pfo_fs_job_settled": bool(about.get("converged")),
+        "pfo_fs_job_slow_pipelines": _slow_pipelines(current),
+        "pfo_fs_job_problem": any(about.get(key) for key in ("problem", "yaml_problem", "last_error")),
+    }
+    if model is not None:
+        values |= {
+            "pfo_fs_job_energy_saved_ratio": model.energy_saved,
+            "pfo_fs_job_more_time_ratio": model.more_time,
+            "pfo_fs_job_off_target_ratio": model.off_target,
+        }
+    job.figures = {name: float(value) for name, value in values.items() if value is not None}
+    return job
+
+
+def _slow_pipelines(current: bodies.CurrentBody | None) -> int:
+    if current is None or current.source is None:
+        return 0
+    inputs = current.source.plan_inputs
+    return len(inputs.slow_pipelines) + (inputs.straggler is not None)
+
+
+def registry_of(figures: Figures) -> CollectorRegistry:
+    """Returns the figures as metrics of `prometheus_client`."""
+    from prometheus_client import CollectorRegistry
+
+    class _Collector:
+        def collect(self) -> Iterator[Metric]:
+            yield from _metrics(figures)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector())
+    return registry
+
+
+def _metrics(figures: Figures) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+
+    def gauge(name: str, text: str, value: float) -> Metric:
+        return GaugeMetricFamily(name, text, value=value)
+
+    yield InfoMetricFamily("pfo_fs", "Release of the daemon.", value={"version": pfo_fs.__version__})
+    yield gauge("pfo_fs_daemon_leads", "1 if this daemon schedules the jobs; 0: it stands by.", figures.leads)
+    reached = "1 if the shared directory could be read within the interval of this file."
+    yield gauge("pfo_fs_directory_reachable", reached, figures.reachable)
+    yield gauge("pfo_fs_directory_read_seconds", "Time that reading it for this file took.", figures.read_s)
+    for what, free in figures.free.items():
+        yield gauge(f"pfo_fs_directory_free_{what}", f"Free {what} of its file system.", free)
+    yield gauge("pfo_fs_written_timestamp_seconds", "Time when this file was written.", time.time())
+    counted = "Energy of all GPUs since this daemon leads: iterations reported, times the energy of the last of them."
+    yield CounterMetricFamily("pfo_fs_gpu_energy_joules", counted, value=figures.energy_j)
+    saved = "Energy saved in these iterations against the highest clocks, by what was measured under each schedule."
+    yield gauge("pfo_fs_energy_saved_joules", saved, figures.saved_j)
+
+    states = GaugeMetricFamily("pfo_fs_jobs", "Jobs that have not ended, by state.", labels=["state"])
+    for state in sorted({"waiting", "running", "broken", *figures.states}):
+        states.add_metric([state], figures.states[state])
+    yield states
+    about = InfoMetricFamily("pfo_fs_job", "Who runs a job, and its state.", labels=["job"])
+    for job in figures.jobs:
+        about.add_metric([job.job_id], {"user": job.user, "state": job.state})
+    yield about
+    for name, text in _JOB_GAUGES.items():
+        family = GaugeMetricFamily(name, text, labels=["job"])
+        for job in figures.jobs:
+            if name in job.figures:
+                family.add_metric([job.job_id], job.figures[name])
+        yield family

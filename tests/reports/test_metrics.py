@@ -1,0 +1,132 @@
+"""The metrics file of the daemon: what it says of jobs, and what it says when the directory cannot be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jobs import make_job, write_step
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.reports.metrics import FigureReader, Figures, registry_of
+from pfo_fs.reports.metrics_file import MetricsFile
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+
+prometheus_client = pytest.importorskip("prometheus_client")
+OPERATING = Path(__file__).parents[2] / "examples" / "operating"
+
+
+def text_of(figures: Figures) -> str:
+    return prometheus_client.generate_latest(registry_of(figures)).decode()
+
+
+def wait_for(path: Path, condition: Callable[[str], bool]) -> str:
+    """The file's text, once it fulfils a condition."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        text = path.read_text() if path.exists() else ""
+        if condition(text):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(text)
+
+
+def test_a_running_job_has_its_energy_saving_and_state(played: JobFolder) -> None:
+    text = text_of(FigureReader(SharedDirectory(played.files, "test")).read(leads=True))
+    job = f'job="{played.job_id}"'
+    model, current = played.read_model(), played.read_current()
+    assert model is not None
+    assert model.energy_saved is not None
+    assert current is not None
+    assert f"pfo_fs_job_energy_saved_ratio{{{job}}} {model.energy_saved}" in text
+    assert f"pfo_fs_job_schedule_number{{{job}}} {float(current.number)}" in text
+    assert f"pfo_fs_job_settled{{{job}}} {float(current.converged)}" in text
+    assert 'pfo_fs_jobs{state="running"} 1.0' in text
+    assert "pfo_fs_directory_reachable 1.0" in text
+
+
+def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    reader = FigureReader(SharedDirectory(folder.files, "test"))
+
+    def read_at(step: int) -> Figures:
+        progress = bodies.RankProgress(rank=0, step=step, step_age_s=0, number=0, iter_time=1.0, iter_energy=90.0)
+        folder.write_progress(bodies.ProgressBody(ranks=[progress]), 0)
+        return reader.read(leads=True)
+
+    assert read_at(10).energy_j == 0  # what was before is not known
+    model = dict.fromkeys(("blocking_power_w", "full_time_s", "full_energy_j", "power_drift_factor"), 1)
+    model |= dict.fromkeys(("delay_s", "overhead_s", "switch_time_s", "time_margin"), 0)
+    folder.write_model(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=0.1, more_time=0.0, off_target=0.0))
+    found = read_at(20)
+    assert found.energy_j == pytest.approx(900)
+    assert found.saved_j == pytest.approx(100)
+    assert read_at(5).energy_j == pytest.approx(900)  # begun anew from a checkpoint
+
+
+def test_a_standby_daemon_counts_no_jobs(played: JobFolder) -> None:
+    figures = FigureReader(SharedDirectory(played.files, "test")).read(leads=False)
+    assert figures.reachable
+    assert figures.jobs == []
+
+
+def test_an_ended_job_leaves_the_file(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    write_step(folder, 3)
+    reader = FigureReader(SharedDirectory(folder.files, "test"))
+    assert len(reader.read(leads=True).jobs) == 1
+    folder.write_end(bodies.EndBody(reason="finished"))
+    assert reader.read(leads=True).jobs == []
+
+
+def test_the_file_says_that_a_directory_hangs(tmp_path: Path) -> None:
+    answers = threading.Event()
+
+    class Hanging(SharedDirectory):
+        def newest_job_ids(self, known: object = ()) -> list[str]:
+            answers.wait(60)
+            return []
+
+    path = tmp_path / "pfo.prom"
+    metrics = MetricsFile(path, Hanging(Files(tmp_path, create=True), "test"), lambda: True, 0.05)
+    metrics.start()
+    wait_for(path, lambda text: "pfo_fs_directory_reachable 0.0" in text)
+    answers.set()
+    wait_for(path, lambda text: "pfo_fs_directory_reachable 1.0" in text)
+    metrics.stop()
+    assert not path.exists()
+
+
+def test_a_name_or_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    shared = SharedDirectory(Files(tmp_path, create=True), "test")
+    for path, said in ((tmp_path / "pfo.txt", "must end in .prom"), (tmp_path / "no" / "pfo.prom", "no folder")):
+        with pytest.raises(ConfigError, match=said):
+            MetricsFile(path, shared, lambda: True, 1.0)
+
+
+def test_the_dashboard_and_the_alerts_name_only_metrics_that_exist(played: JobFolder) -> None:
+    text = text_of(FigureReader(SharedDirectory(played.files, "test")).read(leads=True))
+    known = set(re.findall(r"^# HELP (pfo_fs_\w+)", text, re.MULTILINE))
+    dashboard = json.loads((OPERATING / "grafana-dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(asked) > 5
+    for words in (*asked, (OPERATING / "prometheus-rules.yml").read_text()):
+        assert set(re.findall(r"\bpfo_fs_\w+", words)) <= known
+
+
+def test_promtool_finds_nothing_to_complain_about(played: JobFolder) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    text = text_of(FigureReader(SharedDirectory(played.files, "test")).read(leads=True))
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+    rules = [promtool, "check", "rules", str(OPERATING / "prometheus-rules.yml")]
+    assert subprocess.run(rules, capture_output=True, check=False).returncode == 0
