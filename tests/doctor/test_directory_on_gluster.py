@@ -103,6 +103,7 @@ def test_a_full_file_system_is_told(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(brick)], check=False)
 
 
+@pytest.mark.slow
 def test_a_hung_mount_ends_the_command_with_a_line_about_it(gluster: Gluster) -> None:
     make_directory(gluster)
     gluster.server.send_signal(signal.SIGSTOP)

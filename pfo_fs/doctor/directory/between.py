@@ -20,10 +20,11 @@ from pfo_fs.doctor.directory.names import content, judge_reads, read_until, repl
 from pfo_fs.doctor.lines import Check
 from pfo_fs.store import NO_HARD_LINKS, Files, Watcher, layout
 
-_NAMES = 30
+_NAMES = 20
 _WRITES_S = 1.5
 _ROUNDS = 4
-_ROUNDS_WITHIN_S = 25.0
+_ENOUGH_S = 3.0
+"""Rounds that take longer than this are not repeated."""
 _DELAY_WITHIN_S = 70.0
 """NFS caches names for 60 s."""
 _SLOW_S, _BROKEN_S = 2.0, 65.0
@@ -69,6 +70,7 @@ def _clean(peers: Peers) -> None:
     with suppress(OSError):
         for name in os.listdir(peers.folder):
             if name.startswith(f"{peers.board.session}-"):
+                peers.board.beat()
                 with suppress(OSError):
                     os.unlink(peers.folder / name)
 
@@ -244,7 +246,7 @@ def check_delay(peers: Peers) -> Iterator[Check]:
     for other in board.members[1:]:
         if board.is_first:
             trips = {way: _ask(peers, other, way) for way in _WAYS}
-            host = board.hosts[other]
+            host = board.label(other)
             for way, found in trips.items():
                 worst_s = max(((trip.back_s - trip.sent_s) / 2 for trip in found), default=_DELAY_WITHIN_S)
                 delays.setdefault(host, {})[way] = worst_s
@@ -255,7 +257,7 @@ def check_delay(peers: Peers) -> Iterator[Check]:
         elif other == board.me:
             for way in _WAYS:
                 _answer(peers, way)
-        board.exchange("next", within_s=2 * (_DELAY_WITHIN_S + _ROUNDS_WITHIN_S))
+        board.exchange("next", within_s=4 * _DELAY_WITHIN_S)
     measured = board.exchange([delays, clocks, unsure_s])[board.members[0]]
     yield judge_delay(measured[0])
     yield judge_host_clocks(measured[1], max(float(measured[2]), 0.1))
@@ -291,7 +293,7 @@ def _ask(peers: Peers, other: str, way: str) -> list[RoundTrip]:
     trips: list[RoundTrip] = []
     began = time.monotonic()
     for number in range(1, _ROUNDS + 1):
-        last = number == _ROUNDS or time.monotonic() - began > _ROUNDS_WITHIN_S
+        last = number == _ROUNDS or time.monotonic() - began > _ENOUGH_S
         sent_s = _send(peers, way, "ask", other, -1 if last else number)
         answered_s = _receive(peers, way, "say", other, -1 if last else number, time.monotonic() + _DELAY_WITHIN_S)
         if answered_s is None:
@@ -305,7 +307,7 @@ def _ask(peers: Peers, other: str, way: str) -> list[RoundTrip]:
 def _answer(peers: Peers, way: str) -> None:
     """Answers the changes of the first host, up to the one with number -1."""
     me, number = peers.board.me, 1
-    deadline = time.monotonic() + _ROUNDS_WITHIN_S + _DELAY_WITHIN_S
+    deadline = time.monotonic() + 2 * _DELAY_WITHIN_S
     while time.monotonic() < deadline:
         for wanted in (number, -1):
             if _receive(peers, way, "ask", me, wanted, time.monotonic() + 0.01) is not None:
@@ -323,7 +325,7 @@ def judge_delay(delays: dict[str, dict[str, float]]) -> Check:
         f"{host}: " + ", ".join(f"{way} {delay_s:.2f} s" for way, delay_s in ways.items())
         for host, ways in delays.items()
     )
-    return PEER_DELAY.check(outcome, f"{text} (the longest of {_ROUNDS})")
+    return PEER_DELAY.check(outcome, f"{text} (the longest of several)")
 
 
 # ---- events

@@ -73,7 +73,7 @@ class Board:
         self.members: list[str] = [self.me]
         self.hosts: dict[str, str] = {self.me: socket.gethostname()}
         self._files = files
-        self._beat = beat
+        self.beat = beat
         self._counter = 0
         self._written_s = 0.0
         self._agreed: list[str] = []
@@ -90,6 +90,11 @@ class Board:
     def is_first(self) -> bool:
         """Whether this host does what one host has to do."""
         return self.members[0] == self.me
+
+    def label(self, one: str) -> str:
+        """Returns a host's name, with its id where several have the same."""
+        name = self.hosts[one]
+        return name if list(self.hosts.values()).count(name) == 1 else f"{name} ({one[:4]})"
 
     def path(self, name: str) -> str:
         """Returns a path for a file of this group, below the shared directory."""
@@ -143,7 +148,7 @@ class Board:
             for one in self.members:
                 body = self._read(one) if one not in heard else None
                 if body is not None and len(body.said) > step:
-                    heard[one] = json.loads(body.said[step])
+                    heard[one] = _value(body.said[step], self.hosts[one])
             self._write()
             if time.monotonic() > deadline and len(heard) < len(self.members):
                 silent = ", ".join(self.hosts[one] for one in self.members if one not in heard)
@@ -153,11 +158,15 @@ class Board:
 
     def pause(self) -> None:
         """Waits a moment, and shows that this host is there."""
-        self._beat()
+        self.beat()
         time.sleep(_POLL_S)
 
-    def leave(self, within_s: float = 5.0) -> None:
-        """Removes this host's file once the other hosts have read it, and files of runs that have ended."""
+    def leave(self, within_s: float) -> None:
+        """Removes this host's file, and files of runs that have ended.
+
+        Args:
+            within_s: How long to wait, in s, until the other hosts have read what this host has said.
+        """
         self._said.append("null")
         deadline = time.monotonic() + within_s
         with suppress(StoreError):
@@ -205,3 +214,10 @@ class Board:
         header = Header("doctor", "", f"doctor@{self.hosts[self.me]}:{os.getpid()}", self._counter)
         self._files.publish(f"{layout.DOCTOR}/{self.me}.json", encode(header, body))
         self._written_s = time.monotonic()
+
+
+def _value(text: str, host: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise PeerLost(f"{host} has written something else than this command does") from None

@@ -103,11 +103,13 @@ def _with_peers(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[C
         yield PEERS.check("missing", f"not looked for: {error.args[-1]}")
         return
     board = Board(files, beat=lambda: tell("beat", ""))
+    patience_s = 0.0
     try:
         board.find(peers, wait_s)
         tell("doing", "testing between hosts")
-        yield PEERS.check("found", ", ".join(board.hosts[one] for one in board.members))
+        yield PEERS.check("found", ", ".join(map(board.label, board.members)))
         yield from checks_between_hosts(board, files)
+        patience_s = 10.0
     except PeersNotFound as error:
         yield PEERS.check("too-many" if error.too_many else "missing", str(error))
     except PeerLost as error:
@@ -115,7 +117,7 @@ def _with_peers(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[C
     except OSError as error:
         yield ANSWERS.check("broken", f"testing between hosts: {error.strerror or error.args[-1]}")
     finally:
-        board.leave()
+        board.leave(patience_s)
 
 
 def _end(number: int, _: object) -> None:
