@@ -35,11 +35,6 @@ class GpuSettings(NamedTuple):
         return self.locked_mhz > 0 or self.limit_differs
 
     @property
-    def is_sure(self) -> bool:
-        """Whether what differs is known for sure."""
-        return self.limit_differs or self.lock_is_sure
-
-    @property
     def text(self) -> str:
         """What differs."""
         parts = []

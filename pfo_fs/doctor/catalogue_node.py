@@ -45,13 +45,18 @@ LEFT = Line(
         "in-use": Outcome(None, "A running job holds the GPU; its clock process resets it when the job ends."),
         "left": Outcome(
             False,
-            "A job that was killed together with its clock process, or an operator, has left it so. Every later job "
-            "on this GPU is slower.",
+            "A job that was killed together with its clock process has left it so: this GPU is slower for others.",
             "run this with --fix, which resets it",
         ),
         "fixed": Outcome(True, "It was left so, and is at its defaults again."),
         "not-fixed": Outcome(
             False, "It is still so.", "run `nvidia-smi -i GPU -rgc` and `nvidia-smi -i GPU -pl DEFAULT` as root"
+        ),
+        "site": Outcome(
+            None,
+            "The power limit is not the board's default. No job of this user has noted that it has set it, so it may "
+            "be the site's own; --fix leaves it.",
+            "if it is not the site's own: `nvidia-smi -i GPU -pl DEFAULT` as root",
         ),
         "perhaps": Outcome(
             None,

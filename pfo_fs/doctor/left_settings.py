@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pfo_fs.device import Gpu
 from pfo_fs.device.gpu_settings import GpuSettings, gpu_settings_now
+from pfo_fs.device.limit_note import Left, LimitNote
 from pfo_fs.doctor.catalogue_node import LEFT
 from pfo_fs.doctor.lines import Check
 from pfo_fs.errors import DeviceError
@@ -59,48 +60,56 @@ def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[
         gpus: The same GPUs, open.
         fix: Whether to reset.
     """
-    holders = [holder for holder in running_clock_processes() if holder.pid != os.getpid()]
+    running = [holder for holder in running_clock_processes() if holder.pid != os.getpid()]
     lines = []
     for spec, gpu in zip(specs, gpus, strict=True):
         label = gpu.uuid or spec
         try:
-            state = gpu_settings_now(spec)
+            found = gpu_settings_now(spec)
         except DeviceError as error:
             lines.append(LEFT.check("unknown", f"{label}: {error}"))
             continue
-        line = judge_left(label, state, holders_of(spec, holders))
-        if line is not None:
-            may_fix = fix and line.name == LEFT.name and LEFT.outcomes["in-use"].meaning != line.meaning
-            lines.append(_fix(spec, gpu, label, state) if may_fix else line)
+        note = LimitNote(gpu.uuid).left(found.limit_w)
+        outcome = judge_left(found, holders_of(spec, running), note)
+        if outcome in ("left", "perhaps") and fix:
+            lines.append(_fix(spec, gpu, label, found, note))
+        elif outcome != "none":
+            lines.append(LEFT.check(outcome, f"{label}: {found.text}"))
     return lines or [LEFT.check("none", f"{len(gpus)} GPU(s) at their defaults")]
 
 
-def holders_of(spec: str, holders: Sequence[Holder]) -> list[Holder]:
+def holders_of(spec: str, running: Sequence[Holder]) -> list[Holder]:
     """Returns the clock processes that may hold a GPU: those that set it, and those whose GPU is not known."""
-    return [holder for holder in holders if holder.spec in (None, spec)]
+    return [holder for holder in running if holder.spec in (None, spec)]
 
 
-def judge_left(label: str, state: GpuSettings, holders: Sequence[Holder]) -> Check | None:
-    """Returns the line about one GPU; None if it has its defaults."""
-    if not state.differs:
-        return None
-    text = f"{label}: {state.text}"
-    if holders:
-        return LEFT.check("in-use", f"{text}, held by clock process {holders[0].pid}")
-    if state.processes:
-        return LEFT.check("in-use", f"{text}, {state.processes} process(es) compute on it")
-    return LEFT.check("left" if state.is_sure else "perhaps", text)
+def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None) -> str:
+    """Returns the outcome for one GPU.
+
+    Args:
+        found: Its clock and power limit.
+        holders: Clock processes that may hold it.
+        note: What a job of this user has noted about a power limit that is still in force; None: nothing.
+    """
+    if not found.differs:
+        return "none"
+    if holders or found.processes or (note is not None and note.in_use):
+        return "in-use"
+    if note is not None or (found.locked_mhz and found.lock_is_sure):
+        return "left"
+    return "perhaps" if found.locked_mhz else "site"
 
 
-def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings) -> Check:
-    """Resets clock and power limit, and looks whether that has helped."""
+def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings, note: Left | None) -> Check:
+    """Resets the clock, and the power limit that a job has noted; looks whether that has helped."""
     try:
         gpu.reset_clocks()
-        if before.limit_differs:
-            gpu.set_power_limit_w(before.default_limit_w)
+        if note is not None:
+            gpu.set_power_limit_w(note.before_w)
+            LimitNote(gpu.uuid).remove(note.pid)
         after = gpu_settings_now(spec)
     except DeviceError as error:
         return LEFT.check("not-fixed", f"{label}: {before.text}; {error}")
-    if after.differs and after.is_sure:
+    if (after.locked_mhz and after.lock_is_sure) or (note is not None and abs(after.limit_w - note.before_w) > 0.5):
         return LEFT.check("not-fixed", f"{label}: {after.text}")
     return LEFT.check("fixed", f"{label}: was {before.text}")

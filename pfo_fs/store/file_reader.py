@@ -76,7 +76,7 @@ class FileReader:
         self.shared_with_group = bool(found.st_mode & stat.S_IWGRP)
         self._caches_may_be_old = not is_local(self.root)
         self._trusted_uids = {os.geteuid(), found.st_uid, 0, *(users or ())}
-        self._reads_all_users = self.shared_with_group and users is None
+        self._names_users = users is not None
 
     def read(self, path: str, limit: int) -> bytes | None:
         """Returns the content of a file, None when there is none now.
@@ -122,10 +122,12 @@ class FileReader:
                 self.calls.close(fd)
 
     def _trusts(self, uid: int) -> bool:
-        return self._reads_all_users or uid in self._trusted_uids
+        return (self.shared_with_group and not self._names_users) or uid in self._trusted_uids
 
     def foreign_owner(self, path: str) -> int | None:
-        """Returns the user whom a folder belongs to, if files of this user are not read; None also if it is not there.
+        """Returns the user whom a folder belongs to, if `users` were named and it is none of them; otherwise None.
+
+        Also None if the folder is not there now. Without `users`, files tell by their own owners.
 
         Raises:
             StoreUnavailable: The file system gave no answer.
@@ -136,7 +138,7 @@ class FileReader:
                 owner = None if folder is None else self.calls.fstat(folder).st_uid
             return None if owner is None or self._trusts(owner) else owner
 
-        return None if self._reads_all_users else self._retry(path, once)
+        return self._retry(path, once) if self._names_users else None
 
     def names(self, path: str = "") -> list[str]:
         """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty.

@@ -13,7 +13,7 @@ from fake_nvml import UUIDS, FakeNvml
 
 from pfo_fs.device import ClockProcess
 from pfo_fs.device.gpu_settings import gpu_settings_now
-from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.device.limit_note import Left
 from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
 
 
@@ -27,10 +27,12 @@ def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
 
 def leave(mhz: int, limit_w: float) -> None:
     """Does what a job does that is killed together with its clock process."""
-    gpu = SimulatedGpu("left")
-    gpu.lock_clock_mhz(mhz)
-    gpu.set_power_limit_w(limit_w)
-    gpu.close()
+    code = (
+        "from pfo_fs.device.limit_note import LimitNote; from pfo_fs.device.simulated import SimulatedGpu\n"
+        f"gpu = SimulatedGpu('left'); LimitNote(gpu.uuid).write(gpu.power_limit_w(), {limit_w})\n"
+        f"gpu.lock_clock_mhz({mhz}); gpu.set_power_limit_w({limit_w})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_gpu_that_was_left_locked_is_told_and_is_reset_only_with_fix(sim_dir: Path) -> None:
@@ -52,7 +54,7 @@ def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
         leave(1200, 250)
         status, line = doctor(sim_dir, "--fix")
         assert (status, line["ok"]) == (0, None)
-        assert "held by clock process" in str(line["found"])
+        assert "running job holds" in str(line["meaning"])
         assert gpu_settings_now("simulated:left").locked_mhz == 1200
     finally:
         clocks.close()
@@ -68,16 +70,17 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
 
-    def line() -> bool | None:
-        found = judge_left("GPU", gpu_settings_now(f"nvml:{UUIDS[0]}"), [])
-        return found.ok if found else True
+    def outcome(note: Left | None = None) -> str:
+        return judge_left(gpu_settings_now(f"nvml:{UUIDS[0]}"), [], note)
 
     fake.reasons = 0x1  # idle
-    assert line() is True
-    fake.reasons, fake.clock_mhz = 0x2, 1200
-    assert line() is None, "concluded only"
+    assert outcome() == "none"
     fake.limit_mw = 300_000
-    assert line() is False
+    assert outcome() == "site", "no job has noted it: the site may have chosen it"
+    assert outcome(Left(400.0, 1, in_use=False)) == "left"
+    assert outcome(Left(400.0, 1, in_use=True)) == "in-use"
+    fake.reasons, fake.clock_mhz = 0x2, 1200
+    assert outcome() == "perhaps"
     fake.processes = [object()]
-    assert line() is None, "a job computes there"
+    assert outcome() == "in-use"
     assert fake.locked == []
