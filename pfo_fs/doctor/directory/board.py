@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pfo_fs.errors import PfoError, RecordError, StoreError, StoreUnavailable
+from pfo_fs.errors import PfoError, RecordError, StoreError
 from pfo_fs.models import Count, ShortText
 from pfo_fs.store import Files, Header, decode, encode, layout
 
@@ -200,7 +200,7 @@ class Board:
         return there
 
     def _read(self, one: str) -> _Body | None:
-        with suppress(RecordError, StoreUnavailable):
+        with suppress(RecordError, StoreError):
             data = self._files.read(f"{layout.DOCTOR}/{one}.json", _LIMIT)
             return None if data is None else decode(data, "doctor", _Body)[1]
         return None

@@ -55,6 +55,15 @@ def check_directory(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterat
         wait_s: How long to wait for the other hosts, in s.
         tell: Called with ("doing", text) before each check.
     """
+    trouble = False
+    for check in _checks(root, peers, wait_s, tell):
+        trouble = trouble or check.name == ANSWERS.name
+        yield check
+    if not trouble:
+        yield ANSWERS.check("ok", "all file operations ended")
+
+
+def _checks(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check]:
     tell("doing", "looking for the directory")
     try:
         os.listdir(root)
@@ -75,8 +84,6 @@ def check_directory(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterat
         Files(root)
     except StoreError as error:
         yield ANSWERS.check("refused", str(error.args[-1]))
-    else:
-        yield ANSWERS.check("ok", "all file operations ended")
 
 
 def _run(
