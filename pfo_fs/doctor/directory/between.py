@@ -7,8 +7,8 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +59,6 @@ def checks_between_hosts(board: Board, files: Files) -> Iterator[Check]:
     peers = Peers(board, files, files.root / layout.DOCTOR)
     try:
         for check in (check_claims, check_replace, check_host_locks, check_delay, check_host_events):
-            board.exchange(check.__name__)
             yield from check(peers)
     finally:
         if board.is_first:
@@ -82,6 +81,7 @@ def check_claims(peers: Peers) -> Iterator[Check]:
     """Lets all hosts create the same names."""
     won: dict[str, list[int]] = {"O_EXCL": [], "link": []}
     links = True
+    peers.board.exchange("ready")  # so that all begin at once
     try:
         mine = peers.path(f"mine-{peers.board.me}")
         write_new(mine, b"")
@@ -159,61 +159,52 @@ def _wait_until_listed(peers: Peers, path: Path) -> None:
 # ---- locks
 
 
-@contextmanager
-def _lock_file(peers: Peers, name: str) -> Iterator[int]:
-    fd = open_lock_file(peers.path(f"lock-{name}"))
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def check_host_locks(peers: Peers) -> Iterator[Check]:
-    """Lets the first host hold a lock, which the others request before and after it is released."""
-    results = {name: _lock_results(peers, name, call) for name, call in LOCK_CALLS.items()}
-    yield judge_host_locks(results)
-
-
-def _lock_results(peers: Peers, name: str, call: Callable[[int], None]) -> list[str]:
-    """Returns what the first host got; what the others got while it held the lock; and after that."""
+    """Lets the first host hold locks, which the others request before and after they are released."""
     board = peers.board
-    answer = ""
-    fd = -1
+    fds, mine = _lock_all(peers) if board.is_first else ({}, {})
     try:
-        fd = open_lock_file(peers.path(f"lock-{name}"))
-    except OSError as error:
-        answer = errno.errorcode.get(error.errno or 0, "error")
-    try:
-        first = board.exchange((answer or try_to_lock(call, fd)) if board.is_first else "")[board.members[0]]
-        held = board.exchange("" if board.is_first else answer or try_to_lock(call, fd))
-        if fd >= 0:
-            os.close(fd)
-            fd = -1
-        board.exchange("released")
-        later = board.exchange("" if board.is_first else _lock_soon(peers, name, call))
+        first = board.exchange(mine)[board.members[0]]
+        if not board.is_first:
+            fds, mine = _lock_all(peers)
+        held = board.exchange({} if board.is_first else mine)
     finally:
-        if fd >= 0:
+        for fd in fds.values():
             os.close(fd)
-    return [first, _worst(held.values()), _worst(later.values())]
+    board.exchange("released")
+    later = board.exchange({} if board.is_first else {name: _lock_soon(peers, name) for name in LOCK_CALLS})
+    yield judge_host_locks({name: [str(first[name]), _of_all(held, name), _of_all(later, name)] for name in LOCK_CALLS})
 
 
-def _lock_soon(peers: Peers, name: str, call: Callable[[int], None]) -> str:
-    """Requests the lock until it is granted, for some seconds, and releases it at once."""
+def _lock_all(peers: Peers) -> tuple[dict[str, int], dict[str, str]]:
+    """Requests a lock of each kind; returns the open files and the answers."""
+    fds: dict[str, int] = {}
+    answers: dict[str, str] = {}
+    for name, call in LOCK_CALLS.items():
+        try:
+            fds[name] = open_lock_file(peers.path(f"lock-{name}"))
+        except OSError as error:
+            answers[name] = errno.errorcode.get(error.errno or 0, "error")
+        else:
+            answers[name] = try_to_lock(call, fds[name])
+    return fds, answers
+
+
+def _lock_soon(peers: Peers, name: str) -> str:
+    """Requests a lock until it is granted, for some seconds, and releases it at once."""
     deadline = time.monotonic() + 5.0
     while True:
-        try:
-            with _lock_file(peers, name) as fd:
-                answer = try_to_lock(call, fd)
-        except OSError as error:
-            answer = errno.errorcode.get(error.errno or 0, "error")
-        if answer == "granted" or time.monotonic() > deadline:
-            return answer
+        fds, answers = _lock_all(peers)
+        for fd in fds.values():
+            os.close(fd)
+        if answers[name] == "granted" or time.monotonic() > deadline:
+            return answers[name]
         peers.board.pause()
 
 
-def _worst(answers: Any) -> str:
-    """Returns the answers that differ, as one text."""
-    return "/".join(sorted({str(answer) for answer in answers if answer}))
+def _of_all(answers: dict[str, dict[str, str]], name: str) -> str:
+    """Returns the answers of all hosts that differ, as one text."""
+    return "/".join(sorted({str(answer[name]) for answer in answers.values() if answer}))
 
 
 def judge_host_locks(results: dict[str, list[str]]) -> Check:
