@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from cluster import Host
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
@@ -28,12 +30,22 @@ class Job:
         ranks: How many to start.
         given: What `rank_program.py` is given.
         torchrun: Start the ranks with torchrun. By themselves they start in half the time.
+        hosts: The host of each rank; None: this one.
         environment: More variables.
     """
 
     def __init__(
-        self, tmp_path: Path, ranks: int, given: dict[str, Any], *, torchrun: bool = False, **environment: str
+        self,
+        tmp_path: Path,
+        ranks: int,
+        given: dict[str, Any],
+        *,
+        torchrun: bool = False,
+        hosts: Sequence[Host] | None = None,
+        **environment: str,
     ) -> None:
+        if hosts:
+            given["shared_dir"] = str(hosts[0].mount / "pfo")
         self.shared_dir = Path(given.setdefault("shared_dir", str(tmp_path / "pfo")))
         self.stop_file = tmp_path / "stop"
         if "steps" not in given:
@@ -50,7 +62,10 @@ class Job:
             **environment,
         }
         program = [str(HERE / "rank_program.py"), json.dumps(given)]
-        if torchrun:
+        if hosts:
+            world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": hosts[0].address, "MASTER_PORT": "29555"}
+            self.processes = [self._start_on(host, given, rank, world) for rank, host in enumerate(hosts)]
+        elif torchrun:
             launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
             self.processes = [self._start([*launcher, *program])]
         else:
@@ -66,9 +81,14 @@ class Job:
         for reader in self.readers:
             reader.start()
 
-    def _start(self, command: list[str], **environment: str) -> subprocess.Popen[str]:
+    def _start_on(self, host: Host, given: dict[str, Any], rank: int, world: dict[str, str]) -> subprocess.Popen[str]:
+        program = [str(HERE / "rank_program.py"), json.dumps({**given, "shared_dir": str(host.mount / "pfo")})]
+        environment = {**world, **host.environment, "RANK": str(rank), "LOCAL_RANK": "0"}
+        return self._start(program, host.prefix, **environment)
+
+    def _start(self, command: list[str], prefix: Sequence[str] = (), **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, *command],
+            [*prefix, sys.executable, *command],
             env={**self._environment, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
