@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import socket
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from clock import Clock
+from gluster_volume import gluster_volume
 from hypothesis import settings
-from running import Gluster, Processes
+from running import Gluster, Processes, wait_for
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -27,19 +23,6 @@ settings.register_profile("pfo-fs", deadline=None)  # these machines are noisy
 settings.load_profile("pfo-fs")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-T = TypeVar("T")
-
-
-def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "the condition") -> T:
-    """Returns the first true value of `condition`, looking often; fails after the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise AssertionError(f"{what} did not come true within {timeout_s} s")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -94,82 +77,8 @@ def processes() -> Iterator[Processes]:
             process.stdout.close()
 
 
-_SERVER = """
-volume posix
-  type storage/posix
-  option directory {root}/brick
-end-volume
-volume locks
-  type features/locks
-  subvolumes posix
-end-volume
-volume brick
-  type performance/io-threads
-  option thread-count 4
-  subvolumes locks
-end-volume
-volume server
-  type protocol/server
-  option transport-type tcp
-  option transport.socket.bind-address 127.0.0.1
-  option transport.socket.listen-port {port}
-  option auth.addr.brick.allow 127.0.0.1
-  subvolumes brick
-end-volume
-"""
-_CLIENT = """
-volume client
-  type protocol/client
-  option transport-type tcp
-  option remote-host 127.0.0.1
-  option remote-port {port}
-  option remote-subvolume brick
-end-volume
-"""
-
-
 @pytest.fixture
 def gluster(tmp_path: Path) -> Iterator[Gluster]:
     """One GlusterFS volume, mounted twice by two client processes: what two hosts see of a shared directory."""
-    if os.geteuid() != 0 or not shutil.which("glusterfsd") or not Path("/dev/fuse").exists():
-        pytest.skip("needs root, glusterfs-server and FUSE")
-    root = tmp_path / "gluster"
-    for name in ("brick", "a", "b"):
-        (root / name).mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (root / "server.vol").write_text(_SERVER.format(root=root, port=port))
-    (root / "client.vol").write_text(_CLIENT.format(port=port))
-
-    def start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [program, "--no-daemon", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-
-    server = start("glusterfsd", "-f", f"{root}/server.vol", "-l", f"{root}/server.log", "-p", f"{root}/server.pid")
-
-    def listening() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    wait_for(listening, what="the GlusterFS server")
-    mounts = (root / "a", root / "b")
-    clients = [
-        start(
-            "glusterfs", "-f", f"{root}/client.vol", "-l", f"{mount}.log",
-            "--entry-timeout=1", "--attribute-timeout=1", str(mount),
-        )
-        for mount in mounts
-    ]  # fmt: skip
-    for mount in mounts:
-        wait_for(lambda mount=mount: os.path.ismount(mount), what=f"the mount {mount}")
-    try:
-        yield Gluster(mounts, server)
-    finally:
-        server.send_signal(signal.SIGCONT)
-        for mount in mounts:
-            subprocess.run(["umount", "-l", str(mount)], check=False)
-        for process in (*clients, server):
-            process.terminate()
-            process.wait(10)
+    with gluster_volume(tmp_path / "gluster") as volume:
+        yield volume

@@ -33,6 +33,8 @@ class FakeNvml(ModuleType):
         self.locked: list[Any] = []
         self.open = 0
         self.limit_mw = 400_000
+        self.processes: list[Any] = []
+        self.clock_mhz = 210
 
     def _may(self, name: str) -> None:
         if not self.open and name != "nvmlInit":
@@ -115,3 +117,15 @@ class FakeNvml(ModuleType):
         if not 100_000 <= limit_mw <= 400_000:
             raise NVMLError(2)
         self.limit_mw = limit_mw
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: int) -> int:
+        return 400_000
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        self._may("nvmlDeviceGetComputeRunningProcesses")
+        return self.processes
+
+    NVML_CLOCK_GRAPHICS = 0
+
+    def nvmlDeviceGetClockInfo(self, handle: int, which: int) -> int:
+        return self.clock_mhz

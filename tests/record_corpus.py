@@ -187,13 +187,14 @@ def sign(document: dict[str, Any], raw: str = "null") -> bytes:
 
 NESTED = "[" * 300 + "]" * 300
 ESCAPES = json.dumps("\x1b[31mred\x1b]0;title\x07\nFORGED 2026-01-01 ERROR all is lost\r\u202etxt")
+MARKUP = "</script></style><img src=x onerror=alert(1)>"
 _JUNK = st.one_of(
     st.sampled_from(
         [
             "null", "true", "-1", "0", "1", "9223372036854775808", "1" + "0" * 30, "-" + "9" * 5000, "1e308", "1e999",
             "-1e999", "NaN", "-Infinity", "1e-320", "2147483648", "999999999", "1000000000000", "0.5", "[]", "{}",
             NESTED, '{"a":' * 100 + "1" + "}" * 100, '""', '"a\\u0000b"', '"\\ud800"', '"../../../../outside"',
-            '"/etc/passwd"', '"[bold red]markup[/]"', '"[/]"', ESCAPES, json.dumps("x" * 100_000),
+            json.dumps(MARKUP), '"/etc/passwd"', '"[bold red]markup[/]"', '"[/]"', ESCAPES, json.dumps("x" * 100_000),
             json.dumps("\u202e" * 300), "[" + "1," * 5000 + "1]", '"pfo-fs/1"', '"1e999"', '[["forward",60000]]',
             "[[]]", "[null]", '{"0":null}', '{"-1":1e308}',
         ]

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Processes:
@@ -41,3 +46,14 @@ def modules_loaded_by(code: str) -> set[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     command = [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"]
     return set(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split())
+
+
+def wait_for(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "the condition") -> T:
+    """Returns the first true value of `condition`, looking often; fails after the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"{what} did not come true within {timeout_s} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pwd
 import signal
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pfo_fs.coordination.daemon import Daemon
     from pfo_fs.reports.metrics_file import MetricsFile
     from pfo_fs.store import Files
+
+log = logging.getLogger(__name__)
 
 _STOP_WITHIN_S = 10
 
@@ -49,6 +52,13 @@ def daemon(
         float | None, typer.Option(help="Seconds without a heartbeat after which a standby daemon takes over.")
     ] = None,
     dump_dir: Annotated[Path | None, typer.Option(help="Folder for copies in Zeus's dump format.")] = None,
+    allow_users: Annotated[
+        str | None,
+        typer.Option(
+            help="Users by name or number, as alice,bob: only their jobs are served, and those of this user, of the "
+            "directory's owner and of root. Default: all users who may write into the directory."
+        ),
+    ] = None,
     metrics_file: Annotated[
         Path | None,
         typer.Option(help="File for the textfile collector of Prometheus's node exporter; its name ends in .prom."),
@@ -66,6 +76,7 @@ def daemon(
     from pfo_fs.store import Files
 
     shared_dir = the_directory(directory, shared_dir)
+    users = None if allow_users is None else _user_numbers(allow_users)
     settings = load_settings(
         scheduler=scheduler,
         scheduler_args=_json_object(scheduler_args),
@@ -79,7 +90,8 @@ def daemon(
     )
     _log_to_stderr(settings.log_level)
     sys.path.insert(0, os.getcwd())  # --scheduler package.module:Class is searched here first, as by python -m
-    files = Files(shared_dir, create=True)
+    files = Files(shared_dir, create=True, users=users)
+    _warn_of_mount(files.root)
     serving = Daemon(files, settings)
     metrics = _metrics_file(metrics_file, files, serving, metrics_interval) if metrics_file is not None else None
 
@@ -96,6 +108,30 @@ def daemon(
         # Threads are planning or waiting for the directory. The interpreter's own exit can crash under them.
         logging.shutdown()
         os._exit(0)
+
+
+def _warn_of_mount(root: Path) -> None:
+    """Logs options of the directory's mount that do harm."""
+    from pfo_fs.doctor.catalogue_directory import OPTIONS
+    from pfo_fs.doctor.directory.mount import judge_mount
+    from pfo_fs.store import mount_of
+
+    for check in judge_mount(mount_of(os.path.realpath(root))):
+        if check.name == OPTIONS.name and not check.ok:
+            log.warning("%s: mount option %s: %s `pfo-fs doctor` tells more", root, check.found, check.meaning)
+
+
+def _user_numbers(text: str) -> frozenset[int]:
+    """Returns the numbers of users that are given by name or number, with commas between them."""
+    found = set()
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            found.add(int(name) if name.isascii() and name.isdecimal() else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            wrong_usage(f"--allow-users: there is no user {name!r} on this host")
+    if not found:
+        wrong_usage("--allow-users names no user; leave it out to serve all users who may write into the directory")
+    return frozenset(found)
 
 
 def _metrics_file(path: Path, files: Files, serving: Daemon, interval_s: float) -> MetricsFile:

@@ -1,4 +1,4 @@
-"""`pfo-fs doctor`: what works on this node; with `--switching`, what changes of the clock cost here."""
+"""`pfo-fs doctor`: what works on this node and in the shared directory; with `--switching`, what clock changes cost."""
 
 from __future__ import annotations
 
@@ -12,14 +12,30 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out, say, show
+from pfo_fs.cli.terminal import DirectoryArgument, JsonFlag, SharedDirOption, err, fail, out, say, show, wrong_usage
 from pfo_fs.errors import plain_text
 
 if TYPE_CHECKING:
-    from pfo_fs.doctor.checks import Check
+    from pfo_fs.doctor.lines import Check
 
 
 def doctor(
+    directory: DirectoryArgument = None,
+    shared_dir: SharedDirOption = None,
+    peer: Annotated[
+        int,
+        typer.Option(
+            help="Number of hosts that run this command at the same time, to test between them.", min=1, max=64
+        ),
+    ] = 1,
+    wait: Annotated[float, typer.Option(help="With --peer: seconds to wait for the other hosts.", min=1)] = 120.0,
+    answer_within: Annotated[
+        float, typer.Option(help="Seconds after which a file operation counts as hung.", min=0.5)
+    ] = 15.0,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="Reset clocks and power limits of GPUs that were left so and that no job holds."),
+    ] = False,
     switching: Annotated[
         bool, typer.Option("--switching", help="Measure what changes of the clock cost. Sets clocks for a minute.")
     ] = False,
@@ -35,15 +51,22 @@ def doctor(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clocks are set.")] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """Check what works on this node. Changes nothing, unless --switching is given. Exit code 1: something does not."""
+    """Check what works on this node, and in a shared directory if one is named. Exit code 1: something does not.
+
+    Changes no setting, unless --fix or --switching is given. In the directory it makes some files, and removes them.
+    """
     if switching:
         from pfo_fs.doctor.switching import Extent
 
         _switching(gpus, Extent(calls=calls, targets=targets, rounds=rounds), output, yes, json_)
         return
+    shared = directory or shared_dir
+    if peer > 1 and shared is None:
+        wrong_usage("--peer tests a shared directory between hosts; name the directory")
     from pfo_fs.doctor.checks import check_node
 
-    checks = check_node(gpus)
+    checks = [] if shared is None else _check_directory(shared, peer, wait, answer_within)
+    checks += check_node(gpus, fix=fix, needs_gpu=shared is None)
     if json_:
         print(json.dumps({"ok": all(c.ok is not False for c in checks), "checks": [c._asdict() for c in checks]}))  # noqa: T201
     else:
@@ -52,16 +75,38 @@ def doctor(
         sys.exit(1)
 
 
+def _check_directory(shared: Path, peers: int, wait_s: float, answer_within_s: float) -> list[Check]:
+    from pfo_fs.doctor.catalogue_directory import LINES
+    from pfo_fs.doctor.directory.answers import check_directory_in_time
+
+    with err.status("starting ...") as line:
+        found = check_directory_in_time(
+            shared,
+            peers=peers,
+            wait_s=wait_s,
+            answer_within_s=answer_within_s,
+            show=lambda text: line.update(Text(plain_text(text))),
+        )
+    order = [line.name for line in LINES]
+    return sorted(found, key=lambda check: order.index(check.name))
+
+
 def _check_table(checks: list[Check]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("check", "", "found"):
+    for title in ("check", "", "found, what it means, what to do"):
         table.add_column(title)
     for check in checks:
-        word, style = {True: ("ok", "green"), False: ("no", "bold red"), None: ("-", "dim")}[check.ok]
+        word, style = {
+            True: ("ok", "green"),
+            False: ("no", "bold red"),
+            None: ("-", "yellow" if check.hint else "dim"),
+        }[check.ok]
         found = Text(plain_text(check.found))
+        if check.meaning:
+            found.append(f"\n{check.meaning}", "dim")
         if check.hint:
-            found.append(f"\n{plain_text(check.hint)}", "italic")
-        table.add_row(check.name, Text(word, style), found)
+            found.append(f"\n→ {check.hint}", "italic")
+        table.add_row(Text(check.name), Text(word, style), found)
     return table
 
 

@@ -29,12 +29,14 @@ err = Console(stderr=True)
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of all commands: help has a short name."""
 
+# `parser`: without it, typer looks at the path while it reads the command line, and hangs if the mount does.
 DirectoryArgument = Annotated[
-    Path | None, typer.Argument(metavar="[SHARED_DIR]", help="Path of the shared directory; the same as --shared-dir.")
+    Path | None,
+    typer.Argument(metavar="[SHARED_DIR]", help="Path of the shared directory; the same as --shared-dir.", parser=Path),
 ]
 SharedDirOption = Annotated[
     Path | None,
-    typer.Option("--shared-dir", "-d", help="Path of the shared directory.", envvar="PFO_FS_SHARED_DIR"),
+    typer.Option("--shared-dir", "-d", help="Path of the shared directory.", envvar="PFO_FS_SHARED_DIR", parser=Path),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

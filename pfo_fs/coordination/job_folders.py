@@ -135,6 +135,11 @@ class JobFolders:
         folder = self._waiting[name]
         problem = ""
         try:
+            owner = self._shared.job(name).foreign_owner()
+            if owner is not None:
+                del self._waiting[name]
+                self._log.log(logging.INFO, f"job {name}: belongs to user {owner}, whose jobs are not served")
+                return
             names = self._shared.job(name).names()
             if layout.END in names:
                 del self._waiting[name]

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device.clock_backends.interface import GpuPlace
+from pfo_fs.device.gpu_settings import GpuSettings
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 _PERMISSION = (
@@ -213,16 +214,50 @@ class NvmlGpu:
 
     def throttled(self) -> str:
         """Returns what holds the clocks back: heat, power or a hardware brake; empty if nothing does."""
+        reasons = self.clock_reasons()
+        return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
+
+    def clock_reasons(self) -> int:
+        """Returns NVML's bits of clocks event reasons."""
         name = "nvmlDeviceGetCurrentClocksEventReasons"
         ask = getattr(self._nvml, name, None) or self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        reasons = int(_call("reading why clocks are held back", ask, self._handle))
-        return ", ".join(text for bit, text in _THROTTLING if reasons & bit)
+        return int(_call("reading why clocks are held back", ask, self._handle))
 
     def close(self) -> None:
         """Ends this object's use of NVML, once; locked clocks stay locked."""
         if self._open:
             self._open = False
             _call("ending NVML", self._nvml.nvmlShutdown)
+
+
+_IDLE = 0x01
+_CLOCKS_SET = 0x02
+
+
+def nvml_settings(uuid: str) -> GpuSettings:
+    """Returns clock and power limit of an NVIDIA GPU.
+
+    NVML does not tell locked clocks. On a GPU without processes they show: its clock does not fall to the idle one.
+
+    Raises:
+        DeviceError: NVML does not answer.
+    """
+    gpu = NvmlGpu(uuid)
+    nvml, handle = gpu._nvml, gpu._handle
+    try:
+        processes = len(_call("reading the GPU's processes", nvml.nvmlDeviceGetComputeRunningProcesses, handle))
+        limit_w = gpu.power_limit_w()
+        default_w = (
+            _call("reading the default power limit", nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle) / 1000
+        )
+        reasons = gpu.clock_reasons()
+        stays = not processes and (reasons & _CLOCKS_SET or not reasons & _IDLE)
+        mhz = 0
+        if stays:
+            mhz = int(_call("reading the clock", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_GRAPHICS))
+        return GpuSettings(mhz, limit_w, default_w, processes, lock_is_sure=False)
+    finally:
+        gpu.close()
 
 
 def uuid_of_visible_device(index: int) -> str:

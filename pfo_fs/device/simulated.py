@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 
 from pfo_fs.device.action_log import ActionLog
+from pfo_fs.device.gpu_settings import GpuSettings
 from pfo_fs.device.node_physics import NodePhysics, node_physics
 from pfo_fs.device.physics import Coefficients, GpuModel, gpu_model
 from pfo_fs.device.simulated_stream import SimulatedStream
@@ -281,6 +282,16 @@ class SimulatedGpu:
                 with suppress(OSError):
                     os.unlink(path)
         self._state.close()
+
+
+def simulated_settings(name: str) -> GpuSettings:
+    """Returns clock and power limit of a simulated GPU."""
+    state = _State(name)
+    try:
+        highest_w = simulated_model().power_limits_w[1]
+        return GpuSettings(state.words[_CLOCK_MHZ], state.words[_LIMIT_MW] / 1000 or highest_w, highest_w)
+    finally:
+        state.close()
 
 
 class SimulatedKernels:

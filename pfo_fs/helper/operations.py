@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -211,13 +212,23 @@ class DirectoryOperations:
         """Uses the folder of a job that rank 0 has made, maybe on another host."""
         if self._folder is not None:
             return
-        if not os.path.isdir(self._root):
-            raise NotShared(errno.ENOENT, f"{self._root} is not there on this host: is the file system mounted?")
+        self._look_for_root()
         if directory_id:
             self.shared.check_same(directory_id)
         folder = self.shared.job(job_id)
         folder.attempt = attempt
         self._folder = folder
+
+    def _look_for_root(self) -> None:
+        """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer."""
+        try:
+            there = stat.S_ISDIR(os.stat(self._root).st_mode)
+        except FileNotFoundError:
+            there = False
+        except OSError as error:
+            raise StoreUnavailable(error.errno, f"{self._root}: {error.strerror}") from error
+        if not there:
+            raise NotShared(errno.ENOENT, f"{self._root} is not there on this host: is the file system mounted?")
 
     def _create(self, body: bodies.JobBody, attempt: str) -> CreatedJob:
         self._shared = SharedDirectory(Files(self._root, create=True), self._writer)

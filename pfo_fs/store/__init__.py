@@ -1,22 +1,35 @@
 """The shared directory. See `layout.py` for its paths and `fs.py` for the only calls that are made on it."""
 
+from pfo_fs.store import layout
 from pfo_fs.store.directory import SharedDirectory
+from pfo_fs.store.file_reader import TEMP_PREFIX
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
-from pfo_fs.store.mounts import filesystem_type, is_local
+from pfo_fs.store.mounts import LOCAL_TYPES, Mount, filesystem_type, is_local, mount_of
+from pfo_fs.store.records import Header, decode, encode
+from pfo_fs.store.system_calls import NO_HARD_LINKS
 from pfo_fs.store.watch import Watcher
 from pfo_fs.store.zeus_dump import load_prof, load_ranks, load_sched, save_prof, save_ranks, save_sched
 
 __all__ = [
+    "LOCAL_TYPES",
+    "NO_HARD_LINKS",
+    "TEMP_PREFIX",
     "Files",
+    "Header",
     "JobFolder",
+    "Mount",
     "SharedDirectory",
     "Watcher",
+    "decode",
+    "encode",
     "filesystem_type",
     "is_local",
+    "layout",
     "load_prof",
     "load_ranks",
     "load_sched",
+    "mount_of",
     "save_prof",
     "save_ranks",
     "save_sched",

@@ -184,13 +184,14 @@ class SharedDirectory:
         return self.files.read(layout.SITE, layout.SITE_LIMIT)
 
     def read_daemon(self) -> b.DaemonBody | None:
-        """Returns the leading daemon's last record; None before the first one, and if the record is damaged."""
-        data = self.files.read(layout.DAEMON, layout.RECORD_LIMIT)
-        if data is not None:
-            try:
-                return decode(data, "daemon", b.DaemonBody)[1]
-            except RecordError as error:
-                log.debug("%s: %s", self.files.root / layout.DAEMON, error)
+        """Returns the leading daemon's last record; None before the first one, and if it is not valid."""
+        try:
+            data = self.files.read(layout.DAEMON, layout.RECORD_LIMIT)
+            return None if data is None else decode(data, "daemon", b.DaemonBody)[1]
+        except StoreUnavailable:
+            raise
+        except (RecordError, StoreError) as error:  # damaged, planted by another user, or not a plain file
+            log.debug("%s: %s", self.files.root / layout.DAEMON, error)
         return None
 
     def write_daemon(self, body: b.DaemonBody) -> None:

@@ -14,7 +14,7 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -39,12 +39,21 @@ class FileReader:
         root: The shared directory.
         create: Make a missing directory, private to this user. A host that only joins must not: where the file system
             is not mounted, the folder would be made on the host's own disk.
+        users: Only files of these users are read, and of this process's user, the owner of the root and root. None: in
+            a directory of a group, files of all users; otherwise, files of the last three.
 
     Raises:
         StoreError: The root is not there or not a folder, or users other than its owner and group may write into it.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, create: bool = False, calls: SystemCalls | None = None) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        calls: SystemCalls | None = None,
+        users: Collection[int] | None = None,
+    ) -> None:
         self.root = Path(os.path.abspath(root))
         self.calls = calls or SystemCalls()
         if create:
@@ -66,7 +75,8 @@ class FileReader:
             )
         self.shared_with_group = bool(found.st_mode & stat.S_IWGRP)
         self._caches_may_be_old = not is_local(self.root)
-        self._trusted_uids = {os.geteuid(), found.st_uid, 0}
+        self._trusted_uids = {os.geteuid(), found.st_uid, 0, *(users or ())}
+        self._names_users = users is not None
 
     def read(self, path: str, limit: int) -> bytes | None:
         """Returns the content of a file, None when there is none now.
@@ -90,7 +100,7 @@ class FileReader:
                 found = self.calls.fstat(fd)
                 if not stat.S_ISREG(found.st_mode):
                     raise StoreError(errno.EINVAL, f"{self.root / path}: not a plain file")
-                if not self.shared_with_group and found.st_uid not in self._trusted_uids:
+                if not self._trusts(found.st_uid):
                     raise StoreError(errno.EPERM, f"{self.root / path}: belongs to user {found.st_uid}, not read")
                 if found.st_size > limit:
                     raise StoreError(
@@ -110,6 +120,25 @@ class FileReader:
                 return b"".join(chunks)
             finally:
                 self.calls.close(fd)
+
+    def _trusts(self, uid: int) -> bool:
+        return (self.shared_with_group and not self._names_users) or uid in self._trusted_uids
+
+    def foreign_owner(self, path: str) -> int | None:
+        """Returns the user whom a folder belongs to, if `users` were named and it is none of them; otherwise None.
+
+        Also None if the folder is not there now. Without `users`, files tell by their own owners.
+
+        Raises:
+            StoreUnavailable: The file system gave no answer.
+        """
+
+        def once() -> int | None:
+            with self._folder(path) as folder:
+                owner = None if folder is None else self.calls.fstat(folder).st_uid
+            return None if owner is None or self._trusts(owner) else owner
+
+        return self._retry(path, once) if self._names_users else None
 
     def names(self, path: str = "") -> list[str]:
         """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty.

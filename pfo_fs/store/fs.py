@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import AlreadyClaimed
@@ -26,8 +26,15 @@ _STALE_AFTER_S = 3600.0
 class Files(FileReader):
     """File primitives below one root folder; arguments and errors of the constructor as in `FileReader`."""
 
-    def __init__(self, root: str | os.PathLike[str], *, create: bool = False, calls: SystemCalls | None = None) -> None:
-        super().__init__(root, create=create, calls=calls)
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        calls: SystemCalls | None = None,
+        users: Collection[int] | None = None,
+    ) -> None:
+        super().__init__(root, create=create, calls=calls, users=users)
         self._file_mode = 0o660 if self.shared_with_group else 0o600
         self._folder_mode = 0o2770 if self.shared_with_group else 0o700
 

@@ -55,6 +55,10 @@ class JobFolder(ScheduleFiles):
             )
         return set(found)
 
+    def foreign_owner(self) -> int | None:
+        """Returns the user whom the folder belongs to, if jobs of this user are not served here; see `Files`."""
+        return self.files.foreign_owner(self.path)
+
     def read_job(self) -> b.JobBody | None:
         """Reads `job.json`; from then on only records of the same attempt are read."""
         data = self.files.read(f"{self.path}/{layout.JOB}", layout.RECORD_LIMIT)

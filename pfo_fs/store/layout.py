@@ -8,6 +8,7 @@
   archive/<job_id>/               jobs that have ended
   profiles/<key>/<job_id>.csv     that job's coordinator, replaced: what it has measured, for later jobs of its kind
   profiles/<key>/about.json       what the key stands for, once, for users
+  doctor/                         while `pfo-fs doctor --peer` runs on several hosts
   power-limit/<key>/              measurements that the power-limit optimizers of several jobs share
     <limit in W>.begun            the first job that began with this limit, once: others measure another one
     <limit in W>.json             the first job that has measured this limit, once
@@ -56,6 +57,7 @@ JOBS = "jobs"
 ARCHIVE = "archive"
 PROFILES = "profiles"
 POWER_LIMIT = "power-limit"
+DOCTOR = "doctor"
 
 # Below a job's folder.
 JOB = "job.json"

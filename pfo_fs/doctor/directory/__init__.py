@@ -1,0 +1,1 @@
+"""`pfo-fs doctor DIR`: checks a shared directory, from one host or between several. One module for each topic."""

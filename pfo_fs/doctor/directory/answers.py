@@ -1,0 +1,101 @@
+"""Runs the checks of a directory in a process of their own, and ends them if the file system does not answer.
+
+This process makes no call on the directory's file system: a hung mount cannot hang it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.doctor.catalogue_directory import ANSWERS
+from pfo_fs.doctor.lines import Check
+from pfo_fs.ipc.spawn import start_process
+from pfo_fs.store import mount_of
+
+_START_S = 30.0
+"""A process that has not begun after this time in s: Python itself may lie on a slow file system."""
+_END_S = 3.0
+
+
+def check_directory_in_time(
+    directory: Path, *, peers: int, wait_s: float, answer_within_s: float, show: Callable[[str], object]
+) -> list[Check]:
+    """Checks a directory; returns also if its mount hangs.
+
+    Args:
+        directory: The directory, by any path.
+        peers: The number of hosts that run this at once; 1 for this host alone.
+        wait_s: How long to wait for the other hosts, in s.
+        answer_within_s: A file operation that takes longer, in s, counts as hung.
+        show: Called with what is being done.
+    """
+    path = os.path.abspath(directory)
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    arguments = {"directory": path, "peers": peers, "wait_s": wait_s, "to_fd": writing}
+    try:
+        process = start_process("pfo_fs.doctor.directory.process", arguments, pass_fds=[writing], keep_stderr=False)
+    finally:
+        os.close(writing)
+    checks: list[Check] = []
+    doing, lines = "starting", _Lines(reading)
+    try:
+        while True:
+            told = lines.next(_START_S if doing == "starting" else answer_within_s)
+            if told is None:
+                kind = mount_of(path).kind
+                text = f"{doing}: no answer within {answer_within_s:g} s (file system: {kind})"
+                return [*checks, ANSWERS.check("hung", text)]
+            if "doing" in told:
+                doing = told["doing"]
+                show(doing)
+            elif "check" in told:
+                checks.append(Check(**told["check"]))
+            elif "done" in told:
+                return checks
+            elif not told:
+                return [*checks, ANSWERS.check("broken", f"{doing}: the checking process has ended")]
+    finally:
+        os.close(reading)
+        _end(process)
+
+
+class _Lines:
+    """Lines of JSON from a pipe, with a deadline for each."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+
+    def next(self, within_s: float) -> dict[str, Any] | None:
+        """Returns the next line; empty at the end of the pipe, None if no line has come in time."""
+        deadline = time.monotonic() + within_s
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return None
+            data = os.read(self._fd, 1 << 16)
+            if not data:
+                return {}
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return dict(json.loads(line))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process; does not wait for one that no signal can end, because it hangs in the file system."""
+    with suppress(OSError):
+        process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+        return
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(0.2)

@@ -1,0 +1,195 @@
+"""What files and names do on one host: writes, exclusive creation, hard links, replacement by rename.
+
+Each check makes files of its own and removes them. Their names are those of unfinished files, which listings leave out
+and the daemon removes after an hour if this process is killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pfo_fs.doctor.catalogue_directory import CREATE, LINKS, OWNER, RENAME, WRITE
+from pfo_fs.doctor.lines import Check
+from pfo_fs.store import NO_HARD_LINKS, TEMP_PREFIX
+
+_WRITTEN_BYTES = 64 << 10
+_REPLACEMENTS = 60
+_REPLACE_FOR_S = 2.0
+READS_TRIED = 4
+"""The store repeats a read this often."""
+
+
+@contextmanager
+def own_name(root: Path) -> Iterator[Path]:
+    """Gives a name that no other process uses; removes what was made there."""
+    path = root / f"{TEMP_PREFIX}doctor-{secrets.token_hex(6)}.tmp"
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+def write_new(path: Path, data: bytes) -> os.stat_result:
+    """Makes a file that must not exist, with its data on the server; returns its owner and time."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)  # write-behind clients report "no space" here
+    return os.stat(path, follow_symlinks=False)
+
+
+def check_write(root: Path) -> list[Check]:
+    """Writes a file and reads it again; also says to which user it belongs."""
+    data = secrets.token_bytes(_WRITTEN_BYTES)
+    with own_name(root) as path:
+        try:
+            found = write_new(path, data)
+            same = path.read_bytes() == data
+        except OSError as error:
+            return [judge_error(error)]
+    if not same:
+        return [WRITE.check("changed", "other bytes were read")]
+    return [
+        WRITE.check("ok", f"{_WRITTEN_BYTES >> 10} KiB written, synchronised and read"),
+        judge_owner(found.st_uid, os.geteuid(), shared=bool(os.stat(root).st_mode & stat.S_IWGRP)),
+    ]
+
+
+def judge_error(error: OSError) -> Check:
+    """Returns the line about a write that has failed."""
+    outcome = {
+        errno.ENOSPC: "full",
+        errno.EDQUOT: "quota",
+        errno.EROFS: "read-only",
+        errno.EACCES: "denied",
+        errno.EPERM: "denied",
+    }.get(error.errno or 0, "error")
+    return WRITE.check(outcome, error.strerror or str(error))
+
+
+def judge_owner(owner: int, user: int, *, shared: bool) -> Check:
+    """Returns the line about the owner of new files; `shared`: the directory is for a group."""
+    if owner == user:
+        return OWNER.check("ok", f"user {owner}")
+    return OWNER.check("squashed-group" if shared else "squashed", f"user {owner}, although user {user} wrote it")
+
+
+def check_create(root: Path) -> Check:
+    """Creates a name that exists once more, as a file and as a folder."""
+    with own_name(root) as path:
+        write_new(path, b"")
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            return CREATE.check("broken", "O_EXCL opened a file that existed")
+        except FileExistsError:
+            pass
+        try:
+            path.mkdir()
+            return CREATE.check("broken", "mkdir took a name that existed")
+        except FileExistsError:
+            return CREATE.check("ok", "refused, as it should be")
+
+
+def check_links(root: Path) -> Check:
+    """Makes a hard link, and one to a name that exists."""
+    with own_name(root) as path, own_name(root) as second:
+        write_new(path, b"1")
+        try:
+            os.link(path, second)
+        except OSError as error:
+            if error.errno in NO_HARD_LINKS:
+                return LINKS.check("none", error.strerror or "refused")
+            raise
+        try:
+            os.link(path, second)
+            return LINKS.check("broken", "a link took a name that existed")
+        except FileExistsError:
+            return LINKS.check("ok", f"{os.stat(path).st_nlink} names for one file")
+
+
+def check_rename(root: Path) -> Check:
+    """Replaces a file again and again while a thread reads it."""
+    stop = threading.Event()
+    with own_name(root) as path:
+        write_new(path, content(0))
+        reads = Counter[str]()
+        reader = threading.Thread(target=lambda: reads.update(read_until(path, stop.is_set)))
+        reader.start()
+        try:
+            end_s = time.monotonic() + _REPLACE_FOR_S
+            for number in range(1, _REPLACEMENTS + 1):
+                replace(path, content(number))
+                if time.monotonic() > end_s:  # a slow file system
+                    break
+        finally:
+            stop.set()
+            reader.join()
+    return RENAME.check(judge_reads(reads), shown_reads(reads))
+
+
+# ---- reading a file while it is replaced, here or on another host
+
+
+def content(number: int) -> bytes:
+    """Returns a content that proves itself: its length and its bytes follow from its first line."""
+    size = 200 + number % 7 * 3000
+    return f"{size:05}\n".encode() + bytes([65 + number % 26]) * size
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Replaces a file in one step."""
+    with own_name(path.parent) as temporary:
+        write_new(temporary, data)
+        os.replace(temporary, path)
+
+
+def read_until(path: Path, done: Callable[[], bool]) -> Counter[str]:
+    """Reads until `done()`; counts reads, those that had to be repeated, and those that failed every time."""
+    counts = Counter[str]()
+    while not done():
+        problem = ""
+        for _ in range(READS_TRIED):
+            problem = _read_problem(path)
+            if not problem:
+                break
+            counts[problem] += 1
+        counts["failed" if problem else "reads"] += 1
+    return counts
+
+
+def _read_problem(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, "error")
+    head, _, rest = data.partition(b"\n")
+    return "" if head.isdigit() and len(rest) == int(head) and len(set(rest)) == 1 else "incomplete"
+
+
+def judge_reads(counts: Counter[str]) -> str:
+    """Returns the outcome of reads while a file was replaced."""
+    if counts["failed"] or not counts["reads"]:
+        return "broken"
+    return "retried" if len(+counts) > 1 else "ok"
+
+
+def shown_reads(counts: Counter[str]) -> str:
+    """Returns the counts as text."""
+    more = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()) if what != "reads" and count)
+    return f"{counts['reads']} reads" + (f", {more}" if more else "")

@@ -1,0 +1,156 @@
+"""The process that makes every call on the directory's file system, so that only this process can hang there.
+
+It writes one line of JSON for each thing it begins and for each result; `answers.py` reads them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pfo_fs.doctor.catalogue_directory import ANSWERS, PEERS
+from pfo_fs.doctor.directory.between import checks_between_hosts
+from pfo_fs.doctor.directory.board import Board, PeerLost, PeersNotFound
+from pfo_fs.doctor.directory.clocks import check_server_clock
+from pfo_fs.doctor.directory.events import check_events
+from pfo_fs.doctor.directory.locks import check_locks
+from pfo_fs.doctor.directory.mount import judge_mount
+from pfo_fs.doctor.directory.names import check_create, check_links, check_rename, check_write
+from pfo_fs.doctor.directory.rights import check_rights
+from pfo_fs.doctor.directory.space import check_space
+from pfo_fs.doctor.lines import Check
+from pfo_fs.errors import StoreError
+from pfo_fs.ipc.spawn import given_arguments
+from pfo_fs.store import Files, mount_of
+
+Tell = Callable[[str, Any], None]
+
+_READING: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...] = (
+    ("reading the table of mounts", lambda root: judge_mount(mount_of(os.path.realpath(root)))),
+    ("reading owners and modes", check_rights),
+    ("asking for free space", check_space),
+)
+_WRITING: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...] = (
+    ("creating a name twice", check_create),
+    ("making a hard link", check_links),
+    ("replacing a file", check_rename),
+    ("locking a file", check_locks),
+    ("watching for events", check_events),
+    ("reading the server's clock", check_server_clock),
+)
+
+
+def check_directory(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check]:
+    """Makes all checks of a directory.
+
+    Args:
+        root: The directory.
+        peers: The number of hosts that run this at once; 1 for this host alone.
+        wait_s: How long to wait for the other hosts, in s.
+        tell: Called with ("doing", text) before each check.
+    """
+    trouble = False
+    for check in _checks(root, peers, wait_s, tell):
+        trouble = trouble or check.name == ANSWERS.name
+        yield check
+    if not trouble:
+        yield ANSWERS.check("ok", "all file operations ended")
+
+
+def _checks(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check]:
+    tell("doing", "looking for the directory")
+    try:
+        os.listdir(root)
+    except FileNotFoundError:
+        yield ANSWERS.check("missing", f"{root} is not there")
+        return
+    except (NotADirectoryError, PermissionError) as error:
+        yield ANSWERS.check("refused", f"{root}: {error.strerror}")
+        return
+    yield from _run(_READING, root, tell)
+    tell("doing", "writing a file")
+    written = check_write(root)
+    yield from written
+    if written[0].ok:
+        yield from _run(_WRITING, root, tell)
+        yield from _with_peers(root, peers, wait_s, tell)
+    try:
+        Files(root)
+    except StoreError as error:
+        yield ANSWERS.check("refused", str(error.args[-1]))
+
+
+def _run(
+    checks: tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...], root: Path, tell: Tell
+) -> Iterator[Check]:
+    for doing, check in checks:
+        tell("doing", doing)
+        try:
+            found = check(root)
+        except OSError as error:
+            yield ANSWERS.check("broken", f"{doing}: {error.strerror or error}")
+        else:
+            yield from found if isinstance(found, list) else [found]
+
+
+def _with_peers(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check]:
+    if peers < 2:
+        yield PEERS.check("not-asked", "not tested")
+        return
+    tell("doing", f"waiting for {peers - 1} other host(s) to run `pfo-fs doctor {root} --peer {peers}`")
+    try:
+        files = Files(root)
+    except StoreError as error:
+        yield PEERS.check("missing", f"not looked for: {error.args[-1]}")
+        return
+    board = Board(files, beat=lambda: tell("beat", ""))
+    patience_s = 0.0
+    try:
+        board.find(peers, wait_s)
+        tell("doing", "testing between hosts")
+        yield PEERS.check("found", ", ".join(map(board.label, board.members)))
+        yield from checks_between_hosts(board, files)
+        patience_s = 10.0
+    except PeersNotFound as error:
+        yield PEERS.check("too-many" if error.too_many else "missing", str(error))
+    except PeerLost as error:
+        yield PEERS.check("lost", str(error))
+    except OSError as error:
+        yield ANSWERS.check("broken", f"testing between hosts: {error.strerror or error.args[-1]}")
+    finally:
+        board.leave(patience_s)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)  # so that this process removes its files
+
+
+def main() -> int:
+    """Runs the checks; writes what is found to the file descriptor that was given."""
+    signal.signal(signal.SIGTERM, _end)
+    given = given_arguments()
+    with open(given["to_fd"], "w", encoding="utf-8") as to:
+
+        def tell(kind: str, value: Any) -> None:
+            to.write(json.dumps({kind: value}) + "\n")
+            to.flush()
+
+        try:
+            for check in check_directory(Path(given["directory"]), given["peers"], given["wait_s"], tell):
+                tell("check", check._asdict())
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                return 1
+            tell("check", ANSWERS.check("broken", error.strerror or str(error))._asdict())
+        tell("done", True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

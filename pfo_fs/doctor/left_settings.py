@@ -1,0 +1,115 @@
+"""GPUs that were left with a locked clock or another power limit, and their reset."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pfo_fs.device import Gpu
+from pfo_fs.device.gpu_settings import GpuSettings, gpu_settings_now
+from pfo_fs.device.limit_note import Left, LimitNote
+from pfo_fs.doctor.catalogue_node import LEFT
+from pfo_fs.doctor.lines import Check
+from pfo_fs.errors import DeviceError
+
+_MODULE = b"pfo_fs.device.clock_process"
+_MOST_BYTES = 1 << 20
+
+
+class Holder(NamedTuple):
+    """A running clock process.
+
+    Attributes:
+        pid: Its id.
+        spec: The GPU that it sets; None if this user may not know.
+    """
+
+    pid: int
+    spec: str | None
+
+
+def running_clock_processes(proc: Path = Path("/proc")) -> list[Holder]:
+    """Returns the clock processes of all users on this host, as far as the kernel shows them."""
+    found = []
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                if _MODULE in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(Holder(int(entry.name), _spec_of(entry)))
+    return found
+
+
+def _spec_of(entry: Path) -> str | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        with open(entry / "environ", "rb") as file:
+            variables = file.read(_MOST_BYTES).split(b"\0")
+        given = next(text for text in variables if text.startswith(b"PFO_FS_PROCESS_ARGUMENTS="))
+        return str(json.loads(given.partition(b"=")[2])["spec"])
+    return None
+
+
+def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[Check]:
+    """Looks at each GPU; resets those that were left and that no job holds, if `fix`.
+
+    Args:
+        specs: The GPUs, by name.
+        gpus: The same GPUs, open.
+        fix: Whether to reset.
+    """
+    running = [holder for holder in running_clock_processes() if holder.pid != os.getpid()]
+    lines = []
+    for spec, gpu in zip(specs, gpus, strict=True):
+        label = gpu.uuid or spec
+        try:
+            found = gpu_settings_now(spec)
+        except DeviceError as error:
+            lines.append(LEFT.check("unknown", f"{label}: {error}"))
+            continue
+        note = LimitNote(gpu.uuid).left(found.limit_w)
+        outcome = judge_left(found, holders_of(spec, running), note)
+        if outcome in ("left", "perhaps") and fix:
+            lines.append(_fix(spec, gpu, label, found, note))
+        elif outcome != "none":
+            lines.append(LEFT.check(outcome, f"{label}: {found.text}"))
+    return lines or [LEFT.check("none", f"{len(gpus)} GPU(s) at their defaults")]
+
+
+def holders_of(spec: str, running: Sequence[Holder]) -> list[Holder]:
+    """Returns the clock processes that may hold a GPU: those that set it, and those whose GPU is not known."""
+    return [holder for holder in running if holder.spec in (None, spec)]
+
+
+def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None) -> str:
+    """Returns the outcome for one GPU.
+
+    Args:
+        found: Its clock and power limit.
+        holders: Clock processes that may hold it.
+        note: What a job of this user has noted about a power limit that is still in force; None: nothing.
+    """
+    if not found.differs:
+        return "none"
+    if holders or found.processes or (note is not None and note.in_use):
+        return "in-use"
+    if note is not None or (found.locked_mhz and found.lock_is_sure):
+        return "left"
+    return "perhaps" if found.locked_mhz else "site"
+
+
+def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings, note: Left | None) -> Check:
+    """Resets the clock, and the power limit that a job has noted; looks whether that has helped."""
+    try:
+        gpu.reset_clocks()
+        if note is not None:
+            gpu.set_power_limit_w(note.before_w)
+            LimitNote(gpu.uuid).remove(note.pid)
+        after = gpu_settings_now(spec)
+    except DeviceError as error:
+        return LEFT.check("not-fixed", f"{label}: {before.text}; {error}")
+    if (after.locked_mhz and after.lock_is_sure) or (note is not None and abs(after.limit_w - note.before_w) > 0.5):
+        return LEFT.check("not-fixed", f"{label}: {after.text}")
+    return LEFT.check("fixed", f"{label}: was {before.text}")

@@ -1,0 +1,178 @@
+"""What the lines of `pfo-fs doctor DIR` say, from what was found."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from pfo_fs.cli.doctor import _check_table
+from pfo_fs.cli.terminal import PlainFormatter
+from pfo_fs.doctor import catalogue_directory, catalogue_node
+from pfo_fs.doctor.directory.answers import check_directory_in_time
+from pfo_fs.doctor.directory.between import judge_claims, judge_delay, judge_host_locks
+from pfo_fs.doctor.directory.clocks import judge_host_clocks, judge_server_clock
+from pfo_fs.doctor.directory.locks import judge_locks
+from pfo_fs.doctor.directory.mount import judge_mount
+from pfo_fs.doctor.directory.names import judge_error, judge_owner, judge_reads
+from pfo_fs.doctor.directory.rights import check_rights
+from pfo_fs.doctor.directory.space import judge_space
+from pfo_fs.doctor.lines import Check
+from pfo_fs.doctor.page import doctor_markdown
+from pfo_fs.errors import plain_text
+from pfo_fs.store import mount_of
+
+LINES = (*catalogue_directory.LINES, *catalogue_node.LINES)
+
+
+def options_of(kind: str, options: str) -> dict[str, bool | None]:
+    table = f"31 22 0:41 / /shared rw,relatime - {kind} server:/export {options}\n"
+    return {check.meaning: check.ok for check in judge_mount(mount_of("/shared/pfo", table))[1:]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "outcomes"),
+    [
+        ("nfs4", "rw,hard,vers=4.2,acregmax=60,local_lock=none", ["ok"]),
+        ("nfs", "rw,nolock,soft,nocto,acdirmax=600", ["local-locks", "soft", "stale", "long-caches"]),
+        ("nfs", "rw,local_lock=flock", ["local-locks"]),
+        ("nfs4", "ro,hard", ["read-only"]),
+        ("lustre", "rw,localflock", ["local-locks"]),
+        ("lustre", "rw,flock,lazystatfs", ["ok"]),
+        ("cifs", "rw,cache=loose,nobrl", ["local-locks", "stale"]),
+        ("ext4", "rw,nolock", ["ok"]),
+    ],
+)
+def test_options_that_do_harm_are_told_one_by_one(kind: str, options: str, outcomes: list[str]) -> None:
+    known = catalogue_directory.OPTIONS.outcomes
+    assert options_of(kind, options) == {known[name].meaning: known[name].ok for name in outcomes}
+
+
+@pytest.mark.parametrize(
+    ("mode", "folder_mode", "ok", "says"),
+    [
+        (0o700, 0o700, [True, True], ""),
+        (0o2770, 0o2770, [True, True], ""),
+        (0o707, 0o700, [False, True], "chmod o-w"),
+        (0o770, 0o770, [None, True], "g+s"),
+        (0o2770, 0o2750, [True, False], "chmod 2770 the folder"),
+        (0o700, 0o707, [True, False], "chmod o-w the folder"),
+    ],
+)
+def test_rights_of_the_directory_and_of_the_folders_in_it(
+    tmp_path: Path, mode: int, folder_mode: int, ok: list[bool | None], says: str
+) -> None:
+    root = tmp_path / "pfo"
+    (root / "jobs").mkdir(parents=True)
+    (root / "jobs").chmod(folder_mode)
+    root.chmod(mode)
+    lines = check_rights(root)
+    assert [line.ok for line in lines] == ok
+    assert says in " ".join(line.hint for line in lines)
+
+
+def test_a_folder_above_that_others_may_write_to_is_told(tmp_path: Path) -> None:
+    root = tmp_path / "open" / "pfo"
+    root.mkdir(parents=True, mode=0o700)
+    root.parent.chmod(0o777)
+    assert "open" in check_rights(root)[1].found
+    root.parent.chmod(0o1777)
+    assert len(check_rights(root)) == 2
+
+
+def test_results_follow_from_what_was_found() -> None:
+    won = list(range(20))
+    found: list[tuple[Check, bool | None]] = [
+        (judge_space(1 << 40, 1 << 20), True),
+        (judge_space(1 << 40, None), True),
+        (judge_space(1 << 24, 1 << 20), None),
+        (judge_space(1 << 40, 3), False),
+        (judge_owner(5, 5, shared=False), True),
+        (judge_owner(65534, 0, shared=False), False),
+        (judge_owner(65534, 0, shared=True), None),
+        (judge_locks({"flock": ("granted", "held")}), True),
+        (judge_locks({"flock": ("granted", "granted")}), None),
+        (judge_locks({"flock": ("ENOLCK", "ENOLCK")}), None),
+        (judge_server_clock(100.0, 100.4, 101.0), True),
+        (judge_server_clock(100.0, 3700.0, 101.0), None),
+        (judge_host_clocks({"b": 0.2}, 0.1), True),
+        (judge_host_clocks({"b": -3600.0}, 0.1), None),
+        (judge_claims([{"O_EXCL": won[:10], "link": []}, {"O_EXCL": won[10:], "link": won}]), True),
+        (judge_claims([{"O_EXCL": won}, {"O_EXCL": won[:1], "link": []}]), False),
+        (judge_claims([{"O_EXCL": won[1:]}]), False),
+        (judge_claims([{"error": "no space"}]), False),
+        (judge_host_locks({"flock": ["granted", "held", "granted"]}), True),
+        (judge_host_locks({"flock": ["granted", "granted/held", "granted"]}), None),
+        (judge_delay({"b": {"new name": 0.1}}), True),
+        (judge_delay({"b": {"new name": 31.0}}), None),
+        (judge_delay({"b": {"new name": 70.0}}), False),
+    ]
+    assert [check.ok for check, _ in found] == [ok for _, ok in found]
+    assert judge_reads(Counter(reads=5)) == "ok"
+    assert judge_reads(Counter(reads=5, ESTALE=1)) == "retried"
+    assert judge_reads(Counter(reads=5, missing=4, failed=1)) == "broken"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
+def test_each_error_of_a_write_says_what_it_means(number: int) -> None:
+    line = judge_error(OSError(number, os.strerror(number)))
+    assert line.ok is False
+    assert line.meaning
+    assert line.hint
+
+
+def test_what_does_not_work_always_says_what_to_do() -> None:
+    outcomes = [(line.name, name, outcome) for line in LINES for name, outcome in line.outcomes.items()]
+    assert all(outcome.meaning for _, _, outcome in outcomes)
+    assert [(line, name) for line, name, outcome in outcomes if outcome.ok is False and not outcome.todo] == []
+
+
+def test_the_page_has_the_lines_that_are_printed() -> None:
+    page = Path(__file__).parents[2] / "docs" / "doctor.md"
+    assert page.read_text() == doctor_markdown(), "run tools/make_commands"
+
+
+def test_a_directory_that_is_missing_is_not_made(tmp_path: Path) -> None:
+    checks = check_directory_in_time(tmp_path / "pfo", peers=1, wait_s=1, answer_within_s=20, show=lambda _: None)
+    assert [(check.name, check.ok) for check in checks] == [("answers", False)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_host_that_no_other_host_joins_says_so_in_time(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    checks = check_directory_in_time(tmp_path, peers=2, wait_s=0.5, answer_within_s=20, show=lambda _: None)
+    found = next(check for check in checks if check.name == "other hosts")
+    assert found.ok is False
+    assert "1 of 2 hosts" in found.found
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(text=st.text(st.characters(exclude_categories=()), max_size=60))
+@example("\x1b[2J\x1b]0;title\x07\n2026-01-01 ERROR forged\r\u202etxt [red]x[/] <b>")
+def test_text_of_other_hosts_is_text_in_the_table_and_in_logs(text: str) -> None:
+    console = Console(file=StringIO(), width=1000, color_system="standard", force_terminal=False)
+    console.print(_check_table([Check("other hosts", True, f"|{text}|")]))
+    assert f"|{plain_text(text)}|" in console.file.getvalue()  # type: ignore[attr-defined]
+    record = logging.LogRecord("pfo_fs", logging.INFO, "f", 1, "job %s", (text,), None)
+    assert PlainFormatter("%(message)s").format(record) == f"job {plain_text(text)}"
+    assert plain_text(text).isprintable()
+
+
+def test_the_command_prints_what_each_line_means(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    command = [sys.executable, "-m", "pfo_fs", "doctor", str(tmp_path)]
+    environment = {**os.environ, "PFO_FS_GPU": "none", "COLUMNS": "200"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 0, done.stdout
+    assert "Only processes of this host see it" in done.stdout
+    assert "run `pfo-fs doctor DIR --peer 2`" in done.stdout

@@ -1,0 +1,139 @@
+"""`pfo-fs doctor DIR` on real GlusterFS: a good mount, and mounts with all kinds of trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gluster_volume import gluster_volume
+from running import Gluster
+
+pytestmark = [pytest.mark.gluster]
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pfo_fs", "doctor", str(directory), "--json", *arguments]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PFO_FS_GPU": "none"},
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Returns the exit status, and the lines by name; of several with one name, the last."""
+    output, _ = process.communicate(timeout=110)
+    return process.returncode, {line["name"]: line for line in json.loads(output)["checks"]}
+
+
+def doctor(directory: Path, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    return finish(start(directory, *arguments))
+
+
+def both(volume: Gluster, *arguments: str) -> list[tuple[int, dict[str, dict[str, Any]]]]:
+    """Runs the command on both mounts at once."""
+    started = [start(mount / "pfo", "--peer", "2", *arguments) for mount in volume.mounts]
+    return [finish(process) for process in started]
+
+
+def make_directory(volume: Gluster) -> None:
+    (volume.mounts[0] / "pfo").mkdir(mode=0o700)
+
+
+@pytest.mark.slow
+def test_two_mounts_of_a_good_file_system_pass_every_check_and_leave_nothing_behind(gluster: Gluster) -> None:
+    make_directory(gluster)
+    for status, lines in both(gluster):
+        assert status == 0, lines
+        between = ("other hosts", "claims between hosts", "locks between hosts", "change seen by other hosts")
+        assert all(lines[name]["ok"] for name in (*between, "clocks of the hosts", "write", "exclusive create"))
+        assert lines["replace between hosts"]["ok"] is not False
+        assert lines["events between hosts"]["found"] == "not seen"
+        assert "fuse.glusterfs" in lines["file system"]["found"]
+    assert list((gluster.mounts[0] / "pfo").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_long_caches_and_missing_locks_are_told_with_what_they_mean(tmp_path: Path) -> None:
+    caches = [f"--{name}-timeout=5" for name in ("entry", "attribute", "negative")]
+    with gluster_volume(tmp_path / "g", client_options=caches, locks=False) as volume:
+        make_directory(volume)
+        for _, lines in both(volume):
+            assert lines["locks between hosts"]["ok"] is None
+            assert "granted" not in lines["locks between hosts"]["found"]
+            delay = lines["change seen by other hosts"]
+            assert delay["ok"] is None, delay
+            assert "arrive late" in delay["meaning"]
+            assert "entry-timeout" in delay["hint"]
+
+
+def test_a_read_only_mount_is_told(tmp_path: Path) -> None:
+    (tmp_path / "g" / "brick" / "pfo").mkdir(parents=True, mode=0o700)
+    with gluster_volume(tmp_path / "g", client_options=["--read-only"]) as volume:
+        status, lines = doctor(volume.mounts[0] / "pfo")
+    assert status == 1
+    assert lines["write"]["ok"] is False
+    assert "rw" in lines["mount options"]["hint"] or "read-write" in lines["write"]["hint"]
+
+
+def test_a_full_file_system_is_told(tmp_path: Path) -> None:
+    brick = tmp_path / "g" / "brick"
+    brick.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(brick)], check=False).returncode:
+        pytest.skip("cannot mount a tmpfs")
+    try:
+        with gluster_volume(tmp_path / "g") as volume:
+            make_directory(volume)
+            (brick / "fill").write_bytes(b"x" * (os.statvfs(brick).f_bavail * 4096 - 8192))
+            status, lines = doctor(volume.mounts[0] / "pfo")
+            assert status == 1
+            assert lines["space"]["ok"] is False
+            assert "full" in lines["write"]["meaning"]
+            assert list((volume.mounts[0] / "pfo").iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", str(brick)], check=False)
+
+
+@pytest.mark.slow
+def test_a_hung_mount_ends_the_command_with_a_line_about_it(gluster: Gluster) -> None:
+    make_directory(gluster)
+    gluster.server.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    status, lines = doctor(gluster.mounts[0] / "pfo", "--answer-within", "2")
+    assert time.monotonic() - began < 60
+    assert status == 1
+    assert "no answer within 2 s (file system: fuse.glusterfs)" in lines["answers"]["found"]
+    assert "hangs" in lines["answers"]["meaning"]
+
+
+def test_a_mount_without_a_server_is_told(gluster: Gluster) -> None:
+    make_directory(gluster)
+    gluster.server.kill()
+    gluster.server.wait()
+    status, lines = doctor(gluster.mounts[0] / "pfo", "--answer-within", "20")
+    assert status == 1
+    assert lines["answers"]["ok"] is False
+
+
+@pytest.mark.slow
+def test_a_server_that_stops_between_the_hosts_ends_both_commands(gluster: Gluster) -> None:
+    make_directory(gluster)
+    started = [start(mount / "pfo", "--peer", "3", "--answer-within", "3", "--wait", "60") for mount in gluster.mounts]
+    deadline = time.monotonic() + 60
+    while len(list((gluster.mounts[0] / "pfo").glob("doctor/*.json"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    gluster.server.send_signal(signal.SIGSTOP)
+    for process in started:
+        status, lines = finish(process)
+        assert status == 1
+        assert "waiting for 2 other host(s)" in lines["answers"]["found"]

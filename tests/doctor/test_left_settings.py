@@ -1,0 +1,86 @@
+"""GPUs that were left with a locked clock or another power limit are found, and freed only if no job holds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_nvml import UUIDS, FakeNvml
+
+from pfo_fs.device import ClockProcess
+from pfo_fs.device.gpu_settings import gpu_settings_now
+from pfo_fs.device.limit_note import Left
+from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
+
+
+def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
+    environment = {**os.environ, "PFO_FS_GPU": "simulated:left", "PFO_FS_SIM_DIR": str(sim_dir)}
+    command = [sys.executable, "-m", "pfo_fs", "doctor", "--json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    lines = {line["name"]: line for line in json.loads(done.stdout)["checks"]}
+    return done.returncode, lines["clocks and limits left"]
+
+
+def leave(mhz: int, limit_w: float) -> None:
+    """Does what a job does that is killed together with its clock process."""
+    code = (
+        "from pfo_fs.device.limit_note import LimitNote; from pfo_fs.device.simulated import SimulatedGpu\n"
+        f"gpu = SimulatedGpu('left'); LimitNote(gpu.uuid).write(gpu.power_limit_w(), {limit_w})\n"
+        f"gpu.lock_clock_mhz({mhz}); gpu.set_power_limit_w({limit_w})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_gpu_that_was_left_locked_is_told_and_is_reset_only_with_fix(sim_dir: Path) -> None:
+    assert doctor(sim_dir)[1]["ok"] is True
+    leave(1200, 250)
+    status, line = doctor(sim_dir)
+    assert (status, line["ok"]) == (1, False)
+    assert "clock locked at 1200 MHz, power limit 250 W instead of" in str(line["found"])
+    assert gpu_settings_now("simulated:left").locked_mhz == 1200
+    status, line = doctor(sim_dir, "--fix")
+    assert (status, line["ok"]) == (0, True)
+    assert not gpu_settings_now("simulated:left").differs
+
+
+def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
+    clocks = ClockProcess("simulated:left")
+    try:
+        assert clocks.message == ""
+        leave(1200, 250)
+        status, line = doctor(sim_dir, "--fix")
+        assert (status, line["ok"]) == (0, None)
+        assert "running job holds" in str(line["meaning"])
+        assert gpu_settings_now("simulated:left").locked_mhz == 1200
+    finally:
+        clocks.close()
+
+
+def test_a_clock_process_whose_gpu_is_not_known_may_hold_any() -> None:
+    held = [Holder(1, "nvml:GPU-a"), Holder(2, None)]
+    assert holders_of("nvml:GPU-a", held) == held
+    assert holders_of("nvml:GPU-b", held) == [Holder(2, None)]
+
+
+def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+
+    def outcome(note: Left | None = None) -> str:
+        return judge_left(gpu_settings_now(f"nvml:{UUIDS[0]}"), [], note)
+
+    fake.reasons = 0x1  # idle
+    assert outcome() == "none"
+    fake.limit_mw = 300_000
+    assert outcome() == "site", "no job has noted it: the site may have chosen it"
+    assert outcome(Left(400.0, 1, in_use=False)) == "left"
+    assert outcome(Left(400.0, 1, in_use=True)) == "in-use"
+    fake.reasons, fake.clock_mhz = 0x2, 1200
+    assert outcome() == "perhaps"
+    fake.processes = [object()]
+    assert outcome() == "in-use"
+    assert fake.locked == []

@@ -1,0 +1,97 @@
+"""What users may plant in a directory that they share: none of it is read, followed or waited for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.errors import StoreError
+from pfo_fs.store import Files, SharedDirectory
+
+ALICE, BOB = 12345, 23456
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make devices and files of other users")
+
+
+def make_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # the path of a socket is short
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def make_foreign(path: Path) -> None:
+    path.write_text("planted")
+    os.chown(path, BOB, BOB)
+
+
+PLANTED: dict[str, Callable[[Path], None]] = {
+    "link": lambda path: path.symlink_to("/etc/passwd"),
+    "dangling link": lambda path: path.symlink_to(path.parent / "missing"),
+    "link to itself": lambda path: path.symlink_to(path),
+    "FIFO": os.mkfifo,
+    "socket": make_socket,
+    "folder": Path.mkdir,
+    "endless device": lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5)),
+    "disk": lambda path: os.mknod(path, 0o666 | stat.S_IFBLK, os.makedev(7, 200)),
+    "file of another user": make_foreign,
+    "sparse file of a terabyte": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40),
+}
+
+
+@needs_root
+@pytest.mark.parametrize("kind", PLANTED)
+def test_what_is_planted_in_a_jobs_folder_is_refused_and_can_be_replaced(tmp_path: Path, kind: str) -> None:
+    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
+    (tmp_path / "pfo" / "jobs").mkdir()
+    folder = tmp_path / "pfo" / "jobs" / "x"
+    folder.mkdir()
+    PLANTED[kind](folder / "schedule.yaml")
+    job = shared.job("x")
+    with pytest.raises(StoreError, match=r"schedule\.yaml"):
+        job.read_yaml()
+    if kind != "folder":
+        job.write_yaml(b"mine")
+        assert job.read_yaml() == b"mine"
+    assert "root" in Path("/etc/passwd").read_text()
+
+
+@needs_root
+@pytest.mark.parametrize("kind", [kind for kind in PLANTED if kind != "folder"])
+def test_what_is_planted_in_place_of_a_folder_is_not_entered(tmp_path: Path, kind: str) -> None:
+    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
+    (tmp_path / "pfo" / "jobs").mkdir()
+    PLANTED[kind](tmp_path / "pfo" / "jobs" / "x")
+    with pytest.raises(StoreError):
+        shared.job("x").read_job()
+    with pytest.raises(StoreError):
+        shared.job("x").names()
+
+
+@needs_root
+def test_in_a_directory_of_a_group_files_of_users_who_are_not_allowed_are_not_read(tmp_path: Path) -> None:
+    root = tmp_path / "pfo"
+    root.mkdir()
+    root.chmod(0o2770)
+    for user in (ALICE, BOB):
+        (root / str(user)).mkdir()
+        (root / f"{user}" / "a").write_text("x")
+        os.chown(root / f"{user}" / "a", user, -1)
+        os.chown(root / str(user), user, -1)
+    of_all, of_alice = Files(root), Files(root, users={ALICE})
+    for user in (ALICE, BOB):
+        assert of_all.read(f"{user}/a", 10) == b"x"
+        assert of_all.foreign_owner(str(user)) is None
+    assert of_alice.read(f"{ALICE}/a", 10) == b"x"
+    assert of_alice.foreign_owner(str(ALICE)) is None
+    assert of_alice.foreign_owner("missing") is None
+    assert of_alice.foreign_owner(str(BOB)) == BOB
+    with pytest.raises(StoreError, match=f"belongs to user {BOB}"):
+        of_alice.read(f"{BOB}/a", 10)
