@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import os
 import re
 import shlex
@@ -91,14 +90,11 @@ class Session:
             command, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.daemons.append(daemon)
-        deadline = time.monotonic() + 30
+        record, deadline = self.folder / command[1] / "daemon.json", time.monotonic() + 60
         while time.monotonic() < deadline and daemon.poll() is None:
-            found = subprocess.run(
-                ["pfo-fs", "status", command[1], "--json"], env=self.environment, capture_output=True, text=True
-            )
-            if found.returncode == 0 and str(daemon.pid) in json.dumps(json.loads(found.stdout).get("daemon")):
+            if record.exists() and re.search(rf'"pid": ?{daemon.pid}\b', record.read_text()):
                 return
-            time.sleep(0.2)
+            time.sleep(0.1)
         daemon.kill()
         raise AssertionError(f"{block.place}: {line}: the daemon does not lead:\n{daemon.communicate()[1]}")
 
@@ -129,8 +125,7 @@ def session(tmp_path: Path, shared_dir: Path) -> Iterator[Session]:
     for name in ("examples", "benchmarks"):
         (folder / name).symlink_to(ROOT / name)
     for name in ("shared", "tmp"):
-        (tmp_path / name).mkdir()
-    shutil.copytree(shared_dir, tmp_path / "shared" / "pfo")
+        shutil.copytree(shared_dir, tmp_path / name / "pfo")
     (folder / "profile.json").write_text(profile_text([at_limit(A100, limit_w) for limit_w in (400, 300, 200)]))
     environment = {
         **{name: value for name, value in os.environ.items() if name != "PFO_FS_SCHEDULER"},
