@@ -114,21 +114,9 @@ assert not {{"torch", "numpy", "matplotlib", "pandas", "transformers"}} & set(sy
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-# ---- what the README shows
-
-
-README = (Path(__file__).parents[2] / "README.md").read_text()
-
-
-def test_every_option_that_the_readme_shows_exists() -> None:
-    shown = set(re.findall(r"--[a-z0-9-]+", " ".join(re.findall(r"pfo-fs power-limit .*", README))))
-    known = CliRunner().invoke(app, ["power-limit", "--help"], env={"COLUMNS": "200"}).output
-    assert {"--selector", "--factor", "--json"} <= shown
-    assert all(option in known for option in shown)
-
-
-def test_the_loop_in_the_readme_runs(tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = re.findall(r"```python\n(from pfo_fs\.power_limit .*?)```", README, re.DOTALL)
+def test_the_loop_in_the_documentation_runs(tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "power-limit.md").read_text()
+    (block,) = re.findall(r"```python\n(from pfo_fs\.power_limit .*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PFO_FS_GPU", "simulated:readme")
     names: dict[str, Any] = {"epochs": 2, "loader": range(450)}

@@ -1,4 +1,4 @@
-"""What every policy keeps to, whatever the ranks measure: over all built-in ones, the 3D adapter and the README's."""
+"""What every policy keeps to, whatever the ranks measure: all built-in ones, the 3D adapter, and the documented one."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ NAMES = {info.rank: one_f_one_b(info.pp_rank, STAGES, MICROBATCHES) for info in 
 ORDERS = {rank: order_of(names) for rank, names in NAMES.items()}
 
 
-def readme_policy() -> type[FrequencyScheduler]:
-    """`Descending`, as the README has it."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    source = next(block for block in readme.split("```python\n")[1:] if "class Descending" in block).split("```")[0]
+def documented_policy() -> type[FrequencyScheduler]:
+    """`Descending`, as docs/planning.md has it."""
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    source = next(block for block in page.split("```python\n")[1:] if "class Descending" in block).split("```")[0]
     names: dict[str, Any] = {"pfo_fs": pfo_fs}
     exec(source.replace("1305", "1320").replace("1200", "1230"), names)  # clocks that these GPUs offer
     found = names["Descending"]
@@ -84,7 +84,7 @@ def cases(folder: Path) -> dict[str, Case]:
     }
     found = {}
     for name in [*BUILTIN, "Descending"]:
-        cls = readme_policy() if name == "Descending" else load_scheduler(name)
+        cls = documented_policy() if name == "Descending" else load_scheduler(name)
         yields_lists = name not in ("ParetoScheduler", "InstructionProfiler")
         found[name] = Case(cls, args.get(name, {}), yields_lists)
         if not name.endswith("3D"):
