@@ -142,7 +142,9 @@ def show(one: dict[str, Any]) -> None:
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=None, help="ranks of a job, a multiple of 64, or 8; default: 16384")
+    parser.add_argument(
+        "--ranks", type=int, default=None, help="ranks of a job, a multiple of 64, or 8; default: 16384"
+    )
     parser.add_argument("--per-host", type=int, default=8, help="ranks of a host")
     parser.add_argument("--jobs", type=int, default=0, help="so many jobs of one host each (default of --ranks: 8)")
     parser.add_argument("--gluster", action="store_true", help="on GlusterFS: needs root, FUSE and glusterfs-server")

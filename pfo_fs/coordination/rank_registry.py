@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pfo_fs.coordination.instruction_orders import known_orders
 from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, RankInfo
-from pfo_fs.store import JobFolder
+from pfo_fs.store import JobFolder, bodies
 
 _NAMED = 16
 """At most this many ranks are listed by number."""
@@ -29,6 +29,7 @@ class RankRegistry:
         self._folder = folder
         self._gpu_names: dict[int, str] = {}
         self._orders: dict[int, InstructionOrder] = {}
+        self._clocks: dict[tuple[int, ...], list[int]] = {}
         self._checked = False
 
     @property
@@ -45,20 +46,23 @@ class RankRegistry:
         """
         came = False
         if len(self.by_rank) < job.world_size:
-            for rank in self._folder.registered_ranks():
-                if rank in self.by_rank or (body := self._folder.read_rank(rank)) is None:
-                    continue
-                if body.rank_info.rank != rank or rank >= job.world_size:
-                    raise RecordError(
-                        f"ranks/{rank}.json is of rank {body.rank_info.rank}; the job has {job.world_size} ranks"
-                    )
-                self.by_rank[rank] = body.rank_info
-                self._gpu_names[rank] = body.gpu_name
+            for body in self._folder.each_rank(known=self.by_rank):
+                if body.rank_info.rank >= job.world_size:
+                    raise RecordError(f"ranks/{body.rank_info.rank}.json: the job has {job.world_size} ranks")
+                self._add(body)
                 came = True
         if not self._checked and len(self.by_rank) >= job.world_size:
             _check_places(self.infos, job)
             self._checked = True
         return came
+
+    def _add(self, body: bodies.RankBody) -> None:
+        clocks = body.rank_info.available_frequencies
+        # Most ranks offer the same clocks: one list of them is kept, which saves most of the memory.
+        clocks = self._clocks.setdefault(tuple(clocks), clocks)
+        rank = body.rank_info.rank
+        self.by_rank[rank] = body.rank_info.model_copy(update={"available_frequencies": clocks})
+        self._gpu_names[rank] = body.gpu_name
 
     def missing(self, job: JobInfo) -> str:
         """Names the ranks that have not registered; empty if all have."""

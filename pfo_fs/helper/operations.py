@@ -83,13 +83,20 @@ class ScheduleFound:
 
 
 @dataclass(frozen=True)
-class RegisterRank:
-    """Use the job's folder, which rank 0 has made, and write the rank's record in it."""
+class RegisterRanks:
+    """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`."""
 
-    body: bodies.RankBody
+    ranks: tuple[bodies.RankBody, ...]
     job_id: str
     attempt: str
     directory_id: str
+
+
+@dataclass(frozen=True)
+class RanksRegistered:
+    """`taken`: for each rank that another process has registered before, a text that says which process."""
+
+    taken: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,9 +105,9 @@ class WriteOrder:
 
 
 @dataclass(frozen=True)
-class WriteResult:
+class WriteResults:
     number: int
-    body: bodies.ResultBody
+    results: tuple[bodies.ResultBody, ...]
 
 
 @dataclass(frozen=True)
@@ -120,9 +127,9 @@ class WriteEnd:
 
 
 Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule
-Write: TypeAlias = RegisterRank | WriteOrder | WriteResult | WriteIterationTimes | WriteProgress | WriteEnd
+Write: TypeAlias = RegisterRanks | WriteOrder | WriteResults | WriteIterationTimes | WriteProgress | WriteEnd
 Operation: TypeAlias = Question | Write
-Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | None"
+Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | RanksRegistered | None"
 
 
 class DirectoryOperations:
@@ -192,13 +199,13 @@ class DirectoryOperations:
                 return self.folder.claim_coordinator(mine).kind
             case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
-            case RegisterRank(body, job_id, attempt, directory_id):
+            case RegisterRanks(ranks, job_id, attempt, directory_id):
                 self._open(job_id, attempt, directory_id)
-                self.folder.register_rank(body)
+                return RanksRegistered(self.folder.register_ranks(ranks))
             case WriteOrder(body):
                 self.folder.write_order(body)
-            case WriteResult(number, body):
-                self.folder.write_result(number, body)
+            case WriteResults(number, results):
+                self.folder.write_results(number, results)
             case WriteIterationTimes(body):
                 self.folder.write_iteration_times(body)
             case WriteProgress(body, name):

@@ -18,6 +18,7 @@ from pfo_fs.helper.coordination_choice import CoordinationChoice
 from pfo_fs.helper.directory_health import DirectoryHealth, Way
 from pfo_fs.helper.job import Client, Job
 from pfo_fs.helper.rank_board import RankBoard
+from pfo_fs.helper.result_gatherer import ResultGatherer
 from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.helper.write_queue import WriteQueue
 from pfo_fs.ipc import messages as m
@@ -50,6 +51,7 @@ class HelperState:
         self._job = Job()
         self._board = RankBoard(jitter)
         self._writes = WriteQueue()
+        self._results = ResultGatherer()
         self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
         self._health = DirectoryHealth(lambda: self._now_s)
         self._local_mount = False
@@ -61,7 +63,7 @@ class HelperState:
     @property
     def is_idle(self) -> bool:
         """Whether everything is written and no operation runs."""
-        return self._writes.is_empty and self._health.is_idle
+        return self._results.is_empty and self._writes.is_empty and self._health.is_idle
 
     def first_actions(self) -> list[e.Action]:
         """Returns what to do before the first event."""
@@ -97,7 +99,7 @@ class HelperState:
 
     def next_wake_s(self) -> float:
         """Returns when `handle(TimePassed())` is due if no other event comes first."""
-        due = [self._writes.due_s(), self._board.due_s(), self._now_s + 5.0]
+        due = [self._writes.due_s(), self._results.due_s(), self._board.due_s(), self._now_s + 5.0]
         if self._watches():
             due.append(self._watch.due_s())
         return min(at_s for at_s in due if at_s is not None)
@@ -193,7 +195,7 @@ class HelperState:
         self._job.coordination = message.coordination
         self._watch.restart(self._now_s)
         self._job.answered.discard(body.rank_info.rank)
-        self._writes.add(op.RegisterRank(body, message.job_id, message.attempt, message.directory_id))
+        self._writes.add(op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id))
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())
 
@@ -208,7 +210,7 @@ class HelperState:
             first_step=message.first_step,
             late=(rank, message.number) in self._job.late,
         )
-        self._writes.add(op.WriteResult(message.number, body))
+        self._results.add(message.number, body, self._now_s)
 
     def _end(self, reason: str, text: str) -> None:
         if self._job.is_open and not self._job.is_ended:
@@ -230,7 +232,8 @@ class HelperState:
         elif isinstance(error, (StoreError, RecordError)) and not isinstance(error, AlreadyClaimed):
             self._health.failed(way, error)
         if isinstance(operation, op.Write):
-            self._on_written(operation, error)
+            taken = event.result.taken if isinstance(event.result, op.RanksRegistered) else {}
+            self._on_written(operation, error, taken)
             return
         match operation, event.result:
             case op.OpenDirectory(), bool(is_local):
@@ -288,23 +291,25 @@ class HelperState:
                 log.warning("%s", text)
         self._watch.polled(self._now_s, local_mount=self._local_mount)
 
-    def _on_written(self, write: op.Write, error: PfoError | None) -> None:
+    def _on_written(self, write: op.Write, error: PfoError | None, taken: dict[int, str]) -> None:
         if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer record follows anyway
             self._writes.done(error, self._now_s, again=False)
             if error is not None:
                 self._board.not_written(write)
             return
         waits = self._writes.done(error, self._now_s)
-        if isinstance(write, op.RegisterRank):
-            if error is None or isinstance(error, AlreadyClaimed):
+        if isinstance(write, op.RegisterRanks):
+            if error is None:
                 self._on_folder()
-            rank = write.body.rank_info.rank
-            if error is not None and not waits:
-                taken = isinstance(error, AlreadyClaimed)
-                self._tell_rank(rank, m.Refused(message=str(error), taken=taken))
-            elif rank not in self._job.answered:
-                self._job.answered.add(rank)  # training must not wait until the registration can be written
-                self._tell_rank(rank, m.Joined(helper_name=self._board.name if self._board.name is not None else rank))
+            for rank in (body.rank_info.rank for body in write.ranks):
+                if rank in taken:
+                    self._tell_rank(rank, m.Refused(message=taken[rank], taken=True))
+                elif error is not None and not waits:
+                    self._tell_rank(rank, m.Refused(message=str(error)))
+                elif rank not in self._job.answered:
+                    self._job.answered.add(rank)  # training must not wait until the registration can be written
+                    name = self._board.name if self._board.name is not None else rank
+                    self._tell_rank(rank, m.Joined(helper_name=name))
         elif error is not None and not waits:
             log.warning("the helper drops a record (%s): %s", type(write).__name__, error)
 
@@ -320,6 +325,8 @@ class HelperState:
             body = self._board.record(now_s, self._health.error, local_mount=self._local_mount, last=is_last)
             if body is not None and self._board.name is not None:
                 self._writes.add(op.WriteProgress(body, self._board.name))
+        for results in self._results.due(now_s, len(self._board.infos), last=is_last):
+            self._writes.add(results)
         write = self._writes.next(now_s)
         if write is not None:
             self._run(write)

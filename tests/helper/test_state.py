@@ -28,8 +28,8 @@ def test_a_helper_that_replaces_another_schedules_only_after_the_jobs_folder_is_
     handle(e.MessageArrived(1, m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)))
     handle(e.MessageArrived(1, m.AllRanks(rank_infos=[INFOS[0].model_dump()])))
     registration = next(
-        a.operation for a in actions if isinstance(a, e.Run) and isinstance(a.operation, op.RegisterRank)
+        a.operation for a in actions if isinstance(a, e.Run) and isinstance(a.operation, op.RegisterRanks)
     )
     assert not starts()
-    handle(e.OperationDone(registration))
+    handle(e.OperationDone(registration, op.RanksRegistered()))
     assert [start.rank_infos for start in starts()] == [tuple(INFOS)]  # type: ignore[attr-defined]
