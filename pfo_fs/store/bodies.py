@@ -220,7 +220,7 @@ class CurrentBody(_Body):
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
     `status_text` what the scheduler is doing. `converged`: the scheduler has measured the schedule in
     force, and keeps it. `lease_s`: ranks follow the schedule for this time after the last change of `heartbeat`; 0: for
-    ever.
+    ever. `poll_s`: a host reads this file at most once in this time, in s; 0: as often as it likes.
     """
 
     generation: ScheduleNumber
@@ -234,6 +234,14 @@ class CurrentBody(_Body):
     source: Source | None = None
     lease_s: Seconds = 0.0
     heartbeat: Count = 0
+    poll_s: Annotated[float, Field(ge=0, le=60)] = 0.0
+
+    @model_serializer(mode="wrap")
+    def _leave_out_usual_pace(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        if not self.poll_s:
+            values.pop("poll_s", None)
+        return values
 
 
 class ResultBody(_Body):

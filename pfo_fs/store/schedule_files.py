@@ -22,6 +22,8 @@ from pfo_fs.store import layout
 from pfo_fs.store.record_folder import RecordFolder
 
 _RANK_FILES_AT_ONCE = 64
+_MOST_RANKS_WITH_FILES = 1024
+"""A job with more ranks gets no files of single ranks: folders with many names burden file servers."""
 
 
 class _RankFile(NamedTuple):
@@ -88,6 +90,8 @@ class ScheduleFiles(RecordFolder):
         Raises:
             StoreError: A file cannot be written.
         """
+        if len(rank_infos) > _MOST_RANKS_WITH_FILES:
+            return True
         if self._unnamed[0] != number:
             self._unnamed = (number, deque(self._missing_rank_files(number, rank_infos)))
         waiting = self._unnamed[1]
