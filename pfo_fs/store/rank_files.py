@@ -32,12 +32,12 @@ class RankFiles(RecordFolder):
         Raises:
             StoreError: The file cannot be written; some ranks may be registered, and may be registered again.
         """
-        by_name = {layout.of_rank(layout.RANKS, body.rank_info.rank): body for body in ranks}
+        by_name = {f"{body.rank_info.rank}.json": body for body in ranks}
         lock = layout.rank_lock(ranks[0].rank_info.rank)
         data = self._encode("ranks", b.RanksBody(ranks=list(ranks)), False)
         taken = {}
         with courtesy_lock(self.files, f"{self.path}/{lock}"):
-            for name in self.files.claim_each(self.path, list(by_name), data):
+            for name in self.files.claim_each(f"{self.path}/{layout.RANKS}", list(by_name), data):
                 rank, nonce = by_name[name].rank_info.rank, by_name[name].nonce
                 try:
                     other = self.read_rank(rank)
