@@ -74,16 +74,17 @@ class Host:
             self._queue(self.state.handle(done, time.monotonic()))
 
     def say(self, *messages: tuple[int, Any], role: str = "training") -> None:
-        """Processes of ranks send messages, each after its greeting, before the worker gets to the first of them."""
+        """Processes of ranks greet the helper, then send messages, before the worker gets to the first of them."""
         from pfo_fs.helper import events as e
         from pfo_fs.ipc import messages as m
 
-        for rank, message in messages:
-            client = rank if role == "training" else -1 - rank
+        clients = [rank if role == "training" else -1 - rank for rank, _ in messages]
+        for (rank, _), client in zip(messages, clients, strict=True):
             if client not in self.greeted:
                 self.greeted.add(client)
                 hello = m.Hello(rank=rank, role=role, token="token")  # type: ignore[arg-type]
                 self._queue(self.state.handle(e.MessageArrived(client, hello), time.monotonic()))
+        for (_, message), client in zip(messages, clients, strict=True):
             self._queue(self.state.handle(e.MessageArrived(client, message), time.monotonic()))
         self._work()
 

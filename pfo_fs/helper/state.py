@@ -16,9 +16,9 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
 from pfo_fs.helper.directory_health import DirectoryHealth, Way
+from pfo_fs.helper.gatherers import RegistrationGatherer, ResultGatherer
 from pfo_fs.helper.job import Client, Job
 from pfo_fs.helper.rank_board import RankBoard
-from pfo_fs.helper.result_gatherer import ResultGatherer
 from pfo_fs.helper.schedule_watch import ScheduleWatch
 from pfo_fs.helper.write_queue import WriteQueue
 from pfo_fs.ipc import messages as m
@@ -51,6 +51,7 @@ class HelperState:
         self._job = Job()
         self._board = RankBoard(jitter)
         self._writes = WriteQueue()
+        self._registrations = RegistrationGatherer()
         self._results = ResultGatherer()
         self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
         self._health = DirectoryHealth(lambda: self._now_s)
@@ -63,7 +64,8 @@ class HelperState:
     @property
     def is_idle(self) -> bool:
         """Whether everything is written and no operation runs."""
-        return self._results.is_empty and self._writes.is_empty and self._health.is_idle
+        gathered = self._registrations.is_empty and self._results.is_empty
+        return gathered and self._writes.is_empty and self._health.is_idle
 
     def first_actions(self) -> list[e.Action]:
         """Returns what to do before the first event."""
@@ -99,7 +101,8 @@ class HelperState:
 
     def next_wake_s(self) -> float:
         """Returns when `handle(TimePassed())` is due if no other event comes first."""
-        due = [self._writes.due_s(), self._results.due_s(), self._board.due_s(), self._now_s + 5.0]
+        due = [self._writes.due_s(), self._registrations.due_s(), self._results.due_s(), self._board.due_s()]
+        due.append(self._now_s + 5.0)
         if self._watches():
             due.append(self._watch.due_s())
         return min(at_s for at_s in due if at_s is not None)
@@ -195,7 +198,8 @@ class HelperState:
         self._job.coordination = message.coordination
         self._watch.restart(self._now_s)
         self._job.answered.discard(body.rank_info.rank)
-        self._writes.add(op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id))
+        registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id)
+        self._registrations.add(registration, self._now_s)
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())
 
@@ -325,6 +329,11 @@ class HelperState:
             body = self._board.record(now_s, self._health.error, local_mount=self._local_mount, last=is_last)
             if body is not None and self._board.name is not None:
                 self._writes.add(op.WriteProgress(body, self._board.name))
+        others_come = any(
+            client.role == "training" and client.rank not in self._board.infos for client in self._clients.values()
+        )
+        for registration in self._registrations.due(now_s, others_come=others_come):
+            self._writes.add(registration)
         for results in self._results.due(now_s, len(self._board.infos), last=is_last):
             self._writes.add(results)
         write = self._writes.next(now_s)

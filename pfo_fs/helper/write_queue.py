@@ -1,16 +1,11 @@
-"""Records that wait to be written to the shared directory, one at a time; a failed write is tried again.
-
-Registrations of several ranks of the host that wait are written together, into one file.
-"""
+"""Records that wait to be written to the shared directory, one at a time; a failed write is tried again."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 from pfo_fs.errors import AlreadyClaimed, NotShared, PfoError, StoreError
-from pfo_fs.helper.operations import RegisterRanks, Write
-from pfo_fs.store import bodies
+from pfo_fs.helper.operations import Write
 
 MAX_WAITING = 1000
 _SECONDS_TO_NEXT_TRY = 1.0
@@ -40,10 +35,7 @@ class WriteQueue:
 
     def add(self, write: Write) -> None:
         """Adds a record; the queue drops it when `MAX_WAITING` wait already."""
-        together = _together(self._waiting[-1], write) if self._waiting else None
-        if together is not None:
-            self._waiting[-1] = together
-        elif len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
         else:
             self._waiting.append(write)
@@ -84,14 +76,3 @@ class WriteQueue:
     def due_s(self) -> float | None:
         """Returns when the next record can be written; None while none waits or one is being written."""
         return self._not_before_s if self._waiting and self._in_flight is None else None
-
-
-def _together(first: Write, second: Write) -> Write | None:
-    """Returns one record in place of two; None if they cannot be one."""
-    if not isinstance(first, RegisterRanks) or not isinstance(second, RegisterRanks):
-        return None
-    ranks = first.ranks + second.ranks
-    is_one_job = replace(first, ranks=()) == replace(second, ranks=())
-    different = len({body.rank_info.rank for body in ranks}) == len(ranks)
-    fits = len(ranks) <= bodies.MOST_NAMES_PER_FILE
-    return replace(first, ranks=ranks) if is_one_job and different and fits else None
