@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pfo_fs.coordination import SitePolicy, read_site_policy
-from pfo_fs.errors import NotShared, PfoError, StoreUnavailable
+from pfo_fs.errors import NotShared, PfoError, RecordError, StoreUnavailable
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
@@ -50,10 +50,14 @@ class AskWhoSchedules:
 
 @dataclass(frozen=True)
 class WhoSchedules:
-    """What the directory says about the process that schedules the job."""
+    """What the directory says about the process that schedules the job.
+
+    `daemon_problem`: why the record of a daemon cannot be read; empty if it can, or if there is none.
+    """
 
     claimed: bool
     daemon: bodies.DaemonBody | None
+    daemon_problem: str = ""
     site: SitePolicy = field(default_factory=SitePolicy)
 
 
@@ -193,7 +197,11 @@ class DirectoryOperations:
                 time.sleep(pause_s)
                 # By listing: an NFS client remembers for half a minute that a name was not there.
                 claimed = "coordinator.json" in self.folder.names()
-                return WhoSchedules(claimed, self.shared.read_daemon(), read_site_policy(self.shared))
+                try:
+                    daemon, problem = self.shared.read_valid_daemon(), ""
+                except RecordError as error:
+                    daemon, problem = None, str(error)
+                return WhoSchedules(claimed, daemon, problem, read_site_policy(self.shared))
             case ClaimForRank0():
                 mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
                 return self.folder.claim_coordinator(mine).kind

@@ -320,7 +320,9 @@ class HelperState:
     # ---- what is due
 
     def _watches(self) -> bool:
-        return self._job.is_open and bool(self._board.infos) and self._job.coordination == "daemon"
+        # A registration opens the job's folder, so no poll comes before it.
+        joined = bool(self._board.infos) and self._registrations.is_empty
+        return self._job.is_open and joined and self._job.coordination == "daemon"
 
     def _do_what_is_due(self) -> None:
         now_s = self._now_s
@@ -339,7 +341,7 @@ class HelperState:
         write = self._writes.next(now_s)
         if write is not None:
             self._run(write)
-        if self._watches() and now_s >= self._watch.due_s():  # after the registration, which opens the job's folder
+        if self._watches() and now_s >= self._watch.due_s():
             self._watch.polling()
             self._run(op.PollSchedule(self._watch.known, tuple(self._board.infos.values())))
         self._fall_back()

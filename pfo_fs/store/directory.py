@@ -184,14 +184,26 @@ class SharedDirectory:
         return self.files.read(layout.SITE, layout.SITE_LIMIT)
 
     def read_daemon(self) -> b.DaemonBody | None:
-        """Returns the leading daemon's last record; None before the first one, and if the record is damaged."""
-        data = self.files.read(layout.DAEMON, layout.RECORD_LIMIT)
-        if data is not None:
-            try:
-                return decode(data, "daemon", b.DaemonBody)[1]
-            except RecordError as error:
-                log.debug("%s: %s", self.files.root / layout.DAEMON, error)
+        """Returns the leading daemon's last record; None before the first one, and if the record is not valid."""
+        try:
+            return self.read_valid_daemon()
+        except RecordError as error:
+            log.debug("%s", error)
         return None
+
+    def read_valid_daemon(self) -> b.DaemonBody | None:
+        """Returns the leading daemon's last record; None before the first one.
+
+        Raises:
+            RecordError: The record is damaged, or of a release that writes other records.
+        """
+        data = self.files.read(layout.DAEMON, layout.RECORD_LIMIT)
+        if data is None:
+            return None
+        try:
+            return decode(data, "daemon", b.DaemonBody)[1]
+        except RecordError as error:
+            raise RecordError(f"{self.files.root / layout.DAEMON}: {error}") from None
 
     def write_daemon(self, body: b.DaemonBody) -> None:
         """Writes the leader's heartbeat."""
