@@ -118,24 +118,20 @@ for _name in [name for name in vars(fs.SystemCalls) if not name.startswith("_")]
     setattr(CountingCalls, _name, staticmethod(_counted(_name, getattr(fs.SystemCalls, _name), CountingCalls.counts)))
 
 
-class CountingFiles(fs.Files):
-    """`Files` that also counts its operations: a file read, a folder listed, a file written, ... is one operation."""
-
-    operations: ClassVar[Counter[str]] = Counter()
-
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        super().__init__(root, calls=CountingCalls())
+OPERATIONS: Counter[str] = Counter()
+"""Operations of `Files`, by name: a file read, a folder listed, a file written, ... is one."""
 
 
-def count_operations() -> None:
-    """Counts the operations of all `Files` of this process: every one is a call of `_retry`."""
+def count_everything() -> None:
+    """Counts calls and operations of all `Files` that this process makes from now on."""
     plain = file_reader.FileReader._retry
 
     def counting(self: Any, path: str, once: Callable[[], Any]) -> Any:
-        CountingFiles.operations[once.__qualname__.split(".")[1]] += 1
+        OPERATIONS[once.__qualname__.split(".")[1]] += 1
         return plain(self, path, once)
 
     file_reader.FileReader._retry = counting  # type: ignore[method-assign]
+    file_reader.SystemCalls = CountingCalls  # type: ignore[misc]
 
 
 def count_lock_calls() -> None:
@@ -153,12 +149,11 @@ def counting_daemon() -> None:
 
     def tell(*_: object) -> None:
         temp = target.with_suffix(".part")
-        temp.write_text(json.dumps({"calls": CountingCalls.counts, "operations": CountingFiles.operations}))
+        temp.write_text(json.dumps({"calls": CountingCalls.counts, "operations": OPERATIONS}))
         temp.replace(target)
 
     signal.signal(signal.SIGUSR1, tell)
-    file_reader.SystemCalls = CountingCalls  # type: ignore[misc]
-    count_operations()
+    count_everything()
     from pfo_fs.cli import daemon_main
 
     daemon_main()

@@ -33,11 +33,11 @@ class Host:
         from pfo_fs.helper.operations import DirectoryOperations
         from pfo_fs.helper.state import HelperState
         from pfo_fs.settings import load_settings
-        from pfo_fs.store import SharedDirectory
+        from pfo_fs.store import Files, SharedDirectory
 
         self.operations = DirectoryOperations(root, f"node{number}:1", load_settings().scheduler)
         if counting:
-            self.operations._shared = SharedDirectory(common.CountingFiles(root), f"node{number}:1")
+            self.operations._shared = SharedDirectory(Files(root, calls=common.CountingCalls()), f"node{number}:1")
         self.state = HelperState("token", poll_interval_s=None, now_s=time.monotonic())
         self.size = size
         self.ranks = range(number * per_host, min(size, (number + 1) * per_host))
@@ -88,13 +88,13 @@ class Host:
             self._queue(self.state.handle(e.MessageArrived(client, message), time.monotonic()))
         self._work()
 
-    def create(self) -> dict[str, Any]:
+    def create(self, mode: str = "auto") -> dict[str, Any]:
         """Rank 0: makes the job and settles who schedules it."""
         from pfo_fs.ipc import messages as m
 
         attempt = secrets.token_hex(8)
-        self.say((0, m.CreateJob(job={"job_info": degrees(self.size), "coordination": "auto"}, attempt=attempt)))
-        self.say((0, m.ChooseCoordination(mode="auto")))
+        self.say((0, m.CreateJob(job={"job_info": degrees(self.size), "coordination": mode}, attempt=attempt)))
+        self.say((0, m.ChooseCoordination(mode=mode)))  # type: ignore[arg-type]
         created, chosen = self.heard
         assert chosen.coordination == "daemon", "the daemon did not claim the job"
         return {"job_id": created.job_id, "attempt": attempt, "coordination": "daemon"}

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ class Clients:
 
     def __init__(self, root: str, size: int, per_host: int, numbers: range) -> None:
         self.single = size <= per_host
-        self.hosts = [Host(root, 0 if self.single else number, size, True, per_host) for number in numbers]
+        self.hosts = [Host(root, 0 if self.single else number, size, False, per_host) for number in numbers]
         self.step = 0
 
     def create(self) -> dict[str, Any]:
@@ -39,7 +38,7 @@ class Clients:
 
             def step(number: int) -> float | None:
                 host = self.hosts[number]
-                return host.poll() if host.greeted else host.join(host.create())
+                return host.poll() if host.greeted else host.join(host.create("daemon"))
 
             in_turn(step, range(len(self.hosts)))
         else:
@@ -110,7 +109,7 @@ class Clients:
 def main() -> None:
     """One client process."""
     common.count_lock_calls()
-    common.count_operations()
+    common.count_everything()
     root, size, per_host, low, high = sys.argv[1], *map(int, sys.argv[2:])
     clients = Clients(root, size, per_host, range(low, high))
     print("ready", flush=True)
@@ -119,9 +118,9 @@ def main() -> None:
         cpu = time.process_time()
         told = getattr(clients, name)(*arguments)
         told |= {"cpu_s": time.process_time() - cpu, "calls": sum(common.CountingCalls.counts.values())}
-        told["operations"] = sum(common.CountingFiles.operations.values())
+        told["operations"] = sum(common.OPERATIONS.values())
         common.CountingCalls.counts.clear()
-        common.CountingFiles.operations.clear()
+        common.OPERATIONS.clear()
         print(json.dumps(told), flush=True)
 
 
@@ -173,5 +172,4 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 if __name__ == "__main__":
-    threading.stack_size(512 * 1024)
     main()

@@ -14,7 +14,7 @@ from typing import Literal
 from pfo_fs.coordination.claim import JobClaim, Kind
 from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.coordination.policy_runner import PolicyRunner
-from pfo_fs.coordination.poll_pace import CALM_POLL_S, PollPace
+from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.progress import Progress
 from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
@@ -216,7 +216,7 @@ class Coordinator:
             self._report("running", reconciler.lost.message or self._silence(now))
         if reconciler.override.unsettled:
             return 0.25
-        return CALM_POLL_S if self.is_calm else 1.0
+        return self._pace.calm_pause_s if self.is_calm else 1.0
 
     def _begin(self) -> tuple[PolicyRunner, Reconciler]:
         """Reads what earlier coordinators of this job have published, once."""

@@ -15,8 +15,10 @@ _MOST_LOCAL_RANKS = 64
 """A job with more ranks has several hosts: its directory is shared, whatever the file system's type says."""
 CALM_AFTER_S = 60.0
 """A job is calm after this time without a new schedule or an edit of `schedule.yaml`."""
-CALM_POLL_S = 10.0
+_CALM_POLL_S = 10.0
 """Seconds between two polls of a calm job's `current.json` by each of its hosts, and of its folder by a daemon."""
+_CALM_LOCAL_POLL_S = 2.0
+"""The same for the daemon where the job is of this host, and its directory on this host's own disk."""
 _LATEST = 1.5
 """A poll comes at most this many times the interval after the last one: hosts vary their pauses."""
 
@@ -40,12 +42,18 @@ class PollPace:
         self._remote = remote
         self._adapts = adapts
         self._changed_at = now
+        self._is_shared = remote
         self._slower_s = 0.0  # the longest interval that hosts may still follow, and until when
         self._slower_until = -math.inf
 
     def is_calm(self, now: float) -> bool:
-        """Returns whether nothing has happened for long, so that the coordinator may poll rarely, too."""
+        """Returns whether nothing has happened for long."""
         return self._adapts and now - self._changed_at >= CALM_AFTER_S
+
+    @property
+    def calm_pause_s(self) -> float:
+        """How long the coordinator may wait between two polls of the job while it is calm, in s."""
+        return _CALM_POLL_S if self._is_shared else _CALM_LOCAL_POLL_S
 
     def changed(self, now: float) -> None:
         """Notes that something has happened to the job: other changes may follow soon."""
@@ -60,10 +68,11 @@ class PollPace:
         """
         if not self._adapts:
             return
+        self._is_shared = self._remote or world_size > _MOST_LOCAL_RANKS
         polls_s = world_size / _HOST_RANKS / _POLLS_PER_S["remote" if self._remote else "local"]
         poll_s = round(polls_s, 1) if polls_s >= 1 else 0.0
-        if self.is_calm(now) and (self._remote or world_size > _MOST_LOCAL_RANKS):
-            poll_s = max(poll_s, CALM_POLL_S)
+        if self.is_calm(now) and self._is_shared:
+            poll_s = max(poll_s, _CALM_POLL_S)
         if poll_s < self.poll_s:
             self._slower_s, self._slower_until = self.poll_s, now + _LATEST * self.poll_s
         self.poll_s = poll_s
