@@ -24,6 +24,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -156,6 +158,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
     given.ranks = given.ranks or (8 if given.jobs else 16384)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # mounts and processes end with this one
     about = common.machine()
     with tempfile.TemporaryDirectory(dir=given.dir) as name:
         result = measure(given, Path(name))
