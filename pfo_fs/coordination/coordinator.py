@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from pfo_fs.coordination.claim import JobClaim, Kind
@@ -222,6 +223,9 @@ class Coordinator:
         """Reads what earlier coordinators of this job have published, once."""
         assert self._job is not None
         if self._runner is None or self._reconciler is None:
+            with suppress(RecordError):
+                before = self.folder.read_current()
+                self._pace.took_over(self._monotonic(), before.poll_s if before is not None else 0.0)
             self._runner = PolicyRunner(
                 self.folder, self._job, self._settings, self._kind, self._ranks, self._monotonic
             )

@@ -19,6 +19,7 @@ _CALM_POLL_S = 10.0
 """Seconds between two polls of a calm job's `current.json` by each of its hosts, and of its folder by a daemon."""
 _CALM_LOCAL_POLL_S = 2.0
 """The same for the daemon where the job is of this host, and its directory on this host's own disk."""
+_LONGEST_POLL_S = 60.0
 _LATEST = 1.5
 """A poll comes at most this many times the interval after the last one: hosts vary their pauses."""
 
@@ -59,6 +60,10 @@ class PollPace:
         """Notes that something has happened to the job: other changes may follow soon."""
         self._changed_at = now
 
+    def took_over(self, now: float, poll_s: float) -> None:
+        """Notes what an earlier coordinator has asked for: hosts follow it until they poll again."""
+        self._slower_s, self._slower_until = poll_s, now + _LATEST * poll_s
+
     def update(self, now: float, world_size: int) -> None:
         """Chooses the interval of the next polls.
 
@@ -70,7 +75,7 @@ class PollPace:
             return
         self._is_shared = self._remote or world_size > _MOST_LOCAL_RANKS
         polls_s = world_size / _HOST_RANKS / _POLLS_PER_S["remote" if self._remote else "local"]
-        poll_s = round(polls_s, 1) if polls_s >= 1 else 0.0
+        poll_s = min(round(polls_s, 1), _LONGEST_POLL_S) if polls_s >= 1 else 0.0
         if self.is_calm(now) and self._is_shared:
             poll_s = max(poll_s, _CALM_POLL_S)
         if poll_s < self.poll_s:

@@ -52,6 +52,18 @@ def test_hosts_of_a_calm_job_poll_rarely_and_a_schedule_after_that_gives_them_th
     assert current.poll_s == 0
 
 
+def test_a_daemon_that_takes_a_calm_job_over_gives_its_hosts_the_time_too(tmp_path: Path, clock: Clock) -> None:
+    folder = make_job(tmp_path, 1)
+    register(folder, rank_infos(1))
+    assert train(folder, coordinate(folder, clock), clock, 10 + int(CALM_AFTER_S)).poll_s == 10
+    (folder.location / "schedule.yaml").write_text("all: 1200\n")
+    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    began = clock.now
+    current = train(folder, coordinate(folder, clock), clock, 4)
+    assert current.number == 1
+    assert current.start_step >= began + 15
+
+
 def test_a_user_who_sets_the_interval_gets_it(tmp_path: Path, clock: Clock) -> None:
     folder = make_job(tmp_path, 1)
     register(folder, rank_infos(1))
@@ -79,6 +91,7 @@ def test_every_host_polls_within_the_lead_of_a_schedule(
             pace.changed(now)
         pace.update(now, world_size)
         known.append((now, pace.poll_s))
+        current(pace.poll_s)  # it fits into the record
         # Hosts that polled before the last change of the pace still follow the one before it.
         still = [then for (_, then), (since, _) in pairwise(known) if now - since <= 1.2 * then]
         assert pace.lead_s(now) >= 1.2 * max([pace.poll_s, *still])
