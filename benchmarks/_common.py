@@ -66,11 +66,16 @@ def running(command: Sequence[str], log: Path, **environment: str) -> Iterator[s
 
 
 @contextmanager
-def running_daemon(root: Path, *options: str, counts: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A leading `pfo-fs-daemon` of its own; one that counts its calls where `counts` is given."""
+def running_daemon(
+    root: Path, *options: str, counts: Path | None = None, log: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A leading `pfo-fs-daemon` of its own; one that counts its calls where `counts` is given.
+
+    It finds modules in this folder, for schedulers of a benchmark. Its log is beside `root` unless `log` is given.
+    """
     started = [sys.executable, __file__] if counts else [sys.executable, "-m", "pfo_fs", "daemon"]
-    log = root.parent / "daemon.log"
-    path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
+    log = log or root.parent / "daemon.log"
+    path = os.pathsep.join(filter(None, (str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONPATH": path, "BENCH_COUNTS": str(counts or "")}
     with running([*started, str(root), *options], log, **environment) as process:
 
@@ -84,12 +89,12 @@ def running_daemon(root: Path, *options: str, counts: Path | None = None) -> Ite
         yield process
 
 
-def read_counts(process: subprocess.Popen[bytes], path: Path) -> Counter[str]:
-    """Returns the calls that a counting daemon has made so far."""
+def read_counts(process: subprocess.Popen[bytes], path: Path, what: str = "calls") -> Counter[str]:
+    """Returns the system calls (or with `what="operations"` the operations) that a counting daemon has made so far."""
     path.unlink(missing_ok=True)
     process.send_signal(signal.SIGUSR1)
     wait_for(path.exists, "the daemon's counts")
-    return Counter(json.loads(path.read_text()))
+    return Counter(json.loads(path.read_text())[what])
 
 
 # ---- counting
@@ -113,6 +118,22 @@ for _name in [name for name in vars(fs.SystemCalls) if not name.startswith("_")]
     setattr(CountingCalls, _name, staticmethod(_counted(_name, getattr(fs.SystemCalls, _name), CountingCalls.counts)))
 
 
+OPERATIONS: Counter[str] = Counter()
+"""Operations of `Files`, by name: a file read, a folder listed, a file written, ... is one."""
+
+
+def count_everything() -> None:
+    """Counts calls and operations of all `Files` that this process makes from now on."""
+    plain = file_reader.FileReader._retry
+
+    def counting(self: Any, path: str, once: Callable[[], Any]) -> Any:
+        OPERATIONS[once.__qualname__.split(".")[1]] += 1
+        return plain(self, path, once)
+
+    file_reader.FileReader._retry = counting  # type: ignore[method-assign]
+    file_reader.SystemCalls = CountingCalls  # type: ignore[misc]
+
+
 def count_lock_calls() -> None:
     """Counts the calls of `filelock`, too: those that go through module `os`, which `Files` has passed by."""
     import fcntl
@@ -128,11 +149,11 @@ def counting_daemon() -> None:
 
     def tell(*_: object) -> None:
         temp = target.with_suffix(".part")
-        temp.write_text(json.dumps(CountingCalls.counts))
+        temp.write_text(json.dumps({"calls": CountingCalls.counts, "operations": OPERATIONS}))
         temp.replace(target)
 
     signal.signal(signal.SIGUSR1, tell)
-    file_reader.SystemCalls = CountingCalls  # type: ignore[misc]
+    count_everything()
     from pfo_fs.cli import daemon_main
 
     daemon_main()

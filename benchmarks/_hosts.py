@@ -1,6 +1,6 @@
 """pfo-fs's side of `coordination.py`: the hosts of a job, each a helper, in a few client processes.
 
-Run as a script it is one client process, told by lines on standard input what to do.
+Run as a script it is one client process, told by lines on standard input what to do. `scale.py` uses the same hosts.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import sys
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import _common as common
-from _zeus import MICROBATCHES, degrees, rank_info
+from _zeus import degrees, rank_info
 
 PER_HOST = 8
 THREADS = 16
@@ -28,7 +29,7 @@ THREADS = 16
 class Host:
     """One host: its helper's state, its files, and what the trainers of its ranks would hear."""
 
-    def __init__(self, root: str, number: int, size: int, counting: bool) -> None:
+    def __init__(self, root: str, number: int, size: int, counting: bool, per_host: int = PER_HOST) -> None:
         from pfo_fs.helper.operations import DirectoryOperations
         from pfo_fs.helper.state import HelperState
         from pfo_fs.settings import load_settings
@@ -39,50 +40,61 @@ class Host:
             self.operations._shared = SharedDirectory(Files(root, calls=common.CountingCalls()), f"node{number}:1")
         self.state = HelperState("token", poll_interval_s=None, now_s=time.monotonic())
         self.size = size
-        self.ranks = range(number * PER_HOST, min(size, (number + 1) * PER_HOST))
+        self.ranks = range(number * per_host, min(size, (number + 1) * per_host))
         self.heard: list[Any] = []
         self.at = 0.0
         self.greeted: set[int] = set()
-        self.do(self.state.first_actions())
+        self._waiting: deque[Any] = deque()
+        self._do(self.state.first_actions())
 
-    def do(self, actions: list[Any]) -> None:
+    def _do(self, actions: Sequence[Any]) -> None:
         """Carries out what the state wants done, one operation after the other, as the helper's worker does."""
-        from pfo_fs.errors import PfoError
+        self._queue(actions)
+        self._work()
+
+    def _queue(self, actions: Sequence[Any]) -> None:
         from pfo_fs.helper import events as e
 
-        waiting = deque(actions)
-        while waiting:
-            action = waiting.popleft()
+        for action in actions:
             if isinstance(action, e.Send):
                 self.heard.append(action.message)
             elif isinstance(action, e.Run):
-                try:
-                    done = e.OperationDone(action.operation, self.operations.execute(action.operation))
-                except PfoError as error:
-                    done = e.OperationDone(action.operation, error=error)
-                waiting.extend(self.state.handle(done, time.monotonic()))
+                self._waiting.append(action.operation)
 
-    def say(self, rank: int, message: Any) -> None:
-        """A training process sends a message, after its greeting."""
+    def _work(self) -> None:
+        from pfo_fs.errors import PfoError
+        from pfo_fs.helper import events as e
+
+        while self._waiting:
+            operation = self._waiting.popleft()
+            try:
+                done = e.OperationDone(operation, self.operations.execute(operation))
+            except PfoError as error:
+                done = e.OperationDone(operation, error=error)
+            self._queue(self.state.handle(done, time.monotonic()))
+
+    def say(self, *messages: tuple[int, Any], role: str = "training") -> None:
+        """Processes of ranks greet the helper, then send messages, before the worker gets to the first of them."""
         from pfo_fs.helper import events as e
         from pfo_fs.ipc import messages as m
 
-        if rank not in self.greeted:
-            self.greeted.add(rank)
-            self.do(
-                self.state.handle(
-                    e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), time.monotonic()
-                )
-            )
-        self.do(self.state.handle(e.MessageArrived(rank, message), time.monotonic()))
+        clients = [rank if role == "training" else -1 - rank for rank, _ in messages]
+        for (rank, _), client in zip(messages, clients, strict=True):
+            if client not in self.greeted:
+                self.greeted.add(client)
+                hello = m.Hello(rank=rank, role=role, token="token")  # type: ignore[arg-type]
+                self._queue(self.state.handle(e.MessageArrived(client, hello), time.monotonic()))
+        for (_, message), client in zip(messages, clients, strict=True):
+            self._queue(self.state.handle(e.MessageArrived(client, message), time.monotonic()))
+        self._work()
 
-    def create(self) -> dict[str, Any]:
+    def create(self, mode: str = "auto") -> dict[str, Any]:
         """Rank 0: makes the job and settles who schedules it."""
         from pfo_fs.ipc import messages as m
 
         attempt = secrets.token_hex(8)
-        self.say(0, m.CreateJob(job={"job_info": degrees(self.size), "coordination": "auto"}, attempt=attempt))
-        self.say(0, m.ChooseCoordination(mode="auto"))
+        self.say((0, m.CreateJob(job={"job_info": degrees(self.size), "coordination": mode}, attempt=attempt)))
+        self.say((0, m.ChooseCoordination(mode=mode)))  # type: ignore[arg-type]
         created, chosen = self.heard
         assert chosen.coordination == "daemon", "the daemon did not claim the job"
         return {"job_id": created.job_id, "attempt": attempt, "coordination": "daemon"}
@@ -91,50 +103,71 @@ class Host:
         """All ranks register; returns the seconds until the first look."""
         from pfo_fs.ipc import messages as m
 
-        for rank in self.ranks:
-            body = {"rank_info": rank_info(rank, self.size), "nonce": secrets.token_hex(8), "host": "node"}
-            self.say(rank, m.JoinJob(rank_body={**body, "gpu_name": "NVIDIA A100-SXM4-80GB"}, **job))
+        def body(rank: int) -> dict[str, Any]:
+            about = {"nonce": secrets.token_hex(8), "host": "node", "gpu_name": "NVIDIA A100-SXM4-80GB"}
+            return {"rank_info": rank_info(rank, self.size), **about}
+
+        self.say(*((rank, m.JoinJob(rank_body=body(rank), **job)) for rank in self.ranks))
         return 0.0
 
     def poll(self) -> float | None:
         """One look for the schedule; returns the seconds until the next one, None once all ranks have theirs."""
-        from pfo_fs.helper import events as e
         from pfo_fs.ipc import messages as m
 
-        self.do(self.state.handle(e.TimePassed(), time.monotonic()))
+        pause_s = self.look()
         for message in self.heard:
             if isinstance(message, m.NewSchedule) and set(message.ranks) >= set(self.ranks):
-                assert all(len(plan.frequencies) == 2 * MICROBATCHES for plan in message.plans)
+                assert all(plan.frequencies for plan in message.plans)
                 self.at = time.monotonic()
+                self.heard.clear()
                 return None
+        return pause_s
+
+    def look(self) -> float:
+        """Does what is due; returns the seconds until something is due again."""
+        from pfo_fs.helper import events as e
+
+        self._do(self.state.handle(e.TimePassed(), time.monotonic()))
         return max(0.0, self.state.next_wake_s() - time.monotonic())
 
     def bye(self) -> None:
         """Rank 0 says goodbye."""
         from pfo_fs.ipc import messages as m
 
-        self.say(0, m.Goodbye(reason="finished"))
+        self.say((0, m.Goodbye(reason="finished")))
 
 
 def run_hosts(hosts: list[Host], job: dict[str, Any]) -> None:
-    """Lets each host do what is due, the longest due first, in a few threads that share the waiting for the disk."""
-    due: list[tuple[float, int]] = [(0.0, number) for number in range(len(hosts))]
+    """Has all hosts join, and look until they have their schedule."""
     joined: set[int] = set()
+
+    def step(number: int) -> float | None:
+        first = number not in joined
+        joined.add(number)
+        return hosts[number].join(job) if first else hosts[number].poll()
+
+    in_turn(step, range(len(hosts)))
+
+
+def in_turn(step: Callable[[int], float | None], numbers: Iterable[int]) -> None:
+    """Calls `step` for each number, the longest due first, in a few threads that share the waiting for the disk.
+
+    `step` returns the seconds until its number is due again, None when it is done.
+    """
+    due: list[tuple[float, int]] = [(0.0, number) for number in numbers]
 
     def work() -> None:
         while True:
             try:
                 at, number = heapq.heappop(due)
             except IndexError:
-                return  # hosts that are being worked on are put back by who works on them
+                return  # numbers that are being worked on are put back by the thread that works on them
             time.sleep(max(0.0, at - time.monotonic()))
-            first = number not in joined
-            joined.add(number)
-            pause_s = hosts[number].join(job) if first else hosts[number].poll()
+            pause_s = step(number)
             if pause_s is not None:
                 heapq.heappush(due, (time.monotonic() + pause_s, number))
 
-    threads = [threading.Thread(target=work) for _ in range(min(THREADS, len(hosts)))]
+    threads = [threading.Thread(target=work) for _ in range(min(THREADS, len(due)))]
     for thread in threads:
         thread.start()
     for thread in threads:

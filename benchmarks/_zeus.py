@@ -22,12 +22,12 @@ STAGES, MICROBATCHES, PER_HOST = 8, 96, 8
 CLOCKS = list(range(1410, 195, -15))
 
 
-def plan_text() -> str:
+def plan_text(microbatches: int = MICROBATCHES) -> str:
     """Returns a plan as lowtime writes it: 1F1B, clocks differing from instruction to instruction."""
     lines = []
     for stage in range(STAGES):
         warm_up = STAGES - stage - 1
-        names = ["forward"] * warm_up + ["forward", "backward"] * (MICROBATCHES - warm_up) + ["backward"] * warm_up
+        names = ["forward"] * warm_up + ["forward", "backward"] * (microbatches - warm_up) + ["backward"] * warm_up
         lines.append(str([(name, CLOCKS[(i * 7 + stage) % len(CLOCKS)]) for i, name in enumerate(names)]))
     return "[\n" + ",\n".join(lines) + ",\n]\n# Iteration 0 time: 10.0\n"
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from pfo_fs.models import FrequencySchedule, InstructionPower, JobInfo, PlanInputs, ProfilingResult, Straggler, Target
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-from pfo_fs.store.records import Header, encode
+from pfo_fs.store.records import SCHEMAS, Header, encode
 
 STAGES, MICROBATCHES = 2, 3
 JOB_ID = "2026-01-02-03-04-05+dp1+pp2+tp1+ParetoScheduler"
@@ -78,9 +78,11 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
     folder.claim_coordinator(bodies.ClaimBody(kind="daemon", nonce="n"))
     infos = rank_infos(STAGES)
     schedules = []
+    folder.register_ranks(
+        [bodies.RankBody(rank_info=info, nonce=f"n{info.rank}", host="node1", gpu_name="A100") for info in infos]
+    )
     for info in infos:
         steps = one_f_one_b(info.pp_rank, STAGES, MICROBATCHES, 1410)
-        folder.register_rank(bodies.RankBody(rank_info=info, nonce=f"n{info.rank}", host="node1", gpu_name="A100"))
         folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name, _ in steps]))
         schedules.append(FrequencySchedule(rank=info.rank, frequencies=steps))
     folder.write_schedule(0, 1, 3, _SOURCE, schedules, infos, steps=100)
@@ -89,6 +91,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
             generation=1, number=0, start_step=3, state="running", source=_SOURCE, lease_s=60, heartbeat=1
         )
     )
+    results = []
     for info in infos:
         forwards, backwards = [[0.01] * MICROBATCHES] * 2, [[0.02] * MICROBATCHES] * 2
         result = ProfilingResult(
@@ -100,7 +103,8 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
             iter_span=[0.09, 0.1],
             powers=[InstructionPower(instruction="forward", frequency=1410, power=300, error=1, seconds=2)],
         )
-        folder.write_result(0, bodies.ResultBody(result=result, first_step=3))
+        results.append(bodies.ResultBody(result=result, first_step=3))
+    folder.write_results(0, results)
     progress = bodies.RankProgress(
         rank=0, step=9, step_age_s=0.1, number=0, iter_time=0.1, iter_energy=20, clock_mhz=1410
     )
@@ -137,13 +141,13 @@ def places(folder: JobFolder, number: int = 0) -> list[Place]:
         Place("leaders/1.json", "leader", bodies.LeaderBody),
         Place(f"{job}/job.json", "job", bodies.JobBody),
         Place(f"{job}/coordinator.json", "coordinator", bodies.ClaimBody),
-        Place(f"{job}/ranks/1.json", "rank", bodies.RankBody),
+        Place(f"{job}/ranks/0.json", "ranks", bodies.RanksBody),
         Place(f"{job}/order/1.json", "order", bodies.OrderBody),
         Place(f"{job}/current.json", "current", bodies.CurrentBody),
         Place(f"{sched}/index.json", "index", bodies.IndexBody),
         Place(f"{sched}/{plan}", "schedule", bodies.PlanBody),
         Place(f"{sched}/1.json", "schedule", bodies.PlanBody),
-        Place(f"{job}/prof/{number}/0.json", "result", bodies.ResultBody),
+        Place(f"{job}/prof/{number}/0.json", "results", bodies.ResultsBody),
         Place(f"{job}/progress/0.json", "progress", bodies.ProgressBody),
         Place(f"{job}/iteration_times/0.json", "iteration_times", bodies.IterationTimesBody),
         Place(f"{job}/cached_profile.json", "cached_profile", bodies.CachedProfileBody),
@@ -241,13 +245,17 @@ def plant(root: Path, place: Place, data: bytes) -> None:
 
 
 def write_golden(folder: Path) -> None:
-    """Writes one record of each kind, for `tests/golden`: after a change of the on-disk form, under a new schema."""
+    """Writes one record of each kind whose form is of the newest schema, for `tests/golden`.
+
+    After a change of the form of a kind on disk, and with a new schema for it in `records.py`.
+    """
     with TemporaryDirectory() as root:
         _, job = make_directory(Path(root))
         job.write_end(bodies.EndBody(reason="crashed", message="x"))
         folder.mkdir(parents=True, exist_ok=True)
         for kind, place in one_of_each_kind(job).items():
-            (folder / f"{kind}.json").write_bytes((Path(root) / place.path).read_bytes())
+            if load(Path(root), place)["schema"] == SCHEMAS[-1]:
+                (folder / f"{kind}.json").write_bytes((Path(root) / place.path).read_bytes())
 
 
 if __name__ == "__main__":

@@ -100,8 +100,7 @@ def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:
     body = folder.read_job()
     if body is None:
         fail(f"{folder.location}: job.json is not there")
-    ranks = [folder.read_rank(rank) for rank in folder.registered_ranks()]
-    return body, [rank.rank_info for rank in ranks if rank is not None]
+    return body, [rank.rank_info for rank in folder.each_rank()]
 
 
 def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:

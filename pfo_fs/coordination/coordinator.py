@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from pfo_fs.coordination.claim import JobClaim, Kind
 from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.coordination.policy_runner import PolicyRunner
+from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.progress import Progress
 from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
@@ -42,7 +44,9 @@ class Coordinator:
         settings: Settings for what the job does not request itself.
         kind: `daemon`, or `local` for rank 0 of the job itself.
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
-        lead_s: All ranks surely receive a new schedule within this time; it does not start earlier.
+        lead_s: All ranks surely receive a new schedule within this time; it does not start earlier. Longer where many
+            hosts poll more rarely (`PollPace`).
+        remote: Whether the directory is on a file system of another host.
         rank_infos: All ranks, if they are not read from the folder.
         on_publish: Called for each schedule with (number, schedules, the most steps that it holds), to broadcast it in
             `local` coordination.
@@ -63,6 +67,7 @@ class Coordinator:
         kind: Kind,
         generation: int = 0,
         lead_s: float = 1.5,
+        remote: bool = False,
         rank_infos: Sequence[RankInfo] | None = None,
         on_publish: OnPublish | None = None,
         still_leads: Callable[[], bool] = lambda: True,
@@ -77,9 +82,11 @@ class Coordinator:
         self._monotonic = monotonic
         self._claim = JobClaim(folder, kind, site)
         self._status = StatusPublisher(folder, still_leads, monotonic)
-        self._ranks = RankRegistry(folder, rank_infos)
-        self._progress = Progress(folder, lead_s, self.first_seen)
-        self._publication = Publication(folder, generation, lead_s, on_publish)
+        self._ranks = RankRegistry(folder, rank_infos, monotonic)
+        adapts = kind == "daemon" and settings.poll_interval is None
+        self._pace = PollPace(lead_s, remote=remote, adapts=adapts, now=self.first_seen)
+        self._progress = Progress(folder, self._pace, self.first_seen)
+        self._publication = Publication(folder, generation, self._pace, on_publish)
         self._job: bodies.JobBody | None = None
         self._runner: PolicyRunner | None = None  # once it is known that this coordinator schedules the job
         self._reconciler: Reconciler | None = None
@@ -103,6 +110,11 @@ class Coordinator:
     def is_mine(self) -> bool:
         """False once it is known that another process schedules this job."""
         return self._claim.is_mine
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing has happened to the job for long, so that it may be polled rarely."""
+        return self.state == "running" and self._pace.is_calm(self._monotonic())
 
     @property
     def is_quiet(self) -> bool:
@@ -188,21 +200,32 @@ class Coordinator:
             self._look_at_progress(now)
             return 5.0
         runner, reconciler = self._begin()
+        assert self._job is not None
+        self._pace.update(now, self._job.job_info.world_size)
         if not self._all_ranks_known(now):
             return 0.02 if now - self.first_seen < 10 else 0.5
         self._look_at_progress(now)
         if reconciler.reconcile(now, names):
+            self._pace.changed(now)
+            self._pace.update(now, self._job.job_info.world_size)
             self.publish_status(force=True)
+        if reconciler.override.unsettled:
+            self._pace.changed(now)
         if runner.failure and not reconciler.override.active:
             self._report("broken", runner.failure)
         else:
             self._report("running", reconciler.lost.message or self._silence(now))
-        return 0.25 if reconciler.override.unsettled else 1.0
+        if reconciler.override.unsettled:
+            return 0.25
+        return self._pace.calm_pause_s if self.is_calm else 1.0
 
     def _begin(self) -> tuple[PolicyRunner, Reconciler]:
         """Reads what earlier coordinators of this job have published, once."""
         assert self._job is not None
         if self._runner is None or self._reconciler is None:
+            with suppress(RecordError):
+                before = self.folder.read_current()
+                self._pace.took_over(self._monotonic(), before.poll_s if before is not None else 0.0)
             self._runner = PolicyRunner(
                 self.folder, self._job, self._settings, self._kind, self._ranks, self._monotonic
             )
@@ -224,12 +247,12 @@ class Coordinator:
         job = self._job.job_info
         if self._ranks.poll(job):
             self.last_alive = now
-        missing = self._ranks.missing(job)
-        if missing:
-            late = now - self.first_seen >= MISSING_AFTER_S
-            text = f"{missing} of {job.world_size} have not registered; scheduling waits for them" if late else ""
-            self._report("waiting", text)
-        return not missing
+        if self._ranks.all_known(job):
+            return True
+        late = now - self.first_seen >= MISSING_AFTER_S
+        text = f"{self._ranks.missing(job)} of {job.world_size} have not registered; scheduling waits for them"
+        self._report("waiting", text if late else "")
+        return False
 
     def _look_at_progress(self, now: float) -> None:
         if self._progress.poll(now):
@@ -271,6 +294,7 @@ class Coordinator:
             source=publication.source,
             lease_s=lease.lease_s,
             heartbeat=lease.heartbeat,
+            poll_s=self._pace.poll_s,
         )
         self._status.publish(body, force=force)
 

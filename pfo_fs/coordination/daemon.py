@@ -130,6 +130,7 @@ class Daemon:
                 generation=leadership.generation,
                 # A helper surely polls again within this time (2 s apart on network file systems), writing included.
                 lead_s=1.0 if self._local else 5.0,
+                remote=not self._local,
                 still_leads=leadership.holds,
                 site=self._read_site,
                 monotonic=self._monotonic,

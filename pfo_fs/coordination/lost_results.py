@@ -28,7 +28,7 @@ class LostResults:
         self._profile_steps = profile_steps
         self._repeats = 0
 
-    def must_repeat(self, publication: Publication, progress: Progress, results: Results) -> bool:
+    def must_repeat(self, publication: Publication, progress: Progress, results: Results, now: float) -> bool:
         """Returns whether to measure the newest schedule again: it ran for long enough, but results are missing."""
         since = publication.in_force_step
         if since is None and publication.steps and progress.step >= publication.start_step + publication.steps:
@@ -36,7 +36,7 @@ class LostResults:
         if since is None or not progress.iteration_s:
             return False
         windows = 4 * (self._profile_steps + 1)
-        if progress.step < since + windows + math.ceil(publication.results_take_s / progress.iteration_s):
+        if progress.step < since + windows + math.ceil(publication.results_take_s(now) / progress.iteration_s):
             return False
         missing = results.missing(publication.number)
         if not missing:

@@ -149,6 +149,7 @@ class PolicyRunner:
         self.observed = Observed(number, scheduler.plan_inputs)
         with self._planning():
             scheduler.observe(results)
+        self.results.forget()
         return results
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:

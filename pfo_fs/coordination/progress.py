@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.store import JobFolder
 
 _READ_EVERY_S = 1.0
@@ -14,7 +15,7 @@ class Progress:
 
     Args:
         folder: The job.
-        lead_s: All ranks surely receive a new schedule within this time.
+        pace: Knows how long a new schedule takes to reach all ranks.
         now: Monotonic time, in s.
 
     Attributes:
@@ -23,11 +24,11 @@ class Progress:
         iteration_s: How long an iteration takes, in s; 0.0 while that is not known.
     """
 
-    def __init__(self, folder: JobFolder, lead_s: float, now: float) -> None:
+    def __init__(self, folder: JobFolder, pace: PollPace, now: float) -> None:
         self.step = self.number = -1
         self.iteration_s = 0.0
         self._folder = folder
-        self._lead_s = lead_s
+        self._pace = pace
         self._since = self._first_seen = now
         self._read = -math.inf
 
@@ -37,7 +38,7 @@ class Progress:
         Args:
             now: Monotonic time, in s.
         """
-        if now - self._read < min(_READ_EVERY_S, self._lead_s):
+        if now - self._read < min(_READ_EVERY_S, self._pace.lead_s(now)):
             return False
         not_yet_there, self._read = max(self._read, self._first_seen), now
         # By listing: an NFS client remembers for half a minute that a name was not there.
@@ -65,4 +66,4 @@ class Progress:
             return 0
         if not self.iteration_s:
             return self.step + 2
-        return self.step + 1 + math.ceil((now - self._since + self._lead_s) / self.iteration_s)
+        return self.step + 1 + math.ceil((now - self._since + self._pace.lead_s(now)) / self.iteration_s)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pfo_fs.coordination.history import History
+from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.progress import Progress
 from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
@@ -43,7 +44,7 @@ class Publication:
     Args:
         folder: The job.
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
-        lead_s: All ranks surely receive a new schedule within this time.
+        pace: Knows how long a new schedule takes to reach all ranks.
         on_publish: Called with (number, schedules, steps) for each new one, to broadcast it in `local` coordination.
 
     Attributes:
@@ -55,7 +56,7 @@ class Publication:
         made: The schedules that the policy made, ascending.
     """
 
-    def __init__(self, folder: JobFolder, generation: int, lead_s: float, on_publish: OnPublish | None) -> None:
+    def __init__(self, folder: JobFolder, generation: int, pace: PollPace, on_publish: OnPublish | None) -> None:
         self.number = -1
         self.source: bodies.Source | None = None
         self.start_step = self.steps = 0
@@ -63,7 +64,7 @@ class Publication:
         self.made: dict[int, bodies.Source] = {}
         self.generation = generation
         self._folder = folder
-        self._lead_s = lead_s
+        self._pace = pace
         self._on_publish = on_publish
 
     def restore(self, history: History) -> None:
@@ -133,18 +134,17 @@ class Publication:
         if number == self.number:
             self.start_step = self.in_force_step = step
 
-    def steps_to_measure(self, profile_steps: int, iteration_s: float) -> int:
+    def steps_to_measure(self, profile_steps: int, iteration_s: float, now: float) -> int:
         """Returns the largest number of steps for which a schedule for measuring holds.
 
         They are enough for the window, and for planning the next schedule and sending it to the ranks. After them
         clocks go to their default, even if a process has died in between.
         """
-        return 10 * (profile_steps + 1) + math.ceil(self.results_take_s / max(iteration_s, 1e-3))
+        return 10 * (profile_steps + 1) + math.ceil(self.results_take_s(now) / max(iteration_s, 1e-3))
 
-    @property
-    def results_take_s(self) -> float:
-        """How long results may take after their iterations, in s."""
-        return MEASURED_WITHIN_S + 4 * self._lead_s
+    def results_take_s(self, now: float) -> float:
+        """Returns how long results may take after their iterations, in s; `now` is monotonic time."""
+        return MEASURED_WITHIN_S + 4 * self._pace.lead_s(now)
 
     def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> PaceLease:
         """Returns how long ranks may follow the newest schedule without a heartbeat of this coordinator.

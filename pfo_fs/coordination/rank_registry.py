@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 
 from pfo_fs.coordination.instruction_orders import known_orders
 from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, RankInfo
-from pfo_fs.store import JobFolder
+from pfo_fs.store import JobFolder, bodies
 
+_PAUSE_PER_READING = 2
+"""After a reading that took t seconds there is a pause of 2 t: each listing has all the ranks that were read before."""
 _NAMED = 16
 """At most this many ranks are listed by number."""
 
@@ -19,16 +23,25 @@ class RankRegistry:
     Args:
         folder: The job.
         rank_infos: All ranks, if they are not read from the folder.
+        monotonic: Returns monotonic time in s.
 
     Attributes:
         by_rank: The ranks that are known, by number.
     """
 
-    def __init__(self, folder: JobFolder, rank_infos: Sequence[RankInfo] | None) -> None:
+    def __init__(
+        self,
+        folder: JobFolder,
+        rank_infos: Sequence[RankInfo] | None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.by_rank: dict[int, RankInfo] = {info.rank: info for info in rank_infos or ()}
         self._folder = folder
         self._gpu_names: dict[int, str] = {}
         self._orders: dict[int, InstructionOrder] = {}
+        self._clocks: dict[tuple[int, ...], list[int]] = {}
+        self._monotonic = monotonic
+        self._not_before = -math.inf
         self._checked = False
 
     @property
@@ -44,21 +57,31 @@ class RankRegistry:
             PlanError: All ranks have registered, but their places contradict each other.
         """
         came = False
-        if len(self.by_rank) < job.world_size:
-            for rank in self._folder.registered_ranks():
-                if rank in self.by_rank or (body := self._folder.read_rank(rank)) is None:
-                    continue
-                if body.rank_info.rank != rank or rank >= job.world_size:
-                    raise RecordError(
-                        f"ranks/{rank}.json is of rank {body.rank_info.rank}; the job has {job.world_size} ranks"
-                    )
-                self.by_rank[rank] = body.rank_info
-                self._gpu_names[rank] = body.gpu_name
+        began = self._monotonic()
+        if len(self.by_rank) < job.world_size and began >= self._not_before:
+            for body in self._folder.each_rank(known=self.by_rank):
+                if body.rank_info.rank >= job.world_size:
+                    raise RecordError(f"ranks/{body.rank_info.rank}.json: the job has {job.world_size} ranks")
+                self._add(body)
                 came = True
+            now = self._monotonic()
+            self._not_before = now + _PAUSE_PER_READING * (now - began)
         if not self._checked and len(self.by_rank) >= job.world_size:
             _check_places(self.infos, job)
             self._checked = True
         return came
+
+    def _add(self, body: bodies.RankBody) -> None:
+        clocks = body.rank_info.available_frequencies
+        # Most ranks offer the same clocks: one list of them is kept, which saves most of the memory.
+        clocks = self._clocks.setdefault(tuple(clocks), clocks)
+        rank = body.rank_info.rank
+        self.by_rank[rank] = body.rank_info.model_copy(update={"available_frequencies": clocks})
+        self._gpu_names[rank] = body.gpu_name
+
+    def all_known(self, job: JobInfo) -> bool:
+        """Returns whether all ranks of the job have registered."""
+        return len(self.by_rank) >= job.world_size
 
     def missing(self, job: JobInfo) -> str:
         """Names the ranks that have not registered; empty if all have."""

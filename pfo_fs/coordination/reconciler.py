@@ -192,7 +192,7 @@ class Reconciler:
     def _publish_if_new(self, wanted: Wanted, now: float) -> bool:
         publication, progress = self._publication, self._progress
         repeat = not publication.differs(wanted.source)
-        if repeat and not self._results_are_lost():
+        if repeat and not self._results_are_lost(now):
             return False
         infos = self._ranks.infos
         check_schedules(wanted.schedules, self._job.job_info, infos, self._runner.orders())
@@ -203,7 +203,7 @@ class Reconciler:
         self._published_at = now
         steps = 0
         if wanted.measures:
-            steps = publication.steps_to_measure(self._job.profile_steps, progress.iteration_s)
+            steps = publication.steps_to_measure(self._job.profile_steps, progress.iteration_s, now)
         start_step = progress.start_step(now)
         if not publication.publish(wanted.source, wanted.schedules, infos, start_step=start_step, steps=steps):
             number = publication.number + 1
@@ -219,12 +219,12 @@ class Reconciler:
         self._runner.dumps.save_schedule(wanted.schedules, publication.number)
         return True
 
-    def _results_are_lost(self) -> bool:
+    def _results_are_lost(self, now: float) -> bool:
         runner, publication = self._runner, self._publication
         waits = runner.learns and (runner.measures or runner.watches_iteration_times)
         if not waits or publication.number not in publication.made or runner.observed.number == publication.number:
             return False
-        return self.lost.must_repeat(publication, self._progress, runner.results)
+        return self.lost.must_repeat(publication, self._progress, runner.results, now)
 
     def _report_on_yaml(self) -> None:
         publication, override = self._publication, self.override

@@ -187,7 +187,7 @@ class ServedJobs:
                 self._folders.over(job_id, now + self._max_idle_s)
             return
         interval_s = self._interval_s()
-        if coordinator.is_mine and interval_s is not None:
+        if coordinator.is_mine and interval_s is not None and not coordinator.is_calm:
             delay_s = min(delay_s, interval_s)
         entry.due = -math.inf if entry.changed else now + delay_s
         entry.not_before = entry.due - _EARLY * delay_s

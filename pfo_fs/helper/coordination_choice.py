@@ -54,6 +54,8 @@ class CoordinationChoice:
             self.chosen = "daemon"
             return None
         if self._mode == "local" or found.claimed or daemon is None or daemon.stopped:
+            if self._mode == "auto" and found.daemon_problem:
+                self.warning = f"{found.daemon_problem}; rank 0 schedules this job itself unless that daemon does"
             return ClaimForRank0()  # if rank 0 does not get the claim, the result says who has it
         heartbeat = daemon.generation, daemon.counter
         if heartbeat != self._heartbeat:

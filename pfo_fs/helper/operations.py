@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pfo_fs.coordination import SitePolicy, read_site_policy
-from pfo_fs.errors import NotShared, PfoError, StoreUnavailable
+from pfo_fs.errors import NotShared, PfoError, RecordError, StoreUnavailable
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
@@ -51,10 +51,14 @@ class AskWhoSchedules:
 
 @dataclass(frozen=True)
 class WhoSchedules:
-    """What the directory says about the process that schedules the job."""
+    """What the directory says about the process that schedules the job.
+
+    `daemon_problem`: why the record of a daemon cannot be read; empty if it can, or if there is none.
+    """
 
     claimed: bool
     daemon: bodies.DaemonBody | None
+    daemon_problem: str = ""
     site: SitePolicy = field(default_factory=SitePolicy)
 
 
@@ -84,13 +88,20 @@ class ScheduleFound:
 
 
 @dataclass(frozen=True)
-class RegisterRank:
-    """Use the job's folder, which rank 0 has made, and write the rank's record in it."""
+class RegisterRanks:
+    """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`."""
 
-    body: bodies.RankBody
+    ranks: tuple[bodies.RankBody, ...]
     job_id: str
     attempt: str
     directory_id: str
+
+
+@dataclass(frozen=True)
+class RanksRegistered:
+    """`taken`: for each rank that another process has registered before, a text that says which process."""
+
+    taken: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,9 +110,9 @@ class WriteOrder:
 
 
 @dataclass(frozen=True)
-class WriteResult:
+class WriteResults:
     number: int
-    body: bodies.ResultBody
+    results: tuple[bodies.ResultBody, ...]
 
 
 @dataclass(frozen=True)
@@ -121,9 +132,9 @@ class WriteEnd:
 
 
 Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule
-Write: TypeAlias = RegisterRank | WriteOrder | WriteResult | WriteIterationTimes | WriteProgress | WriteEnd
+Write: TypeAlias = RegisterRanks | WriteOrder | WriteResults | WriteIterationTimes | WriteProgress | WriteEnd
 Operation: TypeAlias = Question | Write
-Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | None"
+Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | RanksRegistered | None"
 
 
 class DirectoryOperations:
@@ -187,19 +198,23 @@ class DirectoryOperations:
                 time.sleep(pause_s)
                 # By listing: an NFS client remembers for half a minute that a name was not there.
                 claimed = "coordinator.json" in self.folder.names()
-                return WhoSchedules(claimed, self.shared.read_daemon(), read_site_policy(self.shared))
+                try:
+                    daemon, problem = self.shared.read_valid_daemon(), ""
+                except RecordError as error:
+                    daemon, problem = None, str(error)
+                return WhoSchedules(claimed, daemon, problem, read_site_policy(self.shared))
             case ClaimForRank0():
                 mine = bodies.ClaimBody(kind="local", nonce=self.folder.attempt or "")
                 return self.folder.claim_coordinator(mine).kind
             case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
-            case RegisterRank(body, job_id, attempt, directory_id):
+            case RegisterRanks(ranks, job_id, attempt, directory_id):
                 self._open(job_id, attempt, directory_id)
-                self.folder.register_rank(body)
+                return RanksRegistered(self.folder.register_ranks(ranks))
             case WriteOrder(body):
                 self.folder.write_order(body)
-            case WriteResult(number, body):
-                self.folder.write_result(number, body)
+            case WriteResults(number, results):
+                self.folder.write_results(number, results)
             case WriteIterationTimes(body):
                 self.folder.write_iteration_times(body)
             case WriteProgress(body, name):

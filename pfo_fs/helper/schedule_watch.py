@@ -31,10 +31,11 @@ class ScheduleWatch:
         self._is_polling = self._has_restarted = False
         self._lease: tuple[float, int] | None = None
         self._message = ""
+        self._asked_s = 0.0  # the coordinator asks to poll at most once in this time
 
     def interval_s(self, *, local_mount: bool) -> float:
         """Returns the seconds between two polls, except while the first schedule is awaited."""
-        return self._given_interval_s or (0.25 if local_mount else 2.0)
+        return self._given_interval_s or max(self._asked_s, 0.25 if local_mount else 2.0)
 
     def restart(self, now_s: float) -> None:
         """Notes that a rank has joined, which has received no schedule yet."""
@@ -54,6 +55,7 @@ class ScheduleWatch:
         interval_s, age_s = self.interval_s(local_mount=local_mount), now_s - self._since_s
         if self.known[1] < 0 and age_s < _SOON_S:
             pause_s = 0.02 if local_mount and age_s < _EAGER_S else min(interval_s, 0.2 + age_s / 10)
+            pause_s = max(pause_s, self._asked_s * self._jitter.uniform(0.8, 1.2))
         else:
             pause_s = interval_s * self._jitter.uniform(0.8, 1.2)
         self._next_s = now_s + pause_s
@@ -65,6 +67,8 @@ class ScheduleWatch:
     def learn(self, found: ScheduleFound, *, local_mount: bool) -> list[Message]:
         """Uses the result of a poll; returns the messages for the ranks of this host."""
         current = found.current
+        if current is not None:
+            self._asked_s = current.poll_s
         if current is None or current.number < 0:
             return []
         told: list[Message] = []

@@ -16,6 +16,7 @@ from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
 from pfo_fs.helper.directory_health import DirectoryHealth, Way
+from pfo_fs.helper.gatherers import RegistrationGatherer, ResultGatherer
 from pfo_fs.helper.job import Client, Job
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.schedule_watch import ScheduleWatch
@@ -50,6 +51,8 @@ class HelperState:
         self._job = Job()
         self._board = RankBoard(jitter)
         self._writes = WriteQueue()
+        self._registrations = RegistrationGatherer()
+        self._results = ResultGatherer()
         self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
         self._health = DirectoryHealth(lambda: self._now_s)
         self._local_mount = False
@@ -61,7 +64,8 @@ class HelperState:
     @property
     def is_idle(self) -> bool:
         """Whether everything is written and no operation runs."""
-        return self._writes.is_empty and self._health.is_idle
+        gathered = self._registrations.is_empty and self._results.is_empty
+        return gathered and self._writes.is_empty and self._health.is_idle
 
     def first_actions(self) -> list[e.Action]:
         """Returns what to do before the first event."""
@@ -97,7 +101,8 @@ class HelperState:
 
     def next_wake_s(self) -> float:
         """Returns when `handle(TimePassed())` is due if no other event comes first."""
-        due = [self._writes.due_s(), self._board.due_s(), self._now_s + 5.0]
+        due = [self._writes.due_s(), self._registrations.due_s(), self._results.due_s(), self._board.due_s()]
+        due.append(self._now_s + 5.0)
         if self._watches():
             due.append(self._watch.due_s())
         return min(at_s for at_s in due if at_s is not None)
@@ -193,7 +198,8 @@ class HelperState:
         self._job.coordination = message.coordination
         self._watch.restart(self._now_s)
         self._job.answered.discard(body.rank_info.rank)
-        self._writes.add(op.RegisterRank(body, message.job_id, message.attempt, message.directory_id))
+        registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id)
+        self._registrations.add(registration, self._now_s)
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())
 
@@ -208,7 +214,7 @@ class HelperState:
             first_step=message.first_step,
             late=(rank, message.number) in self._job.late,
         )
-        self._writes.add(op.WriteResult(message.number, body))
+        self._results.add(message.number, body, self._now_s)
 
     def _end(self, reason: str, text: str) -> None:
         if self._job.is_open and not self._job.is_ended:
@@ -230,7 +236,8 @@ class HelperState:
         elif isinstance(error, (StoreError, RecordError)) and not isinstance(error, AlreadyClaimed):
             self._health.failed(way, error)
         if isinstance(operation, op.Write):
-            self._on_written(operation, error)
+            taken = event.result.taken if isinstance(event.result, op.RanksRegistered) else {}
+            self._on_written(operation, error, taken)
             return
         match operation, event.result:
             case op.OpenDirectory(), bool(is_local):
@@ -288,30 +295,34 @@ class HelperState:
                 log.warning("%s", text)
         self._watch.polled(self._now_s, local_mount=self._local_mount)
 
-    def _on_written(self, write: op.Write, error: PfoError | None) -> None:
+    def _on_written(self, write: op.Write, error: PfoError | None, taken: dict[int, str]) -> None:
         if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer record follows anyway
             self._writes.done(error, self._now_s, again=False)
             if error is not None:
                 self._board.not_written(write)
             return
         waits = self._writes.done(error, self._now_s)
-        if isinstance(write, op.RegisterRank):
-            if error is None or isinstance(error, AlreadyClaimed):
+        if isinstance(write, op.RegisterRanks):
+            if error is None:
                 self._on_folder()
-            rank = write.body.rank_info.rank
-            if error is not None and not waits:
-                taken = isinstance(error, AlreadyClaimed)
-                self._tell_rank(rank, m.Refused(message=str(error), taken=taken))
-            elif rank not in self._job.answered:
-                self._job.answered.add(rank)  # training must not wait until the registration can be written
-                self._tell_rank(rank, m.Joined(helper_name=self._board.name if self._board.name is not None else rank))
+            for rank in (body.rank_info.rank for body in write.ranks):
+                if rank in taken:
+                    self._tell_rank(rank, m.Refused(message=taken[rank], taken=True))
+                elif error is not None and not waits:
+                    self._tell_rank(rank, m.Refused(message=str(error)))
+                elif rank not in self._job.answered:
+                    self._job.answered.add(rank)  # training must not wait until the registration can be written
+                    name = self._board.name if self._board.name is not None else rank
+                    self._tell_rank(rank, m.Joined(helper_name=name))
         elif error is not None and not waits:
             log.warning("the helper drops a record (%s): %s", type(write).__name__, error)
 
     # ---- what is due
 
     def _watches(self) -> bool:
-        return self._job.is_open and bool(self._board.infos) and self._job.coordination == "daemon"
+        # A registration opens the job's folder, so no poll comes before it.
+        joined = bool(self._board.infos) and self._registrations.is_empty
+        return self._job.is_open and joined and self._job.coordination == "daemon"
 
     def _do_what_is_due(self) -> None:
         now_s = self._now_s
@@ -320,10 +331,17 @@ class HelperState:
             body = self._board.record(now_s, self._health.error, local_mount=self._local_mount, last=is_last)
             if body is not None and self._board.name is not None:
                 self._writes.add(op.WriteProgress(body, self._board.name))
+        others_come = any(
+            client.role == "training" and client.rank not in self._board.infos for client in self._clients.values()
+        )
+        for registration in self._registrations.due(now_s, others_come=others_come):
+            self._writes.add(registration)
+        for results in self._results.due(now_s, len(self._board.infos), last=is_last):
+            self._writes.add(results)
         write = self._writes.next(now_s)
         if write is not None:
             self._run(write)
-        if self._watches() and now_s >= self._watch.due_s():  # after the registration, which opens the job's folder
+        if self._watches() and now_s >= self._watch.due_s():
             self._watch.polling()
             self._run(op.PollSchedule(self._watch.known, tuple(self._board.infos.values())))
         self._fall_back()

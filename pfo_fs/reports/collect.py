@@ -178,8 +178,8 @@ def collect_job(folder: JobFolder) -> JobData:
     data = JobData(folder, job, archived=folder.is_archived)
 
     quietly = _Quietly(data.unreadable)
-    found = [quietly(folder.read_rank, rank) for rank in folder.registered_ranks()]
-    data.ranks = [rank for rank in found if rank is not None and _has_a_place(rank.rank_info, job.job_info)]
+    found = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
+    data.ranks = [rank for rank in found if _has_a_place(rank.rank_info, job.job_info)]
     data.current, data.end = quietly(folder.read_current), quietly(folder.read_end)
     data.claim, data.model = quietly(folder.read_coordinator), quietly(folder.read_model)
     for name in folder.progress_names():
@@ -214,13 +214,12 @@ def results_of(data: JobData, number: int, infos: Sequence[RankInfo]) -> dict[in
 
 
 def _results(data: JobData, number: int, infos: Sequence[RankInfo], quietly: _Quietly) -> dict[int, bodies.ResultBody]:
-    there = set(data.folder.ranks_with_result(number))
-    found = {}
-    for info in infos:
-        if info.rank in there:
-            body = quietly(data.folder.read_result, number, info.rank)
-            if body is not None and body.result.rank == info.rank and _has_figures(body.result):
-                found[info.rank] = body
+    wanted = {info.rank for info in infos}
+    found: dict[int, bodies.ResultBody] = {}
+    for name in data.folder.result_names(number):
+        for body in quietly(data.folder.read_results, number, name) or ():
+            if body.result.rank in wanted and _has_figures(body.result):
+                found.setdefault(body.result.rank, body)
     return found
 
 

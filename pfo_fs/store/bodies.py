@@ -116,7 +116,10 @@ class JobBody(_Body):
 
 
 class RankBody(_WithClockBackend):
-    """`ranks/<rank>.json`: that rank, once. `nonce` distinguishes two processes that claim one rank."""
+    """What a rank says about itself. `nonce` distinguishes two processes that claim one rank.
+
+    In releases before schema 3 this was `ranks/<rank>.json`, one file for each rank.
+    """
 
     rank_info: RankInfo
     nonce: RandomId
@@ -125,6 +128,16 @@ class RankBody(_WithClockBackend):
     gpu_name: ShortText = ""
     gpu_uuid: ShortText = ""
     message: Text = ""
+
+
+MOST_NAMES_PER_FILE = 32
+"""Ranks that share one record: some file systems allow few names of one file (GlusterFS on ext4 refuses the 49th)."""
+
+
+class RanksBody(_Body):
+    """`ranks/<rank>.json`: the helper of one host, once: ranks that register together; each gives the file its name."""
+
+    ranks: list[RankBody] = Field(min_length=1, max_length=MOST_NAMES_PER_FILE)
 
 
 class OrderBody(_Body):
@@ -207,7 +220,7 @@ class CurrentBody(_Body):
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
     `status_text` what the scheduler is doing. `converged`: the scheduler has measured the schedule in
     force, and keeps it. `lease_s`: ranks follow the schedule for this time after the last change of `heartbeat`; 0: for
-    ever.
+    ever. `poll_s`: a host reads this file at most once in this time, in s; 0: as often as it likes.
     """
 
     generation: ScheduleNumber
@@ -221,14 +234,28 @@ class CurrentBody(_Body):
     source: Source | None = None
     lease_s: Seconds = 0.0
     heartbeat: Count = 0
+    poll_s: Annotated[float, Field(ge=0, le=60)] = 0.0
+
+    @model_serializer(mode="wrap")
+    def _leave_out_usual_pace(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        if not self.poll_s:
+            values.pop("poll_s", None)
+        return values
 
 
 class ResultBody(_Body):
-    """`prof/<number>/<rank>.json`: that rank, once."""
+    """What a rank measured. In releases before schema 3 this was `prof/<number>/<rank>.json`, a file for each rank."""
 
     result: ProfilingResult
     first_step: StepNumber = 0
     late: bool = False
+
+
+class ResultsBody(_Body):
+    """`prof/<number>/<rank>.json`: the helper of one host, once: what its ranks measured; named after the first."""
+
+    results: list[ResultBody] = Field(min_length=1, max_length=4096)
 
 
 class RankProgress(_WithClockBackend):

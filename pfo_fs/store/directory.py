@@ -186,13 +186,26 @@ class SharedDirectory:
     def read_daemon(self) -> b.DaemonBody | None:
         """Returns the leading daemon's last record; None before the first one, and if it is not valid."""
         try:
-            data = self.files.read(layout.DAEMON, layout.RECORD_LIMIT)
-            return None if data is None else decode(data, "daemon", b.DaemonBody)[1]
+            return self.read_valid_daemon()
         except StoreUnavailable:
             raise
         except (RecordError, StoreError) as error:  # damaged, planted by another user, or not a plain file
             log.debug("%s: %s", self.files.root / layout.DAEMON, error)
         return None
+
+    def read_valid_daemon(self) -> b.DaemonBody | None:
+        """Returns the leading daemon's last record; None before the first one.
+
+        Raises:
+            RecordError: The record is damaged, or of a release that writes other records.
+        """
+        data = self.files.read(layout.DAEMON, layout.RECORD_LIMIT)
+        if data is None:
+            return None
+        try:
+            return decode(data, "daemon", b.DaemonBody)[1]
+        except RecordError as error:
+            raise RecordError(f"{self.files.root / layout.DAEMON}: {error}") from None
 
     def write_daemon(self, body: b.DaemonBody) -> None:
         """Writes the leader's heartbeat."""

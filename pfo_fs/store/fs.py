@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import AlreadyClaimed
@@ -78,6 +78,30 @@ class Files(FileReader):
             return True
 
         return self._retry(path, once)
+
+    def claim_each(self, folder: str, names: Sequence[str], data: bytes) -> list[str]:
+        """Claims several names in a folder for the same data; returns those that have another content.
+
+        Where there are hard links, all names are names of one file: that costs one call for each name, where a file of
+        its own costs several, and the file is synced once.
+
+        Raises:
+            StoreError, StoreUnavailable: The same as for `publish`; some of the names may be claimed.
+        """
+
+        def once() -> list[str]:
+            with self._existing_parent(f"{folder}/{names[0]}") as (fd, _), self._complete_file(fd, data) as temp:
+                left = []
+                for name in names:
+                    try:
+                        self.calls.link(temp, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+                    except OSError:
+                        left.append(name)
+                self._drop(temp, fd)
+                return left
+
+        left = self._retry(f"{folder}/{names[0]}", once)
+        return [name for name in left if not self.claim(f"{folder}/{name}", data)]
 
     def _claim_without_links(self, folder: int, temp: str, name: str, path: str, data: bytes) -> bool:
         """Claims without hard links: the process that renames its folder to `.pfo-claim-NAME` owns NAME.

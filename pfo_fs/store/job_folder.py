@@ -6,11 +6,11 @@ import errno
 from dataclasses import dataclass
 from pathlib import Path
 
-from pfo_fs.errors import AlreadyClaimed, FolderAway, RecordError
+from pfo_fs.errors import FolderAway, RecordError
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
-from pfo_fs.store.locks import courtesy_lock
 from pfo_fs.store.profile_files import ProfileFiles
+from pfo_fs.store.rank_files import RankFiles
 from pfo_fs.store.records import decode
 from pfo_fs.store.schedule_files import ScheduleFiles
 
@@ -18,7 +18,7 @@ _MOST_SCHEDULES_CLEANED = 20
 
 
 @dataclass
-class JobFolder(ScheduleFiles):
+class JobFolder(ScheduleFiles, RankFiles):
     """One job's folder.
 
     Reads return None if the file is not there now, and raise `RecordError` if it is not a valid record.
@@ -83,30 +83,7 @@ class JobFolder(ScheduleFiles):
         """Reads which process schedules this job."""
         return self.read("coordinator", b.ClaimBody, layout.COORDINATOR)
 
-    # ---- ranks
-
-    def register_rank(self, body: b.RankBody) -> None:
-        """Writes `ranks/<rank>.json`.
-
-        Raises:
-            AlreadyClaimed: Another process registered as this rank; the message says which.
-        """
-        rank = body.rank_info.rank
-        with courtesy_lock(self.files, f"{self.path}/{layout.rank_lock(rank)}"):
-            if self.claim("rank", body, layout.of_rank(layout.RANKS, rank)):
-                return
-            other = self.read_rank(rank)
-        if other is None or other.nonce != body.nonce:
-            who = f"process {other.pid} on {other.host}" if other else "another process"
-            raise AlreadyClaimed(errno.EEXIST, f"rank {rank} of job {self.job_id} is registered already, by {who}")
-
-    def registered_ranks(self) -> list[int]:
-        """Ranks that have a file in `ranks/`, ascending."""
-        return self._numbers(layout.RANKS)
-
-    def read_rank(self, rank: int) -> b.RankBody | None:
-        """Reads the record that a rank wrote when it registered."""
-        return self.read("rank", b.RankBody, layout.of_rank(layout.RANKS, rank))
+    # ---- orders of instructions
 
     def write_order(self, body: b.OrderBody) -> None:
         """Writes the instructions that a rank runs in an iteration, once."""
@@ -148,20 +125,7 @@ class JobFolder(ScheduleFiles):
             body if self.claim("cached_profile", body, layout.CACHED_PROFILE) else (self.read_cached_profile() or body)
         )
 
-    # ---- results and progress
-
-    def write_result(self, number: int, body: b.ResultBody) -> None:
-        """Writes what a rank measured under schedule `number`, once."""
-        self.files.make_folder(f"{self.path}/{layout.results(number)}")
-        self.claim("result", body, layout.of_rank(layout.results(number), body.result.rank))
-
-    def ranks_with_result(self, number: int) -> list[int]:
-        """Ranks that have written a result under schedule `number`, ascending."""
-        return self._numbers(layout.results(number))
-
-    def read_result(self, number: int, rank: int) -> b.ResultBody | None:
-        """Reads what a rank measured under schedule `number`."""
-        return self.read("result", b.ResultBody, layout.of_rank(layout.results(number), rank), layout.PLAN_LIMIT)
+    # ---- progress
 
     def write_progress(self, body: b.ProgressBody, name: int) -> None:
         """Replaces the progress of a host; `name` is the rank that its file is named after."""

@@ -16,13 +16,15 @@
   jobs/<job_id>/
     job.json                      rank 0, once, after the folders below are there
     coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself
-    ranks/<rank>.json             that rank, once
+    ranks/<rank>.json             a host's helper, once: the ranks of the host that register together, one file with
+                                  a name for each of them
     order/<rank>.json             that rank, once: the instructions of its first complete step
     current.json                  the coordinator, replaced: number in force, state, message for the status
     sched/<number>/<plan>.json    the coordinator, once: a plan of all ranks that follow it
     sched/<number>/index.json     the coordinator, once, after the plans: commits schedule <number>
     sched/<number>/<rank>.json    the coordinator, after the index: the plan of this rank, for users
-    prof/<number>/<rank>.json     that rank, once: what it measured under schedule <number>
+    prof/<number>/<rank>.json     a host's helper, once: what the host's ranks measured under schedule <number>, named
+                                  after the first of them
     progress/<rank>.json          one helper process per host, replaced, rarely
     iteration_times/<rank>.json   one helper process per host, replaced: time of a pipeline's iterations
     cached_profile.json           the coordinator, once: what earlier jobs had measured

@@ -2,8 +2,8 @@
 
 Ranks read `index.json` and the plan that it names for their stage, which all ranks of a host often share. After the
 commit every rank's plan gets a second name, `<rank>.json`: a hard link, which costs one call to the file server and no
-space, where a copy costs several calls. Some file systems allow few links to one file (GlusterFS on ext4 refuses
-the 49th), so every 32nd rank gets a copy, to which the next ones link; without hard links every rank gets a copy.
+space, where a copy costs several calls. Some file systems allow few links to one file, so every 32nd rank gets a copy,
+to which the next ones link; without hard links every rank gets a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pfo_fs.store import layout
 from pfo_fs.store.record_folder import RecordFolder
 
 _RANK_FILES_AT_ONCE = 64
-_NAMES_PER_FILE = 32
+_MOST_RANKS_WITH_FILES = 1024
+"""A job with more ranks gets no files of single ranks: folders with many names burden file servers."""
 
 
 class _RankFile(NamedTuple):
@@ -89,6 +90,8 @@ class ScheduleFiles(RecordFolder):
         Raises:
             StoreError: A file cannot be written.
         """
+        if len(rank_infos) > _MOST_RANKS_WITH_FILES:
+            return True
         if self._unnamed[0] != number:
             self._unnamed = (number, deque(self._missing_rank_files(number, rank_infos)))
         waiting = self._unnamed[1]
@@ -155,7 +158,7 @@ def _rank_files(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[_Ran
             continue
         name = f"{info.rank}.json"
         same_as, names = newest.get(plan, (plan, 1))
-        if names == _NAMES_PER_FILE:
+        if names == b.MOST_NAMES_PER_FILE:
             files.append(_RankFile(name, plan, None))
             newest[plan] = (name, 1)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,13 @@ def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pyte
 def test_a_registration_that_finds_a_damaged_record_is_refused_and_the_helper_goes_on(
     host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
 ) -> None:
-    def damaged(_: JobFolder, body: bodies.RankBody) -> None:
+    def damaged(_: JobFolder, ranks: Sequence[bodies.RankBody]) -> dict[int, str]:
         raise RecordError("ranks/0.json: no complete record")
 
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
     with monkeypatch.context() as broken:
-        broken.setattr(JobFolder, "register_rank", damaged)
+        broken.setattr(JobFolder, "register_ranks", damaged)
         with pytest.raises(CoordinationError, match="no complete record"):
             host.join(client, job, info)
     host.join(client, job, info)

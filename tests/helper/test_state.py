@@ -28,8 +28,38 @@ def test_a_helper_that_replaces_another_schedules_only_after_the_jobs_folder_is_
     handle(e.MessageArrived(1, m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)))
     handle(e.MessageArrived(1, m.AllRanks(rank_infos=[INFOS[0].model_dump()])))
     registration = next(
-        a.operation for a in actions if isinstance(a, e.Run) and isinstance(a.operation, op.RegisterRank)
+        a.operation for a in actions if isinstance(a, e.Run) and isinstance(a.operation, op.RegisterRanks)
     )
     assert not starts()
-    handle(e.OperationDone(registration))
+    handle(e.OperationDone(registration, op.RanksRegistered()))
     assert [start.rank_infos for start in starts()] == [tuple(INFOS)]  # type: ignore[attr-defined]
+
+
+def test_ranks_that_join_together_register_in_one_file_and_the_first_poll_comes_after_that() -> None:
+    infos = rank_infos(2)
+    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+    state.first_actions()
+    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
+    for rank in (0, 1):
+        state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
+    operations: list[object] = []
+    for info in infos:
+        body = {"rank_info": info.model_dump(), "nonce": "n"}
+        join = m.JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body=body)
+        actions = state.handle(e.MessageArrived(info.rank, join), 0.01)
+        operations += [action.operation for action in actions if isinstance(action, e.Run)]
+    assert [type(operation) for operation in operations] == [op.RegisterRanks, op.PollSchedule]
+    assert [body.rank_info for body in operations[0].ranks] == infos  # type: ignore[attr-defined]
+
+
+def test_a_rank_registers_soon_although_another_one_of_its_host_does_not_join() -> None:
+    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+    state.first_actions()
+    state.handle(e.OperationDone(op.OpenDirectory(), True), 0.0)
+    for rank in (0, 1):
+        state.handle(e.MessageArrived(rank, m.Hello(rank=rank, role="training", token="token")), 0.0)
+    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
+    state.handle(e.MessageArrived(0, m.JoinJob(job_id="j", attempt="a", coordination="daemon", rank_body=body)), 0.0)
+    assert state.next_wake_s() < 1.0
+    actions = state.handle(e.TimePassed(), state.next_wake_s())
+    assert any(isinstance(action, e.Run) and isinstance(action.operation, op.RegisterRanks) for action in actions)

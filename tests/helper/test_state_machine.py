@@ -152,8 +152,8 @@ class HelperMachine(RuleBasedStateMachine):
             match operation:
                 case op.OpenDirectory():
                     result = True
-                case op.WriteResult(number, body):
-                    self.results.append((number, body.result.rank))
+                case op.WriteResults(number, bodies_):
+                    self.results += [(number, body.result.rank) for body in bodies_]
                 case op.PollSchedule():
                     self.number += publishes
                     current = bodies.CurrentBody(generation=1, number=self.number, state="running")
@@ -198,8 +198,8 @@ class HelperMachine(RuleBasedStateMachine):
                 result: op.Result = True if isinstance(operation, op.OpenDirectory) else None
                 if isinstance(operation, op.PollSchedule):
                     result = op.ScheduleFound(None)
-                if isinstance(operation, op.WriteResult):
-                    self.results.append((operation.number, operation.body.result.rank))
+                if isinstance(operation, op.WriteResults):
+                    self.results += [(operation.number, body.result.rank) for body in operation.results]
                 self.tell(e.OperationDone(operation, result))
             elif self.state.is_idle and (self.stopped or not self.next_client):
                 break

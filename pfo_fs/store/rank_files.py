@@ -1,0 +1,164 @@
+"""What the ranks of a job register and measure: each file holds the records of ranks of one host.
+
+With one file for each rank, a job of many ranks costs the file server several times as many operations.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+
+from pfo_fs.errors import AlreadyClaimed, RecordError
+from pfo_fs.store import bodies as b
+from pfo_fs.store import layout
+from pfo_fs.store.locks import courtesy_lock
+from pfo_fs.store.record_folder import RecordFolder
+
+
+@dataclass
+class RankFiles(RecordFolder):
+    """Registrations and results in a job's folder; those of older releases, one file for each rank, are read too."""
+
+    # ---- registrations
+
+    def register_ranks(self, ranks: Sequence[b.RankBody]) -> dict[int, str]:
+        """Registers ranks of one host, at most 32, in one file that has a name for each of them.
+
+        Returns:
+            For each rank whose name another process has taken, a text that says which process, or that its file is
+            not valid.
+
+        Raises:
+            StoreError: The file cannot be written; some ranks may be registered, and may be registered again.
+        """
+        by_name = {f"{body.rank_info.rank}.json": body for body in ranks}
+        lock = layout.rank_lock(ranks[0].rank_info.rank)
+        data = self._encode("ranks", b.RanksBody(ranks=list(ranks)), False)
+        taken = {}
+        with courtesy_lock(self.files, f"{self.path}/{lock}"):
+            for name in self.files.claim_each(f"{self.path}/{layout.RANKS}", list(by_name), data):
+                rank, nonce = by_name[name].rank_info.rank, by_name[name].nonce
+                try:
+                    other = self.read_rank(rank)
+                except RecordError as error:
+                    taken[rank] = str(error)
+                    continue
+                if other is None or other.nonce != nonce:
+                    who = f"process {other.pid} on {other.host}" if other else "another process"
+                    taken[rank] = f"rank {rank} of job {self.location.name} is registered already, by {who}"
+        return taken
+
+    def register_rank(self, body: b.RankBody) -> None:
+        """Registers one rank.
+
+        Raises:
+            AlreadyClaimed: Another process registered as this rank; the message says which.
+        """
+        for text in self.register_ranks([body]).values():
+            raise AlreadyClaimed(errno.EEXIST, text)
+
+    def registered_ranks(self) -> list[int]:
+        """Ranks that have a file in `ranks/`, ascending."""
+        return self._numbers(layout.RANKS)
+
+    def read_ranks(self, name: int) -> list[b.RankBody] | None:
+        """Reads `ranks/<name>.json`: rank `name`, and the ranks that registered with it.
+
+        A rank in it counts only if it has a name in `ranks/` too: without one, another process may have that rank, or
+        the helper died before the rank was registered.
+        """
+        path = layout.of_rank(layout.RANKS, name)
+        kinds: dict[str, type[b.RanksBody | b.RankBody]] = {"ranks": b.RanksBody, "rank": b.RankBody}
+        body = self.read_one_of(kinds, path, layout.PLAN_LIMIT)
+        if body is None:
+            return None
+        ranks = body.ranks if isinstance(body, b.RanksBody) else [body]
+        if all(rank.rank_info.rank != name for rank in ranks):
+            raise RecordError(f"{self.location / path}: it is of rank {ranks[0].rank_info.rank}")
+        return ranks
+
+    def read_rank(self, rank: int) -> b.RankBody | None:
+        """Reads what a rank wrote when it registered."""
+        return next((body for body in self.read_ranks(rank) or () if body.rank_info.rank == rank), None)
+
+    def each_rank(
+        self, known: Container[int] = (), read: Callable[[int], list[b.RankBody] | None] | None = None
+    ) -> Iterator[b.RankBody]:
+        """Reads all ranks that have registered, except those in `known`; each file once.
+
+        Args:
+            known: Ranks that are left out.
+            read: Called in place of `read_ranks`, to handle the error of a file that is not valid.
+        """
+        names = dict.fromkeys(self.registered_ranks())
+        seen: set[int] = set()
+        for name in names:
+            if name in seen or name in known:
+                continue
+            for body in (read or self.read_ranks)(name) or ():
+                rank = body.rank_info.rank
+                if rank in names and rank not in seen and rank not in known:
+                    seen.add(rank)
+                    yield body
+
+    # ---- results
+
+    def write_results(self, number: int, results: Sequence[b.ResultBody]) -> None:
+        """Writes what ranks of one host measured under schedule `number`, once: in one file, if it is not too large.
+
+        A rank that has a result in an earlier file of that name keeps it.
+        """
+        self.files.make_folder(f"{self.path}/{layout.results(number)}")
+        waiting = [sorted(results, key=lambda body: body.result.rank)]
+        while waiting:
+            part = waiting.pop()
+            data = self._encode("results", b.ResultsBody(results=part), False)
+            if len(data) > layout.PLAN_LIMIT and len(part) > 1:
+                waiting += [part[: len(part) // 2], part[len(part) // 2 :]]
+                continue
+            name = part[0].result.rank
+            if not self.files.claim(f"{self.path}/{layout.of_rank(layout.results(number), name)}", data):
+                there = self._ranks_in(number, name)
+                rest = [body for body in part if body.result.rank not in there]
+                waiting += [rest] if rest else []
+
+    def _ranks_in(self, number: int, name: int) -> set[int]:
+        """Returns the ranks that have a result in a file; rank `name` has its own, even if it cannot be read."""
+        try:
+            return {name, *(body.result.rank for body in self.read_results(number, name) or ())}
+        except RecordError:
+            return {name}
+
+    def write_result(self, number: int, body: b.ResultBody) -> None:
+        """Writes what one rank measured under schedule `number`, once."""
+        self.write_results(number, [body])
+
+    def result_names(self, number: int) -> list[int]:
+        """Ranks after which files of results under schedule `number` are named, ascending."""
+        return self._numbers(layout.results(number))
+
+    def read_results(self, number: int, name: int) -> list[b.ResultBody] | None:
+        """Reads `prof/<number>/<name>.json`: the results of rank `name`, and of other ranks of its host."""
+        path = layout.of_rank(layout.results(number), name)
+        kinds: dict[str, type[b.ResultsBody | b.ResultBody]] = {"results": b.ResultsBody, "result": b.ResultBody}
+        body = self.read_one_of(kinds, path, layout.PLAN_LIMIT)
+        if body is None:
+            return None
+        results = body.results if isinstance(body, b.ResultsBody) else [body]
+        if all(one.result.rank != name for one in results):
+            raise RecordError(f"{self.location / path}: it is not that rank's result")
+        return results
+
+    def ranks_with_result(self, number: int) -> list[int]:
+        """Ranks that have a result under schedule `number`, ascending; reads all files of results."""
+        return sorted({body.result.rank for body in self._all_results(number, self.result_names(number))})
+
+    def read_result(self, number: int, rank: int) -> b.ResultBody | None:
+        """Reads what a rank measured under schedule `number`."""
+        names = [name for name in self.result_names(number) if name <= rank]
+        return next((one for one in self._all_results(number, reversed(names)) if one.result.rank == rank), None)
+
+    def _all_results(self, number: int, names: Iterator[int] | Sequence[int]) -> Iterator[b.ResultBody]:
+        for name in names:
+            yield from self.read_results(number, name) or ()

@@ -1,0 +1,81 @@
+"""Registrations and results of a host's ranks: few files, and no rank is lost or counted twice."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from jobs import make_job, rank_infos
+
+from pfo_fs.models import ProfilingResult
+from pfo_fs.store import Files, JobFolder, bodies
+from pfo_fs.store.system_calls import SystemCalls
+
+
+def ranks(count: int, nonce: str = "n") -> list[bodies.RankBody]:
+    return [bodies.RankBody(rank_info=info, nonce=f"{nonce}{info.rank}", host="node1") for info in rank_infos(count)]
+
+
+def result(rank: int, time_s: float = 1.0) -> bodies.ResultBody:
+    return bodies.ResultBody(result=ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0]))
+
+
+def test_ranks_that_register_together_are_one_file_with_a_name_for_each(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 4)
+    assert folder.register_ranks(ranks(4)) == {}
+    assert len({os.stat(folder.location / f"ranks/{rank}.json").st_ino for rank in range(4)}) == 1
+    assert [body.nonce for body in folder.each_rank()] == ["n0", "n1", "n2", "n3"]
+
+
+def test_a_rank_of_another_process_is_refused_and_those_beside_it_are_not(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 4)
+    folder.register_ranks(ranks(4, "first")[1:2])
+    refused = folder.register_ranks(ranks(4, "second"))
+    assert list(refused) == [1]
+    assert "rank 1 of job" in refused[1]
+    assert "process 0 on node1" in refused[1]
+    assert folder.registered_ranks() == [0, 1, 2, 3]
+    assert folder.read_rank(1) == ranks(4, "first")[1]
+
+
+def test_without_hard_links_every_rank_gets_a_copy(tmp_path: Path) -> None:
+    class NoLinks(SystemCalls):
+        @staticmethod
+        def link(*_: object, **__: object) -> None:
+            raise OSError(errno.EOPNOTSUPP, "no hard links")
+
+    job = make_job(tmp_path, 3)
+    folder = JobFolder(Files(tmp_path, calls=NoLinks()), job.path, "test", job.attempt, job_id=job.job_id)
+    assert folder.register_ranks(ranks(3)) == {}
+    assert [body.nonce for body in job.each_rank()] == ["n0", "n1", "n2"]
+
+
+def test_a_rank_counts_only_once_it_has_a_name(tmp_path: Path) -> None:
+    """The helper may die between two names; and a file that a user plants must not register other ranks."""
+    folder = make_job(tmp_path, 3)
+    folder.register_ranks(ranks(3))
+    (folder.location / "ranks/1.json").unlink()
+    assert [body.rank_info.rank for body in folder.each_rank()] == [0, 2]
+
+
+def test_results_of_a_host_are_one_file_and_a_second_writer_adds_only_what_is_missing(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 4)
+    folder.write_results(0, [result(2), result(1)])
+    folder.write_results(0, [result(1, 9.0), result(2, 9.0), result(3, 9.0)])  # a helper that replaces a dead one
+    assert folder.result_names(0) == [1, 3]
+    assert folder.ranks_with_result(0) == [1, 2, 3]
+    assert [body.result.iter_time for rank in (1, 2, 3) if (body := folder.read_result(0, rank))] == [
+        [1.0],
+        [1.0],
+        [9.0],
+    ]
+
+
+def test_results_too_large_for_one_file_become_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_job(tmp_path, 4)
+    monkeypatch.setattr("pfo_fs.store.layout.PLAN_LIMIT", 800)
+    folder.write_results(0, [result(rank) for rank in range(16)])
+    assert len(folder.result_names(0)) > 1
+    assert folder.ranks_with_result(0) == list(range(16))
