@@ -74,7 +74,7 @@ def measured_text(found: Compared | None, power_w: float | None = None) -> str:
     if found is None:
         return ""
     saved = found.energy_saved
-    less = f"{saved:.1%} less" if saved >= 0 else f"{-saved:.1%} more"
+    less = f"{max(0.0, saved):.1%} less" if saved > -0.0005 else f"{-saved:.1%} more"
     time = f"{found.more_time:+.2%}".replace("-0.00%", "+0.00%")
     text = f"measured: {less} energy at {time} time than at the highest clocks"
     return text if power_w is None else f"{text}, {power_w:,.0f} W"

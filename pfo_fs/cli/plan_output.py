@@ -17,6 +17,7 @@ from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.changes_picture import draw_changes
 from pfo_fs.reports.frontier_picture import draw_frontier
 from pfo_fs.reports.pipeline_picture import draw_pipeline
+from pfo_fs.reports.wording import percent
 from pfo_fs.schedule_yaml import format_schedule_yaml
 from pfo_fs.scheduler import format_lowtime_plan
 
@@ -147,9 +148,9 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
         table.add_row(
             f"[bold]{name}[/]" if name == "planned" else name,
             f"{plan.iteration_time_s:.4f}",
-            f"{slower + 0.0 if abs(slower) >= 5e-5 else 0.0:.2%}",
+            percent(slower),
             f"{plan.energy_j:,.0f}",
-            f"{1 - plan.energy_j / plans[0].energy_j:.2%}",
+            percent(1 - plan.energy_j / plans[0].energy_j),
             f"{plan.average_power_w:,.0f}",
             "" if plan.gap is None else f"{plan.gap:.3%}",
             f"{len(plan.changes)}",

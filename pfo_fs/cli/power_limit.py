@@ -13,6 +13,7 @@ from rich.table import Table
 
 from pfo_fs.cli.terminal import JsonFlag, fail, out, show, wrong_usage
 from pfo_fs.errors import ConfigError
+from pfo_fs.reports.wording import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,9 +135,9 @@ def _table(measurements: Sequence[KnobMeasurement], chosen_level: int, level: st
         table.add_row(
             str(m.level),
             f"{m.time:.4f}",
-            f"{m.time / top.time - 1:.2%}",
+            percent(m.time / top.time - 1),
             f"{m.energy:,.1f}",
-            f"{1 - m.energy / top.energy:.2%}",
+            percent(1 - m.energy / top.energy),
             "chosen" if chosen else "",
             style="bold" if chosen else "",
         )

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from pfo_fs.cli.terminal import JsonFlag, err, out, show, wrong_usage
-from pfo_fs.reports.wording import signed_percent
+from pfo_fs.reports.wording import difference_text, duration_text, less_or_more, percent, signed_percent
 
 if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Truth
@@ -209,16 +209,16 @@ def _table(summary: Summary) -> Table:
         f"{summary.plan_time_s:.4f}",
         signed_percent(summary.slowdown, 2),
         f"{summary.plan_energy_j:,.0f}",
-        f"[bold]{summary.energy_saved:.2%}[/]",
+        f"[bold]{percent(summary.energy_saved)}[/]",
     )
     lines = [
         f"first plan at iteration {summary.deployed_at}, {summary.schedules} schedules in all; profiling took "
-        f"{summary.overhead_s:,.0f} s more than the highest clocks"
+        f"{difference_text(summary.overhead_s, duration_text)} than the highest clocks"
     ]
     for episode in summary.episodes:
         followed = "not followed" if episode.followed_after is None else f"followed after {episode.followed_after}"
         back = "not back yet" if episode.back_after is None else f"back after {episode.back_after} iterations"
-        saved = "" if episode.saved is None else f", {episode.saved:.1%} less energy than without following it"
+        saved = "" if episode.saved is None else f", {less_or_more(episode.saved)} energy than without following it"
         lines.append(
             f"pipeline {episode.pipeline}, {episode.slowdown:g} times as slow from {episode.first} to {episode.last}: "
             f"{followed}, {back}{saved}"

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from pfo_fs.cli.terminal import fail, out, show
 from pfo_fs.errors import PlanError
-from pfo_fs.reports.wording import energy_text, signed_percent
+from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
 
 STAGES, MICROBATCHES = 8, 12
 _MOST_ITERATIONS = 400
@@ -85,9 +85,9 @@ def run_virtual_demo(*, slowdown: float, shared_dir: Path | None, output: Path, 
     table.add_row("[bold]difference[/]", f"[bold]{time}[/]", f"[bold green]{energy}[/]")
     show(table)
     out.print(
-        f"Finding this plan took {summary.profiling_steps} iterations of profiling, which were "
-        f"{summary.overhead_s:.1f} s slower than at the highest clocks and took "
-        f"{energy_text(abs(summary.overhead_j))} {'more' if summary.overhead_j > 0 else 'less'}.\n"
+        f"Finding this plan took {summary.profiling_steps} iterations of profiling, which took "
+        f"{difference_text(summary.overhead_s, duration_text)} and "
+        f"{difference_text(summary.overhead_j, energy_text)} than at the highest clocks.\n"
         "GPUs and training are simulated (coefficients fitted to a published A100 profile); shared directory, "
         "coordinator, scheduler and planner are those of real jobs. With real training processes: pfo-fs demo --real",
         highlight=False,

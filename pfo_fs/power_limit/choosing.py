@@ -138,6 +138,19 @@ class Chooser:
             self.files.save(decision.measurements)
         self.files.leave()
 
+    def unfinished(self, level_steps: int) -> str:
+        """Returns, as text, how far the measurements are and how they can be completed.
+
+        Args:
+            level_steps: Number of steps that each level takes.
+        """
+        text = (
+            f"training ended when {len(self._known)} of {len(self._levels)} levels were measured; none was chosen, and "
+            f"no profile was written. Each level takes {level_steps} steps: train longer, or give fewer profile_steps "
+            "or search='coarse-to-fine'"
+        )
+        return text + (". The next job continues from here" if self.files.shares else ", or a shared_dir to continue")
+
     def forget_measurements(self) -> None:
         """Drops all measurements: the load has changed, so earlier ones, and those of other jobs, are not valid."""
         self._known = []

@@ -277,6 +277,10 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         if isinstance(self.state, Profiling):
             self._gpus.cancel_window()
         if not isinstance(self.state, Done | Off):
+            if self._chooser is not None and (self.measurements or not isinstance(self.state, Ready)):
+                log.warning(
+                    "%s: %s", self._name, self._chooser.unfinished(self.warmup_steps + self._search.window_steps)
+                )
             self.state = Off("closed")
         self._gpus.close()
         self._ranks.close()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MOST_JOBS = 200
 """Only so many running jobs have figures of their own, the newest ones; the others are only counted."""
 
+_JOB = "job_id"
+"""The label with a job's id; Prometheus itself gives each figure a label `job`, that of the scrape."""
 _JOB_GAUGES = {
     "pfo_fs_job_step": "Last optimizer step that a rank has reported.",
     "pfo_fs_job_ranks": "Number of ranks of the job.",
@@ -59,7 +61,8 @@ class Figures:
         states: Number of running jobs by state.
         jobs: The running jobs; empty for a daemon that stands by.
         energy_j: Energy of all GPUs since the daemon has begun to lead, by the iterations that were reported.
-        saved_j: Energy saved in the same iterations, by what was measured under their schedules.
+        saved_j: Energy saved in the iterations that took less than at the highest clocks, by what was measured.
+        added_j: Energy that the other iterations took more than at the highest clocks.
     """
 
     leads: bool
@@ -70,6 +73,12 @@ class Figures:
     jobs: list[JobFigures] = field(default_factory=list)
     energy_j: float = 0.0
     saved_j: float = 0.0
+    added_j: float = 0.0
+
+    @property
+    def energies(self) -> dict[str, float]:
+        """The energies, which go on growing after a time in which the directory could not be read."""
+        return {"energy_j": self.energy_j, "saved_j": self.saved_j, "added_j": self.added_j}
 
 
 class FigureReader:
@@ -82,7 +91,7 @@ class FigureReader:
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared
         self._steps: dict[str, float] = {}  # the last step of each job that was counted
-        self._energy_j = self._saved_j = 0.0
+        self._energy_j = self._saved_j = self._added_j = 0.0
 
     def read(self, leads: bool) -> Figures:
         """Reads the directory; a standby daemon (`leads` is False) reads no jobs, so that no job is counted twice."""
@@ -102,7 +111,7 @@ class FigureReader:
         except (OSError, StoreError, RecordError):
             pass
         self._add_energies(found.jobs)
-        found.energy_j, found.saved_j = self._energy_j, self._saved_j
+        found.energy_j, found.saved_j, found.added_j = self._energy_j, self._saved_j, self._added_j
         found.read_s = time.monotonic() - began
         return found
 
@@ -122,7 +131,9 @@ class FigureReader:
             saved = job.figures.get("pfo_fs_job_energy_saved_ratio")
             self._energy_j += energy_j
             if saved is not None and saved < 1:
-                self._saved_j += energy_j * saved / (1 - saved)
+                difference_j = energy_j * saved / (1 - saved)
+                self._saved_j += max(0.0, difference_j)
+                self._added_j += max(0.0, -difference_j)
         self._steps = steps
 
 
@@ -191,19 +202,21 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     yield gauge("pfo_fs_written_timestamp_seconds", "Time when this file was written.", time.time())
     counted = "Energy of all GPUs since this daemon leads: iterations reported, times the energy of the last of them."
     yield CounterMetricFamily("pfo_fs_gpu_energy_joules", counted, value=figures.energy_j)
-    saved = "Energy saved in these iterations against the highest clocks, by what was measured under each schedule."
-    yield gauge("pfo_fs_energy_saved_joules", saved, figures.saved_j)
+    saved = "Energy saved in them against the highest clocks, by what was measured under each schedule."
+    yield CounterMetricFamily("pfo_fs_energy_saved_joules", saved, value=figures.saved_j)
+    added = "Energy that iterations took beyond that of the highest clocks; saved minus added is the net saving."
+    yield CounterMetricFamily("pfo_fs_energy_added_joules", added, value=figures.added_j)
 
     states = GaugeMetricFamily("pfo_fs_jobs", "Jobs that have not ended, by state.", labels=["state"])
     for state in sorted({"waiting", "running", "broken", *figures.states}):
         states.add_metric([state], figures.states[state])
     yield states
-    about = InfoMetricFamily("pfo_fs_job", "Who runs a job, and its state.", labels=["job"])
+    about = InfoMetricFamily("pfo_fs_job", "Who runs a job, and its state.", labels=[_JOB])
     for job in figures.jobs:
         about.add_metric([job.job_id], {"user": job.user, "state": job.state})
     yield about
     for name, text in _JOB_GAUGES.items():
-        family = GaugeMetricFamily(name, text, labels=["job"])
+        family = GaugeMetricFamily(name, text, labels=[_JOB])
         for job in figures.jobs:
             if name in job.figures:
                 family.add_metric([job.job_id], job.figures[name])

@@ -49,9 +49,14 @@ def _add_curves(
     for name, curve in curves.items():
         colour = COLOURS[SERIES[names.index(name) % len(SERIES)]]
         rows = planned.measurements.get((stage, name), ()) if planned is not None else ()
-        if rows:
-            line = [(m.frequency_mhz, m.time_s if what == "time" else m.energy_j / m.time_s) for m in rows]
+        line = [
+            (m.frequency_mhz, m.time_s if what == "time" else m.energy_j / m.time_s)
+            for m in rows
+            if min(clocks) <= m.frequency_mhz <= max(clocks)
+        ]
+        if line:  # it must lie within the limits: pictures are not clipped
             axes.plot(*zip(*line, strict=True), color=colour, linewidth=1.2, alpha=0.7)
+            extremes += [value for _, value in line]
         values = {mhz: p.time_s if what == "time" else p.power_w for mhz, p in curve.items()}
         errors = [values[mhz] * (p.time_error if what == "time" else p.power_error) for mhz, p in curve.items()]
         lows = [value - error for value, error in zip(values.values(), errors, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -17,7 +17,7 @@ from pfo_fs.reports.headline import Headline
 from pfo_fs.reports.sections import seconds_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
 from pfo_fs.reports.totals import JobTotal, total_of
-from pfo_fs.reports.wording import duration_text, end_text, energy_text, signed_percent
+from pfo_fs.reports.wording import difference_text, duration_text, end_text, energy_text, signed_percent
 
 
 def headline_section(data: JobData, headline: Headline, predictions: Mapping[int, Predicted]) -> dict[str, Any]:
@@ -228,8 +228,8 @@ def _total(total: JobTotal | None) -> dict[str, Any] | None:
         row = [name, f"{part.iterations:,}", duration_text(part.time_s, whole.time_s)]
         row.append(energy_text(part.energy_j, whole.energy_j))
         if total.compared:
-            row.append(_difference(part.more_time_s, more_time_s, duration_text))
-            row.append(_difference(part.more_energy_j, more_energy_j, energy_text))
+            row.append(difference_text(part.more_time_s, duration_text, more_time_s))
+            row.append(difference_text(part.more_energy_j, energy_text, more_energy_j))
         rows.append(row)
     return {
         "caption": "Time and energy of all iterations so far",
@@ -246,11 +246,6 @@ def _how_total(total: JobTotal | None) -> str:
         f"Sums of iterations, pauses between them left out. {total.known:,} of {total.whole.iterations:,} iterations "
         "ran under schedules of which some iterations were measured; the others count like predicted or mean ones."
     )
-
-
-def _difference(value: float, like: float, text_of: Callable[[float, float], str]) -> str:
-    text = text_of(abs(value), like)
-    return text if text.startswith("0 ") else f"{text} {'more' if value > 0 else 'less'}"
 
 
 def messages(found: Findings, headline: Headline) -> list[tuple[str, str, str]]:

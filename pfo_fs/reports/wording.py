@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 _ENERGY = (("J", 1.0, 999.5), ("kJ", 1e3, 999.5e3), ("MJ", 1e6, 3.6e6), ("kWh", 3.6e6, math.inf))
 _DURATION = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, math.inf))
@@ -18,6 +19,18 @@ def signed_percent(share: float, digits: int = 1) -> str:
     return f"{text.replace('-', '−')} %"
 
 
+def percent(share: float, digits: int = 2) -> str:
+    """Returns a share as text without a plus: 0.0302 is "3.02%"; what rounds to zero never has a minus."""
+    text = f"{share:.{digits}%}"
+    return text if text.strip("-0.%") else text.removeprefix("-")
+
+
+def less_or_more(saved: float, digits: int = 1) -> str:
+    """Returns a saving as text: 0.032 is "3.2 % less", -0.032 is "3.2 % more"; what rounds to zero is not more."""
+    text = signed_percent(-saved, digits)
+    return f"{text[1:]} {'more' if text[0] == '+' and text.strip('+0. %') else 'less'}"
+
+
 def energy_text(joules: float, like: float | None = None) -> str:
     """Returns an energy in J, kJ, MJ or kWh, with three digits; in the unit that suits `like`, if it is given."""
     return _with_unit(joules, like, _ENERGY)
@@ -26,6 +39,12 @@ def energy_text(joules: float, like: float | None = None) -> str:
 def duration_text(seconds: float, like: float | None = None) -> str:
     """Returns a duration in s, min or h, with three digits; in the unit that suits `like`, if it is given."""
     return _with_unit(seconds, like, _DURATION)
+
+
+def difference_text(more: float, text_of: Callable[[float, float | None], str], like: float | None = None) -> str:
+    """Returns a difference as text: 5.0 s is "5.00 s more", -5.0 s "5.00 s less"; what rounds to zero is neither."""
+    text = text_of(abs(more), like)
+    return text if text.startswith("0 ") else f"{text} {'more' if more > 0 else 'less'}"
 
 
 def end_text(reason: str, message: str) -> str:

@@ -139,6 +139,18 @@ def test_the_end_of_an_epoch_drops_what_is_half_measured_and_comes_back_to_the_s
     assert state_of(optimizer) == ("Done", 250, None)
 
 
+@pytest.mark.parametrize(("steps", "said"), [(1, ""), (9, "1 of 5 levels were measured"), (60, "")])
+def test_a_sweep_that_does_not_finish_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, steps: int, said: str
+) -> None:
+    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **OPTIONS)
+    run(optimizer, steps)
+    optimizer.close()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == bool(said)
+    assert all(said in text and "train longer" in text for text in warnings)
+
+
 def test_without_warm_up_a_limit_is_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeus's class stops with an error here: it takes no state of 0 steps."""
     options = OPTIONS | {"warmup_steps": 0, "wait_steps": 0}

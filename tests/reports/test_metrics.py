@@ -40,7 +40,7 @@ def wait_for(path: Path, condition: Callable[[str], bool]) -> str:
 
 def test_a_running_job_has_its_energy_saving_and_state(played: JobFolder) -> None:
     text = text_of(FigureReader(SharedDirectory(played.files, "test")).read(leads=True))
-    job = f'job="{played.job_id}"'
+    job = f'job_id="{played.job_id}"'
     model, current = played.read_model(), played.read_current()
     assert model is not None
     assert model.energy_saved is not None
@@ -67,8 +67,11 @@ def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path) -> None
     folder.write_model(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=0.1, more_time=0.0, off_target=0.0))
     found = read_at(20)
     assert found.energy_j == pytest.approx(900)
-    assert found.saved_j == pytest.approx(100)
+    assert (found.saved_j, found.added_j) == (pytest.approx(100), 0)
     assert read_at(5).energy_j == pytest.approx(900)  # begun anew from a checkpoint
+    folder.write_model(bodies.ModelBody(**model, gpus_per_rank=1, energy_saved=-0.25, more_time=0.0, off_target=0.0))
+    found = read_at(15)
+    assert (found.saved_j, found.added_j) == (pytest.approx(100), pytest.approx(180))  # both only grow
 
 
 def test_a_standby_daemon_counts_no_jobs(played: JobFolder) -> None:
@@ -113,7 +116,7 @@ def test_a_name_or_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_the_dashboard_and_the_alerts_name_only_metrics_that_exist(played: JobFolder) -> None:
     text = text_of(FigureReader(SharedDirectory(played.files, "test")).read(leads=True))
-    known = set(re.findall(r"^# HELP (pfo_fs_\w+)", text, re.MULTILINE))
+    known = set(re.findall(r"^(?:# HELP )?(pfo_fs_\w+)", text, re.MULTILINE))
     dashboard = json.loads((OPERATING / "grafana-dashboard.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert len(asked) > 5

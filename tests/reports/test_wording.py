@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pfo_fs.autotune.status_text import Compared, measured_text
 from pfo_fs.reports import JobData
 from pfo_fs.reports.directory import collect_directory, sums
 from pfo_fs.reports.findings import Findings
@@ -16,7 +18,7 @@ from pfo_fs.reports.headline import headline_of
 from pfo_fs.reports.life_picture import clock_bounds, edges_of
 from pfo_fs.reports.summary import messages, missed_target
 from pfo_fs.reports.totals import total_of
-from pfo_fs.reports.wording import duration_text, end_text, energy_text, signed_percent
+from pfo_fs.reports.wording import duration_text, end_text, energy_text, less_or_more, percent, signed_percent
 from pfo_fs.store import Files, SharedDirectory
 
 UNITS = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "kWh": 3.6e6, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -28,6 +30,25 @@ def test_a_change_has_its_sign_and_zero_has_no_minus(share: float, digits: int) 
     value = float(text.removesuffix(" %").replace("−", "-"))
     assert abs(value - share * 100) <= 0.5 * 10**-digits + 1e-9
     assert text.startswith("−") == (value < 0)
+
+
+@given(st.floats(-10, 10), st.integers(0, 3))
+def test_less_and_more_and_minus_agree_with_the_figure_that_is_shown(saved: float, digits: int) -> None:
+    number, _, word = less_or_more(saved, digits).split()
+    shown, plain = float(number), float(percent(saved, digits).removesuffix("%"))
+    assert shown == abs(plain)
+    assert word == ("more" if plain < 0 else "less")
+    assert percent(saved, digits).startswith("-") == (plain < 0)
+
+
+@given(st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
+def test_the_schedulers_verdict_agrees_with_what_it_measured(saved: float, more_time: float) -> None:
+    text = measured_text(Compared(saved, more_time, 0.0))
+    share, word, time = re.match(r"measured: ([\d.]+)% (less|more) energy at ([+-][\d.]+)% time", text).groups()  # type: ignore[union-attr]
+    assert float(share) == pytest.approx(abs(saved) * 100, abs=0.0501)
+    assert (word == "more") == (saved < 0 and float(share) > 0)
+    assert float(time) == pytest.approx(more_time * 100, abs=0.00501)
+    assert not (time.startswith("-") and float(time) == 0)
 
 
 @given(st.floats(0.01, 1e12))

@@ -1,0 +1,72 @@
+"""The files for operators: the systemd unit, the Spack recipe, the man pages, the package's own description."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.cli.reference import man_pages
+
+ROOT = Path(__file__).parents[1]
+UNIT = ROOT / "deploy" / "systemd" / "pfo-fs-daemon.service"
+MOST_EXPOSURE = 1.5
+"""systemd's own score of the unit: 0 is closed, 10 is open; below 2 it says "OK"."""
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit with a command that exists here."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    path = tmp_path / UNIT.name
+    path.write_text(UNIT.read_text().replace("/opt/pfo-fs/bin/pfo-fs-daemon", "/bin/true"))
+    return path
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_systemd_understands_each_line_of_the_unit(unit: Path) -> None:
+    done = analyze("verify", "--man=no", str(unit))
+    assert done.returncode == 0
+    assert unit.name not in done.stdout + done.stderr  # it warns of lines that it does not know
+
+
+def test_the_unit_is_closed_by_systemds_own_score(unit: Path) -> None:
+    done = analyze("security", "--offline=true", "--no-pager", str(unit))
+    score = re.search(r"exposure level for .*: ([\d.]+)", done.stdout)
+    assert score, done.stdout + done.stderr
+    assert float(score[1]) <= MOST_EXPOSURE
+
+
+def test_the_spack_recipe_names_the_packages_dependencies() -> None:
+    project = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("\n]")[0]
+    needed = {f"py-{name}@{least}:" for name, least in re.findall(r'"([a-z0-9-]+)>=([\d.]+)"', project)}
+    recipe = ast.parse((ROOT / "deploy" / "spack" / "package.py").read_text())
+    named = {node.value for node in ast.walk(recipe) if isinstance(node, ast.Constant)}
+    assert len(needed) > 10
+    assert needed <= named
+
+
+def test_man_renders_each_page_without_a_complaint(tmp_path: Path) -> None:
+    if shutil.which("man") is None:
+        pytest.skip("man is not installed")
+    pages = man_pages()
+    assert "pfo-fs-daemon.1" in pages
+    for name in ("pfo-fs.1", "pfo-fs-daemon.1", "pfo-fs-power-limit.1"):
+        page = tmp_path / name
+        page.write_text(pages[name])
+        done = subprocess.run(
+            ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(page)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
