@@ -28,7 +28,7 @@ log = logging.getLogger("pfo_fs.helper")
 
 _FIRST_CLIENT_WITHIN_S = 60.0
 _TERMINATES_WITHIN_S = 600.0
-"""If training ends within this time after a SIGTERM to the job, for example with a checkpoint, it ends because of that."""
+"""Training that ends within this time after a SIGTERM to the job, maybe with a checkpoint, ends because of that."""
 
 
 class HelperState:

@@ -102,6 +102,7 @@ class SlurmRun(_Body):
 
     job_id: ShortText
     restarts: Count = 0
+    cluster: ShortText = ""
 
 
 class JobBody(_Body):

@@ -340,8 +340,15 @@ def _address(opening: _Opening) -> str:
 
 def _slurm_run() -> dict[str, Any] | None:
     """Returns the Slurm job that this process runs in (a `SlurmRun`), by which `pfo-fs end` finds the job's folder."""
-    job_id, restarts = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "")
-    return {"job_id": job_id[:20], "restarts": int(restarts) if restarts.isdecimal() else 0} if job_id else None
+    job_id, cluster = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_CLUSTER_NAME", "")
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+    if not job_id.isdecimal():
+        return None
+    return {
+        "job_id": job_id[:20],
+        "restarts": int(restarts[:9]) if restarts.isdecimal() else 0,
+        "cluster": cluster[:64],
+    }
 
 
 def _torch_version() -> dict[str, str]:
