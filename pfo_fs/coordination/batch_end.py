@@ -54,20 +54,21 @@ def record_slurm_end(
         StoreError: The shared directory cannot be used.
     """
     recorded: dict[str, Cause] = {}
-    seen_own = False
+    seen_last = False
     for folder, made_in in _folders_of(shared, run):
         earlier = made_in.restarts < run.restarts
-        if layout.BATCH_END in folder.names() or (seen_own and not earlier):
-            seen_own = seen_own or not earlier
+        if not earlier and seen_last:
+            continue  # Slurm has not ended this training: the batch script went on after it
+        seen_last = seen_last or not earlier
+        if layout.BATCH_END in folder.names():
             continue
         end = folder.read_end()
         if earlier:
             found = BatchEndBody(cause="requeued") if end is None or end.reason == "terminated" else None
         elif cause is not None:
-            seen_own, found = True, BatchEndBody(cause=cause)
+            found = BatchEndBody(cause=cause)
         else:
-            fields = (ask or ask_slurm)(run.job_id)
-            seen_own, found = True, batch_end_of(fields, run.restarts, exit_code, end)
+            found = batch_end_of((ask or ask_slurm)(run.job_id), run.restarts, exit_code, end)
         if found is not None and folder.write_batch_end(found):
             recorded[folder.job_id] = found.cause
             folder.write_end(_end_for(found.cause))
@@ -82,10 +83,11 @@ def _folders_of(shared: SharedDirectory, run: SlurmRun) -> Iterator[tuple[JobFol
             job = folder.read_job()
         except (RecordError, StoreError):
             continue
-        found = job.slurm if job is not None else None
-        if found is not None and (found.cluster, found.job_id) == (run.cluster, run.job_id):
-            if found.restarts <= run.restarts:
-                yield folder, found
+        made_in = job.slurm if job is not None else None
+        if made_in is None or (made_in.cluster, made_in.job_id) != (run.cluster, run.job_id):
+            continue
+        if made_in.restarts <= run.restarts:
+            yield folder, made_in
 
 
 def _end_for(cause: Cause) -> EndBody:
