@@ -1,0 +1,80 @@
+"""The cluster, and the jobs that all tests of it look at: they run side by side, since Slurm's times are in minutes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, end_processes, missing, no_cgroups, processes_of
+from endings import ENDINGS, Site
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = REPOSITORY / "examples" / "slurm"
+
+_COMMAND = """#!/bin/bash
+# Slurm's hooks start with an empty environment. Simulated GPUs are not in CUDA_VISIBLE_DEVICES.
+export SLURM_CONF={root}/slurm.conf PYTHONPATH={repository} PFO_FS_SIM_DIR={root}/sim PFO_FS_RUN_DIR={root}/run
+if [ "$*" = reset-clocks ]; then
+  set -- reset-clocks $(for gpu in ${{SLURM_JOB_GPUS//,/ }}; do echo "simulated:$SLURMD_NODENAME-$gpu"; done)
+fi
+exec {python} -m pfo_fs {prefix} "$@"
+"""
+
+
+def with_settings(text: str, **settings: str) -> str:
+    """A script of `examples/slurm` with other values in the lines above "end of settings"."""
+    above, mark, below = text.partition("# end of settings")
+    for name, value in settings.items():
+        above, count = re.subn(rf"(?m)^{name}=.*$", lambda _, line=f"{name}={value}": line, above)
+        assert count == 1, f"{name}= is not a setting"
+    return above + mark + below
+
+
+@pytest.fixture(scope="session", params=["linuxproc", "cgroup"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    why = missing() or (no_cgroups() if request.param == "cgroup" else "")
+    if why:
+        pytest.skip(why)
+    root = tmp_path_factory.mktemp(f"slurm-{request.param}")
+    cluster_root, shared, python = root / "cluster", root / "pfo", sys.executable
+    for folder in (cluster_root / "bin", cluster_root / "sim", cluster_root / "run", shared):
+        folder.mkdir(parents=True, mode=0o700)
+    for name, prefix in (("pfo-fs", ""), ("pfo-fs-daemon", "daemon")):
+        command = cluster_root / "bin" / name
+        command.write_text(_COMMAND.format(root=cluster_root, repository=REPOSITORY, python=python, prefix=prefix))
+        command.chmod(0o755)
+    ours = {"pfo_fs": str(cluster_root / "bin" / "pfo-fs")}
+    hooks = {
+        "prolog.sh": with_settings((EXAMPLES / "prolog.sh").read_text(), **ours),
+        "epilog.sh": with_settings((EXAMPLES / "epilog.sh").read_text(), **ours, shared=str(shared)),
+    }
+    cluster = Cluster(cluster_root, len(ENDINGS) + 2, request.param, hooks)
+    path = f"{cluster_root}/bin:{cluster.environment['PATH']}:/usr/sbin"
+    cluster.environment |= {
+        "PATH": path,
+        "PYTHONPATH": str(REPOSITORY),
+        "PFO_FS_SIM_DIR": str(cluster_root / "sim"),
+        "PFO_FS_RUN_DIR": str(cluster_root / "run"),
+        "OMP_NUM_THREADS": "1",
+    }
+    site = Site(cluster, shared)
+    for name in ("train.sbatch", "daemon.sbatch"):
+        settings = {"shared": str(shared)}
+        if name == "train.sbatch":
+            settings["train"] = f'({python} {Path(__file__).with_name("train.py")} "$shared" "$STOP_FILE" "$EXIT_CODE")'
+        (cluster_root / name).write_text(with_settings((EXAMPLES / name).read_text(), **settings))
+    try:
+        cluster.start()
+        chosen = ENDINGS if request.param == "linuxproc" else {name: ENDINGS[name] for name in ("success", "scancel")}
+        with ThreadPoolExecutor(len(chosen)) as threads:
+            for number, (name, ending) in enumerate(chosen.items(), start=1):
+                site.ended[name] = threads.submit(ending, site, f"n{number}")
+            yield site
+    finally:
+        cluster.stop()
+        for job in site.jobs:
+            end_processes(processes_of(job))
