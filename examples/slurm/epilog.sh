@@ -4,9 +4,10 @@ pfo_fs=/opt/pfo-fs/bin/pfo-fs
 shared=/shared/pfo
 power_limit_w=                       # of your GPUs, in W, if jobs may change it; empty: power limits are left alone
 # end of settings
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin  # Slurm starts hooks without one
 
 # pfo-fs resets clocks when training ends, however it ends. This is for the case that all its processes were killed too.
-if [ -n "$SLURM_JOB_GPUS" ]; then
+if [ -n "$CUDA_VISIBLE_DEVICES" ]; then
   timeout 30 "$pfo_fs" reset-clocks ${power_limit_w:+--power-limit "$power_limit_w"}
 fi
 # Why the job has ended, unless the batch script has recorded it. As the job's user: root writes nothing there.

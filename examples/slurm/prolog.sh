@@ -3,8 +3,9 @@
 # epilog could run, as on a node that lost power, are reset.
 pfo_fs=/opt/pfo-fs/bin/pfo-fs
 # end of settings
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin  # Slurm starts hooks without one
 
-if [ -n "$SLURM_JOB_GPUS" ]; then
-  timeout 30 "$pfo_fs" reset-clocks  # of the GPUs in CUDA_VISIBLE_DEVICES, which Slurm sets to those of the job
+if [ -n "$CUDA_VISIBLE_DEVICES" ]; then
+  timeout 30 "$pfo_fs" reset-clocks  # of those GPUs, which Slurm has set to the job's
 fi
 exit 0                               # another exit code would drain the node

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import closing
 from typing import Annotated
 
 import typer
 
-from pfo_fs.cli.terminal import err, say
+from pfo_fs.cli.terminal import err, say, wrong_usage
 
 
 def reset_clocks(
@@ -23,6 +24,8 @@ def reset_clocks(
     from pfo_fs.device.nvml import visible_uuids
     from pfo_fs.errors import DeviceError
 
+    if not gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        wrong_usage("name the GPUs, or set CUDA_VISIBLE_DEVICES: other jobs may use the node's other GPUs")
     failed = False
     for spec in gpus or [f"nvml:{uuid}" for uuid in visible_uuids()]:
         try:

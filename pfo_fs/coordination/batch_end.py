@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,8 @@ Fields = Mapping[str, str]
 """What `scontrol show job` says about a job."""
 
 _ANSWERS_WITHIN_S = 10.0
-_SIGTERM_CODE = 128 + 15
+_KILLED = (128 + 15, 128 + 9)
+"""Exit codes of what Slurm ends: SIGTERM, and SIGKILL for what is still there some seconds later (`KillWait`)."""
 _NOT_YET = ("", "None", "Unknown", "N/A")
 _CAUSES: tuple[tuple[set[str], Cause], ...] = (
     ({"TIMEOUT", "TimeLimit", "DEADLINE"}, "time limit"),
@@ -43,7 +45,8 @@ def record_slurm_end(
         shared: The shared directory.
         run: The run of the Slurm job.
         exit_code: That of training, if the batch script has waited for it.
-        cause: Why the job ends, if the batch script knows; otherwise Slurm is asked, unless the end is recorded.
+        cause: Why training that has not finished ends, if the batch script knows; otherwise Slurm is asked, unless
+            the end is recorded.
         ask: Returns what Slurm says about a job; `ask_slurm` if None.
 
     Returns:
@@ -66,7 +69,8 @@ def record_slurm_end(
         if earlier:
             found = BatchEndBody(cause="requeued") if end is None or end.reason == "terminated" else None
         elif cause is not None:
-            found = BatchEndBody(cause=cause)
+            over = end is not None and end.reason == "finished"  # before the script sent SIGTERM
+            found = BatchEndBody(cause="finished" if over else cause)
         else:
             found = batch_end_of((ask or ask_slurm)(run.job_id), run.restarts, exit_code, end)
         if found is not None and folder.write_batch_end(found):
@@ -115,14 +119,14 @@ def batch_end_of(fields: Fields, restarts: int, exit_code: int | None, end: EndB
         if state in words or reason in words:
             return BatchEndBody(cause=cause)
     code = _exit_code(fields.get("ExitCode", "")) if exit_code is None else exit_code
-    if state == "RUNNING" and exit_code is None:
-        return None
-    terminated = end is not None and end.reason == "terminated"
-    if code and not (code == _SIGTERM_CODE and terminated):
-        return BatchEndBody(cause="failed", exit_code=code)
-    if state == "COMPLETING" and terminated:
-        return BatchEndBody(cause="cancelled")  # of what Slurm does, only this leaves no other sign
-    return None if terminated else BatchEndBody(cause="finished")
+    told = end.reason if end is not None else ""
+    if state == "RUNNING" and (exit_code is None or (code in _KILLED and told == "terminated")):
+        return None  # SIGTERM that Slurm did not send
+    if state == "COMPLETING" and reason == "None":
+        # Slurm ends the job: the batch script still runs if it has told an exit code. Only scancel leaves no other sign.
+        cancelled = told != "finished" and (code or exit_code is not None or told == "terminated")
+        return BatchEndBody(cause="cancelled" if cancelled else "finished")
+    return BatchEndBody(cause="failed", exit_code=code) if code else BatchEndBody(cause="finished")
 
 
 def _exit_code(text: str) -> int:
@@ -135,15 +139,15 @@ def _exit_code(text: str) -> int:
 
 
 def ask_slurm(job_id: str) -> Fields:
-    """Returns the fields of `scontrol show job`, and `NodeStates`, the states of the job's nodes after a requeue.
+    """Returns the fields of `scontrol show job`, and `NodeStates`, the states of this run's nodes after a requeue.
 
     Raises:
         SlurmSilent: scontrol is not there, fails, or does not answer in time.
     """
     text = _run("scontrol", "-o", "show", "job", job_id)
     fields = {key: value for key, is_, value in (part.partition("=") for part in text.split()) if is_}
-    nodes = fields.get("NodeList", "")
-    if fields.get("Restarts", "0") != "0" and nodes not in ("", "(null)"):
+    nodes = os.environ.get("SLURM_JOB_NODELIST") or os.environ.get("SLURM_NODELIST")  # the latter in an epilog
+    if fields.get("Restarts", "0") != "0" and nodes:
         fields["NodeStates"] = _run("sinfo", "-h", "-n", nodes, "-o", "%T")
     return fields
 

@@ -34,6 +34,9 @@ def no_question(job_id: str) -> dict[str, str]:
         ("JobState=COMPLETING Reason=None Restarts=1 ExitCode=0:0", None, TERMINATED, "requeued", None),
         ("JobState=COMPLETING Reason=None Restarts=1 NodeStates=down*", None, None, "node lost", None),
         ("JobState=COMPLETING Reason=None PreemptTime=None ExitCode=0:0", 143, TERMINATED, "cancelled", None),
+        ("JobState=COMPLETING Reason=None ExitCode=0:9", None, TERMINATED, "cancelled", None),
+        ("JobState=COMPLETING Reason=None ExitCode=0:0", 143, None, "cancelled", None),
+        ("JobState=COMPLETING Reason=None ExitCode=0:0", 0, FINISHED, "finished", None),
         ("JobState=CANCELLED Reason=None ExitCode=0:15", None, None, "cancelled", None),
         ("JobState=COMPLETING Reason=NonZeroExitCode ExitCode=3:0", None, None, "failed", 3),
         ("JobState=COMPLETING Reason=RaisedSignal:9(Killed) ExitCode=0:9", None, None, "failed", 137),
@@ -89,6 +92,13 @@ def test_of_several_trainings_in_a_slurm_job_the_last_one_is_what_slurm_has_ende
     done.write_end(FINISHED)
     recorded = record_slurm_end(SharedDirectory.open(tmp_path), SlurmRun(job_id="7"), cause="cancelled")
     assert list(recorded) == [max(done.job_id, last.job_id)]
+
+
+def test_training_that_had_finished_when_the_script_wanted_to_end_it_has_finished(tmp_path: Path) -> None:
+    folder = slurm_job(tmp_path)
+    folder.write_end(FINISHED)
+    recorded = record_slurm_end(SharedDirectory.open(tmp_path), SlurmRun(job_id="7"), cause="time limit")
+    assert recorded == {folder.job_id: "finished"}
 
 
 def test_jobs_of_other_slurm_jobs_and_clusters_are_left_alone(tmp_path: Path) -> None:

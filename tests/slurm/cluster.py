@@ -42,7 +42,7 @@ JobRequeue=1
 PrologFlags=Alloc
 Prolog={root}/prolog.sh
 Epilog={root}/epilog.sh
-KillWait=5
+KillWait=20
 SlurmdTimeout=10
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000,bf_interval=1
 PreemptType=preempt/partition_prio

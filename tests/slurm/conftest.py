@@ -16,12 +16,13 @@ REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples" / "slurm"
 
 _COMMAND = """#!/bin/bash
-# Slurm's hooks start with an empty environment. Simulated GPUs are not in CUDA_VISIBLE_DEVICES.
+# Slurm's hooks start with an empty environment. Simulated GPUs are not known to CUDA.
 export SLURM_CONF={root}/slurm.conf PYTHONPATH={repository} PFO_FS_SIM_DIR={root}/sim PFO_FS_RUN_DIR={root}/run
 if [ "$*" = reset-clocks ]; then
-  set -- reset-clocks $(for gpu in ${{SLURM_JOB_GPUS//,/ }}; do echo "simulated:$SLURMD_NODENAME-$gpu"; done)
+  set -- reset-clocks $(for gpu in ${{CUDA_VISIBLE_DEVICES//,/ }}; do echo "simulated:$SLURMD_NODENAME-$gpu"; done)
 fi
-exec {python} -m pfo_fs {prefix} "$@"
+echo "$(date +%T.%N) $SLURMD_NODENAME job $SLURM_JOB_ID: $*" >>{root}/log/commands
+exec {python} -m pfo_fs {prefix} "$@" 2>>{root}/log/commands
 """
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import Cluster, processes_of
+from cluster import Cluster, end_processes, processes_of
 
 from pfo_fs.errors import PfoError
 from pfo_fs.store import JobFolder, SharedDirectory
@@ -97,7 +97,7 @@ class Site:
             return not processes_of(job) and all(folder.read_batch_end() for folder in self.folders(job))
 
         try:
-            self.cluster.wait(is_over, 20, "the last process")
+            self.cluster.wait(is_over, 45, "the last process")
         except AssertionError:
             pass  # the test says what is left
         folders = self.folders(job)
@@ -140,16 +140,17 @@ def all_killed(site: Site, node: str) -> Ended:
     """What an out-of-memory kill of a whole job does: no process of ours can reset a clock or write a record."""
     job = site.submit("killed", "-w", node)
     site.begun(job)
-    site.cluster.run("scancel", "--full", "--signal=KILL", job)
-    return site.left_of(job, "FAILED", "CANCELLED")
+    end_processes(processes_of(job))
+    return site.left_of(job, "FAILED")
 
 
 def time_limit(site: Site, node: str) -> Ended:
-    """Slurm looks at limits twice a minute. The batch script's own warning is switched off."""
+    """Slurm looks at limits twice a minute. There is no warning: the script requeues while Slurm ends it."""
     job = site.submit("limit", "-w", node, "--signal=B:USR2@0")
     site.begun(job)
     site.cluster.run("scontrol", "update", f"JobId={job}", "EndTime=now")
-    return site.left_of(job, "TIMEOUT")
+    site.again(job)
+    return site.left_of(job, "COMPLETED")
 
 
 def warned_before_the_time_limit(site: Site, node: str) -> Ended:
@@ -213,9 +214,12 @@ def two_nodes_lose_one(site: Site, node: str) -> Ended:
 
 
 def daemon(site: Site, node: str) -> Ended:
-    job = site.submit("daemon", "-w", node, script="daemon.sbatch")
+    """Warned within half a minute, as above; the second run is cancelled."""
+    job = site.submit("daemon", "-w", node, "--time=2", "--signal=B:USR1@90", script="daemon.sbatch")
     shared = SharedDirectory.open(site.shared_dir, create=True)
     site.cluster.wait(shared.read_daemon, 60, "the daemon")
+    site.again(job)
+    site.cluster.wait(lambda: (found := shared.read_daemon()) and found.generation == 2, 60, "the second daemon")
     site.cluster.run("scancel", job)
     state = site.cluster.wait_for_state(job, "CANCELLED")["JobState"]
     site.cluster.wait(lambda: not processes_of(job), 20, "the last process of the daemon")
