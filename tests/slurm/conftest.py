@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, end_processes, missing, no_cgroups, processes_of
-from endings import ENDINGS, Site
+from slurm_cluster import Cluster, end_processes, missing, no_cgroups, processes_of
+from slurm_endings import ENDINGS, NAMES, Site
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples" / "slurm"
@@ -35,7 +35,7 @@ def with_settings(text: str, **settings: str) -> str:
     return above + mark + below
 
 
-@pytest.fixture(scope="session", params=["linuxproc", "cgroup"])
+@pytest.fixture(scope="session")
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     why = missing() or (no_cgroups() if request.param == "cgroup" else "")
     if why:
@@ -53,7 +53,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "prolog.sh": with_settings((EXAMPLES / "prolog.sh").read_text(), **ours),
         "epilog.sh": with_settings((EXAMPLES / "epilog.sh").read_text(), **ours, shared=str(shared)),
     }
-    cluster = Cluster(cluster_root, len(ENDINGS) + 2, request.param, hooks)
+    cluster = Cluster(cluster_root, len(NAMES[request.param]) + 1, request.param, hooks)
     path = f"{cluster_root}/bin:{cluster.environment['PATH']}:/usr/sbin"
     cluster.environment |= {
         "PATH": path,
@@ -70,12 +70,12 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         (cluster_root / name).write_text(with_settings((EXAMPLES / name).read_text(), **settings))
     try:
         cluster.start()
-        chosen = ENDINGS if request.param == "linuxproc" else {name: ENDINGS[name] for name in ("success", "scancel")}
-        with ThreadPoolExecutor(len(chosen)) as threads:
-            for number, (name, ending) in enumerate(chosen.items(), start=1):
-                site.ended[name] = threads.submit(ending, site, f"n{number}")
+        names = NAMES[request.param]
+        with ThreadPoolExecutor(len(names)) as threads:
+            for number, name in enumerate(names, start=1):
+                site.ended[name] = threads.submit(ENDINGS[name], site, f"n{number}")
             yield site
     finally:
         cluster.stop()
         for job in site.jobs:
-            end_processes(processes_of(job))
+            end_processes(processes_of(cluster, job))

@@ -27,7 +27,9 @@ if world > 1:
 
     dist.init_process_group("gloo")
 steps = 3 if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" else 1_000_000
-with PFOFileOptimizer(shared_dir, pp_degree=world, dp_degree=1, tp_degree=1, job_metadata=os.environ["SLURM_JOB_ID"]) as opt:
+with PFOFileOptimizer(
+    shared_dir, pp_degree=world, dp_degree=1, tp_degree=1, job_metadata=os.environ["SLURM_JOB_ID"]
+) as opt:
     for _ in range(steps):
         opt.on_step_begin()
         for name in ("forward", "backward"):

@@ -158,15 +158,16 @@ class Cluster:
         return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in newest)
 
 
-def processes_of(job: str) -> list[int]:
-    """The processes of a Slurm job on this machine, whatever has become of their parents."""
+def processes_of(cluster: Cluster, job: str) -> list[int]:
+    """The processes of a job on this machine, whatever has become of their parents."""
+    ours = {f"SLURM_JOB_ID={job}".encode(), f"SLURM_CONF={cluster.environment['SLURM_CONF']}".encode()}
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            variables = (folder / "environ").read_bytes().split(b"\0")
+            variables = set((folder / "environ").read_bytes().split(b"\0"))
         except OSError:
             continue
-        if f"SLURM_JOB_ID={job}".encode() in variables:
+        if ours <= variables:
             found.append(int(folder.name))
     return found
 
@@ -206,7 +207,7 @@ def no_cgroups() -> str:
 
 def _free_ports(count: int) -> int:
     """The first of some ports that are free, below those that the kernel gives to clients."""
-    for first in range(20_000 + os.getpid() % 8_000, 32_000, count):
+    for first in range(30_000 + os.getpid() % 1_500, 32_700, count):  # those below are for torch.distributed
         sockets = [socket.socket() for _ in range(count)]
         try:
             for offset, probe in enumerate(sockets):

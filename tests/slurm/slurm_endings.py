@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import Cluster, end_processes, processes_of
+from slurm_cluster import Cluster, end_processes, processes_of
 
 from pfo_fs.errors import PfoError
 from pfo_fs.store import JobFolder, SharedDirectory
@@ -94,16 +95,14 @@ class Site:
         state = self.cluster.wait_for_state(job, *states, timeout_s=timeout_s)["JobState"]
 
         def is_over() -> bool:
-            return not processes_of(job) and all(folder.read_batch_end() for folder in self.folders(job))
+            return not processes_of(self.cluster, job) and all(folder.read_batch_end() for folder in self.folders(job))
 
-        try:
+        with suppress(AssertionError):  # the test says what is left
             self.cluster.wait(is_over, 45, "the last process")
-        except AssertionError:
-            pass  # the test says what is left
         folders = self.folders(job)
         return Ended(
             state,
-            processes_of(job),
+            processes_of(self.cluster, job),
             [folder.read_end() for folder in folders],
             [folder.read_batch_end() for folder in folders],
             [acts[-1] for folder in folders for acts in self.acts(folder)],
@@ -140,7 +139,7 @@ def all_killed(site: Site, node: str) -> Ended:
     """What an out-of-memory kill of a whole job does: no process of ours can reset a clock or write a record."""
     job = site.submit("killed", "-w", node)
     site.begun(job)
-    end_processes(processes_of(job))
+    end_processes(processes_of(site.cluster, job))
     return site.left_of(job, "FAILED")
 
 
@@ -202,7 +201,7 @@ def array(site: Site, node: str) -> Ended:
 
 def two_nodes_lose_one(site: Site, node: str) -> Ended:
     """The rank on the other node goes on, and waits for the lost one if it trains for real."""
-    other = f"n{len(ENDINGS) + 1}"
+    other = f"n{len(NAMES['linuxproc']) + 1}"
     job = site.submit("lost", "--nodes=2", "-w", f"{node},{other}")
     site.begun(job, ranks=2)
     site.cluster.power_off(other)
@@ -222,8 +221,8 @@ def daemon(site: Site, node: str) -> Ended:
     site.cluster.wait(lambda: (found := shared.read_daemon()) and found.generation == 2, 60, "the second daemon")
     site.cluster.run("scancel", job)
     state = site.cluster.wait_for_state(job, "CANCELLED")["JobState"]
-    site.cluster.wait(lambda: not processes_of(job), 20, "the last process of the daemon")
-    return Ended(state, processes_of(job), [], [], [])
+    site.cluster.wait(lambda: not processes_of(site.cluster, job), 20, "the last process of the daemon")
+    return Ended(state, processes_of(site.cluster, job), [], [], [])
 
 
 ENDINGS: dict[str, Callable[[Site, str], Ended]] = {
@@ -239,3 +238,6 @@ ENDINGS: dict[str, Callable[[Site, str], Ended]] = {
     "node lost": two_nodes_lose_one,
     "daemon": daemon,
 }
+
+NAMES = {"linuxproc": list(ENDINGS), "cgroup": ["success", "scancel", "all killed"]}
+"""The endings that are tried, by the way in which Slurm follows processes."""
