@@ -20,7 +20,7 @@ LOWERED = "all: 900\n"
 
 @dataclass
 class Ended:
-    """What is left of a job: Slurm's state, its processes, and of each run our records and the last acts on its GPUs."""
+    """What is left of a job: Slurm's state, processes, and of each run our records and the last acts on its GPUs."""
 
     state: str
     processes: list[int]
