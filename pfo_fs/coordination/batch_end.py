@@ -123,7 +123,7 @@ def batch_end_of(fields: Fields, restarts: int, exit_code: int | None, end: EndB
     if state == "RUNNING" and (exit_code is None or (code in _KILLED and told == "terminated")):
         return None  # SIGTERM that Slurm did not send
     if state == "COMPLETING" and reason == "None":
-        # Slurm ends the job, maybe while the batch script runs, which tells an exit code. Only scancel has no other sign.
+        # Slurm ends the job. If the batch script told an exit code, it still runs. Only scancel leaves no other sign.
         cancelled = told != "finished" and (code or exit_code is not None or told == "terminated")
         return BatchEndBody(cause="cancelled" if cancelled else "finished")
     return BatchEndBody(cause="failed", exit_code=code) if code else BatchEndBody(cause="finished")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,31 @@ def with_settings(text: str, **settings: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    why = missing() or (no_cgroups() if request.param == "cgroup" else "")
-    if why:
-        pytest.skip(why)
-    root = tmp_path_factory.mktemp(f"slurm-{request.param}")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Site]]:
+    """Returns the cluster with a way of following processes; it is started once, in whatever order the tests run."""
+    started: dict[str, Site] = {}
+    with ExitStack() as stack:
+
+        def get(tracking: str) -> Site:
+            if tracking not in started:
+                why = missing() or (no_cgroups() if tracking == "cgroup" else "")
+                if why:
+                    pytest.skip(why)
+                root = tmp_path_factory.mktemp(f"slurm-{tracking}")
+                started[tracking] = stack.enter_context(running_site(root, tracking))
+            return started[tracking]
+
+        yield get
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, sites: Callable[[str], Site]) -> Site:
+    return sites(request.param)
+
+
+@contextmanager
+def running_site(root: Path, tracking: str) -> Iterator[Site]:
+    """A cluster with the hooks and scripts of `examples/slurm`, on which all jobs have been started."""
     cluster_root, shared, python = root / "cluster", root / "pfo", sys.executable
     for folder in (cluster_root / "bin", cluster_root / "sim", cluster_root / "run", shared):
         folder.mkdir(parents=True, mode=0o700)
@@ -53,7 +74,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "prolog.sh": with_settings((EXAMPLES / "prolog.sh").read_text(), **ours),
         "epilog.sh": with_settings((EXAMPLES / "epilog.sh").read_text(), **ours, shared=str(shared)),
     }
-    cluster = Cluster(cluster_root, len(NAMES[request.param]) + 1, request.param, hooks)
+    cluster = Cluster(cluster_root, len(NAMES[tracking]) + 1, tracking, hooks)
     path = f"{cluster_root}/bin:{cluster.environment['PATH']}:/usr/sbin"
     cluster.environment |= {
         "PATH": path,
@@ -70,7 +91,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         (cluster_root / name).write_text(with_settings((EXAMPLES / name).read_text(), **settings))
     try:
         cluster.start()
-        names = NAMES[request.param]
+        names = NAMES[tracking]
         with ThreadPoolExecutor(len(names)) as threads:
             for number, name in enumerate(names, start=1):
                 site.ended[name] = threads.submit(ENDINGS[name], site, f"n{number}")
