@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "unshare", "runuser")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "unshare", "runuser", "setpriv")
 
 _CONFIGURATION = """
 ClusterName=test
@@ -72,7 +72,7 @@ class Cluster:
         self._nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         host, port = socket.gethostname().split(".")[0], _free_ports(nodes + 1)
-        for folder in ("state", "log", "dev", "prolog.d", *(f"spool/{node}" for node in self._nodes)):
+        for folder in ("state", "log", "dev", *(f"spool/{node}" for node in self._nodes)):
             (root / folder).mkdir(parents=True)
         for gpu in range(4):
             (root / f"dev/gpu{gpu}").symlink_to("/dev/null")  # Slurm wants devices
@@ -104,7 +104,12 @@ class Cluster:
     def _launch(self, name: str, *command: str) -> None:
         with (self.root / "log" / f"{name}.out").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
+                ["setpriv", "--pdeathsig", "KILL", *command],  # if pytest is killed
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
             )
 
     def stop(self) -> None:

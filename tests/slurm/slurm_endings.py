@@ -109,9 +109,9 @@ class Site:
         )
 
     def again(self, job: str) -> None:
-        """Slurm waits for two minutes before it starts a requeued job again: not here."""
+        """Slurm waits for two minutes before it starts a requeued job again: not here. And no limit ends it again."""
         self.cluster.wait_for_state(job, "PENDING")
-        self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=30")
 
 
 def success(site: Site, node: str) -> Ended:
