@@ -14,6 +14,7 @@
     |  +- CapturedStream             a CUDA graph is being captured, and marks cannot be part of it
     +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
+    +- SlurmSilent (RuntimeError)          Slurm does not say how a job is
     +- PlannerError (RuntimeError)         the planner's solver failed or found no plan
        +- Impossible (ValueError)          nothing fulfils the request; the message and the fields say what is possible
 
@@ -107,6 +108,10 @@ class CapturedStream(DeviceError):
 
 class InstructionMismatch(PfoError, RuntimeError):
     """The instructions that training runs are not those of the schedule in force."""
+
+
+class SlurmSilent(PfoError, RuntimeError):
+    """Slurm had to be asked about a job, and did not answer."""
 
 
 class CoordinationError(PfoError, RuntimeError):

@@ -153,6 +153,7 @@ def places(folder: JobFolder, number: int = 0) -> list[Place]:
         Place(f"{job}/cached_profile.json", "cached_profile", bodies.CachedProfileBody),
         Place(f"{job}/model.json", "model", bodies.ModelBody),
         Place(f"{job}/end.json", "end", bodies.EndBody),
+        Place(f"{job}/batch_end.json", "batch_end", bodies.BatchEndBody),
     ]
 
 
@@ -161,17 +162,17 @@ def one_of_each_kind(folder: JobFolder) -> dict[str, Place]:
     return {place.kind: place for place in reversed(places(folder))}
 
 
-_END = {
-    "schema": "pfo-fs/2", "kind": "end", "attempt": ATTEMPT, "writer": "w", "sequence": 0,
-    "body": {"reason": "crashed", "message": "x"},
-}  # fmt: skip
+_ENDS = {"end": {"reason": "crashed", "message": "x"}, "batch_end": {"cause": "failed", "exit_code": 3}}
 
 
 def load(root: Path, place: Place) -> dict[str, Any]:
     """The record at a place as plain JSON."""
     path = root / place.path
-    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else json.loads(json.dumps(_END))
-    return document
+    if path.exists():
+        document: dict[str, Any] = json.loads(path.read_text())
+        return document
+    head = {"schema": "pfo-fs/2", "kind": place.kind, "attempt": ATTEMPT, "writer": "w", "sequence": 0}
+    return {**head, "body": dict(_ENDS[place.kind])}
 
 
 def sign(document: dict[str, Any], raw: str = "null") -> bytes:
@@ -244,6 +245,12 @@ def plant(root: Path, place: Place, data: bytes) -> None:
     (root / place.path).write_bytes(data)
 
 
+def write_ends(job: JobFolder) -> None:
+    """Writes the records of a job that has ended."""
+    job.write_end(bodies.EndBody.model_validate(_ENDS["end"]))
+    job.write_batch_end(bodies.BatchEndBody.model_validate(_ENDS["batch_end"]))
+
+
 def write_golden(folder: Path) -> None:
     """Writes one record of each kind whose form is of the newest schema, for `tests/golden`.
 
@@ -251,7 +258,7 @@ def write_golden(folder: Path) -> None:
     """
     with TemporaryDirectory() as root:
         _, job = make_directory(Path(root))
-        job.write_end(bodies.EndBody(reason="crashed", message="x"))
+        write_ends(job)
         folder.mkdir(parents=True, exist_ok=True)
         for kind, place in one_of_each_kind(job).items():
             if load(Path(root), place)["schema"] == SCHEMAS[-1]:

@@ -11,11 +11,13 @@ import typer
 import pfo_fs
 from pfo_fs.cli.daemon import daemon
 from pfo_fs.cli.doctor import doctor
+from pfo_fs.cli.end import end
 from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
 from pfo_fs.cli.power_limit import power_limit
 from pfo_fs.cli.report import report, trace
 from pfo_fs.cli.requests import straggler, target
+from pfo_fs.cli.reset_clocks import reset_clocks
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.status import status
@@ -95,6 +97,9 @@ def demo(
     run_virtual_demo(slowdown=slowdown, shared_dir=shared_dir, output=output, as_json=json_)
 
 
-for command in (daemon, status, plan, simulate, report, trace, target, straggler, doctor, profile_p2p):
+for command in (
+    *(daemon, status, plan, simulate, report, trace, target, straggler, doctor, profile_p2p),
+    *(end, reset_clocks),
+):
     app.command()(command)
 app.command("power-limit")(power_limit)

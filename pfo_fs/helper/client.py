@@ -44,6 +44,7 @@ class HelperClient:
         start_at_once: Whether to start a helper without first waiting for another rank of this host to do so.
         deadline_s: The longest time until a helper of another rank listens.
         service: What the helper does, see `process.py`.
+        sigterm_trace: See `ipc.sigterm_trace`; -1 if this process has none.
 
     Raises:
         CoordinationError: No helper could be reached in time.
@@ -60,13 +61,14 @@ class HelperClient:
         start_at_once: bool,
         deadline_s: float = 20.0,
         service: Literal["pipeline", "power_limit"] = "pipeline",
+        sigterm_trace: int = -1,
     ) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.lost = False
         self._warned = False
         self._address = address
         self._starting = {"service": service, "shared_dir": shared_dir, "token": token, "settings": settings}
-        self._hello = messages.Hello(rank=rank, role="training", token=token)
+        self._hello = messages.Hello(rank=rank, role="training", token=token, sigterm_trace=sigterm_trace)
         self._may_start = start_at_once
         self._inbox: list[ToTraining] = []
         self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)

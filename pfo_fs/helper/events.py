@@ -66,12 +66,27 @@ class Terminated:
 
 
 @dataclass(frozen=True)
+class ClientTerminated:
+    """The training process of a connection got SIGTERM; what it does after that, or its end, is the next event."""
+
+    client: int
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """Nothing but time has passed."""
 
 
 Event: TypeAlias = (
-    MessageArrived | ClientGone | OperationDone | PlanPublished | CoordinatorAlive | Logged | Terminated | TimePassed
+    MessageArrived
+    | ClientGone
+    | OperationDone
+    | PlanPublished
+    | CoordinatorAlive
+    | Logged
+    | Terminated
+    | ClientTerminated
+    | TimePassed
 )
 
 # ---- actions

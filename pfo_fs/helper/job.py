@@ -16,11 +16,17 @@ _MAX_EARLY_RESULTS = 100
 
 @dataclass
 class Client:
-    """One connection. `gpu_spec`: the GPU of a clock process, until that reports that it has released the clocks."""
+    """One connection.
+
+    Attributes:
+        gpu_spec: The GPU of a clock process, until that reports that it has released the clocks.
+        terminated: Whether this training process got SIGTERM.
+    """
 
     rank: int = -1
     role: Literal["", "training", "clocks", "gone"] = ""
     gpu_spec: str = ""
+    terminated: bool = False
 
 
 @dataclass
@@ -33,7 +39,8 @@ class Job:
         has_folder: Whether the worker has created or opened its folder.
         coordinator: The start of its coordinator, which waits for the folder.
         is_ended: Whether the job's end has been noted.
-        terminated_at_s: When the job got SIGTERM, in monotonic s.
+        terminated_at_s: When this helper got SIGTERM, in monotonic s.
+        first_crash: How the first rank of this host has crashed that did so by itself; empty while none has.
         choice: The choice of the process that schedules the job, while that is made.
         answered: Ranks whose registration was answered.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
@@ -46,6 +53,7 @@ class Job:
     coordinator: e.StartCoordinator | None = None
     is_ended: bool = False
     terminated_at_s: float = -math.inf
+    first_crash: str = ""
     choice: CoordinationChoice | None = None
     answered: set[int] = field(default_factory=set)
     late: set[tuple[int, int]] = field(default_factory=set)

@@ -25,9 +25,12 @@ from pfo_fs.errors import PfoError, StoreError
 from pfo_fs.helper import events as e
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
+from pfo_fs.ipc.sigterm_trace import got_sigterm_within, open_trace_of_peer
 
 log = logging.getLogger("pfo_fs.helper")
 
+_SIGTERM_COUNTS_FOR_S = 600.0
+"""Training that ends within this time after it got SIGTERM, for example with a checkpoint, ends because of that."""
 _LAST_WRITES_WITHIN_S = 600.0
 """The helper runs for at most this time after its last client, to write what it still has."""
 
@@ -90,6 +93,7 @@ class HelperLoop:
         self._coordinator = coordinator(self.post) if coordinator is not None else None
         self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._connections: dict[int, socket.socket] = {}
+        self._traces: dict[int, int] = {}  # of SIGTERM, by connection
         self._selector = selectors.DefaultSelector()
         self._stop_by_s: float | None = None
 
@@ -209,6 +213,7 @@ class HelperLoop:
         except BlockingIOError:
             return
         if not packet:
+            self._tell_sigterm(client)
             self._close(client)
             self._handle(e.ClientGone(client))
             return
@@ -217,9 +222,24 @@ class HelperLoop:
         except ValueError as error:
             log.warning("the helper drops a packet that it cannot read: %s", error)
             return
+        if isinstance(message, m.Hello) and message.sigterm_trace >= 0 and client not in self._traces:
+            trace = open_trace_of_peer(connection, message.sigterm_trace)
+            if trace is not None:
+                self._traces[client] = trace
+        elif isinstance(message, m.Goodbye):
+            self._tell_sigterm(client)
         self._handle(e.MessageArrived(client, message))
 
+    def _tell_sigterm(self, client: int) -> None:
+        """Tells the state, before it learns how training has ended, that this training process got SIGTERM."""
+        trace = self._traces.get(client)
+        if trace is not None and got_sigterm_within(trace, _SIGTERM_COUNTS_FOR_S):
+            self._handle(e.ClientTerminated(client))
+
     def _close(self, client: int) -> None:
+        trace = self._traces.pop(client, None)
+        if trace is not None:
+            os.close(trace)
         connection = self._connections.pop(client, None)
         if connection is not None:
             self._selector.unregister(connection)

@@ -28,8 +28,8 @@ from pfo_fs.store import bodies
 log = logging.getLogger("pfo_fs.helper")
 
 _FIRST_CLIENT_WITHIN_S = 60.0
-_TERMINATES_WITHIN_S = 120.0
-"""If a training process ends within this time after a SIGTERM to the job, it does not count as crashed."""
+_TERMINATES_WITHIN_S = 600.0
+"""Training that ends within this time after a SIGTERM to the job, maybe with a checkpoint, ends because of that."""
 
 
 class HelperState:
@@ -91,6 +91,8 @@ class HelperState:
                 self._tell_rank_0(schedule)
             case e.Terminated():
                 self._job.terminated_at_s = self._now_s
+            case e.ClientTerminated(client) if client in self._clients:
+                self._clients[client].terminated = True
             case e.Logged(level, text):
                 self._tell_lowest_rank(m.LogLine(level=level, message=text))
             case e.CoordinatorAlive(lease_s):
@@ -164,8 +166,7 @@ class HelperState:
                 client.gpu_spec = ""
             case m.Goodbye(reason=reason, message=text):
                 client.role = "gone"
-                if rank == 0:
-                    self._end(reason, text)
+                self._on_training_ended(client, reason, text)
             case _:
                 raise ValueError("it is not expected here")
 
@@ -174,10 +175,7 @@ class HelperState:
         if client.role == "training":
             text = f"the training process of rank {client.rank} ended without closing the optimizer"
             self._board.note_problem(client.rank, text)
-            if client.rank == 0 and self._now_s - self._job.terminated_at_s <= _TERMINATES_WITHIN_S:
-                self._end("terminated", "the job got SIGTERM")
-            elif client.rank == 0:
-                self._end("crashed", text)
+            self._on_training_ended(client, "crashed", text)
         elif client.role == "clocks" and client.gpu_spec:
             text = f"the clock process of rank {client.rank} died; the helper resets the clocks of its GPU"
             log.warning("%s", text)
@@ -216,9 +214,22 @@ class HelperState:
         )
         self._results.add(message.number, body, self._now_s)
 
-    def _end(self, reason: str, text: str) -> None:
-        if self._job.is_open and not self._job.is_ended:
-            self._job.is_ended = True
+    def _on_training_ended(self, client: Client, reason: str, text: str) -> None:
+        """Notes how a training process has ended; the job's end is that of rank 0.
+
+        A launcher ends the other ranks by SIGTERM when one has crashed: then the job has crashed. Otherwise SIGTERM is
+        the reason, whatever training made of it.
+        """
+        job = self._job
+        terminated = client.terminated or self._now_s - job.terminated_at_s <= _TERMINATES_WITHIN_S
+        if job.first_crash:
+            reason, text = "crashed", job.first_crash
+        elif terminated:
+            reason, text = "terminated", "training got SIGTERM"
+        elif reason == "crashed" and client.rank != 0:
+            job.first_crash = text if f"rank {client.rank}" in text else f"rank {client.rank}: {text}"
+        if client.rank == 0 and job.is_open and not job.is_ended:
+            job.is_ended = True
             self._writes.add(op.WriteEnd(bodies.EndBody.model_validate({"reason": reason, "message": text})))
 
     # ---- the shared directory

@@ -34,13 +34,15 @@ class Hello(Message, frozen=True, kw_only=True):
     """The first message of every connection: which rank, training or its clock process, and the job's token.
 
     A clock process that controls the clocks of a GPU names the GPU, and after an @ the way to set its clocks if the job
-    asks for one: if the clock process dies, the helper resets the clocks.
+    asks for one: if the clock process dies, the helper resets the clocks. Training names the file descriptor of its
+    trace of SIGTERM (`sigterm_trace.py`), or -1.
     """
 
     rank: int
     role: Literal["training", "clocks"]
     token: str
     gpu_spec: str = ""
+    sigterm_trace: int = -1
 
 
 class CreateJob(Message, frozen=True, kw_only=True):

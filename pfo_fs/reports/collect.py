@@ -99,6 +99,7 @@ class JobData:
     windows: list[Window] = field(default_factory=list)
     current: bodies.CurrentBody | None = None
     end: bodies.EndBody | None = None
+    batch_end: bodies.BatchEndBody | None = None
     claim: bodies.ClaimBody | None = None
     model: bodies.ModelBody | None = None
     progress: list[bodies.RankProgress] = field(default_factory=list)
@@ -181,6 +182,7 @@ def collect_job(folder: JobFolder) -> JobData:
     found = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
     data.ranks = [rank for rank in found if _has_a_place(rank.rank_info, job.job_info)]
     data.current, data.end = quietly(folder.read_current), quietly(folder.read_end)
+    data.batch_end = quietly(folder.read_batch_end)
     data.claim, data.model = quietly(folder.read_coordinator), quietly(folder.read_model)
     for name in folder.progress_names():
         progress = quietly(folder.read_progress, name)

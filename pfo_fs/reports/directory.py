@@ -54,9 +54,7 @@ def _row(folder: JobFolder) -> JobRow:
         data = collect_job(folder)
     except (RecordError, StoreError) as error:
         return JobRow(job_id, user, folder.job_id[:10], "unreadable", problem=plain_text(str(error.args[-1])))
-    state = (
-        end_text(data.end.reason, data.end.message) if data.end else data.current.state if data.current else "waiting"
-    )
+    state = end_text(data.end, data.batch_end) if data.end else data.current.state if data.current else "waiting"
     day = plain_text(data.job.started[:10] or folder.job_id[:10])
     total = total_of(data, headline_of(data, None, {}), {})
     if total is None:

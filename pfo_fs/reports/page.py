@@ -68,7 +68,7 @@ def render_page(data: JobData, points: int | None = None, changes_curve: bool = 
 
 def _state(data: JobData) -> str:
     if data.end is not None:
-        return end_text(data.end.reason, data.end.message)
+        return end_text(data.end, data.batch_end)
     if data.archived:
         return "archived"
     return data.current.state if data.current is not None else "waiting"

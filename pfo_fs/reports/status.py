@@ -120,10 +120,12 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
         }
         end = folder.read_end()
         if end is not None:
+            batch_end = _quietly(folder.read_batch_end)
             row |= {
                 "state": "ended",
                 "end_reason": end.reason,
-                "end_text": end_text(end.reason, end.message),
+                "batch_end": batch_end.model_dump() if batch_end is not None else None,
+                "end_text": end_text(end, batch_end),
                 "message": end.message or row.get("message", ""),
             }
     except (RecordError, StoreError) as error:

@@ -262,7 +262,7 @@ def messages(found: Findings, headline: Headline) -> list[tuple[str, str, str]]:
     if switching:
         rows.append(("info", "clocks", switching_text(switching)))
     if data.end is not None:
-        ended = end_text(data.end.reason, data.end.message)
+        ended = end_text(data.end, data.batch_end)
         rows.append(("info", f"ended: {ended}", data.end.message or data.end.reason))
     by_text: dict[tuple[str, str], list[int]] = {}
     for rank in data.ranks:

@@ -7,7 +7,7 @@ limits: a test refuses a bare `int`, `float` or `str`.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -97,11 +97,19 @@ class DirectoryBody(_Body):
     host: ShortText = ""
 
 
+class SlurmRun(_Body):
+    """One run of a Slurm job: `restarts` counts how often Slurm has started the job again."""
+
+    job_id: ShortText
+    restarts: Count = 0
+    cluster: ShortText = ""
+
+
 class JobBody(_Body):
     """`job.json`: rank 0, once.
 
     `scheduler` and `scheduler_args` are those that the job requests; empty: those of the coordinator's settings.
-    `model_key` names what is trained: jobs with the same one share profiles.
+    `model_key` names what is trained: jobs with the same one share profiles. `slurm` is left out outside of Slurm.
     """
 
     job_info: JobInfo
@@ -113,6 +121,14 @@ class JobBody(_Body):
     host: ShortText = ""
     started: ShortText = Field(default="", description="UTC, as text")
     versions: dict[ShortText, ShortText] = Field(default={}, max_length=100)
+    slurm: SlurmRun | None = None
+
+    @model_serializer(mode="wrap")
+    def _leave_out_slurm(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        if self.slurm is None:
+            del values["slurm"]
+        return values
 
 
 class RankBody(_WithClockBackend):
@@ -361,6 +377,23 @@ class EndBody(_Body):
 
     reason: Literal["finished", "interrupted", "terminated", "crashed", "idle"]
     message: Text = ""
+
+
+Cause: TypeAlias = Literal[
+    "finished", "failed", "cancelled", "time limit", "out of memory", "preempted", "node lost", "requeued"
+]
+"""Why a batch system ends a job."""
+
+
+class BatchEndBody(_Body):
+    """`batch_end.json`: `pfo-fs end`, called by the batch script or the epilog, once: why the batch job has ended.
+
+    `end.json` holds what the training processes know: that they got SIGTERM, but not why. `exit_code` is that of the
+    batch job, as a shell shows it: 128 and the signal's number after a signal; None where there is none.
+    """
+
+    cause: Cause
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
 
 
 class DaemonBody(_Body):

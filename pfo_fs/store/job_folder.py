@@ -187,6 +187,14 @@ class JobFolder(ScheduleFiles, RankFiles):
         """Reads the end of the job; None while it runs."""
         return self.read("end", b.EndBody, layout.END)
 
+    def write_batch_end(self, body: b.BatchEndBody) -> bool:
+        """Writes why the batch system has ended the job, once; returns whether this call has written it."""
+        return self.claim("batch_end", body, layout.BATCH_END)
+
+    def read_batch_end(self) -> b.BatchEndBody | None:
+        """Reads why the batch system has ended the job; None where that is not known."""
+        return self.read("batch_end", b.BatchEndBody, layout.BATCH_END)
+
     def remove_stale_temporaries(self) -> int:
         """Removes what dead writers have left in the job's folders; returns how many files.
 

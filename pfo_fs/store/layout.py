@@ -32,6 +32,7 @@
     schedule.yaml                 a user (optional, read-only for pfo-fs)
     schedule.status.yaml          the coordinator, replaced: whether schedule.yaml is applied, and why not
     end.json                      rank 0, or the daemon when the job is given up, once
+    batch_end.json                `pfo-fs end` in the batch script or the epilog, once: why the batch system ended it
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ MODEL = "model.json"
 YAML = "schedule.yaml"
 YAML_STATUS = "schedule.status.yaml"
 END = "end.json"
+BATCH_END = "batch_end.json"
 JOB_FOLDERS = (RANKS, ORDER, SCHEDULES, RESULTS, PROGRESS, ITERATION_TIMES)
 
 _NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")

@@ -9,5 +9,7 @@ def how_it_ended(error: BaseException | None) -> tuple[str, str]:
         return "finished", ""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", ""
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        return ("crashed", f"exit code {error.code}") if error.code else ("finished", "")
     text = " ".join(str(error).split())
     return "crashed", f"{type(error).__name__}{': ' if text else ''}{text}"[:300]

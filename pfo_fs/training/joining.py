@@ -22,6 +22,7 @@ from pfo_fs.device import ClockProcess, find_gpu_spec
 from pfo_fs.errors import ConfigError, CoordinationError, PfoError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc.sigterm_trace import trace_sigterm
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
 from pfo_fs.training.broadcast_feed import BroadcastFeed
@@ -234,6 +235,7 @@ class JobJoiner:
             "host": socket.gethostname(),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {"pfo_fs": pfo_fs.__version__, "python": sys.version.split()[0], **_torch_version()},
+            "slurm": _slurm_run(),
         }
 
     def _connect(self, opening: _Opening, *, at_once: bool) -> HelperClient:
@@ -244,6 +246,7 @@ class JobJoiner:
             self._dims.rank,
             self._request.given_settings,
             start_at_once=at_once,
+            sigterm_trace=trace_sigterm(),
         )
         self._link.client = client
         return client
@@ -333,6 +336,19 @@ class JobJoiner:
 def _address(opening: _Opening) -> str:
     """The abstract address of the helper, the same on all hosts."""
     return f"pfo-fs-{opening['token'][:12]}"
+
+
+def _slurm_run() -> dict[str, Any] | None:
+    """Returns the Slurm job that this process runs in (a `SlurmRun`), by which `pfo-fs end` finds the job's folder."""
+    job_id, cluster = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_CLUSTER_NAME", "")
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+    if not job_id.isdecimal():
+        return None
+    return {
+        "job_id": job_id[:20],
+        "restarts": int(restarts[:9]) if restarts.isdecimal() else 0,
+        "cluster": cluster[:64],
+    }
 
 
 def _torch_version() -> dict[str, str]:

@@ -160,6 +160,22 @@ def test_a_trainer_that_vanishes_leaves_a_crashed_job_and_one_that_says_goodbye_
     assert end.reason == "finished"
 
 
+def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_has_crashed(
+    host: Host, wait_for: Wait
+) -> None:
+    clients, infos = [host.client(0), host.client(1)], rank_infos(2)
+    job = host.create(clients[0], ranks=2)
+    for client, info in zip(clients, infos, strict=True):
+        host.join(client, job, info)
+    clients[1].send(messages.Goodbye(reason="crashed", message="ValueError: 3"))
+    clients[1].close()
+    wait_for(lambda: host.state._job.first_crash, what="the crash")
+    host.loop.post(Terminated())
+    clients[0].close()
+    end = wait_for(host.folder(job).read_end, what="the end")
+    assert (end.reason, end.message) == ("crashed", "rank 1: ValueError: 3")
+
+
 def test_a_goodbye_counts_though_the_trainer_did_not_read_all_it_was_told(host: Host, wait_for: Wait) -> None:
     client = host.client(0)
     job = host.create(client, mode="local")

@@ -85,6 +85,18 @@ def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
     assert end.reason == "crashed"
 
 
+def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
+    start_job: Callable[..., Job], wait_for: Wait
+) -> None:
+    """As when a launcher ends its ranks: neither the helper nor the clock process gets the signal."""
+    job = start_job(1, {"mesh": {"pp": 1}})
+    with told_on_failure(job):
+        wait_for(lambda: job.of(step=3), 60, "steps")
+    os.kill(job.having("pid")[0]["pid"], signal.SIGTERM)
+    assert job.processes[0].wait(10) == -signal.SIGTERM
+    assert wait_for(job.folder.read_end, 10, "the end").reason == "terminated"
+
+
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
 def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
     start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from record_corpus import load, make_directory, one_of_each_kind, places
+from record_corpus import load, make_directory, one_of_each_kind, places, write_ends
 
 from pfo_fs.errors import RecordError
 from pfo_fs.store import SharedDirectory, bodies
@@ -30,6 +30,7 @@ MODELS = {
     "cached_profile": bodies.CachedProfileBody,
     "model": bodies.ModelBody,
     "end": bodies.EndBody,
+    "batch_end": bodies.BatchEndBody,
 }
 
 
@@ -49,7 +50,7 @@ def test_a_record_of_this_release_is_read_and_written_byte_for_byte(kind: str) -
 def test_what_is_written_today_is_what_was_written_when_the_schema_got_its_number(tmp_path: Path) -> None:
     """Another form on disk needs another schema number, and golden files of it (see `record_corpus.write_golden`)."""
     _, folder = make_directory(tmp_path)
-    folder.write_end(bodies.EndBody(reason="crashed", message="x"))
+    write_ends(folder)
     for kind, place in one_of_each_kind(folder).items():
         assert (tmp_path / place.path).read_bytes() == golden(kind)
 

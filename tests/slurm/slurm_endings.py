@@ -1,0 +1,243 @@
+"""How Slurm jobs end: each function runs a job on a node of its own to its end, and returns what is left of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_cluster import Cluster, end_processes, processes_of
+
+from pfo_fs.errors import PfoError
+from pfo_fs.store import JobFolder, SharedDirectory
+from pfo_fs.store.bodies import BatchEndBody, EndBody
+
+LOWERED = "all: 900\n"
+
+
+@dataclass
+class Ended:
+    """What is left of a job: Slurm's state, processes, and of each run our records and the last acts on its GPUs."""
+
+    state: str
+    processes: list[int]
+    ends: list[EndBody | None]
+    batch_ends: list[BatchEndBody | None]
+    clocks: list[str]
+
+    @property
+    def causes(self) -> list[str]:
+        return [end.cause if end is not None else "unknown" for end in self.batch_ends]
+
+    @property
+    def reasons(self) -> list[str]:
+        return [end.reason if end is not None else "unknown" for end in self.ends]
+
+
+@dataclass
+class Site:
+    """The cluster, its shared directory, and what becomes of the jobs there."""
+
+    cluster: Cluster
+    shared_dir: Path
+    ended: dict[str, Future[Ended]] = field(default_factory=dict)
+    jobs: list[str] = field(default_factory=list)
+
+    def stop_file(self, name: str) -> Path:
+        return self.cluster.root / f"stop-{name}"
+
+    def submit(self, name: str, *options: str, exit_code: int = 0, script: str = "train.sbatch") -> str:
+        """Submits a job of one rank, unless the options say otherwise."""
+        values = f"ALL,STOP_FILE={self.stop_file(name)},EXIT_CODE={exit_code}"
+        one = ("--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=1", "--time=5")
+        if script != "train.sbatch":
+            one = ("--time=5",)
+        job = self.cluster.submit("-J", name, *one, *options, f"--export={values}", script)
+        self.jobs.append(job)
+        return job
+
+    def folders(self, job: str) -> list[JobFolder]:
+        """The folders of a Slurm job's runs, oldest first."""
+        try:
+            shared = SharedDirectory.open(self.shared_dir)
+            folders = [shared.job(job_id) for job_id in shared.job_ids()]
+            slurm = [(body.slurm, folder) for folder in folders if (body := folder.read_job()) is not None]
+        except PfoError:
+            return []
+        return [folder for run, folder in slurm if run is not None and run.job_id == job]
+
+    def acts(self, folder: JobFolder) -> list[list[str]]:
+        """What each simulated GPU of a run was told, in order."""
+        ranks = [body for rank in folder.registered_ranks() if (body := folder.read_rank(rank)) is not None]
+        logs = [self.cluster.root / "sim" / f"{body.gpu_uuid.removeprefix('SIM-')}.log" for body in ranks]
+        return [[json.loads(line)["action"] for line in log.read_text().splitlines()] for log in logs]
+
+    def begun(self, job: str, runs: int = 1, ranks: int = 1) -> JobFolder:
+        """Waits until a run of the job trains with lowered clocks."""
+        folders: list[JobFolder] = self.cluster.wait(
+            lambda: len(found := self.folders(job)) >= runs and found, 90, f"run {runs} of job {job}"
+        )
+        folder = folders[-1]
+        folder.write_yaml(LOWERED.encode())
+
+        def lowered() -> bool:
+            acts = self.acts(folder)
+            return len(acts) == ranks and all(act[-1:] == ["lock"] for act in acts)
+
+        self.cluster.wait(lowered, 60, f"lowered clocks of job {job}")
+        return folder
+
+    def left_of(self, job: str, *states: str, timeout_s: float = 90) -> Ended:
+        """Waits for the job's end, and for the records and processes that follow it by a little."""
+        state = self.cluster.wait_for_state(job, *states, timeout_s=timeout_s)["JobState"]
+
+        def is_over() -> bool:
+            return not processes_of(self.cluster, job) and all(folder.read_batch_end() for folder in self.folders(job))
+
+        with suppress(AssertionError):  # the test says what is left
+            self.cluster.wait(is_over, 45, "the last process")
+        folders = self.folders(job)
+        return Ended(
+            state,
+            processes_of(self.cluster, job),
+            [folder.read_end() for folder in folders],
+            [folder.read_batch_end() for folder in folders],
+            [acts[-1] for folder in folders for acts in self.acts(folder)],
+        )
+
+    def again(self, job: str) -> None:
+        """Slurm waits for two minutes before it starts a requeued job again: not here. And no limit ends it again."""
+        self.cluster.wait_for_state(job, "PENDING")
+        self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=30")
+
+
+def success(site: Site, node: str) -> Ended:
+    job = site.submit("success", "-w", node)
+    site.begun(job)
+    site.stop_file("success").touch()
+    return site.left_of(job, "COMPLETED")
+
+
+def failure(site: Site, node: str) -> Ended:
+    job = site.submit("failure", "-w", node, exit_code=3)
+    site.begun(job)
+    site.stop_file("failure").touch()
+    return site.left_of(job, "FAILED")
+
+
+def scancel(site: Site, node: str) -> Ended:
+    job = site.submit("scancel", "-w", node)
+    site.begun(job)
+    site.cluster.run("scancel", job)
+    return site.left_of(job, "CANCELLED")
+
+
+def all_killed(site: Site, node: str) -> Ended:
+    """What an out-of-memory kill of a whole job does: no process of ours can reset a clock or write a record."""
+    job = site.submit("killed", "-w", node)
+    site.begun(job)
+    end_processes(processes_of(site.cluster, job))
+    return site.left_of(job, "FAILED")
+
+
+def time_limit(site: Site, node: str) -> Ended:
+    """Slurm looks at limits twice a minute. There is no warning: the script requeues while Slurm ends it."""
+    job = site.submit("limit", "-w", node, "--signal=B:USR2@0")
+    site.begun(job)
+    site.cluster.run("scontrol", "update", f"JobId={job}", "EndTime=now")
+    site.again(job)
+    return site.left_of(job, "COMPLETED")
+
+
+def warned_before_the_time_limit(site: Site, node: str) -> Ended:
+    """A limit of a minute, and a warning a minute before it: the warning comes within half a minute."""
+    job = site.submit("warned", "-w", node, "--time=2", "--signal=B:USR1@90")
+    site.begun(job)
+    site.again(job)
+    return site.left_of(job, "COMPLETED")
+
+
+def requeue(site: Site, node: str) -> Ended:
+    job = site.submit("requeue", "-w", node)
+    site.begun(job)
+    site.cluster.run("scontrol", "requeue", job)
+    site.again(job)
+    return site.left_of(job, "COMPLETED")
+
+
+def preemption(site: Site, node: str) -> Ended:
+    job = site.submit("preempted", "-w", node, "--gpus-per-node=4")
+    site.begun(job)
+    urgent = site.cluster.submit("-p", "high", "-w", node, "--gpus-per-node=4", "--wrap", "sleep 2")
+    site.jobs.append(urgent)
+    site.again(job)
+    return site.left_of(job, "COMPLETED")
+
+
+def array(site: Site, node: str) -> Ended:
+    """Two tasks, which are two jobs; returns what is left of both."""
+    job = site.submit("array", "-w", node, "--array=0-1")
+    ids: list[str] = site.cluster.wait(
+        lambda: len(found := site.cluster.run("squeue", "-h", "-r", "-j", job, "-o", "%A").split()) == 2 and found,
+        30,
+        "two tasks",
+    )
+    site.jobs += ids
+    for task in ids:
+        site.begun(task)
+    site.stop_file("array").touch()
+    first, second = (site.left_of(task, "COMPLETED") for task in ids)
+    return Ended(
+        f"{first.state} {second.state}",
+        first.processes + second.processes,
+        first.ends + second.ends,
+        first.batch_ends + second.batch_ends,
+        first.clocks + second.clocks,
+    )
+
+
+def two_nodes_lose_one(site: Site, node: str) -> Ended:
+    """The rank on the other node goes on, and waits for the lost one if it trains for real."""
+    other = f"n{len(NAMES['linuxproc']) + 1}"
+    job = site.submit("lost", "--nodes=2", "-w", f"{node},{other}")
+    site.begun(job, ranks=2)
+    site.cluster.power_off(other)
+    site.cluster.wait_for_state(job, "PENDING", timeout_s=90)
+    site.cluster.run("scancel", job)
+    ended = site.left_of(job, "CANCELLED")
+    site.cluster.start_node(other)
+    return ended
+
+
+def daemon(site: Site, node: str) -> Ended:
+    """Warned within half a minute, as above; the second run is cancelled."""
+    job = site.submit("daemon", "-w", node, "--time=2", "--signal=B:USR1@90", script="daemon.sbatch")
+    shared = SharedDirectory.open(site.shared_dir, create=True)
+    site.cluster.wait(shared.read_daemon, 60, "the daemon")
+    site.again(job)
+    site.cluster.wait(lambda: (found := shared.read_daemon()) and found.generation == 2, 60, "the second daemon")
+    site.cluster.run("scancel", job)
+    state = site.cluster.wait_for_state(job, "CANCELLED")["JobState"]
+    site.cluster.wait(lambda: not processes_of(site.cluster, job), 20, "the last process of the daemon")
+    return Ended(state, processes_of(site.cluster, job), [], [], [])
+
+
+ENDINGS: dict[str, Callable[[Site, str], Ended]] = {
+    "success": success,
+    "failure": failure,
+    "scancel": scancel,
+    "all killed": all_killed,
+    "time limit": time_limit,
+    "warned": warned_before_the_time_limit,
+    "requeue": requeue,
+    "preemption": preemption,
+    "array": array,
+    "node lost": two_nodes_lose_one,
+    "daemon": daemon,
+}
+
+NAMES = {"linuxproc": list(ENDINGS), "cgroup": ["success", "scancel", "all killed"]}
+"""The endings that are tried, by the way in which Slurm follows processes."""
