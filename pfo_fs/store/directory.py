@@ -65,7 +65,7 @@ class SharedDirectory:
         """Makes the top-level folders that are missing, and `directory.json`."""
         present = set(self.files.names())
         for name in (layout.JOBS, layout.ARCHIVE, layout.LEADERS):
-            if name not in present:
+            if name not in present or self.files.shared_with_group:  # then it may lack the group's permissions
                 self.files.make_folder(name)
         if layout.DIRECTORY not in present:
             body = b.DirectoryBody(directory_id=secrets.token_hex(16), host=socket.gethostname())
