@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -47,24 +48,35 @@ def main() -> int:
         )
     first = given.seed if given.seed is not None else time.time_ns() // 1_000_000 % 1_000_000_000 * 1000
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    began, bad, played = time.monotonic(), 0, 0
-    seeds = range(first, first + given.fast)
-    pool = ProcessPoolExecutor(given.jobs) if given.jobs > 1 else None
-    results = (
-        pool.map(partial(play_fast, memory), seeds, chunksize=50) if pool else map(partial(play_fast, memory), seeds)
-    )
+    fast = partial(play_fast, memory)
+    bad = 0
+    if given.jobs > 1:
+        with ProcessPoolExecutor(given.jobs) as pool:
+            bad += show("fast", pool.map(fast, range(first, first + given.fast), chunksize=20), given.verbose)
+    elif given.fast:
+        bad += show("fast", map(fast, range(first, first + given.fast)), given.verbose)
+    if given.slow:
+        from benchmarks.chaos.processes import play_slow
+
+        bad += show("slow", map(play_slow, range(first, first + given.slow)), given.verbose)
+    return 1 if bad else 0
+
+
+def show(kind: str, results: Iterable[tuple[int, list[str], list[str]]], verbose: bool) -> int:
+    """Prints the violations, and now and then how far it is; returns the number of episodes with a violation."""
+    began_s = shown_s = time.monotonic()
+    played = bad = 0
     for seed, found, happened in results:
         played += 1
         bad += bool(found)
-        if found or given.verbose:
-            print(f"seed {seed}: {'; '.join(found) or 'all invariants hold'}", flush=True)
-            if given.verbose:
-                print("\n".join(f"    {line}" for line in happened))
-        if played % 1000 == 0:
-            print(f"{played} fast episodes, {bad} with a violation, {time.monotonic() - began:.0f} s", flush=True)
-    if given.fast:
-        print(f"{played} fast episodes from seed {first}, {bad} with a violation, {time.monotonic() - began:.1f} s")
-    return 1 if bad else 0
+        if found or verbose:
+            print(f"{kind} seed {seed}: {'; '.join(found) or 'all invariants hold'}", flush=True)
+            print("\n".join(f"    {line}" for line in happened), flush=True)
+        if time.monotonic() - shown_s > 30:
+            shown_s = time.monotonic()
+            print(f"{played} {kind} episodes, {bad} with a violation, {shown_s - began_s:.0f} s", flush=True)
+    print(f"{played} {kind} episodes, {bad} with a violation, {time.monotonic() - began_s:.1f} s", flush=True)
+    return bad
 
 
 if __name__ == "__main__":

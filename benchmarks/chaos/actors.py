@@ -192,12 +192,9 @@ class HostPlace(Place):
         try:
             while self._events and self.state is not None:
                 self._handle(self._events.popleft())
-            for _ in range(len(self._tasks)):
-                self._work(self._tasks.popleft())
+            self._work(len(self._tasks))
             self._handle(e.TimePassed())
-            for _ in range(3):
-                if self._tasks:
-                    self._work(self._tasks.popleft())
+            self._work(3)
             self._schedule()
         except Killed:
             self.kill()
@@ -208,13 +205,18 @@ class HostPlace(Place):
         if self.state is not None:
             self._do(self.state.handle(event, self.world.now_s))
 
-    def _work(self, operation: Any) -> None:
-        self.world.current = self.operations
-        try:
-            done = e.OperationDone(operation, self.operations.execute(operation))
-        except PfoError as error:
-            done = e.OperationDone(operation, error=error)
-        self._handle(done)
+    def _work(self, most: int) -> None:
+        """Carries out some of the operations that wait."""
+        for _ in range(most):
+            if not self._tasks:
+                return
+            operation = self._tasks.popleft()
+            self.world.current = self.operations
+            try:
+                done = e.OperationDone(operation, self.operations.execute(operation))
+            except PfoError as error:
+                done = e.OperationDone(operation, error=error)
+            self._handle(done)
 
     def _do(self, actions: Sequence[e.Action]) -> None:
         for action in actions:

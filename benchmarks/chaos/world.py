@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,11 +14,11 @@ from unittest.mock import patch
 
 from benchmarks.chaos.actors import PROFILE_STEPS, Client, DaemonPlace, HostPlace, Operations, Place, Rank
 from benchmarks.chaos.faults import ERRORS
+from benchmarks.chaos.policies import Learner
 from pfo_fs.helper import events as e
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
-from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
-from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
+from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import bodies
 
@@ -27,34 +26,6 @@ LEASE_S = 3.0
 IDLE_S = 300.0
 _CLOCKS_MHZ = list(range(1410, 195, -15))
 _ANSWERS_WITHIN_S = 20.0
-
-
-class Learner(FrequencyScheduler):
-    """Measures three windows, then runs; its clocks depend on all results so far and on the target."""
-
-    observed_twice: list[str] = []  # noqa: RUF012
-
-    def _run(self) -> ScheduleGenerator:
-        seen: list[tuple[int, float]] = []
-        while True:
-            mhz = 1200 + 15 * (round(sum(time_s for _, time_s in seen)) % 10)
-            clocks = [("forward", mhz), ("backward", mhz)]
-            schedules = [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in self.rank_infos]
-            results = yield ScheduleRequest(schedules, "measure" if len(seen) < 3 * len(schedules) else "run")
-            for result in results:
-                key = result.rank, result.iter_time[0]
-                if key in seen:
-                    Learner.observed_twice.append(f"the policy observed the result {key} twice")
-                seen.append(key)
-
-    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        if self.plan_inputs.target is None:
-            return yielded
-        slower = [
-            one.model_copy(update={"frequencies": [(name, mhz - 600) for name, mhz in one.frequencies]})
-            for one in yielded.schedules
-        ]
-        return replace(yielded, schedules=slower)
 
 
 class AtOnce:
@@ -339,23 +310,36 @@ class World:
         reason = random.choices(("finished", "killed", "terminated"), (6, 2, 1))[0]
         if reason == "finished":
             self.heal()
-            self.run_for(4 * LEASE_S + 4 * self.lead_s, until=lambda: self.coordination == "local" or self._is_calm())
-            self.run_for(2 * self.lead_s)
-            self.calm = self._is_calm()
+            self.calm = self._becomes_calm()
         self.end_training(reason)
         if reason != "finished":
             self.run_for(2 * self.tick_s)
             self.heal()
         self.run_for(8 * self.tick_s + 6, until=lambda: not any(host.is_there for host in self.hosts))
-        if not self._has_end():
-            self.now_s += 2 * IDLE_S  # nobody was left to write the end: the daemon ends a job that is silent for long
-            self.run_for(10 * self.tick_s + 4 * LEASE_S, until=self._has_end)
+        for _ in range(3):
+            if not self._has_end():  # no helper was left to write it: a daemon ends a job that is silent for long
+                self.now_s += 2 * IDLE_S
+                self.run_for(10 * self.tick_s + 4 * LEASE_S, until=self._has_end)
 
     def _has_end(self) -> bool:
         return any(Path(self.root).glob(f"*/{self.job_id}/end.json"))
 
+    def _becomes_calm(self) -> bool:
+        """Lets time pass until all is well for a while; returns whether that comes."""
+        calm_since_s = self.now_s
+        until_s = self.now_s + 8 * LEASE_S + 8 * self.lead_s
+        while self.now_s < calm_since_s + 2 * self.lead_s:
+            if self.now_s > until_s:
+                return False
+            self.tick()
+            if not self._is_calm():
+                calm_since_s = self.now_s
+        return True
+
     def _is_calm(self) -> bool:
         """Whether one daemon leads, and all ranks follow the same schedule."""
+        if self.coordination == "local":
+            return all(host.is_there for host in self.hosts)
         leads = [place.daemon._leader.leadership for place in self.daemons if place.daemon is not None]
         numbers = {rank.log.get(self.step_number - 1, (-1, False))[0] for rank in self.ranks}
         return sum(one is not None for one in leads) == 1 and len(numbers) == 1
