@@ -84,12 +84,16 @@ class ScheduleFound:
 
 @dataclass(frozen=True)
 class RegisterRank:
-    """Use the job's folder, which rank 0 has made, and write the rank's record in it."""
+    """Use the job's folder, which rank 0 has made, and write the rank's record in it.
+
+    `again`: whether the rank had joined by an earlier helper, so that the file system was mounted here.
+    """
 
     body: bodies.RankBody
     job_id: str
     attempt: str
     directory_id: str
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,8 +196,8 @@ class DirectoryOperations:
                 return self.folder.claim_coordinator(mine).kind
             case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
-            case RegisterRank(body, job_id, attempt, directory_id):
-                self._open(job_id, attempt, directory_id)
+            case RegisterRank(body):
+                self._open(operation)
                 self.folder.register_rank(body)
             case WriteOrder(body):
                 self.folder.write_order(body)
@@ -207,16 +211,17 @@ class DirectoryOperations:
                 self.folder.write_end(body)
         return None
 
-    def _open(self, job_id: str, attempt: str, directory_id: str) -> None:
+    def _open(self, rank: RegisterRank) -> None:
         """Uses the folder of a job that rank 0 has made, maybe on another host."""
         if self._folder is not None:
             return
         if not os.path.isdir(self._root):
-            raise NotShared(errno.ENOENT, f"{self._root} is not there on this host: is the file system mounted?")
-        if directory_id:
-            self.shared.check_same(directory_id)
-        folder = self.shared.job(job_id)
-        folder.attempt = attempt
+            text = f"{self._root} is not there on this host: is the file system mounted?"
+            raise (StoreUnavailable if rank.again else NotShared)(errno.ENOENT, text)
+        if rank.directory_id:
+            self.shared.check_same(rank.directory_id)
+        folder = self.shared.job(rank.job_id)
+        folder.attempt = rank.attempt
         self._folder = folder
 
     def _create(self, body: bodies.JobBody, attempt: str) -> CreatedJob:

@@ -193,7 +193,8 @@ class HelperState:
         self._job.coordination = message.coordination
         self._watch.restart(self._now_s)
         self._job.answered.discard(body.rank_info.rank)
-        self._writes.add(op.RegisterRank(body, message.job_id, message.attempt, message.directory_id))
+        again = message.helper_name is not None
+        self._writes.add(op.RegisterRank(body, message.job_id, message.attempt, message.directory_id, again))
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())
 
