@@ -47,7 +47,7 @@ class Place:
 
     @property
     def is_frozen(self) -> bool:
-        return self.world.now_s < self.frozen_until_s
+        return self.is_inside or self.world.now_s < self.frozen_until_s
 
     @property
     def is_there(self) -> bool:
@@ -340,7 +340,7 @@ class Rank:
     """One training process with its clock process and GPU.
 
     Attributes:
-        log: For each step, the number of the schedule in force, and whether it was suspended.
+        log: For each step, the number of the schedule in force, and whether clocks were at their default nevertheless.
         gpu_log: The clocks that the GPU was set to, in MHz; 0 is the default.
         measured: Numbers of schedules whose results were sent, with the helper that got them.
     """
@@ -405,7 +405,7 @@ class Rank:
                 self.late.add(applied.number)
             self.link.send_kept(m.ScheduleApplied(number=applied.number, step=step, late=late))
         number = self._switcher.number
-        self.log[step] = (number, self._switcher.measured_number != number)
+        self.log[step] = (number, not self.clocks_alive or self._switcher.measured_number != number)
         if step == 0:
             self.link.send_kept(m.OrderSeen(instructions=[("forward", None), ("backward", None)]))
         if self.clocks_alive:

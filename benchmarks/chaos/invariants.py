@@ -25,7 +25,7 @@ def violations(world: World) -> list[str]:
     return [
         *found,
         *_schedules(world, folder),
-        *_agreement(world),
+        *_agreement(world, folder),
         *_results(world, folder),
         *_end(world, folder),
         *_calm(world),
@@ -63,15 +63,20 @@ def _schedules(world: World, folder: JobFolder) -> list[str]:
     return found
 
 
-def _agreement(world: World) -> list[str]:
+def _agreement(world: World, folder: JobFolder) -> list[str]:
     """At each step all ranks follow the same schedule, or default clocks.
 
-    Where a daemon schedules, a rank may be late while a helper or a daemon is dead, stopped, or without files.
+    Where a daemon schedules, a rank may be late while a helper or a daemon is dead, stopped, or without files; and all
+    ranks are, by different times, if a daemon died between commit and announcement and the next one announces.
     """
+    much_late = 3 * world.lead_s / world.step_s
     for step in range(world.step_number):
         entries = {rank.number: rank.log[step] for rank in world.ranks if step in rank.log}
         active = {number for number, suspended in entries.values() if not suspended and number >= 0}
-        if len(active) > 1 and (world.coordination == "local" or step not in world.in_trouble):
+        if len(active) < 2 or (world.coordination == "daemon" and step in world.in_trouble):
+            continue
+        index = folder.read_index(max(active))
+        if world.coordination == "local" or index is None or index.start_step > step - much_late:
             return [f"at step {step} ranks followed different schedules: {entries}"]
     return []
 

@@ -113,6 +113,8 @@ class World:
         late = any(host.is_impaired for host in self.hosts) or any(
             place.is_there and (place.is_frozen or not place.calls.is_healthy) for place in self.daemons
         )
+        clients = [rank.link.client for rank in self.ranks if rank.is_training]
+        late = late or any(isinstance(client, Client) and client.helper is None for client in clients)
         if late or self.depth:
             self.trouble_until_s = self.now_s + 3 * self.lead_s
 
@@ -123,7 +125,7 @@ class World:
         frozen_s = self.random.choice((0.5, 2.0, 6.0, 12.0))
         self.depth, place.frozen_until_s, place.is_inside = 1, self.now_s + frozen_s, True
         current = self.current
-        while place.is_frozen:
+        while self.now_s < place.frozen_until_s:
             self.tick()
         self.depth, self.current, place.is_inside = 0, current, False
         self._watch_trouble()
