@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,7 +151,7 @@ class SlowEpisode:
             self.happened.append(f"the directory is away for {pause_s:.1f} s")
             self.root.rename(self.folder / "away")
             time.sleep(pause_s)
-            (self.folder / "away").rename(self.root)
+            self._bring_back()
         elif kind == "people":
             for path in self.root.glob("jobs/*"):
                 (path / "schedule.yaml").write_text("all: 1200\n" if choice < 0.5 else "target: {slowdown: 1.1}\n")
@@ -176,10 +177,14 @@ class SlowEpisode:
 
     def heal(self) -> None:
         """Ends all that is wrong."""
-        if (self.folder / "away").exists():
-            (self.folder / "away").rename(self.root)
+        self._bring_back()
         for pid in self.pids():
             self.signal(pid, signal.SIGCONT)
+
+    def _bring_back(self) -> None:
+        if (self.folder / "away").exists():
+            shutil.rmtree(self.root, ignore_errors=True)  # a daemon that starts just now makes an empty one
+            (self.folder / "away").rename(self.root)
 
     def finish(self) -> list[str]:
         """Lets the job go on for a while and end; returns what was violated."""
