@@ -1,4 +1,4 @@
-"""The step that training has reached, as rank 0 reports it."""
+"""The step that training has reached, as the host of rank 0 reports it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.store import JobFolder
 
 _READ_EVERY_S = 1.0
+_MAY_BE_OLD_S = 8.0
+"""A record that was there at the first reading counts as new after this time without a newer one: training waits."""
 
 
 class Progress:
@@ -20,7 +22,7 @@ class Progress:
 
     Attributes:
         step: The newest step known; -1 for none.
-        number: The number of the schedule that rank 0 follows at that step.
+        number: The number of the schedule that the ranks of that host follow at that step.
         iteration_s: How long an iteration takes, in s; 0.0 while that is not known.
     """
 
@@ -31,6 +33,12 @@ class Progress:
         self._pace = pace
         self._since = self._first_seen = now
         self._read = -math.inf
+        self._found = -1  # the step in the record that was there at the first reading
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether there is a record of progress, but it may be old, so that the step is not known yet."""
+        return self.step < 0 <= self._found
 
     def poll(self, now: float) -> bool:
         """Reads the progress, at most once a second; returns whether training has reached another step.
@@ -40,16 +48,22 @@ class Progress:
         """
         if now - self._read < min(_READ_EVERY_S, self._pace.lead_s(now)):
             return False
-        not_yet_there, self._read = max(self._read, self._first_seen), now
+        is_first, not_yet_there = math.isinf(self._read), max(self._read, self._first_seen)
+        self._read = now
         # By listing: an NFS client remembers for half a minute that a name was not there.
         if self.step < 0 and 0 not in self._folder.progress_names():
             return False
         body = self._folder.read_progress(0)
-        mine = next((rank for rank in body.ranks if rank.rank == 0), None) if body else None
+        # All ranks are at the same step; that of a rank whose clock process has died stays as it was.
+        mine = max(body.ranks, key=lambda rank: rank.step, default=None) if body else None
         if mine is None or mine.step < 0:
             return False
         self.number = mine.number
         if mine.step == self.step:
+            return False
+        if is_first:
+            self._found = mine.step  # how old the record is, this coordinator cannot know: it replaces another one
+        if mine.step == self._found and now - self._first_seen < _MAY_BE_OLD_S:
             return False
         # The record was written between the last reading and this one.
         self.step, self._since = mine.step, not_yet_there - mine.step_age_s

@@ -25,7 +25,7 @@ from pfo_fs.store import JobFolder, bodies, layout
 log = logging.getLogger(__name__)
 
 _PROGRESS_WITHIN_S = 10.0
-"""A new schedule waits this long for the first progress of ranks that are known to run."""
+"""A new schedule, or a new coordinator, waits this long for the first progress of ranks that are known to run."""
 _ORDERS_WITHIN_S = 90.0
 """Complete results wait this long for instruction orders, because an NFS client's listing can be a minute old."""
 
@@ -86,7 +86,7 @@ class Reconciler:
         self._still_leads = still_leads
         self._reader = reader
         self._complete_since = math.inf  # when the results of the newest schedule were all there
-        self._published_at = -math.inf
+        self._waits_since = -math.inf  # when this coordinator began, or when it published last
         self.override = self._restore()
 
     def _restore(self) -> YamlOverride:
@@ -106,6 +106,8 @@ class Reconciler:
             now: Monotonic time in s.
             names: The names in the job's folder now.
         """
+        if math.isinf(self._waits_since):
+            self._waits_since = now
         if self._runner.scheduler is None and not self._runner.failure:
             self._runner.start(self._publication.made)
         self.override.poll(layout.YAML in names, now, self._resolve)
@@ -198,9 +200,10 @@ class Reconciler:
         check_schedules(wanted.schedules, self._job.job_info, infos, self._runner.orders())
         if not self._still_leads():
             return False
-        if progress.step < 0 and now - self._published_at < _PROGRESS_WITHIN_S and self._folder.ranks_with_order():
+        waits = progress.step < 0 and now - self._waits_since < _PROGRESS_WITHIN_S
+        if waits and (progress.is_awaited or self._folder.ranks_with_order()):
             return False  # the ranks run and must switch at the same step, but their step is not known yet
-        self._published_at = now
+        self._waits_since = now
         steps = 0
         if wanted.measures:
             steps = publication.steps_to_measure(self._job.profile_steps, progress.iteration_s, now)

@@ -89,12 +89,16 @@ class ScheduleFound:
 
 @dataclass(frozen=True)
 class RegisterRanks:
-    """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`."""
+    """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`.
+
+    `again`: whether the ranks had joined by an earlier helper, so that the file system was mounted here.
+    """
 
     ranks: tuple[bodies.RankBody, ...]
     job_id: str
     attempt: str
     directory_id: str
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,8 +212,8 @@ class DirectoryOperations:
                 return self.folder.claim_coordinator(mine).kind
             case PollSchedule(known, rank_infos):
                 return self._look(known, rank_infos)
-            case RegisterRanks(ranks, job_id, attempt, directory_id):
-                self._open(job_id, attempt, directory_id)
+            case RegisterRanks(ranks):
+                self._open(operation)
                 return RanksRegistered(self.folder.register_ranks(ranks))
             case WriteOrder(body):
                 self.folder.write_order(body)
@@ -223,19 +227,23 @@ class DirectoryOperations:
                 self.folder.write_end(body)
         return None
 
-    def _open(self, job_id: str, attempt: str, directory_id: str) -> None:
+    def _open(self, registration: RegisterRanks) -> None:
         """Uses the folder of a job that rank 0 has made, maybe on another host."""
         if self._folder is not None:
             return
-        self._look_for_root()
-        if directory_id:
-            self.shared.check_same(directory_id)
-        folder = self.shared.job(job_id)
-        folder.attempt = attempt
+        self._look_for_root(may_come_back=registration.again)
+        if registration.directory_id:
+            self.shared.check_same(registration.directory_id)
+        folder = self.shared.job(registration.job_id)
+        folder.attempt = registration.attempt
         self._folder = folder
 
-    def _look_for_root(self) -> None:
-        """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer."""
+    def _look_for_root(self, *, may_come_back: bool) -> None:
+        """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer.
+
+        Args:
+            may_come_back: Whether it has been there, so that its absence may pass too.
+        """
         try:
             there = stat.S_ISDIR(os.stat(self._root).st_mode)
         except FileNotFoundError:
@@ -243,7 +251,8 @@ class DirectoryOperations:
         except OSError as error:
             raise StoreUnavailable(error.errno, f"{self._root}: {error.strerror}") from error
         if not there:
-            raise NotShared(errno.ENOENT, f"{self._root} is not there on this host: is the file system mounted?")
+            text = f"{self._root} is not there on this host: is the file system mounted?"
+            raise (StoreUnavailable if may_come_back else NotShared)(errno.ENOENT, text)
 
     def _create(self, body: bodies.JobBody, attempt: str) -> CreatedJob:
         self._shared = SharedDirectory(Files(self._root, create=True), self._writer)

@@ -196,7 +196,8 @@ class HelperState:
         self._job.coordination = message.coordination
         self._watch.restart(self._now_s)
         self._job.answered.discard(body.rank_info.rank)
-        registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id)
+        again = message.helper_name is not None
+        registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id, again)
         self._registrations.add(registration, self._now_s)
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Container
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import chain
 
 from filelock import BaseFileLock
 
@@ -65,7 +66,7 @@ class SharedDirectory:
         """Makes the top-level folders that are missing, and `directory.json`."""
         present = set(self.files.names())
         for name in (layout.JOBS, layout.ARCHIVE, layout.LEADERS):
-            if name not in present:
+            if name not in present or self.files.shared_with_group:  # then it may lack the group's permissions
                 self.files.make_folder(name)
         if layout.DIRECTORY not in present:
             body = b.DirectoryBody(directory_id=secrets.token_hex(16), host=socket.gethostname())
@@ -148,7 +149,7 @@ class SharedDirectory:
         """
         self.make_folders()
         base = body.job_info.job_id
-        for suffix in ("", *(f".{n}" for n in range(2, 10_000))):
+        for suffix in chain([""], (f".{n}" for n in range(2, 10_000))):
             job_id = base[: 255 - len(suffix)] + suffix
             if self.files.make_folder(layout.job(job_id)):
                 break
@@ -164,7 +165,7 @@ class SharedDirectory:
         """Moves a job that has ended to `archive/`, after removing what dead writers have left in its folder."""
         with suppress(StoreError):
             self.job(job_id).remove_stale_temporaries()
-        for suffix in ("", *(f".archived{n}" for n in range(2, 1000))):
+        for suffix in chain([""], (f".archived{n}" for n in range(2, 1000))):
             try:
                 target = layout.job(f"{job_id[: 255 - len(suffix)]}{suffix}", archived=True)
                 self.files.move(layout.job(job_id), target)

@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import socket
+import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -149,13 +150,18 @@ class Files(FileReader):
         return self._retry(path, once)
 
     def make_folder(self, path: str) -> bool:
-        """Makes a folder whose parent exists; False if it was there already."""
+        """Makes a folder whose parent exists; False if it was there already.
+
+        If this user's process died while it made the folder, the group may not have its permissions yet: this call
+        gives them.
+        """
 
         def once() -> bool:
             with self._existing_parent(path) as (folder, name):
                 try:
                     self._make_folder(folder, name)
                 except FileExistsError:
+                    self._share_folder(folder, name)
                     return False
             return True
 
@@ -262,9 +268,20 @@ class Files(FileReader):
 
     def _make_folder(self, folder: int, name: str) -> None:
         self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
-        if self.shared_with_group:
-            with suppress(OSError):  # mkdir obeys the umask, which may remove the group's permissions
-                os.chmod(name, self._folder_mode, dir_fd=folder)
+        self._share_folder(folder, name)
+
+    def _share_folder(self, folder: int, name: str) -> None:
+        """Gives the group its permissions for a folder of this user; `mkdir` obeys the umask, which may remove them."""
+        if not self.shared_with_group:
+            return
+        with suppress(OSError):  # it is a folder of another user, for example
+            fd = self.calls.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                mode = stat.S_IMODE(self.calls.fstat(fd).st_mode)
+                if mode | self._folder_mode != mode:
+                    self.calls.fchmod(fd, mode | self._folder_mode)
+            finally:
+                self.calls.close(fd)
 
 
 _HOST = "".join(c if c.isalnum() or c in "-_" else "_" for c in socket.gethostname())[:40] or "host"

@@ -12,6 +12,7 @@ from jobs import make_job, one_f_one_b, plan_text, rank_infos, register, schedul
 from schedulers import ThreeSteps
 
 from pfo_fs.coordination import Coordinator
+from pfo_fs.coordination.progress import Progress
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
@@ -138,15 +139,40 @@ def test_late_ranks_are_left_out_where_their_stage_has_others(tmp_path: Path, cl
     assert schedule.frequencies[0] == ("forward", 1395)
 
 
-def test_a_schedule_starts_far_enough_ahead_for_all_ranks(tmp_path: Path, clock: Clock) -> None:
+def test_a_schedule_starts_far_enough_ahead_for_all_ranks_also_after_a_takeover(tmp_path: Path, clock: Clock) -> None:
+    """The record that a new coordinator finds may be old: the ranks have run many steps since."""
     folder, infos = make_job(tmp_path, 1), rank_infos(1)
     register(folder, infos)
     write_step(folder, 500, iter_time_s=0.1)
     coordinator = coordinate(folder, clock, **use(ThreeSteps))
     coordinator.poll()
+    assert folder.schedule_numbers() == []
+    clock.now += 1.0
+    write_step(folder, 550, iter_time_s=0.1)
+    coordinator.poll()
+    current = folder.read_current()
+    assert current is not None
+    assert current.start_step >= 550 + 1.5 / 0.1
+
+
+def test_the_record_that_a_new_coordinator_finds_counts_if_no_newer_one_comes(tmp_path: Path, clock: Clock) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    write_step(folder, 500, iter_time_s=0.1)
+    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
     current = folder.read_current()
     assert current is not None
     assert current.start_step >= 500 + 1.5 / 0.1
+
+
+def test_a_rank_whose_clock_process_has_died_does_not_keep_the_jobs_step_back(tmp_path: Path, clock: Clock) -> None:
+    folder = make_job(tmp_path, 2)
+    progress = Progress(folder, 1.5, clock.now)
+    progress.poll(clock.now)
+    ranks = [bodies.RankProgress(rank=0, step=3), bodies.RankProgress(rank=1, step=900)]
+    folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)
+    progress.poll(clock.now + 2)
+    assert progress.step == 900
 
 
 def test_a_scheduler_that_raises_is_reported_in_the_folder(

@@ -75,7 +75,7 @@ def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_t
 ) -> None:
     monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
     write_step(folder, 0, number=-1)
-    poll(coordinate(folder, clock), clock, 2)
+    poll(coordinate(folder, clock), clock, 10)
     index = folder.read_index(0)
     assert index is not None
     another = coordinate(folder, clock)

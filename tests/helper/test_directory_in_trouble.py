@@ -55,6 +55,25 @@ def test_a_mount_that_hangs_means_default_clocks_after_long_and_the_schedule_aga
     wait_for(lambda: isinstance(client.poll(), messages.DirectoryBack), what="the schedule, again")
 
 
+def test_a_helper_that_replaces_another_while_the_mount_is_away_joins_when_it_is_back(
+    tmp_path: Path, wait_for: Wait
+) -> None:
+    root, (info,) = tmp_path / "pfo", rank_infos(1)
+    first = Host(root)
+    job = first.create(first.client(0))
+    first.close()
+    root.rename(tmp_path / "away")
+    second = Host(root)
+    try:
+        client = second.client(0)
+        body = {"rank_info": info.model_dump(), "nonce": "n"}
+        client.request(messages.JoinJob(attempt="a", **job, rank_body=body, helper_name=0), messages.Joined, 5)  # type: ignore[arg-type]
+        (tmp_path / "away").rename(root)
+        wait_for(lambda: second.folder(job).registered_ranks() == [0], 10, "the registration")
+    finally:
+        second.close()
+
+
 def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
     plans, may_go_on = threading.Event(), threading.Event()
 

@@ -1,0 +1,461 @@
+"""Crash points: each write operation of the store, interrupted at each call that changes the file system.
+
+The calls are counted by running the operation, so a new call is a new crash point. Every public method of the store is
+in `OPERATIONS` or in `ONLY_READ`, so a new operation without a crash test fails `test_each_public_method_is_known`.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import rank_infos
+
+from pfo_fs.errors import AlreadyClaimed, StoreError
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
+from pfo_fs.store.power_limit_folder import PowerLimitFolder, PowerLimitMeasurement
+from pfo_fs.store.profile_files import ProfileFiles
+from pfo_fs.store.system_calls import SystemCalls
+
+CHANGES = ("open", "write", "fchmod", "fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir")
+NEED_SPACE = {"open", "write", "fsync", "replace", "rename", "link", "mkdir"}
+INFOS = rank_infos(2)
+LONG_AGO = (1, 1)
+
+
+class Dead(BaseException):
+    """The process was killed: no code of the store may go on, and no handler of errors may run."""
+
+
+class Interrupted(SystemCalls):
+    """Counts the calls that change something, and interrupts the operation at one of them.
+
+    `how`: `before` or `half` (of a write): the process dies there, so no later call has an effect, and the kernel
+    closes its files. `kill`: the same with a real SIGKILL. `full`: no call from there on gets space.
+    """
+
+    def __init__(self, at: int = -1, how: str = "before", *, links: bool = True) -> None:
+        self.made: list[str] = []
+        self.dead = False
+        self._at, self._how, self._links = at, how, links
+        for name in vars(SystemCalls):
+            if not name.startswith("_") and name != "close":
+                setattr(self, name, self._wrap(name, getattr(SystemCalls, name)))
+
+    def _wrap(self, name: str, real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.dead:
+                raise Dead
+            if name == "link" and not self._links:
+                raise OSError(errno.EOPNOTSUPP, "no hard links here")
+            if name in CHANGES and not (name == "open" and not args[1] & os.O_CREAT):
+                self.made.append(name)
+                if self._how == "full" and 0 < self._at <= len(self.made) and name in NEED_SPACE:
+                    raise OSError(errno.ENOSPC, "full")
+                if len(self.made) == self._at and self._how != "full":
+                    self._die(name, real, args)
+            # What readers see does not depend on fsync, which is slow.
+            return None if name == "fsync" else real(*args, **kwargs)
+
+        return call
+
+    def _die(self, name: str, real: Any, args: Any) -> None:
+        if self._how == "half":
+            real(args[0], args[1][: len(args[1]) // 2])
+        if self._how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.dead = True
+        raise Dead
+
+
+@dataclass
+class Operation:
+    """One write operation.
+
+    Attributes:
+        run: Carries it out on an opened directory.
+        prepare: Makes what must be there before.
+        rival: The same by another process with other content; returns whether its content counts.
+        settled: Whether all is well after the operation was repeated; None: as if it was never interrupted.
+    """
+
+    run: Callable[[SharedDirectory], object]
+    prepare: Callable[[SharedDirectory], object] = lambda shared: None
+    rival: Callable[[SharedDirectory], bool] | None = None
+    settled: Callable[[SharedDirectory], bool] | None = None
+
+
+def job(shared: SharedDirectory) -> JobFolder:
+    folder = shared.job("job")
+    folder.attempt = "a"
+    return folder
+
+
+def make(shared: SharedDirectory) -> JobFolder:
+    info = JobInfo(pp_degree=2, dp_degree=1, tp_degree=1, world_size=2)
+    info.job_id = "job"
+    return shared.create_job(bodies.JobBody(job_info=info, coordination="auto"), "a")
+
+
+def in_job(run: Callable[[JobFolder], object], before: Callable[[JobFolder], object] | None = None, **more: Any) -> Any:
+    def prepare(shared: SharedDirectory) -> None:
+        make(shared)
+        if before is not None:
+            before(job(shared))
+
+    return Operation(lambda shared: run(job(shared)), prepare, **more)
+
+
+def in_files(
+    run: Callable[[Files], object], before: Callable[[Files], object] = lambda files: None, **more: Any
+) -> Any:
+    return Operation(lambda shared: run(shared.files), lambda shared: before(shared.files), **more)
+
+
+def schedules(mhz: int) -> list[FrequencySchedule]:
+    clocks = [("forward", mhz), ("backward", mhz)]
+    return [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in INFOS]
+
+
+def write_schedule(folder: JobFolder, number: int, mhz: int) -> bool:
+    source = bodies.Source(kind="scheduler", policy="p", revision=number)
+    return folder.write_schedule(number, 1, 0, source, schedules(mhz), INFOS)
+
+
+def write_schedule_without_rank_files(folder: JobFolder) -> None:
+    write_schedule(folder, 0, 1200)
+    for info in INFOS:
+        folder.files.remove(f"{folder.path}/sched/0/{info.rank}.json")
+
+
+def stale(files: Files, *places: str) -> None:
+    for place in places:
+        path = files.root / place / ".pfo-host-1-aa.tmp"
+        path.write_bytes(b"half")
+        os.utime(path, LONG_AGO)
+        box = files.root / place / ".pfo-host-1-bb.tmp.d"
+        box.mkdir()
+        (box / "content").write_bytes(b"half")
+        os.utime(box, LONG_AGO)
+
+
+def rank_body(nonce: str) -> bodies.RankBody:
+    return bodies.RankBody(rank_info=INFOS[0], nonce=nonce)
+
+
+def register_rival(shared: SharedDirectory) -> bool:
+    try:
+        job(shared).register_rank(rank_body("rival"))
+    except AlreadyClaimed:
+        return False
+    return True
+
+
+def leader(nonce: str) -> bodies.LeaderBody:
+    return bodies.LeaderBody(generation=1, nonce=nonce, host="h", pid=1)
+
+
+def daemon(counter: int) -> bodies.DaemonBody:
+    return bodies.DaemonBody(
+        generation=1, counter=counter, host="h", pid=1, version="1", scheduler="S", interval_s=1.0, stopped=False
+    )
+
+
+def model() -> bodies.ModelBody:
+    """All numbers 1."""
+    needed = [name for name, field in bodies.ModelBody.model_fields.items() if field.is_required()]
+    return bodies.ModelBody.model_validate(dict.fromkeys(needed, 1))
+
+
+def result(time_s: float) -> bodies.ResultBody:
+    return bodies.ResultBody(result=ProfilingResult(rank=0, iter_time=[time_s], iter_energy=[1.0]))
+
+
+def progress(step: int) -> bodies.ProgressBody:
+    return bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, step=step)])
+
+
+def claim_of(kind: Any, nonce: str) -> bodies.ClaimBody:
+    return bodies.ClaimBody(kind=kind, nonce=nonce)
+
+
+def current(number: int) -> bodies.CurrentBody:
+    return bodies.CurrentBody(generation=1, number=number, state="running")
+
+
+def limits(shared: SharedDirectory) -> PowerLimitFolder:
+    return PowerLimitFolder(shared.files, "key")
+
+
+def a_job_is_there(shared: SharedDirectory) -> bool:
+    folders = [shared.job(job_id) for job_id in shared.job_ids()]
+    made = [folder for folder in folders if folder.read_job() is not None]
+    bare = folders_of_the_owner_alone(shared.files.root)
+    return any(
+        all((folder.location / name).is_dir() for name in layout.JOB_FOLDERS)
+        and not [path for path in bare if path.count("/") == 1 or path.startswith(f"{folder.path}/")]
+        for folder in made
+    )
+
+
+OPERATIONS: dict[str, Operation] = {
+    "Files.publish": in_files(lambda files: files.publish("a", b"new"), lambda files: files.publish("a", b"older")),
+    "Files.claim": in_files(
+        lambda files: files.claim("a", b"first"), rival=lambda shared: shared.files.claim("a", b"rival")
+    ),
+    "Files.link": in_files(lambda files: files.link("a", "b"), lambda files: files.publish("a", b"1")),
+    "Files.make_folder": in_files(lambda files: files.make_folder("d")),
+    "Files.remove": in_files(lambda files: files.remove("a"), lambda files: files.publish("a", b"1")),
+    "Files.move": in_files(
+        lambda files: files.names_if_there("d") is None or files.move("d", "e"), lambda files: files.make_folder("d")
+    ),
+    "Files.remove_stale_temporaries": in_files(
+        lambda files: files.remove_stale_temporaries(""), lambda files: stale(files, "")
+    ),
+    "SharedDirectory.make_folders": Operation(lambda shared: shared.make_folders()),
+    "SharedDirectory.create_job": Operation(make, settled=a_job_is_there),
+    "SharedDirectory.archive": Operation(lambda shared: "job" in shared.job_ids() and shared.archive("job"), make),
+    "SharedDirectory.remove_stale_temporaries": Operation(
+        lambda shared: shared.remove_stale_temporaries(),
+        lambda shared: (make(shared), stale(shared.files, "", "leaders", "jobs")),
+    ),
+    "SharedDirectory.write_daemon": Operation(
+        lambda shared: shared.write_daemon(daemon(2)), lambda shared: shared.write_daemon(daemon(1))
+    ),
+    "SharedDirectory.claim_generation": Operation(
+        lambda shared: shared.claim_generation(leader("first")),
+        lambda shared: shared.make_folders(),
+        lambda shared: shared.claim_generation(leader("rival")),
+    ),
+    "JobFolder.claim_coordinator": in_job(
+        lambda folder: folder.claim_coordinator(claim_of("daemon", "first")),
+        rival=lambda shared: job(shared).claim_coordinator(claim_of("local", "rival")).nonce == "rival",
+    ),
+    "JobFolder.register_rank": in_job(lambda folder: folder.register_rank(rank_body("first")), rival=register_rival),
+    "JobFolder.write_order": in_job(
+        lambda folder: folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None)]))
+    ),
+    "JobFolder.write_current": in_job(
+        lambda folder: folder.write_current(current(1)), lambda folder: folder.write_current(current(0))
+    ),
+    "JobFolder.write_model": in_job(lambda folder: folder.write_model(model())),
+    "JobFolder.claim_cached_profile": in_job(
+        lambda folder: folder.claim_cached_profile(bodies.CachedProfileBody(csv="x"))
+    ),
+    "JobFolder.write_result": in_job(lambda folder: folder.write_result(0, result(1.0))),
+    "JobFolder.write_progress": in_job(
+        lambda folder: folder.write_progress(progress(2), 0), lambda folder: folder.write_progress(progress(1), 0)
+    ),
+    "JobFolder.write_iteration_times": in_job(
+        lambda folder: folder.write_iteration_times(bodies.IterationTimesBody(rank=0, steps=[]))
+    ),
+    "JobFolder.write_yaml": in_job(
+        lambda folder: folder.write_yaml(b"all: 1200\n"), lambda folder: folder.write_yaml(b"all: 900\n")
+    ),
+    "JobFolder.remove_yaml": in_job(
+        lambda folder: folder.remove_yaml(), lambda folder: folder.write_yaml(b"all: 900\n")
+    ),
+    "JobFolder.write_yaml_status": in_job(lambda folder: folder.write_yaml_status("state: applied\n")),
+    "JobFolder.write_end": in_job(lambda folder: folder.write_end(bodies.EndBody(reason="finished"))),
+    "JobFolder.write_schedule": in_job(
+        lambda folder: write_schedule(folder, 1, 900), lambda folder: write_schedule(folder, 0, 1200)
+    ),
+    "JobFolder.write_rank_files": in_job(
+        lambda folder: folder.write_rank_files(0, INFOS),
+        lambda folder: write_schedule_without_rank_files(folder),
+    ),
+    "JobFolder.remove_stale_temporaries": in_job(
+        lambda folder: folder.remove_stale_temporaries(), lambda folder: stale(folder.files, folder.path)
+    ),
+    "ProfileFiles.write": in_job(lambda folder: folder.profiles.write("key", "csv", "{}")),
+    "PowerLimitFolder.__init__": Operation(limits),
+    "PowerLimitFolder.announce": Operation(lambda shared: limits(shared).announce(100), limits),
+    "PowerLimitFolder.publish": Operation(
+        lambda shared: limits(shared).publish(PowerLimitMeasurement.at(100, 1.0, 1.0)), limits
+    ),
+    "PowerLimitFolder.publish_choice": Operation(lambda shared: limits(shared).publish_choice("s", 100), limits),
+}  # fmt: skip
+COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace"}
+"""`RecordFolder.claim` and `RecordFolder.replace`, which most operations above call."""
+ONLY_READ = set(
+    """
+    Files.read Files.names Files.names_if_there
+    SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
+    SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
+    SharedDirectory.read_daemon SharedDirectory.try_leader_lock SharedDirectory.last_generation
+    SharedDirectory.last_and_next_generation
+    JobFolder.names JobFolder.read JobFolder.read_job JobFolder.read_coordinator JobFolder.registered_ranks
+    JobFolder.read_rank JobFolder.ranks_with_order JobFolder.read_order JobFolder.read_current JobFolder.read_model
+    JobFolder.read_cached_profile JobFolder.ranks_with_result JobFolder.read_result JobFolder.read_progress
+    JobFolder.progress_names JobFolder.read_iteration_times JobFolder.ranks_with_iteration_times JobFolder.read_yaml
+    JobFolder.read_end JobFolder.schedule_numbers JobFolder.read_index JobFolder.read_schedule
+    ProfileFiles.path ProfileFiles.read_own ProfileFiles.read_others ProfileFiles.all_keys ProfileFiles.read_about
+    ProfileFiles.find PowerLimitFolder.updates
+    """.split()
+)
+
+
+def opened(root: Path, calls: SystemCalls | None = None) -> SharedDirectory:
+    return SharedDirectory(Files(root, calls=calls), "writer")
+
+
+def content(root: Path) -> dict[str, Any]:
+    """All that readers can see: folders, and files with the records' bodies, without what is random."""
+    files, found = Files(root), {}
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        for name in files.names(folder):
+            path = f"{folder}/{name}".lstrip("/")
+            if name.endswith(".lock"):
+                continue
+            if (root / path).is_dir():
+                found[f"{path}/"] = "folder"
+                waiting.append(path)
+            else:
+                found[path] = body_of(files.read(path, 1 << 20))
+    return found
+
+
+def folders_of_the_owner_alone(root: Path) -> list[str]:
+    """Folders that readers see and that lack the permissions that the root has."""
+    wanted = root.stat().st_mode
+    return [path for path in content(root) if path.endswith("/") and (root / path).stat().st_mode != wanted]
+
+
+def body_of(data: bytes | None) -> Any:
+    with suppress(ValueError, TypeError, KeyError):
+        body = json.loads(data or b"")["body"]
+        body.pop("directory_id", None)
+        return body
+    return data
+
+
+def interrupt(operation: Operation, root: Path, at: int, how: str, links: bool) -> Interrupted:
+    calls = Interrupted(at, how, links=links)
+    with suppress(Dead, StoreError):
+        operation.run(opened(root, calls))
+    return calls
+
+
+def crash_points(made: list[str]) -> Iterator[tuple[int, str]]:
+    for at, name in enumerate(made, start=1):
+        yield at, "before"
+        yield at, "full"
+        if name == "write":
+            yield at, "half"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Iterator[Path]:
+    """A directory of a group, and a umask that takes the group's rights away: so every write has most calls."""
+    before = os.umask(0o022)
+    tmp_path.chmod(0o2770)
+    yield tmp_path
+    os.umask(before)
+
+
+def folder_with(base: Path, operation: Operation, name: str) -> Path:
+    root = base / name
+    root.mkdir()
+    root.chmod(base.stat().st_mode & 0o7777)
+    operation.prepare(opened(root))
+    return root
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_can_be_repeated(
+    base: Path, name: str, links: bool
+) -> None:
+    operation = OPERATIONS[name]
+    root = folder_with(base, operation, "whole")
+    old = content(root)
+    made = interrupt(operation, root, -1, "before", links).made
+    new = content(root)
+    for at, how in crash_points(made):
+        where = f"{how} call {at} of {made}"
+        root = folder_with(base, operation, f"{how}{at}")
+        interrupt(operation, root, at, how, links)
+        seen = content(root)
+        for path in {**seen, **old, **new}:
+            assert seen.get(path) in (old.get(path), new.get(path)), f"{path}, {where}"
+        if (index := seen.get("jobs/job/sched/1/index.json")) is not None:
+            for plan in index["files"].values():
+                assert f"jobs/job/sched/1/{plan}" in seen, f"a schedule without its plan, {where}"
+        again = Interrupted(links=links)
+        if operation.rival is not None:
+            won = operation.rival(opened(root, again))
+            data = str(content(root))
+            assert ("rival" in data, "first" in data) == (won, not won), f"one claim has one owner, {where}"
+            if seen == new:
+                assert not won, f"what was there stays, {where}"
+        else:
+            operation.run(opened(root, again))
+            if operation.settled is not None:
+                assert operation.settled(opened(root)), where
+            else:
+                assert content(root) == new, f"the next writer completes it, {where}"
+                assert not folders_of_the_owner_alone(root), f"the group may use its folders, {where}"
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+@pytest.mark.parametrize("name", ["Files.publish", "Files.claim"])
+def test_a_real_sigkill_leaves_what_the_simulated_death_leaves(tmp_path: Path, name: str, links: bool) -> None:
+    operation = OPERATIONS[name]
+    made = interrupt(operation, folder_with(tmp_path, operation, "whole"), -1, "before", links).made
+    for at in range(1, len(made) + 1):
+        real, simulated = (folder_with(tmp_path, operation, f"{kind}{at}") for kind in ("real", "simulated"))
+        child = os.fork()
+        if child == 0:
+            interrupt(operation, real, at, "kill", links)
+            os._exit(0)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        interrupt(operation, simulated, at, "before", links)
+        assert content(real) == content(simulated)
+        shapes = [sorted((path.is_dir(), path.suffix) for path in root.rglob("*")) for root in (real, simulated)]
+        assert shapes[0] == shapes[1], "also of what nobody reads"
+
+
+def test_each_public_method_is_known() -> None:
+    """A new operation needs a crash test, or a line in `ONLY_READ`."""
+    found = {
+        f"{kind.__name__}.{name}"
+        for kind in (Files, SharedDirectory, JobFolder, ProfileFiles, PowerLimitFolder)
+        for name, _ in inspect.getmembers(kind, callable)
+        if not name.startswith("_")
+    }
+    known = {name for name in OPERATIONS if not name.endswith("__init__")} | COVERED_BY_ANOTHER | ONLY_READ
+    assert found == known
+
+
+def test_methods_that_only_read_change_nothing(tmp_path: Path) -> None:
+    """Each of them, on a directory with everything in it."""
+    for operation in OPERATIONS.values():
+        with suppress(StoreError, FileExistsError):
+            operation.prepare(opened(tmp_path))
+    before = content(tmp_path)
+    calls = Interrupted(0)
+    shared = opened(tmp_path, calls)
+    for owner in (shared.files, shared, job(shared), job(shared).profiles, limits(opened(tmp_path, calls))):
+        for name in sorted(vars(type(owner))):
+            if f"{type(owner).__name__}.{name}" in ONLY_READ - {"SharedDirectory.try_leader_lock"}:
+                needed = [
+                    p for p in inspect.signature(getattr(owner, name)).parameters.values() if p.default is p.empty
+                ]
+                arguments = [0 if p.annotation == "int" else "job" for p in needed]
+                with suppress(Exception):
+                    getattr(owner, name)(*arguments)
+    assert content(tmp_path) == before

@@ -1,0 +1,43 @@
+"""Some fast episodes of `python -m benchmarks.chaos`; what is broken in them, and what must hold: `docs/chaos.md`."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.chaos.world import play  # noqa: E402
+
+
+def violations(seeds: Iterable[int], folder: Path) -> list[str]:
+    return [f"--fast 1 --seed {seed}: {text}" for seed in seeds for text in play(seed, str(folder))[1]]
+
+
+def test_all_invariants_hold_in_episodes_of_known_seeds(tmp_path: Path) -> None:
+    found_violations_once = [1000373, 2000058, 2000199, 2000398, 3000446, 3000588]
+    assert violations([*found_violations_once, *range(40)], tmp_path) == []
+
+
+def test_all_invariants_hold_in_episodes_of_fresh_seeds(tmp_path: Path) -> None:
+    first = random.SystemRandom().randrange(10**9)
+    assert violations(range(first, first + 50), tmp_path) == []
+
+
+def test_a_seed_replays_its_episode(tmp_path: Path) -> None:
+    first, second = (play(2000398, str(tmp_path))[0] for _ in range(2))
+    assert first.faults == second.faults
+    assert [rank.log for rank in first.ranks] == [rank.log for rank in second.ranks]
+
+
+def test_an_episode_finds_a_coordinator_that_trusts_old_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The episodes can fail, then."""
+    monkeypatch.setattr("pfo_fs.coordination.progress._MAY_BE_OLD_S", 0.0)
+    assert "followed different schedules" in "".join(violations([2000398], tmp_path))
