@@ -103,8 +103,9 @@ class HelperState:
 
     def next_wake_s(self) -> float:
         """Returns when `handle(TimePassed())` is due if no other event comes first."""
-        due = [self._writes.due_s(), self._registrations.due_s(), self._results.due_s(), self._board.due_s()]
-        due.append(self._now_s + 5.0)
+        due = [self._writes.due_s(), self._registrations.due_s(), self._results.due_s(), self._now_s + 5.0]
+        if self._may_add_progress():  # else a record that waits for a hung file system would keep the loop awake
+            due.append(self._board.due_s())
         if self._watches():
             due.append(self._watch.due_s())
         return min(at_s for at_s in due if at_s is not None)
@@ -336,10 +337,14 @@ class HelperState:
         joined = bool(self._board.infos) and self._registrations.is_empty
         return self._job.is_open and joined and self._job.coordination == "daemon"
 
+    def _may_add_progress(self) -> bool:
+        """Whether a progress record would be written next; while one waits, there is no other."""
+        return self._job.is_open and not self._writes.holds(op.WriteProgress)
+
     def _do_what_is_due(self) -> None:
         now_s = self._now_s
         is_last = not self._clients and self._had_clients
-        if self._job.is_open and not self._writes.holds(op.WriteProgress):
+        if self._may_add_progress():
             body = self._board.record(now_s, self._health.error, local_mount=self._local_mount, last=is_last)
             if body is not None and self._board.name is not None:
                 self._writes.add(op.WriteProgress(body, self._board.name))

@@ -63,3 +63,16 @@ def test_a_rank_registers_soon_although_another_one_of_its_host_does_not_join() 
     assert state.next_wake_s() < 1.0
     actions = state.handle(e.TimePassed(), state.next_wake_s())
     assert any(isinstance(action, e.Run) and isinstance(action.operation, op.RegisterRanks) for action in actions)
+
+
+def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_hangs() -> None:
+    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+    body = {"rank_info": INFOS[0].model_dump(), "nonce": "n"}
+    state.handle(e.MessageArrived(1, m.Hello(rank=0, role="training", token="token")), 0.0)
+    join = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body=body)
+    registration = next(a.operation for a in state.handle(e.MessageArrived(1, join), 0.0) if isinstance(a, e.Run))
+    state.handle(e.OperationDone(registration), 0.0)
+    state.handle(e.MessageArrived(1, m.ProgressReport(step=1, number=0)), 1.0)
+    state.handle(e.TimePassed(), 50.0)  # the record of progress is being written from here on, and hangs
+    state.handle(e.MessageArrived(1, m.ProgressReport(step=2, number=0)), 100.0)
+    assert state.next_wake_s() > 100.0
