@@ -75,10 +75,9 @@ class Figures:
     saved_j: float = 0.0
     added_j: float = 0.0
 
-    @property
-    def energies(self) -> dict[str, float]:
-        """The energies, which go on growing after a time in which the directory could not be read."""
-        return {"energy_j": self.energy_j, "saved_j": self.saved_j, "added_j": self.added_j}
+    def without_jobs(self, leads: bool) -> Figures:
+        """Returns the figures of a time in which the directory cannot be read; the energies never fall."""
+        return Figures(leads, energy_j=self.energy_j, saved_j=self.saved_j, added_j=self.added_j)
 
 
 class FigureReader:

@@ -71,7 +71,7 @@ class MetricsFile:
                 last, reading = self._found.get(timeout=self._every_s), False
                 pause_s = max(self._every_s, len(last.jobs) / _MOST_JOBS_PER_S)
             except Empty:
-                last, reading, pause_s = Figures(self._leads(), **last.energies), True, 0.0
+                last, reading, pause_s = last.without_jobs(self._leads()), True, 0.0
             with self._writing:
                 if not self._stopped.is_set():
                     self._write(last)
