@@ -33,7 +33,7 @@ COMMANDS = {"cp", "echo", "export", "pfo-fs", "pfo-fs-daemon", "python", "rm", "
 """What blocks may run without a comment; the test runs them as the user who runs the tests, who may be root."""
 KINDS = ("not run: ", "file: ", "test command")
 OPTIONS = {one.name: {name for p in one.parameters for name in p.names.split(", ")} for one in commands()}
-ALWAYS = {"-h", "--help", "--install-completion"}
+ALWAYS = {"-h", "--help", "--install-completion", "--show-completion"}
 RUNNABLE = ("bash", "console", "python")
 TOGETHER_S = 240
 
