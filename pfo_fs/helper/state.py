@@ -88,7 +88,7 @@ class HelperState:
             case e.OperationDone():
                 self._on_operation_done(event)
             case e.PlanPublished(schedule):
-                self._tell_rank_0(schedule)
+                self._tell_rank(0, schedule)
             case e.Terminated():
                 self._job.terminated_at_s = self._now_s
             case e.ClientTerminated(client) if client in self._clients:
@@ -258,7 +258,7 @@ class HelperState:
             case op.CreateJob(), op.CreatedJob(job_id, directory_id):
                 self._job.is_open = True
                 self._on_folder()
-                self._tell_rank_0(m.JobCreated(job_id=job_id, directory_id=directory_id))
+                self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id))
             case op.AskWhoSchedules(), op.WhoSchedules() as found:
                 if self._job.choice is not None:
                     self._go_on_choosing(self._job.choice.learn(found, self._now_s))
@@ -271,7 +271,7 @@ class HelperState:
             case op.PollSchedule(), _:
                 self._watch.polled(self._now_s, local_mount=self._local_mount)
             case ((op.CreateJob() | op.AskWhoSchedules() | op.ClaimForRank0()), _) if error is not None:
-                self._tell_rank_0(m.Refused(message=str(error)))
+                self._tell_rank(0, m.Refused(message=str(error)))
 
     def _go_on_choosing(self, question: op.Question | None) -> None:
         choice = self._job.choice
@@ -285,7 +285,7 @@ class HelperState:
             self._job.coordination, self._job.choice = choice.chosen, None
             if choice.chosen == "local":
                 self._start_coordinator(None)
-            self._tell_rank_0(m.CoordinationChosen(coordination=choice.chosen))
+            self._tell_rank(0, m.CoordinationChosen(coordination=choice.chosen))
 
     def _start_coordinator(self, rank_infos: tuple[RankInfo, ...] | None) -> None:
         self._job.coordinator = e.StartCoordinator(rank_infos)
@@ -383,9 +383,6 @@ class HelperState:
         for number, client in self._clients.items():
             if client.role == "training" and client.rank == rank:
                 self._act(e.Send(number, message))
-
-    def _tell_rank_0(self, message: m.Message) -> None:
-        self._tell_rank(0, message)
 
     def _tell_lowest_rank(self, message: m.Message) -> None:
         """Sends to the training process of the lowest rank of this host, which logs for the helper."""

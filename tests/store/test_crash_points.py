@@ -150,8 +150,8 @@ def stale(files: Files, *places: str) -> None:
         os.utime(box, LONG_AGO)
 
 
-def rank_body(nonce: str) -> bodies.RankBody:
-    return bodies.RankBody(rank_info=INFOS[0], nonce=nonce)
+def rank_body(nonce: str, rank: int = 0) -> bodies.RankBody:
+    return bodies.RankBody(rank_info=INFOS[rank], nonce=nonce)
 
 
 def register_rival(shared: SharedDirectory) -> bool:
@@ -178,8 +178,8 @@ def model() -> bodies.ModelBody:
     return bodies.ModelBody.model_validate(dict.fromkeys(needed, 1))
 
 
-def result(time_s: float) -> bodies.ResultBody:
-    return bodies.ResultBody(result=ProfilingResult(rank=0, iter_time=[time_s], iter_energy=[1.0]))
+def result(time_s: float, rank: int = 0) -> bodies.ResultBody:
+    return bodies.ResultBody(result=ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0]))
 
 
 def progress(step: int) -> bodies.ProgressBody:
@@ -214,6 +214,9 @@ OPERATIONS: dict[str, Operation] = {
     "Files.claim": in_files(
         lambda files: files.claim("a", b"first"), rival=lambda shared: shared.files.claim("a", b"rival")
     ),
+    "Files.claim_each": in_files(
+        lambda files: files.claim_each("d", ["a", "b"], b"first"), lambda files: files.make_folder("d")
+    ),
     "Files.link": in_files(lambda files: files.link("a", "b"), lambda files: files.publish("a", b"1")),
     "Files.make_folder": in_files(lambda files: files.make_folder("d")),
     "Files.remove": in_files(lambda files: files.remove("a"), lambda files: files.publish("a", b"1")),
@@ -243,6 +246,7 @@ OPERATIONS: dict[str, Operation] = {
         rival=lambda shared: job(shared).claim_coordinator(claim_of("local", "rival")).nonce == "rival",
     ),
     "JobFolder.register_rank": in_job(lambda folder: folder.register_rank(rank_body("first")), rival=register_rival),
+    "JobFolder.register_ranks": in_job(lambda folder: folder.register_ranks([rank_body("a", 0), rank_body("b", 1)])),
     "JobFolder.write_order": in_job(
         lambda folder: folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None)]))
     ),
@@ -254,6 +258,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda folder: folder.claim_cached_profile(bodies.CachedProfileBody(csv="x"))
     ),
     "JobFolder.write_result": in_job(lambda folder: folder.write_result(0, result(1.0))),
+    "JobFolder.write_results": in_job(lambda folder: folder.write_results(0, [result(1.0), result(1.0, 1)])),
     "JobFolder.write_progress": in_job(
         lambda folder: folder.write_progress(progress(2), 0), lambda folder: folder.write_progress(progress(1), 0)
     ),
@@ -267,6 +272,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda folder: folder.remove_yaml(), lambda folder: folder.write_yaml(b"all: 900\n")
     ),
     "JobFolder.write_yaml_status": in_job(lambda folder: folder.write_yaml_status("state: applied\n")),
+    "JobFolder.write_batch_end": in_job(lambda folder: folder.write_batch_end(bodies.BatchEndBody(cause="failed"))),
     "JobFolder.write_end": in_job(lambda folder: folder.write_end(bodies.EndBody(reason="finished"))),
     "JobFolder.write_schedule": in_job(
         lambda folder: write_schedule(folder, 1, 900), lambda folder: write_schedule(folder, 0, 1200)
@@ -290,11 +296,13 @@ COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace"}
 """`RecordFolder.claim` and `RecordFolder.replace`, which most operations above call."""
 ONLY_READ = set(
     """
-    Files.read Files.names Files.names_if_there
+    Files.read Files.names Files.names_if_there Files.foreign_owner
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
     SharedDirectory.read_daemon SharedDirectory.try_leader_lock SharedDirectory.last_generation
-    SharedDirectory.last_and_next_generation
+    SharedDirectory.last_and_next_generation SharedDirectory.read_valid_daemon
+    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_batch_end JobFolder.read_one_of JobFolder.read_ranks
+    JobFolder.read_results JobFolder.result_names
     JobFolder.names JobFolder.read JobFolder.read_job JobFolder.read_coordinator JobFolder.registered_ranks
     JobFolder.read_rank JobFolder.ranks_with_order JobFolder.read_order JobFolder.read_current JobFolder.read_model
     JobFolder.read_cached_profile JobFolder.ranks_with_result JobFolder.read_result JobFolder.read_progress
