@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.chaos.world import play  # noqa: E402
+from pfo_fs.helper.write_queue import WriteQueue  # noqa: E402
 
 
 def violations(seeds: Iterable[int], folder: Path) -> list[str]:
@@ -35,9 +36,8 @@ def test_a_seed_replays_its_episode(tmp_path: Path) -> None:
     assert [rank.log for rank in first.ranks] == [rank.log for rank in second.ranks]
 
 
-def test_an_episode_finds_a_coordinator_that_trusts_old_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The episodes can fail, then."""
-    monkeypatch.setattr("pfo_fs.coordination.progress._MAY_BE_OLD_S", 0.0)
-    assert "followed different schedules" in "".join(violations([2000398], tmp_path))
+def test_the_episodes_find_a_helper_that_tries_no_write_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They can fail, then."""
+    done = WriteQueue.done
+    monkeypatch.setattr(WriteQueue, "done", lambda *args, again=True: done(*args, again=False))
+    assert "is lost" in "".join(violations(range(20), tmp_path))
