@@ -10,6 +10,7 @@ _HEAD = """# What `pfo-fs doctor` tells
 
 <!-- Written by tools/make_commands from pfo_fs/doctor/catalogue_*.py; change those. -->
 
+<!-- not run: needs a GPU, a second host and permission to set clocks; tests/doctor has stand-ins -->
 ```bash
 pfo-fs doctor                         # this node: GPUs, who may set clocks, what was left locked
 pfo-fs doctor /shared/pfo             # and the shared directory, as this host sees it

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 _FENCE = re.compile(
-    r"^(?:<!-- (?P<note>.*?) -->\n)?^(?P<indent> *)```(?P<language>[a-z]*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
+    r"^(?:<!-- (?P<note>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>[a-z]*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 _NUMBER = re.compile(r"([+\-−]?\d[\d,]*(?:\.\d+)?)( ?%)?")
