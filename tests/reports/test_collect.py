@@ -31,7 +31,13 @@ def test_a_rank_without_an_order_of_its_own_runs_what_another_of_its_stage_runs(
 
 
 def test_a_torn_result_is_left_out_and_said(played: JobFolder) -> None:
-    path = played.files.root / played.path / "prof" / "1" / "5.json"
+    results = played.read_results(1, 0)
+    assert results is not None
+    folder = played.files.root / played.path / "prof" / "1"
+    (folder / "0.json").unlink()
+    for of_one_host in ([one for one in results if one.result.rank != 5], [results[5]]):
+        played.write_results(1, of_one_host)
+    path = folder / "5.json"
     path.write_bytes(path.read_bytes()[:200])
     data = collect_job(played)
     assert any("prof/1/5.json" in text for text in data.unreadable)
