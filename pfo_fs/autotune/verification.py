@@ -40,7 +40,7 @@ _TOO_LATE_TO_EXPLORE = 0.015
 """Relative: no plans try clocks after one was late by more than this, as on nodes whose clocks act very late."""
 _DISAPPOINTS = 0.25
 """If a plan saves less than it promised by more than this share, one with few clock changes is tried beside it."""
-_FEW_CHANGES = 8.0
+_FEW_CHANGES = 3.0
 """For such a plan, clock changes cost this many times as much."""
 
 

@@ -12,6 +12,7 @@ from jobs import make_job, one_f_one_b, plan_text, rank_infos, register, schedul
 from schedulers import ThreeSteps
 
 from pfo_fs.coordination import Coordinator
+from pfo_fs.coordination.poll_pace import PollPace
 from pfo_fs.coordination.progress import Progress
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler
@@ -167,7 +168,8 @@ def test_the_record_that_a_new_coordinator_finds_counts_if_no_newer_one_comes(tm
 
 def test_a_rank_whose_clock_process_has_died_does_not_keep_the_jobs_step_back(tmp_path: Path, clock: Clock) -> None:
     folder = make_job(tmp_path, 2)
-    progress = Progress(folder, 1.5, clock.now)
+    pace = PollPace(1.5, remote=False, adapts=False, now=clock.now)
+    progress = Progress(folder, pace, clock.now)
     progress.poll(clock.now)
     ranks = [bodies.RankProgress(rank=0, step=3), bodies.RankProgress(rank=1, step=900)]
     folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)

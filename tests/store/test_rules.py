@@ -40,10 +40,10 @@ def test_a_lost_connection_is_not_taken_for_a_directory_that_is_not_mounted(
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
     with pytest.raises(NotShared):
-        own._look_for_root()
+        own._look_for_root(may_come_back=False)
     monkeypatch.setattr(operations.os, "stat", lost)
     with pytest.raises(StoreUnavailable, match="not connected"):
-        own._look_for_root()
+        own._look_for_root(may_come_back=False)
 
 
 @pytest.mark.gluster
