@@ -74,7 +74,7 @@ def test_a_daemon_that_is_restarted_under_every_schedule_makes_the_same_schedule
     for iteration in shaken.run(60):
         if iteration.number != number:
             begun, number = iteration.step, iteration.number
-        # Not when a schedule is due: a new daemon's first one starts later, since the progress that it finds may be old.
+        # Not when a schedule is due: that of a new daemon starts later, since the progress that it finds may be old.
         if iteration.step == begun + 2:
             shaken.restart_daemon()
     for _ in steady.run(60):
