@@ -39,6 +39,7 @@ def test_without_a_request_the_fastest_plan_is_shown_beside_simpler_means(profil
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: Path) -> None:
     done = pfo_fs(*arguments(profile, "--slowdown", "1.05", "-o", tmp_path / "out"))
     assert done.returncode == 0, done.stderr
@@ -60,6 +61,7 @@ def test_a_plan_in_lowtimes_format_is_what_a_zeus_server_reads(profile: Path, tm
     assert [[name for name, _ in order] for order in plan] == names
 
 
+@pytest.mark.slow
 def test_a_frontier_is_a_table_plans_and_pictures_and_goes_on_after_an_interruption(
     profile: Path, tmp_path: Path
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_frontier_is_a_table_plans_and_pictures_and_goes_on_after_an_interrupt
     assert len((out / "frontier.jsonl").read_text().splitlines()) == 8
 
 
+@pytest.mark.slow
 def test_a_shorter_frontier_does_not_leave_a_longer_ones_plans_among_its_own(profile: Path, tmp_path: Path) -> None:
     assert pfo_fs(*arguments(profile, "--frontier", "6", "--no-pictures", "-o", tmp_path)).returncode == 0
     done = pfo_fs(*arguments(profile, "--frontier", "4", "--no-pictures", "-o", tmp_path), columns=300)
@@ -110,6 +113,7 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
     assert str(tmp_path / "plan.yaml") in answer["files"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -178,6 +182,7 @@ def changes_of(profile: Path, *more: str | Path) -> dict[str, object]:
     return next(plan for plan in json.loads(done.stdout)["plans"] if plan["name"] == "planned")
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_slow_for_many_gpus_means_fewer_changes_and_the_plan_says_why(profile: Path) -> None:
     free = changes_of(profile)
     busy = changes_of(profile, "--driver-time", "0.005", "--latency", "0.01", "--late", "0.002", "--gpus-per-rank", "8")
@@ -193,6 +198,7 @@ def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile:
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_the_measured_costs_of_clock_changes_are_read_from_a_file(profile: Path, tmp_path: Path) -> None:
     path = tmp_path / "switching.json"
     path.write_text('{"call_s": {"median": 0.005}, "latency_s": {"1400": 0.01}, "gpus": 8, "late_s": 0.002}')

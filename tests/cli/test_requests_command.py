@@ -96,6 +96,7 @@ def test_status_shows_what_the_scheduler_is_doing(folder: JobFolder) -> None:
     assert "profiling: 12 clocks to go" in shown
 
 
+@pytest.mark.slow
 def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
     done = subprocess.run(
         [

@@ -32,6 +32,7 @@ def measurement(rank: int, number: int) -> messages.MeasurementReport:
     return messages.MeasurementReport(number=number, first_step=3, result=result)
 
 
+@pytest.mark.slow
 def test_a_mount_that_hangs_means_default_clocks_after_long_and_the_schedule_again_when_it_answers(
     host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait
 ) -> None:

@@ -121,6 +121,7 @@ def test_attached_it_measures_no_evaluation_logs_before_reporters_and_survives_a
     monitor.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 3], ids=["power limit", "clock"])
 def test_the_lines_of_the_page_follow_a_trainer(
     place: int, tmp_path: Path, sim_dir: Path, monkeypatch: pytest.MonkeyPatch

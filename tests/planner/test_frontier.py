@@ -48,6 +48,7 @@ def test_a_frontier_of_so_many_points_is_refused(problem: Problem, points: int) 
         even_deadlines(Planner(problem), points)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(problems())
 def test_a_frontier_survives_the_way_to_its_file_and_back(

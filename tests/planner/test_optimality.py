@@ -59,6 +59,7 @@ def test_rounding_alone_is_near_the_best_plan_and_never_beyond_the_deadline(prob
     assert found_j <= best_j * 1.05
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(problems(), shares)
 def test_deadlines_are_kept_to_the_last_bit(problem: Problem, share: float) -> None:
@@ -70,6 +71,7 @@ def test_deadlines_are_kept_to_the_last_bit(problem: Problem, share: float) -> N
         assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(problems(), st.integers(0, 10**9))
 def test_no_plan_at_all_is_below_the_lower_bound_of_its_own_iteration_time(problem: Problem, seed: int) -> None:

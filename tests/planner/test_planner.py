@@ -216,6 +216,7 @@ def test_of_plans_of_equal_energy_the_calmer_one_is_taken() -> None:
     assert len(plan.changes) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch_time_s", [0.002, 0.02])
 @pytest.mark.parametrize("slowdown", [1.0, 1.05, 1.3])
 def test_the_time_of_clock_changes_is_within_the_deadline(switch_time_s: float, slowdown: float) -> None:
@@ -227,6 +228,7 @@ def test_the_time_of_clock_changes_is_within_the_deadline(switch_time_s: float, 
     assert plan.energy_j >= plan.lower_bound_j  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_with_changes_that_cost_time_a_plan_beats_one_clock_per_stage_and_the_plan_that_ignores_them() -> None:
     planner = Planner(problem_of(switch_time_s=0.004))
     plan = planner.at(slowdown=1.1)

@@ -81,6 +81,7 @@ def simple_plans(problem: Problem, deadline_s: float, straggler_s: float | None 
     return [plan for plan in plans if plan.iteration_time_s <= deadline_s]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thorough", [False, True])
 @pytest.mark.parametrize("switch_time_s", [0.001, 0.005])
 @pytest.mark.parametrize("seed", range(3))
@@ -94,6 +95,7 @@ def test_no_plan_is_slower_than_the_highest_clocks_where_no_slowdown_was_asked(
     assert plan.energy_j < maximum.energy_j
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 10**9),
@@ -122,6 +124,7 @@ def test_the_fastest_plan_is_no_slower_than_any_simple_one() -> None:
     assert Planner(problem).fastest_s <= all_maximum(problem).iteration_time_s
 
 
+@pytest.mark.slow
 def test_a_frontier_with_switch_time_is_within_each_deadline_and_never_behind_one_clock_per_stage() -> None:
     problem = problem_of(7, 0.001)
     fastest_s = Planner(problem).fastest_s
@@ -144,6 +147,7 @@ def test_a_rank_whose_instructions_share_no_clock_is_planned_all_the_same() -> N
 # ---- what the driver of a host can do
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 10**9),
@@ -168,6 +172,7 @@ def test_whatever_changes_cost_a_plan_is_on_time_can_be_made_and_is_not_behind_s
     assert plan.switching
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([1.0, 1.05]))
 def test_the_more_a_change_costs_the_less_a_plan_saves_and_the_fewer_changes_it_has(seed: int, slowdown: float) -> None:

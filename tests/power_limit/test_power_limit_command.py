@@ -73,6 +73,7 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
     assert not (tmp_path / "p.png").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message", "exit_code"),
     [

@@ -95,6 +95,7 @@ def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processe
     assert (leader.pid, leader.generation) == (second.pid, 2)
 
 
+@pytest.mark.slow
 def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     """As after a partition: its lock is still held, so the standby goes by the silence of the counter."""
     first = processes.daemon(tmp_path, "--lease-timeout", "1")
@@ -323,6 +324,7 @@ def test_a_live_daemon_claims_new_jobs_while_all_others_are_planned_for(
     wait_for(lambda: number_of(quick) == 0, what="a schedule")
 
 
+@pytest.mark.slow
 def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: Processes, wait_for: Wait
 ) -> None:

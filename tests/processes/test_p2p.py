@@ -7,9 +7,11 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 from running import Processes
 
 
+@pytest.mark.slow
 def test_the_power_of_a_waiting_gpu_is_measured_between_two_processes(tmp_path: Path, processes: Processes) -> None:
     environment = {**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(tmp_path / "sim")}
     command = processes.python(

@@ -36,6 +36,7 @@ def play(**given: Any) -> list[dict[str, Any]]:
         return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_packets_arrive_on_all_ranks_at_the_same_step_and_the_newest_offer_wins() -> None:
     lines = play(steps=40, offers={"1": "x", "2": "y", "20": "z" * 100_000})
     assert [line["first"] for line in lines if "first" in line] == ["first"] * RANKS

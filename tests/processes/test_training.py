@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 Wait = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
@@ -45,6 +46,7 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
     assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
 
 
+@pytest.mark.slow
 def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
     start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
 ) -> None:
@@ -64,6 +66,7 @@ def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
     assert len([1 for log in job.clock_logs().values() if {"lock"} <= {line["action"] for line in log}]) == 4
 
 
+@pytest.mark.slow
 def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
@@ -97,6 +100,7 @@ def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_n
     assert wait_for(job.folder.read_end, 10, "the end").reason == "terminated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
 def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
     start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
@@ -156,6 +160,7 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
         assert job.finish() == 0
 
 
+@pytest.mark.slow
 def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable[..., Job], wait_for: Wait) -> None:
     job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}}, torchrun=True)
     with told_on_failure(job):
@@ -164,6 +169,7 @@ def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable
         assert (end.reason, end.message) == ("crashed", "RuntimeError: as asked")
 
 
+@pytest.mark.slow
 def test_a_short_last_batch_is_one_warning_and_the_next_step_is_back_in_step(
     start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
 ) -> None:
@@ -187,6 +193,7 @@ def test_a_short_last_batch_is_one_warning_and_the_next_step_is_back_in_step(
         assert all(len(log) > 3 and log[-1]["action"] == "reset" for log in job.clock_logs().values())
 
 
+@pytest.mark.slow
 def test_strict_raises_where_the_schedule_is_not_followed(start_job: Callable[..., Job], tmp_path: Path) -> None:
     plan = tmp_path / "plan.py"
     plan.write_text("[[('forward', 1200)]]")
@@ -198,6 +205,7 @@ def test_strict_raises_where_the_schedule_is_not_followed(start_job: Callable[..
     )
 
 
+@pytest.mark.slow
 def test_a_rank_without_the_directory_does_not_hold_up_training(
     start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
 ) -> None:
@@ -211,6 +219,7 @@ def test_a_rank_without_the_directory_does_not_hold_up_training(
         assert len(job.of(done=True)) == 2
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_used_leaves_training_alone(start_job: Callable[..., Job], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     job = start_job(2, {"mesh": {"pp": 2}, "steps": 5, "shared_dir": str(tmp_path / "file/pfo")})
@@ -231,6 +240,7 @@ def test_degrees_that_do_not_match_the_world_size_are_an_error(start_job: Callab
     assert "world_size 2 is not pp_degree 3" in errors[0]
 
 
+@pytest.mark.slow
 def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., Job], wait_for: Wait) -> None:
     jobs = [start_job(1, {"mesh": {"pp": 1}, "steps": 5}) for _ in range(2)]
     for job in jobs:
@@ -241,6 +251,7 @@ def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., J
         assert wait_for(job.folder.read_end, 10, "the end").reason == "finished"
 
 
+@pytest.mark.slow
 def test_no_permission_to_set_clocks_is_one_message_and_training_goes_on(start_job: Callable[..., Job]) -> None:
     job = start_job(1, {"mesh": {"pp": 1}, "steps": 5}, PFO_FS_SIM_FAULT="permission")
     with told_on_failure(job):
@@ -282,6 +293,7 @@ def test_eight_stages_train_by_a_plan_of_lowtimes(
     assert len({path.name for path in sim_dir.glob("*.log")}) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.gluster
 def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
     start_job: Callable[..., Job], gluster: Gluster, processes: Processes, wait_for: Wait
@@ -306,6 +318,7 @@ def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
     assert end.reason == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.gluster
 def test_a_hung_file_system_neither_stops_training_nor_its_end(
     start_job: Callable[..., Job], gluster: Gluster, wait_for: Wait
@@ -344,6 +357,7 @@ def wrong_share(job: Job, wanted_mhz: dict[str, int], number: int) -> float:
     return wrong_ns / total_ns
 
 
+@pytest.mark.slow
 def test_clocks_follow_the_device_and_not_the_training_thread_that_launches_ahead(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:

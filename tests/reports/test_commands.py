@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pfo_fs.store import JobFolder, SharedDirectory
 
 
@@ -58,6 +60,7 @@ def test_a_schedule_without_results_is_exit_code_1(played_once: Path, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_output_that_cannot_be_written_is_exit_code_1(played_once: Path, tmp_path: Path) -> None:
     done = pfo_fs("report", "latest", "-d", played_once, "-o", tmp_path / "nowhere" / "report.html", "--points", "2")
     assert done.returncode == 1

@@ -85,6 +85,7 @@ def test_every_picture_has_a_name(page: str) -> None:
     assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in pictures)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
     data = collect_job(played)
     assert data.current is not None
@@ -152,6 +153,7 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
     assert "by hand" in text["schedules"]
 
 
+@pytest.mark.slow
 def test_a_schedule_that_nobody_has_measured_yet_is_shown_by_its_prediction(played: JobFolder) -> None:
     data = collect_job(played)
     assert data.current is not None

@@ -258,6 +258,7 @@ def test_the_billion_laughs_are_not_heard() -> None:
 SIZE = 256 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -285,6 +285,7 @@ def told(scheduler: FrequencyScheduler, events: Sequence[Event]) -> Iterator[tup
         yield event, scheduler.request()
 
 
+@pytest.mark.slow
 @thorough
 @given(events=histories())
 def test_no_result_makes_it_fail_and_all_it_asks_for_can_be_run(case: Case, events: list[Event]) -> None:
@@ -295,6 +296,7 @@ def test_no_result_makes_it_fail_and_all_it_asks_for_can_be_run(case: Case, even
         assert all(math.isfinite(value) for value in scheduler.model().values())
 
 
+@pytest.mark.slow
 @thorough
 @given(events=histories())
 def test_the_same_history_gives_the_same_requests(case: Case, events: list[Event]) -> None:
@@ -302,6 +304,7 @@ def test_the_same_history_gives_the_same_requests(case: Case, events: list[Event
     assert [request for _, request in told(case.make(), events)] == first
 
 
+@pytest.mark.slow
 @thorough
 @given(events=histories(), cut=st.integers(0, 30))
 def test_a_replay_up_to_any_point_goes_on_as_the_first_one_did(case: Case, events: list[Event], cut: int) -> None:
@@ -326,6 +329,7 @@ def test_a_replay_up_to_any_point_goes_on_as_the_first_one_did(case: Case, event
         assert original.done == restarted.done
 
 
+@pytest.mark.slow
 @thorough
 @given(events=histories())
 def test_the_revision_changes_exactly_when_something_must_be_published(case: Case, events: list[Event]) -> None:

@@ -46,6 +46,7 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path
     assert summary.slowdown < 0.002
 
 
+@pytest.mark.slow
 def test_a_schedule_whose_first_stage_does_not_end_last_keeps_its_first_good_plan(tmp_path: Path) -> None:
     pipeline = make_pipeline("zb-h1", 8, 8)
     play = Play(Cluster(pipeline, ModelTruth(A100, 8, slowest_mhz=600), seed=1), tmp_path, SETTINGS)
@@ -56,6 +57,7 @@ def test_a_schedule_whose_first_stage_does_not_end_last_keeps_its_first_good_pla
     assert summary.energy_saved > 0.05
 
 
+@pytest.mark.slow
 def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     played = converged(play)
@@ -68,6 +70,7 @@ def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(tm
     assert summary.energy_saved == summarize(play, played[: begun + 4]).energy_saved > 0.05
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_restarted_under_every_schedule_makes_the_same_schedules(tmp_path: Path) -> None:
     steady, shaken = (Play(cluster(), tmp_path / name, SETTINGS) for name in ("steady", "shaken"))
     begun = number = 0
@@ -83,6 +86,7 @@ def test_a_daemon_that_is_restarted_under_every_schedule_makes_the_same_schedule
     assert schedules_of(shaken) == schedules_of(steady)
 
 
+@pytest.mark.slow
 def test_training_that_is_restarted_goes_on_with_the_profile_that_was_begun(tmp_path: Path) -> None:
     first = Play(cluster(0), tmp_path, SETTINGS)
     for _ in first.run(24):
@@ -97,6 +101,7 @@ def test_training_that_is_restarted_goes_on_with_the_profile_that_was_begun(tmp_
     assert second.first_plan < fresh.first_plan
 
 
+@pytest.mark.slow
 def test_a_job_of_a_known_kind_is_planned_after_two_windows(tmp_path: Path) -> None:
     converged(Play(cluster(0), tmp_path, SETTINGS))
     again = Play(cluster(1), tmp_path, SETTINGS)
@@ -106,6 +111,7 @@ def test_a_job_of_a_known_kind_is_planned_after_two_windows(tmp_path: Path) -> N
     assert summary.slowdown < 0.002
 
 
+@pytest.mark.slow
 def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,6 +128,7 @@ def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
     assert "does not agree" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "words"), [("0,__import__('os')", "holds no measurements"), ("0,forward,1e9,x,1", "cannot be used")]
 )
@@ -135,6 +142,7 @@ def test_a_damaged_profile_is_said_and_does_no_harm(
     assert words in caplog.text
 
 
+@pytest.mark.slow
 def test_a_plan_has_room_for_durations_that_scatter(tmp_path: Path) -> None:
     """Full speed has room for that everywhere; a plan that used all of it would be late by half a percent."""
     play = Play(cluster(time_jitter=0.03), tmp_path, SETTINGS)
@@ -148,6 +156,7 @@ def test_a_plan_has_room_for_durations_that_scatter(tmp_path: Path) -> None:
     assert played[-1].energy_j < played[10].energy_j
 
 
+@pytest.mark.slow
 def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_two(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=4, episodes=[Episode(1.2, 90, 130, 2)]), tmp_path, SETTINGS)
     played = list(play.run(150))
@@ -164,6 +173,7 @@ def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_two(tm
     assert max(i.time_s for i in during) < 1.003 * slowest, "no pipeline waits longer than for the straggler"
 
 
+@pytest.mark.slow
 def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=2), tmp_path, SETTINGS)
     before = converged(play)[-1]
@@ -176,6 +186,7 @@ def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Pat
     assert later.spans_s[0] == pytest.approx(before.spans_s[0], rel=0.005)
 
 
+@pytest.mark.slow
 def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     before = converged(play)[-1]
@@ -186,6 +197,7 @@ def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
     assert after.time_s > before.time_s
 
 
+@pytest.mark.slow
 def test_a_window_that_something_else_disturbed_is_measured_again_and_no_correction_is_made(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     for iteration in play.run(120, lambda iteration: iteration.number == play.first_plan):
@@ -199,6 +211,7 @@ def test_a_window_that_something_else_disturbed_is_measured_again_and_no_correct
     assert summary.energy_saved > 0.05
 
 
+@pytest.mark.slow
 def test_measuring_again_lifts_the_corrections_of_earlier_plans(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     before = converged(play)[-1]
@@ -212,6 +225,7 @@ def test_measuring_again_lifts_the_corrections_of_earlier_plans(tmp_path: Path) 
     assert after.energy_j < 1.01 * before.energy_j
 
 
+@pytest.mark.slow
 def test_a_target_that_no_plan_keeps_to_is_reported_as_impossible_with_the_nearest_possible_value(
     tmp_path: Path,
 ) -> None:
@@ -225,6 +239,7 @@ def test_a_target_that_no_plan_keeps_to_is_reported_as_impossible_with_the_neare
     assert float(status_text.split(words)[1].split(" s")[0]) == pytest.approx(full_s, rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
     settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=4, scheduler_args={"slowdown": 1.1})
     play = Play(cluster(), tmp_path, settings)
@@ -233,6 +248,7 @@ def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
     assert summary.energy_saved > 0.1
 
 
+@pytest.mark.slow
 def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path: Path) -> None:
     """All of a single pipeline gets 8 % slower: the pipeline is not a straggler, but its profile is out of date."""
     play = Play(cluster(episodes=[Episode(1.08, 80, 1000, 0)]), tmp_path, SETTINGS)
@@ -255,6 +271,7 @@ class JaggedTruth(ModelTruth):
         return replace(known, time_s=factor * known.time_s, energy_j=factor * known.energy_j)
 
 
+@pytest.mark.slow
 def test_a_planned_clock_that_was_interpolated_too_fast_is_measured_with_the_plan_and_nothing_is_profiled_anew(
     tmp_path: Path,
 ) -> None:
@@ -278,6 +295,7 @@ def test_a_planned_clock_that_was_interpolated_too_fast_is_measured_with_the_pla
     assert summarize(play, played).slowdown < 0.004
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_throttled_a_little_for_minutes_is_followed_as_a_straggler(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=4, episodes=[Episode(1.05, 100, 140, 1)]), tmp_path, SETTINGS)
     played = list(play.run(150))
@@ -288,6 +306,7 @@ def test_a_gpu_that_is_throttled_a_little_for_minutes_is_followed_as_a_straggler
     assert not any("measuring at" in i.status_text for i in played if i.step >= 100)
 
 
+@pytest.mark.slow
 def test_a_change_under_a_plan_is_found_confirmed_and_planned_for_within_forty_iterations(tmp_path: Path) -> None:
     play = Play(cluster(episodes=[Episode(1.05, 115, 1000, 0)]), tmp_path, SETTINGS)
     played = list(play.run(170))
@@ -321,6 +340,7 @@ def bent(tmp_path: Path, max_profiling_share: float) -> tuple[Play, list[Iterati
     return play, list(play.run(75))
 
 
+@pytest.mark.slow
 def test_only_the_stage_that_has_changed_is_profiled_again(tmp_path: Path) -> None:
     play, since = bent(tmp_path, 1.0)
     profiled = set()
@@ -333,6 +353,7 @@ def test_only_the_stage_that_has_changed_is_profiled_again(tmp_path: Path) -> No
     assert profiled == {1}
 
 
+@pytest.mark.slow
 def test_profiling_again_waits_for_its_budget_and_the_plan_is_corrected_meanwhile(tmp_path: Path) -> None:
     play, since = bent(tmp_path, 0.01)
     assert any("backward of stage 1" in i.status_text for i in since), "or nothing was found"
@@ -342,6 +363,7 @@ def test_profiling_again_waits_for_its_budget_and_the_plan_is_corrected_meanwhil
     assert fmean(i.time_s for i in since[-10:]) < 1.004 * full_s
 
 
+@pytest.mark.slow
 def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
     play = Play(replace(cluster(), nuisances=replace(QUIET, switch_s=0.0)), tmp_path, SETTINGS)
     converged(play)
@@ -381,6 +403,7 @@ def test_a_result_that_never_comes_does_not_leave_the_clocks_of_a_sweep(tmp_path
     assert played[-1].time_s == pytest.approx(full_s, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_dies_in_mid_sweep_does_not_leave_the_clocks_of_the_sweep(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     played = []
@@ -413,6 +436,7 @@ def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_pat
     assert play.folder.schedule_numbers() in ([0], [0, 1])
 
 
+@pytest.mark.slow
 def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slower(tmp_path: Path) -> None:
     """The profile comes from GPUs with another cooling or firmware, or was changed on purpose."""
     converged(Play(cluster(0), tmp_path, SETTINGS))
@@ -428,6 +452,7 @@ def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slow
     assert played[-1].time_s < 1.004 * full_s
 
 
+@pytest.mark.slow
 def test_a_target_that_moves_while_there_is_a_straggler_does_not_keep_its_pace_for_ever(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=4, episodes=[Episode(1.3, 90, 150, 1)]), tmp_path, SETTINGS)
     played = []
@@ -439,6 +464,7 @@ def test_a_target_that_moves_while_there_is_a_straggler_does_not_keep_its_pace_f
     assert played[-1].time_s < 1.03 * full_s
 
 
+@pytest.mark.slow
 def test_a_rank_without_rights_does_not_spoil_what_the_others_measure(tmp_path: Path) -> None:
     play = Play(cluster(pipelines=2), tmp_path, SETTINGS, without_rights={1})
     played = list(play.run(120))
@@ -447,6 +473,7 @@ def test_a_rank_without_rights_does_not_spoil_what_the_others_measure(tmp_path: 
     assert played[-1].energy_j < fmean(i.energy_j for i in played if i.number == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_gpus_that_run_into_their_power_limit_save_energy_all_the_same(tmp_path: Path, seed: int) -> None:
     """An A40 runs at 1,440 MHz at every higher clock that is set: clocks of the same time and energy count as one."""

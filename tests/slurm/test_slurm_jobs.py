@@ -14,7 +14,7 @@ TRUE_REASONS: dict[str, tuple[str, list[str] | None, list[str]]] = {
     "success": ("COMPLETED", ["finished"], ["finished"]),
     "failure": ("FAILED", ["crashed"], ["failed"]),
     "scancel": ("CANCELLED", ["terminated"], ["cancelled"]),
-    "all killed": ("FAILED", ["crashed"], ["failed"]),
+    "all killed": ("FAILED", None, ["failed"]),  # Slurm sends SIGTERM to what is left when it sees the first task die
     "time limit": ("COMPLETED", ["terminated", "finished"], ["time limit", "finished"]),
     "warned": ("COMPLETED", ["terminated", "finished"], ["time limit", "finished"]),
     "requeue": ("COMPLETED", ["terminated", "finished"], ["requeued", "finished"]),

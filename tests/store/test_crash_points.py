@@ -382,6 +382,7 @@ def folder_with(base: Path, operation: Operation, name: str) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_can_be_repeated(

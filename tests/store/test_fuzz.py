@@ -103,6 +103,7 @@ def read_schedule(folder: JobFolder, info: RankInfo) -> None:
         folder.read_schedule(index, info)
 
 
+@pytest.mark.slow
 @examples(400)
 @given(data=st.data())
 def test_every_read_of_the_store_gives_a_record_or_an_error_of_ours(data: st.DataObject, scene: Scene) -> None:
@@ -126,6 +127,7 @@ def test_status_and_the_data_of_a_report_cope_with_every_record(data: st.DataObj
     scene.check_outside()
 
 
+@pytest.mark.slow
 @examples(15)
 @given(data=st.data())
 def test_a_report_is_a_page_without_foreign_markup_or_an_error_of_ours(data: st.DataObject, scene: Scene) -> None:
@@ -150,6 +152,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @examples(150)
 @given(data=st.data(), command=st.sampled_from(COMMANDS))
 def test_every_command_ends_in_order_and_shows_no_control_characters(
