@@ -145,7 +145,7 @@ class Samples:
                 key = (stage, name), mhz
                 if mhz != before_mhz:
                     since_s, before_mhz, from_mhz = 0.0, mhz, before_mhz
-                settles_s = min(run.time_s, _LATE_IF_KNOWN_S) if mhz in known else _CLOCK_SETTLES_WITHIN_S
+                settles_s = min(run.time_s, _CLOCK_SETTLES_WITHIN_S if mhz not in known else _LATE_IF_KNOWN_S)
                 off = abs(run.clock_mhz / mhz - 1) if mhz and run.clock_mhz and known else 0.0
                 if off <= _MOST_OFF:  # otherwise the clock process had no time for the change
                     everything.setdefault(key, []).append(run)
