@@ -50,6 +50,7 @@ class SlowEpisode:
         self.world_size = self.random.choice((1, 2, 2))
         self.coordination = "local" if self.world_size == 1 else "daemon"
         self.killed: set[str] = set()  # kinds of processes that were killed
+        self.held_up: set[str] = set()  # kinds of processes that were killed or stopped
         self.may_fail = False
         self._stopped: set[int] = set()
         self._mark = f"{seed}-{os.getpid()}-{time.monotonic_ns()}"
@@ -169,6 +170,8 @@ class SlowEpisode:
             pid = pids[int(choice * len(pids))]
             self.happened.append(f"{kind} {pids.index(pid)} gets {number.name}")
             self.signal(pid, number)
+            if number != signal.SIGCONT:
+                self.held_up.add(kind)
             if number == signal.SIGSTOP:
                 self._stopped.add(pid)
             if number == signal.SIGKILL:
@@ -239,7 +242,7 @@ class SlowEpisode:
             found.append("the job has no end")
         elif end is not None and end.reason != ("crashed" if self.may_fail else "finished"):
             found.append(f"the job's record says {end.reason}: {end.message}")
-        return [*found, *_schedules(folder, logs, self.coordination), *self._results(folder, logs)]
+        return [*found, *_schedules(folder, logs, self.coordination, self.held_up), *self._results(folder, logs)]
 
     def _results(self, folder: JobFolder, logs: list[dict[int, tuple[int, int]]]) -> list[str]:
         """If no process that measures or writes was killed, what was measured is in the directory."""
@@ -259,8 +262,13 @@ class SlowEpisode:
         return found
 
 
-def _schedules(folder: JobFolder, logs: list[dict[int, tuple[int, int]]], coordination: str) -> list[str]:
-    """Numbers have no gaps; ranks never go back; ranks that are not late agree."""
+def _schedules(
+    folder: JobFolder, logs: list[dict[int, tuple[int, int]]], coordination: str, held_up: set[str]
+) -> list[str]:
+    """Numbers have no gaps; ranks never go back; ranks agree.
+
+    Where a daemon schedules, ranks may be late if one of the processes that carry a schedule was killed or stopped.
+    """
     found = []
     indexes = {n: index for n in folder.schedule_numbers() if (index := folder.read_index(n)) is not None}
     if list(indexes) != list(range(len(indexes))):
@@ -274,6 +282,8 @@ def _schedules(folder: JobFolder, logs: list[dict[int, tuple[int, int]]], coordi
                 found.append(f"rank {rank} followed schedule {newer}, which was never committed")
             elif coordination == "daemon" and indexes[newer].generation < indexes[older].generation:
                 found.append(f"rank {rank} followed an older generation after a newer one")
+    if coordination == "daemon" and held_up & {"daemon", "helper"}:
+        return found
     for step in set.intersection(*(set(log) for log in logs)):
         active = {log[step][1] for log in logs} - {-1}
         if len(active) > 1 and indexes[max(active)].start_step == step:
