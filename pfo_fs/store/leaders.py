@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import layout
@@ -15,6 +16,9 @@ log = logging.getLogger(__name__)
 _MOST_READS = 32
 _TRIES = 3
 """A record is read this many times before it counts as bad, because a stale read may return an older content."""
+_AGAIN_EVERY = 16
+"""A bad record is read again at every so many polls: it may have been refused for a reason that has passed, such as an
+NFS server that did not know its owner for a while, and then its daemon leads."""
 
 
 class Leaders:
@@ -34,6 +38,7 @@ class Leaders:
         self._writer = writer
         self._valid: set[int] = set()
         self._bad_reads: dict[int, int] = {}
+        self._polls = 0
 
     def poll(self) -> tuple[int, int]:
         """Returns the newest generation that a daemon has claimed (0 before the first), and the next free number.
@@ -46,11 +51,14 @@ class Leaders:
         Raises:
             StoreUnavailable: The file system gave no answer.
         """
+        self._polls += 1
+        most_bad_reads = _TRIES if self._polls % _AGAIN_EVERY else math.inf
         reads = 0
         listed = layout.without_jumps(layout.numbered_files(self._files.names(layout.LEADERS)))
         next_free = max(listed, default=0) + 1
         for generation in reversed(listed):
-            if generation not in self._valid and reads < _MOST_READS and self._bad_reads.get(generation, 0) < _TRIES:
+            bad_reads = self._bad_reads.get(generation, 0)
+            if generation not in self._valid and reads < _MOST_READS and bad_reads < most_bad_reads:
                 reads += 1
                 self._judge(generation)
             if generation in self._valid:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from pfo_fs.store import Files, SharedDirectory, bodies
 from pfo_fs.store.records import Header, encode
+from pfo_fs.store.system_calls import SystemCalls
 
 
 @pytest.fixture
@@ -100,3 +103,20 @@ def test_two_daemons_that_judge_one_leader_dead_claim_the_same_generation(shared
     _, wanted = fresh(shared).last_and_next_generation()
     assert take_over(fresh(shared)) == wanted
     assert not fresh(shared).claim_generation(leader(wanted).model_copy(update={"nonce": "other"}))
+
+
+def test_a_leader_whose_record_was_refused_for_a_while_counts_when_it_can_be_read(
+    shared: SharedDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = fresh(shared)
+    take_over(daemon)
+    take_over(fresh(shared))
+    given = os.read
+
+    def refused(*_: object) -> bytes:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(SystemCalls, "read", staticmethod(refused))
+    assert {daemon.last_generation() for _ in range(20)} == {1}
+    monkeypatch.setattr(SystemCalls, "read", staticmethod(given))
+    assert 2 in [daemon.last_generation() for _ in range(20)]
