@@ -110,7 +110,7 @@ class Site:
 
     def again(self, job: str) -> None:
         """Slurm waits for two minutes before it starts a requeued job again: not here. And no limit ends it again."""
-        self.cluster.wait_for_state(job, "PENDING")
+        self.cluster.wait_for_state(job, "PENDING", timeout_s=200)  # after its limit, Slurm takes up to a minute
         self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=30")
 
 
