@@ -111,8 +111,8 @@ class HelperLoop:
         threading.Thread(target=self._work, daemon=True, name="shared directory").start()
         self._do(self._state.first_actions())
         while not self._is_over():
-            wait_s = max(0.0, self._state.next_wake_s() - time.monotonic())
-            ready = self._selector.select(min(wait_s, 5.0) if self._stop_by_s is None else min(wait_s, 0.05))
+            wait_s = min(self._state.next_wake_s() - time.monotonic(), 5.0)
+            ready = self._selector.select(max(0.0, wait_s))
             for key, _ in ready:
                 if callable(key.data):
                     key.data(key.fileobj)
