@@ -73,6 +73,7 @@ plans = st.lists(
 
 @settings(max_examples=40)
 @given(plans)
+@example([(1410, 0.125)] * 2 + [(1410, 0.125), (900, 0.125)] * 5)
 def test_with_known_latencies_an_iteration_takes_as_long_as_its_plan_or_a_little_less(
     plan: list[tuple[int, float]],
 ) -> None:
@@ -80,7 +81,9 @@ def test_with_known_latencies_an_iteration_takes_as_long_as_its_plan_or_a_little
     work = one_rank([0.1, *(duration_s for _, duration_s in plan)])
     result = run(nodes_of(Exact(*EXACT)), work, [clocks_mhz], 6)
     ideal_s = planned_s(work, clocks_mhz)
-    assert 0.995 * ideal_s <= time_s(result) <= 1.001 * ideal_s  # early up and late down: at most shorter
+    changes = sum(before != mhz for before, mhz in pairwise(clocks_mhz))
+    # A clock rises early and falls late, so the iteration is shorter by up to 1.5 ms for each change.
+    assert ideal_s - 0.0015 * changes - 1e-9 <= time_s(result) <= 1.001 * ideal_s
 
 
 @settings(max_examples=25)
