@@ -343,6 +343,7 @@ class Rank:
         log: For each step, the number of the schedule in force, and whether clocks were at their default nevertheless.
         gpu_log: The clocks that the GPU was set to, in MHz; 0 is the default.
         measured: Numbers of schedules whose results were sent, with the helper that got them.
+        killed_as_a_whole: Training, its clock process and the helper of its host were killed.
     """
 
     def __init__(self, world: World, host: HostPlace, info: RankInfo) -> None:
@@ -353,6 +354,7 @@ class Rank:
         self.measured: list[tuple[int, HelperState]] = []
         self.is_training = True
         self.clocks_alive = True
+        self.killed_as_a_whole = False
         self.frozen_until_s = -math.inf
         self.late: set[int] = set()
         warn = WarnOnce()
@@ -426,6 +428,7 @@ class Rank:
         """SIGKILL of training: the kernel closes its sockets, by which the clock process notices."""
         self.is_training = False
         self.link.close()
+        self.killed_as_a_whole = not self.clocks_alive and not self.host.is_there
         if self.clocks_alive:
             self.clocks_end()
 

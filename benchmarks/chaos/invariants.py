@@ -15,7 +15,7 @@ def violations(world: World) -> list[str]:
     """Returns what does not hold; empty if all is well."""
     files = Files(world.root) if Path(world.root).is_dir() else None
     found = [*Learner.observed_twice, *damaged_records(Path(world.root))]
-    lowered = [rank for rank in world.ranks if rank.gpu_log[-1]]
+    lowered = [rank for rank in world.ranks if rank.gpu_log[-1] and not rank.killed_as_a_whole]
     found += [f"the GPU of rank {rank.number} is left at {rank.gpu_log[-1]} MHz" for rank in lowered]
     folder = _folder(files, world.job_id)
     if not world.job_id:

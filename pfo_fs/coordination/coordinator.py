@@ -280,18 +280,18 @@ class Coordinator:
 
     def publish_status(self, *, force: bool = False) -> None:
         """Writes `current.json` if it changes."""
-        publication, lease = self._publication, self.lease
+        announced, lease = self._publication.announced, self.lease
         request = self._runner.request if self._runner is not None else None
         body = bodies.CurrentBody(
-            generation=publication.generation,
-            number=publication.number,
-            start_step=publication.start_step,
+            generation=self._publication.generation,
+            number=announced.number,
+            start_step=announced.start_step,
             state=self.state,
             message=self.message[:4000],
             yaml_problem=self._reconciler.override.problem[:4000] if self._reconciler is not None else "",
             status_text=request.message[:4000] if request is not None else "",
             converged=request is not None and request.converged,
-            source=publication.source,
+            source=announced.source,
             lease_s=lease.lease_s,
             heartbeat=lease.heartbeat,
             poll_s=self._pace.poll_s,

@@ -38,6 +38,20 @@ class PaceLease(NamedTuple):
     heartbeat: int = 0
 
 
+class Announced(NamedTuple):
+    """The schedule that ranks are told to follow.
+
+    Attributes:
+        number: Its number; -1 for none.
+        start_step: Its first step.
+        source: Its source; None if there is none, or if it cannot be read any more.
+    """
+
+    number: int = -1
+    start_step: int = 0
+    source: bodies.Source | None = None
+
+
 class Publication:
     """The newest schedule of one job.
 
@@ -63,16 +77,35 @@ class Publication:
         self.in_force_step: int | None = None
         self.made: dict[int, bodies.Source] = {}
         self.generation = generation
+        self._announced_before: Announced | None = None
         self._folder = folder
         self._pace = pace
         self._on_publish = on_publish
 
-    def restore(self, history: History) -> None:
-        """Goes on from the committed schedules."""
+    def restore(self, history: History, announced: Announced) -> None:
+        """Goes on from the committed schedules.
+
+        Args:
+            history: The committed schedules.
+            announced: What ranks were told. If that is an older schedule than the newest, the coordinator that
+                committed the newest died before it announced it, and the step at which all ranks were to switch may
+                have passed.
+        """
         self.number, self.source = history.number, history.source
         self.start_step, self.steps = history.start_step, history.steps
         self.made = dict(history.made)
         self.in_force_step = None
+        self._announced_before = announced if announced.number < history.number else None
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether ranks are told to follow the newest schedule; if not, it must be published again, as another one."""
+        return self._announced_before is None
+
+    @property
+    def announced(self) -> Announced:
+        """What ranks are told to follow."""
+        return self._announced_before or Announced(self.number, self.start_step, self.source)
 
     @property
     def newest_made(self) -> int:
@@ -115,6 +148,7 @@ class Publication:
             return False
         self.number, self.source = number, source
         self.start_step, self.steps, self.in_force_step = start_step, steps, None
+        self._announced_before = None
         if source.kind == "scheduler":
             self.made[number] = source
         if self._on_publish is not None:

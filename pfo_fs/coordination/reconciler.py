@@ -12,11 +12,11 @@ from pfo_fs.coordination.iteration_times import IterationTimeReader
 from pfo_fs.coordination.lost_results import LostResults
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.progress import Progress
-from pfo_fs.coordination.publication import Publication
+from pfo_fs.coordination.publication import Announced, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.status_publisher import StatusPublisher
 from pfo_fs.coordination.yaml_override import YamlOverride
-from pfo_fs.errors import StoreError
+from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml.parse import ScheduleDocument
 from pfo_fs.scheduler import check_schedules
@@ -94,10 +94,18 @@ class Reconciler:
         history = read_history(self._folder, self._runner.policy)
         for problem in history.problems:
             self._status.log(logging.WARNING, problem)
-        self._publication.restore(history)
+        self._publication.restore(history, self._announced() or Announced(history.number))
         source = history.source
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
         return YamlOverride(self._folder, self._job.job_info.dp_degree, accepted, history.plan_inputs)
+
+    def _announced(self) -> Announced | None:
+        """Returns what ranks were told to follow; None if that cannot be read."""
+        try:
+            current = self._folder.read_current()
+        except RecordError:
+            return None
+        return Announced() if current is None else Announced(current.number, current.start_step, current.source)
 
     def reconcile(self, now: float, names: set[str]) -> bool:
         """Does what is due; returns whether a schedule was published.
@@ -194,7 +202,8 @@ class Reconciler:
     def _publish_if_new(self, wanted: Wanted, now: float) -> bool:
         publication, progress = self._publication, self._progress
         repeat = not publication.differs(wanted.source)
-        if repeat and not self._results_are_lost(now):
+        lost = repeat and self._results_are_lost(now)
+        if repeat and publication.is_announced and not lost:
             return False
         infos = self._ranks.infos
         check_schedules(wanted.schedules, self._job.job_info, infos, self._runner.orders())
@@ -213,9 +222,9 @@ class Reconciler:
             log.warning("job %s: another coordinator wrote schedule %d; going on from it", self._folder.job_id, number)
             self.override = self._restore()
             return False
-        if repeat:
+        if lost:
             self.lost.repeated()
-        else:
+        elif not repeat:
             self.lost.forget()
         if wanted.source.kind == "yaml":
             self.override.report_published(publication.number, start_step, in_force=False)

@@ -470,3 +470,34 @@ def test_what_an_older_coordinator_wrote_over_is_written_again(tmp_path: Path, c
     current = folder.read_current()
     assert current is not None
     assert (current.generation, current.number, current.state) == (1, 0, "running")
+
+
+def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first_step(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Its coordinator died after the commit; by now, the step at which all ranks were to switch may have passed."""
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
+    before = folder.read_current()
+    assert before is not None
+    write_results(folder, before.number, infos)
+    write_step(folder, 10, number=before.number, iter_time_s=0.1)
+    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
+    committed = folder.schedule_numbers()[-1]
+    folder.write_current(before)
+
+    write_step(folder, 500, number=before.number, iter_time_s=0.1)
+    next_one = coordinate(folder, clock, **use(ThreeSteps))
+    next_one.poll()
+    waiting = folder.read_current()
+    poll(next_one, clock, 10)
+    after = folder.read_current()
+    assert waiting is not None
+    assert after is not None
+    assert (before.number, waiting.number, after.number) == (0, before.number, committed + 1)
+    assert after.start_step > 500
+    one, other = (folder.read_index(number) for number in (committed, after.number))
+    assert one is not None
+    assert other is not None
+    assert one.source.revision == other.source.revision

@@ -52,5 +52,6 @@ def test_a_helper_whose_last_write_hangs_sleeps_until_the_write_is_done(tmp_path
         woken_meanwhile, still_served = state.times_woken, serving.is_alive()
         released.set()
         serving.join(30)
-    assert still_served and not serving.is_alive()
+    assert still_served
+    assert not serving.is_alive()
     assert woken_meanwhile <= 1  # by the clock alone it wakes after five seconds
