@@ -89,13 +89,14 @@ class Publication:
             history: The committed schedules.
             announced: What ranks were told. If that is an older schedule than the newest, the coordinator that
                 committed the newest died before it announced it, and the step at which all ranks were to switch may
-                have passed.
+                have passed. (One that begins with step 0 has no such step: ranks follow it as soon as they have it.)
         """
         self.number, self.source = history.number, history.source
         self.start_step, self.steps = history.start_step, history.steps
         self.made = dict(history.made)
         self.in_force_step = None
-        self._announced_before = announced if announced.number < history.number else None
+        may_have_passed = announced.number < history.number and history.start_step > 0
+        self._announced_before = announced if may_have_passed else None
 
     @property
     def is_announced(self) -> bool:
