@@ -93,6 +93,11 @@ class PlanSelection:
             return self.kept
         return self.planned_for(pipeline)
 
+    @property
+    def runs_at_full_speed(self) -> bool:
+        """Whether the plan of pipeline 0 is that with all instructions at the highest clock."""
+        return self.plan_of(0).frequencies_mhz == self.model.full_speed.frequencies_mhz
+
     def planned_for(self, pipeline: int) -> Plan:
         """Returns the plan that the planner makes for one pipeline."""
         slowdowns, target_s = self.goal.slowdowns, self.target_s()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
 from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN, Corrections
@@ -162,10 +162,11 @@ class PlanVerification:
         if off is None:
             return None
         found = compared(selection.full_speed, measured_s, measured_j, power_drift_factor, off)
+        if found is not None and selection.runs_at_full_speed:
+            found = replace(found, energy_saved=0.0)  # any difference is an error of the energy counters
         iterations = len(means_s) * len(next(iter(spans.values())))
         self._noise, self._window_iterations, self._clocks_follow = noise, iterations, clocks_follow
-        full_j = selection.full_speed.energy_j * power_drift_factor
-        trial = self._trial(off, 1 - measured_j / full_j if measured_j and full_j else 0.0)
+        trial = self._trial(off, found.energy_saved if found is not None and measured_j else 0.0)
         error = max(_LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         before = selection.schedules()
         power_w = None

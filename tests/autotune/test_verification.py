@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
@@ -115,6 +116,15 @@ def test_if_every_plan_is_late_all_run_at_the_highest_clocks_and_the_note_says_w
             break
     assert job.plan.frequencies_mhz == job.selection.model.full_speed.frequencies_mhz
     assert "does not deliver" in verdict.note
+
+
+def test_at_the_highest_clocks_nothing_counts_as_saved_whatever_the_energy_counters_say() -> None:
+    job = Job(lambda plan: 0.0)
+    job.selection.kept = job.selection.model.full_speed
+    job.selection.full_speed = replace(job.selection.full_speed, energy_j=1.02 * job._full_j)
+    found = job.window().compared
+    assert found is not None
+    assert found.energy_saved == 0.0
 
 
 def test_iterations_that_are_shorter_than_the_target_are_used_to_save_more() -> None:
