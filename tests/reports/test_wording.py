@@ -14,7 +14,7 @@ from pfo_fs.autotune.status_text import Compared, measured_text
 from pfo_fs.reports import JobData
 from pfo_fs.reports.directory import collect_directory, sums
 from pfo_fs.reports.findings import Findings
-from pfo_fs.reports.headline import headline_of
+from pfo_fs.reports.headline import headline_of, is_highest
 from pfo_fs.reports.life_picture import clock_bounds, edges_of
 from pfo_fs.reports.summary import messages, missed_target
 from pfo_fs.reports.totals import total_of
@@ -83,6 +83,20 @@ def test_the_parts_of_a_job_add_up_to_all_iterations_measured_against_the_highes
     assert whole.energy_j - whole.more_energy_j == pytest.approx(whole.iterations * against.energy_j)
     assert whole.time_s - whole.more_time_s == pytest.approx(whole.iterations * against.time_s)
     assert total.profiling.iterations > 0
+
+
+def test_a_job_at_the_highest_clocks_saves_nothing_whatever_the_energy_counters_say(data: JobData) -> None:
+    highest = next(window for window in data.windows if is_highest(data, window) and window.measured)
+    assert highest.measured is not None
+    assert highest.measured.energy_j is not None
+    assert data.current is not None
+    less = replace(highest, measured=replace(highest.measured, energy_j=0.98 * highest.measured.energy_j))
+    current = data.current.model_copy(update={"number": highest.number})
+    headline = headline_of(replace(data, windows=[less], current=current), None, {})
+    against = headline.against()
+    assert headline.measured is not None
+    assert against is not None
+    assert headline.measured.energy_j == against.energy_j
 
 
 def test_a_missed_target_is_the_first_warning(data: JobData) -> None:
