@@ -10,6 +10,9 @@ from pfo_fs.models import PlanInputs
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.store import JobFolder, bodies
 
+_MOST_UNLISTED = 8
+"""A network file system may list a folder as it was some seconds ago, without at most so many of the newest names."""
+
 
 @dataclass
 class History:
@@ -35,15 +38,18 @@ class History:
     problems: list[str] = field(default_factory=list)
 
 
-def read_history(folder: JobFolder, policy: str) -> History:
+def read_history(folder: JobFolder, policy: str, announced: int = -1) -> History:
     """Reads what was committed.
 
     Args:
         folder: The job.
         policy: The scheduler and its arguments, as sources name them. Schedules of another policy are left out.
+        announced: The schedule that ranks were told to follow; -1 for none. It counts even if it is not listed.
     """
     history = History()
-    for number in folder.schedule_numbers():
+    listed = folder.schedule_numbers()
+    after = listed[-1] + 1 if listed else 0
+    for number in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
         try:
             index = folder.read_index(number)
         except RecordError as error:  # its number is used anyway; the next schedule replaces it

@@ -91,10 +91,11 @@ class Reconciler:
 
     def _restore(self) -> YamlOverride:
         """Goes on from the committed schedules."""
-        history = read_history(self._folder, self._runner.policy)
+        announced = self._announced()
+        history = read_history(self._folder, self._runner.policy, announced.number if announced is not None else -1)
         for problem in history.problems:
             self._status.log(logging.WARNING, problem)
-        self._publication.restore(history, self._announced() or Announced(history.number))
+        self._publication.restore(history, announced or Announced(history.number))
         source = history.source
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
         return YamlOverride(self._folder, self._job.job_info.dp_degree, accepted, history.plan_inputs)

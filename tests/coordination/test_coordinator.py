@@ -501,3 +501,20 @@ def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first
     assert one is not None
     assert other is not None
     assert one.source.revision == other.source.revision
+
+
+def test_a_new_coordinator_goes_on_from_the_announced_schedule_though_an_old_listing_lacks_it(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
+    write_results(folder, 0, infos)
+    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 2)
+    assert folder.schedule_numbers() == [0, 1]
+    monkeypatch.setattr(JobFolder, "schedule_numbers", lambda self: [0])
+    write_step(folder, 40, number=1, iter_time_s=0.1)
+    poll(coordinate(folder, clock, **use(ThreeSteps)), clock, 10)
+    current = folder.read_current()
+    assert current is not None
+    assert current.number == 1
