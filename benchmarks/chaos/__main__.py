@@ -1,7 +1,7 @@
 """Chaos: random kills, stops and file faults, from a seed; what is broken and what must hold: `docs/chaos.md`.
 
 python -m benchmarks.chaos --fast 1000 [--jobs 2]
-python -m benchmarks.chaos --slow 20
+python -m benchmarks.chaos --slow 20 [--jobs 4]
 python -m benchmarks.chaos --fast 1 --seed 4711 --verbose     # replays one
 """
 
@@ -12,12 +12,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+Played = tuple[int, list[str], list[str]]  # a seed, what was violated, what happened
 
-def play_fast(memory: str | None, seed: int) -> tuple[int, list[str], list[str]]:
+
+def play_fast(memory: str | None, seed: int) -> Played:
     """Plays one fast episode; returns its seed, what was violated, and what happened."""
     from benchmarks.chaos.world import play
 
@@ -37,7 +39,7 @@ def main() -> int:
     parser.add_argument("--fast", type=int, default=0, metavar="N", help="episodes in virtual time")
     parser.add_argument("--slow", type=int, default=0, metavar="N", help="episodes with real processes")
     parser.add_argument("--seed", type=int, help="the first seed; default: a fresh one")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that play fast episodes")
+    parser.add_argument("--jobs", type=int, default=1, help="episodes that are played at a time")
     parser.add_argument("--verbose", action="store_true", help="show what happened in each episode")
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # so that a seed replays exactly
@@ -48,21 +50,29 @@ def main() -> int:
         )
     first = given.seed if given.seed is not None else time.time_ns() // 1_000_000 % 1_000_000_000 * 1000
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    fast = partial(play_fast, memory)
     bad = 0
-    if given.jobs > 1:
-        with ProcessPoolExecutor(given.jobs) as pool:
-            bad += show("fast", pool.map(fast, range(first, first + given.fast), chunksize=20), given.verbose)
-    elif given.fast:
-        bad += show("fast", map(fast, range(first, first + given.fast)), given.verbose)
+    if given.fast:
+        seeds = range(first, first + given.fast)
+        bad += show("fast", play_all(partial(play_fast, memory), seeds, given.jobs, chunksize=20), given.verbose)
     if given.slow:
         from benchmarks.chaos.processes import play_slow
 
-        bad += show("slow", map(play_slow, range(first, first + given.slow)), given.verbose)
+        bad += show(
+            "slow", play_all(play_slow, range(first, first + given.slow), given.jobs, chunksize=1), given.verbose
+        )
     return 1 if bad else 0
 
 
-def show(kind: str, results: Iterable[tuple[int, list[str], list[str]]], verbose: bool) -> int:
+def play_all(episode: Callable[[int], Played], seeds: Iterable[int], jobs: int, chunksize: int) -> Iterator[Played]:
+    """Plays an episode for each seed, `jobs` at a time; yields the results in the order of the seeds."""
+    if jobs <= 1:
+        yield from map(episode, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(episode, seeds, chunksize=chunksize)
+
+
+def show(kind: str, results: Iterable[Played], verbose: bool) -> int:
     """Prints the violations, and now and then how far it is; returns the number of episodes with a violation."""
     began_s = shown_s = time.monotonic()
     played = bad = 0

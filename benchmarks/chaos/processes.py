@@ -185,9 +185,11 @@ class SlowEpisode:
             self.signal(pid, signal.SIGCONT)
 
     def _bring_back(self) -> None:
-        if (self.folder / "away").exists():
-            shutil.rmtree(self.root, ignore_errors=True)  # a daemon that starts just now makes an empty one
-            (self.folder / "away").rename(self.root)
+        away = self.folder / "away"
+        while away.exists():
+            shutil.rmtree(self.root, ignore_errors=True)
+            with suppress(OSError):  # a daemon that starts just now has made a new one: remove that too
+                away.rename(self.root)
 
     def finish(self) -> list[str]:
         """Lets the job go on for a while and end; returns what was violated."""
