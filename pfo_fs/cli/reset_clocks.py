@@ -20,7 +20,7 @@ def reset_clocks(
     power_limit: Annotated[float | None, typer.Option(help="Also set this power limit, in W.", min=1.0)] = None,
 ) -> None:
     """Reset the clocks of GPUs to their default, after a job: for the epilog of a batch system, as root."""
-    from pfo_fs.device.gpu import open_gpu
+    from pfo_fs.device.gpu_spec import open_gpu
     from pfo_fs.device.nvml import visible_uuids
     from pfo_fs.errors import DeviceError
 

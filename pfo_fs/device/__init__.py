@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pfo_fs.device.clock_client import ClockProcess
     from pfo_fs.device.find_gpu import find_gpu_spec
-    from pfo_fs.device.gpu import Gpu, open_gpu
+    from pfo_fs.device.gpu import Gpu
+    from pfo_fs.device.gpu_spec import open_gpu
     from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
 
 _HOME = {
@@ -19,7 +20,7 @@ _HOME = {
     "SimulatedGpu": "pfo_fs.device.simulated",
     "SimulatedKernels": "pfo_fs.device.simulated",
     "find_gpu_spec": "pfo_fs.device.find_gpu",
-    "open_gpu": "pfo_fs.device.gpu",
+    "open_gpu": "pfo_fs.device.gpu_spec",
 }
 
 __all__ = ["ClockProcess", "Gpu", "SimulatedGpu", "SimulatedKernels", "find_gpu_spec", "open_gpu"]

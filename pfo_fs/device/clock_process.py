@@ -32,7 +32,8 @@ from typing import Any
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_requests import ClockRequests
 from pfo_fs.device.clock_setter import ClockSetter
-from pfo_fs.device.gpu import Gpu, NoGpu, open_gpu
+from pfo_fs.device.gpu import Gpu, NoGpu
+from pfo_fs.device.gpu_spec import open_gpu
 from pfo_fs.device.host_driver import HostDriver, driver_file
 from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.device.measuring import Measuring

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pfo_fs.errors import DeviceError
-
 
 class GpuSettings(NamedTuple):
     """Clock and power limit in force.
@@ -43,24 +41,3 @@ class GpuSettings(NamedTuple):
         if self.limit_differs:
             parts.append(f"power limit {self.limit_w:g} W instead of {self.default_limit_w:g} W")
         return ", ".join(parts) or "at its defaults"
-
-
-def gpu_settings_now(spec: str) -> GpuSettings:
-    """Reads clock and power limit of a GPU.
-
-    Args:
-        spec: The GPU, as `open_gpu` takes it.
-
-    Raises:
-        DeviceError: There is no such GPU, or it does not say.
-    """
-    kind, _, name = spec.partition(":")
-    if kind == "simulated" and name:
-        from pfo_fs.device.simulated import simulated_settings
-
-        return simulated_settings(name)
-    if kind == "nvml" and name:
-        from pfo_fs.device.nvml import nvml_settings
-
-        return nvml_settings(name)
-    raise DeviceError(f"{spec!r} has no clock")

@@ -321,7 +321,7 @@ class SimulatedKernels:
         self._free = self._model = self._gpu.coefficients("forward")  # without, and with, the power limit
         self._mark_ns = 0
         self._left = 0.0  # share of the instruction that is still to do at `_mark_ns`
-        self.stream = SimulatedStream(self)
+        self.stream = SimulatedStream(self.run)
 
     def model(self, instruction: str, stage: int) -> Coefficients:
         """Returns how time and power of an instruction follow the clock on this GPU, its time scale included."""

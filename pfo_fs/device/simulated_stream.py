@@ -6,10 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pfo_fs.device.simulated import SimulatedKernels
 
 
 class SimulatedEvent:
@@ -48,11 +44,12 @@ class SimulatedStream:
         stream.synchronize()
 
     Args:
-        kernels: The GPU's computing side; only the stream may use it from now on.
+        run: Runs an instruction (its name, its stage, `time.monotonic_ns()` of its launch) and returns when it is
+            done. Only the stream may call it from now on.
     """
 
-    def __init__(self, kernels: SimulatedKernels) -> None:
-        self._kernels = kernels
+    def __init__(self, run: Callable[[str, int, int], None]) -> None:
+        self._run = run
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._busy = False
@@ -62,7 +59,7 @@ class SimulatedStream:
     def launch(self, instruction: str, stage: int = 0) -> None:
         """Puts an instruction into the queue; after `close`, does nothing."""
         launched_ns = time.monotonic_ns()
-        self._put(lambda: self._kernels.run(instruction, stage, launched_ns))
+        self._put(lambda: self._run(instruction, stage, launched_ns))
 
     def call(self, function: Callable[[], None]) -> None:
         """Calls a function when the device gets there; it must be short. At once if the device is idle."""

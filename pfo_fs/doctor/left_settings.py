@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pfo_fs.device import Gpu
-from pfo_fs.device.gpu_settings import GpuSettings, gpu_settings_now
+from pfo_fs.device.gpu_settings import GpuSettings
+from pfo_fs.device.gpu_spec import gpu_settings_now
 from pfo_fs.device.limit_note import Left, LimitNote
 from pfo_fs.doctor.catalogue_node import LEFT
 from pfo_fs.doctor.lines import Check

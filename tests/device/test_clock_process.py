@@ -25,7 +25,7 @@ from running import modules_loaded_by
 from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
 from pfo_fs.device.clock_process import ClockLoop
 from pfo_fs.device.clock_setter import ClockSetter
-from pfo_fs.device.gpu import open_gpu
+from pfo_fs.device.gpu_spec import open_gpu
 from pfo_fs.device.physics import A100
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated import SimulatedGpu

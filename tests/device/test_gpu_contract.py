@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_nvml import UUIDS, FakeNvml
 
-from pfo_fs.device.gpu import open_gpu
+from pfo_fs.device.gpu_spec import open_gpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.gpu import DryRunGpu, open_gpu
+from pfo_fs.device.gpu import DryRunGpu
+from pfo_fs.device.gpu_spec import open_gpu
 from pfo_fs.device.physics import A100
 from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels, simulation_dir
 from pfo_fs.errors import DeviceError

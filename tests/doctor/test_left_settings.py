@@ -12,7 +12,7 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml
 
 from pfo_fs.device import ClockProcess
-from pfo_fs.device.gpu_settings import gpu_settings_now
+from pfo_fs.device.gpu_spec import gpu_settings_now
 from pfo_fs.device.limit_note import Left
 from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
 

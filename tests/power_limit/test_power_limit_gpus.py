@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from power_limit_fakes import limits_set
 
-from pfo_fs.device.gpu import DryRunGpu, NoGpu, open_gpu
+from pfo_fs.device.gpu import DryRunGpu, NoGpu
+from pfo_fs.device.gpu_spec import open_gpu
 from pfo_fs.device.physics import A40, A100, MODELS
 from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
