@@ -29,7 +29,7 @@ class Block(nn.TransformerEncoderLayer):
 
 
 def verdict(shared_dir: str, job_id: str | None) -> str:
-    """What `pfo-fs status` says of a measured plan. For this example only: your training need not read the directory."""
+    """What `pfo-fs status` says of a measured plan. For this example only: training need not read the directory."""
     current = SharedDirectory(Files(shared_dir)).job(job_id).read_current() if job_id else None
     said = current.status_text.split("; ") if current is not None else []
     return next((text for text in said if text.startswith("measured: ")), "")
