@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pfo_fs.planner.clock_tables import ClockTables
+from pfo_fs.planner.solver import silent_highs
 
 INTERIOR_POINT_COLUMNS = 600
 _TOLERANCE = 1e-4
@@ -169,18 +170,11 @@ class ChangeProgram:
         model.a_matrix_.index_, model.a_matrix_.value_ = column[order].astype(np.int32), value[order]
         self._model = model
 
-    def _solver(self) -> Any:
-        import highspy
-
-        highs = highspy.Highs()
-        highs.setOptionValue("output_flag", False)
-        return highs
-
     def relaxed(self, seconds: float) -> Answer | None:
         """Solves the linear program; None if the solver finds nothing within a time in s."""
         import numpy as np
 
-        highs = self._solver()
+        highs = silent_highs()
         highs.setOptionValue("time_limit", seconds)
         if self._model.num_col_ >= INTERIOR_POINT_COLUMNS:
             for option, value in (
@@ -211,7 +205,7 @@ class ChangeProgram:
         import highspy
         import numpy as np
 
-        highs = self._solver()
+        highs = silent_highs()
         for option, value in (
             ("time_limit", seconds),
             ("mip_rel_gap", _WHOLE_GAP),

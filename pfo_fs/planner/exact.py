@@ -8,6 +8,7 @@ proves the optimum in a fraction of a second.
 from __future__ import annotations
 
 from pfo_fs.planner.problem import Problem
+from pfo_fs.planner.solver import silent_highs
 
 MAX_OPTIONS = 320
 """The exact solver is used if all nodes together have at most this many options: 16 instructions at 20 clocks."""
@@ -28,11 +29,8 @@ def solve_exactly(problem: Problem, deadline_s: float, waiting_power_w: float) -
         deadline_s: The longest makespan in s, without the overhead.
         waiting_power_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
     """
-    import highspy
-
-    highs = highspy.Highs()
+    highs = silent_highs()
     for option, value in (
-        ("output_flag", False),
         ("time_limit", _LIMIT_S),
         ("mip_rel_gap", 0.0),
         ("mip_abs_gap", 1e-9),

@@ -20,6 +20,7 @@ from typing import Any
 
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.problem import Problem, group_options
+from pfo_fs.planner.solver import silent_highs
 
 INTERIOR_POINT_NODES = 5_000
 """From about this many nodes on, the interior-point method is faster: at 8,192 instructions the dual simplex method
@@ -141,8 +142,7 @@ class Relaxation:
         model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         model.a_matrix_.start_, model.a_matrix_.index_ = self._starts, self._indices
         model.a_matrix_.value_ = self._values
-        highs = highspy.Highs()
-        highs.setOptionValue("output_flag", False)
+        highs = silent_highs()
         if self.interior_point:
             highs.setOptionValue("solver", "hipo" if _has_hipo() else "ipm")
             highs.setOptionValue("run_crossover", "off")
