@@ -104,6 +104,7 @@ def make_zeus(
     monkeypatch: pytest.MonkeyPatch, monitor: FakeMonitor, gpu: FakeGpu, **options: Any
 ) -> tuple[Any, ZeusGpus]:
     """Zeus's own class, on a GPU like ours."""
+    pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
     from zeus.optimizer import power_limit
 
     gpus = ZeusGpus(int(gpu.lowest), int(gpu.highest))

@@ -48,7 +48,7 @@ def decode(packet: bytes, kind: Any) -> Any:
         if unpacker.unconsumed_tail:
             raise ValueError("it is too large")
         return _decoder(kind).decode(data)
-    except (zlib.error, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+    except (zlib.error, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ValueError(f"not a message: {error}") from None
 
 

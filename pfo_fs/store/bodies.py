@@ -50,7 +50,8 @@ from pfo_fs.store.field_types import (
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+    # Without the last one, pydantic before 2.10 warns of the name `model_key`.
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class _WithClockBackend(_Body):

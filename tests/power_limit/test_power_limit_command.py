@@ -141,6 +141,7 @@ def test_a_sweep_that_a_busy_machine_has_bent_is_refused_with_the_reason(tmp_pat
 
 
 def zeus_kinds() -> Any:
+    pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
     from zeus.optimizer import power_limit
 
     return power_limit

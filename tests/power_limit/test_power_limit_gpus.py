@@ -499,6 +499,7 @@ def test_another_monitors_gpus_are_found_by_its_indices(sim_dir: Path, monkeypat
 
 def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that replays what a real one has recorded."""
+    pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
     from zeus.utils.testing import ReplayZeusMonitor
 
     rows = ["start_time,window_name,elapsed_time,gpu0_energy", "0,w,1.0,400", "0,w,1.1,300"]

@@ -18,6 +18,7 @@ NUMBERS = [(10.0, 3000.0), (10.5, 2700.0), (11.5, 2500.0), (14.0, 2450.0), (20.0
 
 
 def zeus_selector(selector: ours.OptimumSelector) -> Any:
+    pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
     from zeus.optimizer import power_limit as zeus
 
     return getattr(zeus, type(selector).__name__)(**vars(selector))

@@ -21,7 +21,7 @@ READ_FROM_DISK = [
     model
     for module in (bodies, models)
     for _, model in inspect.getmembers(module, inspect.isclass)
-    if issubclass(model, BaseModel) and model.__module__ == module.__name__
+    if get_origin(model) is None and issubclass(model, BaseModel) and model.__module__ == module.__name__
 ]
 # Checked by a validator of their own: job_id, the names and clocks of a schedule, and what has its own field limits.
 CHECKED = {("JobInfo", "job_id"), ("FrequencySchedule", "frequencies"), ("JobBody", "scheduler_args")}
