@@ -89,13 +89,16 @@ def test_with_known_latencies_an_iteration_takes_as_long_as_its_plan_or_a_little
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.001, 0.2)), min_size=5, max_size=30))
 @example([(1410, 0.125), (1410, 0.125), (1410, 0.125), (1005, 0.125), (1410, 0.015625)])
+@example([(1410, 0.125), (1410, 0.125), (1005, 0.125), (1200, 0.001953125), (1410, 0.0625)])
 def test_late_clocks_make_no_iteration_longer_than_clocks_that_act_at_once(plan: list[tuple[int, float]]) -> None:
     works_s = [duration_s for _, duration_s in plan]
     work = pipeline([works_s, [duration_s / 2 for duration_s in works_s]])
     clocks_mhz = [[1410] * len(plan), [mhz for mhz, _ in plan]]
     at_once = run(nodes_of(PRESETS["none"], "launch", ranks=2, run_ahead=0), work, clocks_mhz)
     late = run(nodes_of(Exact(*EXACT), ranks=2), work, clocks_mhz, 6)
-    assert time_s(late) <= time_s(at_once) * 1.001 + 0.001
+    # While the call for a short instruction lasts (5 ms), the next clock cannot be set; 40 % of that may be lost.
+    short = sum(duration_s < EXACT.call_s for duration_s in works_s)
+    assert time_s(late) <= time_s(at_once) * 1.001 + 0.001 + 0.002 * short
 
 
 def test_on_a_node_without_physics_clocks_act_at_once() -> None:
