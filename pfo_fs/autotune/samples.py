@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
@@ -32,13 +32,14 @@ class Run(NamedTuple):
     clock_mhz: int = 0
 
 
-_CLOCK_SETTLES_WITHIN_S = 0.03
-"""Instructions that begin within this time after a change of the clock may still have run at the old clock."""
+_CLOCK_SETTLES_WITHIN_S, _UNKNOWN_SETTLES_WITHIN_S = 0.03, 0.1
+"""Instructions that begin within this time after a change of the clock may still have run at the old clock; the second
+number holds for clocks of which the clock process does not know when they act."""
 _LEAST_SETTLED_RUNS = 3
 """If fewer runs than this are settled, all runs count."""
-_LATE_S, _LATE_IF_KNOWN_S = 0.010, 0.003
+_LATE_S, _LATE_IF_KNOWN_S, _LATE_IF_UNKNOWN_S = 0.010, 0.003, 0.05
 """For about this long such an instruction ran at the old clock; the second number holds where the clock process knows
-when the clock acts."""
+when the clock acts, the third where it could know but does not."""
 _SAME_CLOCK, _MOST_OFF = 0.001, 0.02
 """Relative: a mean clock that differs by less from that of the plan is the same; a run whose mean clock differs by more
 than the second number is left out."""
@@ -55,6 +56,8 @@ _LEAST_POWER_ERROR = 0.002
 """Relative: every power has at least this error, even if a fit gives a smaller one."""
 _MEAN_POWER_ERROR = 0.05
 """Relative: the error of the power of an instruction if only that of all instructions at its clock is known."""
+_MIXED_POWER_ERROR, _POWER_FALLS = 0.1, 1.6
+"""The same error where an iteration had several clocks, and the power of each over the clock to the second number."""
 _USABLE_WAITING_POWER_ERROR = 0.2
 _WAITING_SHARE = 0.2
 """Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
@@ -135,26 +138,33 @@ class Samples:
             ran: The rank's instructions, in order, with their clocks.
             power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
         """
-        known = _known_clocks(result)
+        known, can_know = _known_clocks(result), result.switching is not None and result.switching.mode != "launch"
+        top_mhz = max([mhz for _, _, mhz in ran] + [mhz for curve in self.points.values() for mhz in curve], default=0)
         everything: dict[tuple[Kind, int], list[Run]] = {}
         settled: dict[tuple[Kind, int], list[Run]] = {}
-        wrong_s: dict[tuple[Kind, int], float] = {}
+        wrong_s: dict[tuple[Kind, int], list[float]] = {}
         for iteration in iterations_of(result, ran):
-            since_s, before_mhz, from_mhz = 0.0, 0, 0
+            since_s, before_mhz, from_mhz = 0.0, 0, 0  # it begins at the default clock
             for (name, stage, mhz), run in zip(ran, iteration, strict=True):
                 key = (stage, name), mhz
                 if mhz != before_mhz:
-                    since_s, before_mhz, from_mhz = 0.0, mhz, before_mhz
-                settles_s = min(run.time_s, _CLOCK_SETTLES_WITHIN_S if mhz not in known else _LATE_IF_KNOWN_S)
-                off = abs(run.clock_mhz / mhz - 1) if mhz and run.clock_mhz and known else 0.0
+                    since_s, before_mhz, from_mhz = 0.0, mhz, before_mhz or top_mhz
+                settles_s, late_s = min(run.time_s, _CLOCK_SETTLES_WITHIN_S), _LATE_S
+                if mhz in known:
+                    settles_s, late_s = min(run.time_s, _LATE_IF_KNOWN_S), _LATE_IF_KNOWN_S
+                elif can_know:
+                    settles_s, late_s = _UNKNOWN_SETTLES_WITHIN_S, _LATE_IF_UNKNOWN_S
+                off = abs((run.clock_mhz or top_mhz) / mhz - 1) if mhz and known else 0.0
                 if off <= _MOST_OFF:  # otherwise the clock process had no time for the change
                     everything.setdefault(key, []).append(run)
                     if mhz == 0 or (since_s >= settles_s and off <= _SAME_CLOCK):
                         settled.setdefault(key, []).append(run)
-                    elif from_mhz:
-                        late_s = min(run.time_s, _LATE_IF_KNOWN_S if mhz in known else _LATE_S)
-                        error_s = late_s * (1 - min(mhz, from_mhz) / max(mhz, from_mhz)) + off * run.time_s
-                        wrong_s[key] = max(wrong_s.get(key, 0.0), error_s)
+                    else:
+                        old_s = min(
+                            run.time_s, max(0.0, late_s - since_s)
+                        )  # it ran at the old clock for so long at most
+                        share = 1 - min(mhz, from_mhz) / max(mhz, from_mhz)
+                        wrong_s.setdefault(key, []).append(old_s * share + off * run.time_s)
                 since_s += run.time_s
         runs = {
             key: settled[key] if len(settled.get(key, ())) >= _LEAST_SETTLED_RUNS else all_
@@ -170,7 +180,8 @@ class Samples:
             error_s = deviation_s / math.sqrt(count)
             if pairs is not settled.get((kind, mhz)):
                 # The mean is wrong by an unknown part of the change, however many runs there are.
-                error_s = math.hypot(error_s, wrong_s.get((kind, mhz), _LATE_S * _FIRST_SCATTER))
+                wrong = sum(wrong_s.get((kind, mhz), ())) / count
+                error_s = math.hypot(error_s, wrong or _LATE_S * _FIRST_SCATTER)
             self._point(kind, mhz).add_times(count, mean_s, error_s)
         self._add_powers(result, ran, runs, power_drift_factor)
 
@@ -200,12 +211,33 @@ class Samples:
                 if key in runs and power.power > 0:
                     fitted.add(key)
                     self._point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
+        mean_w = self._mean_power_w(result) / power_drift_factor
         if len({mhz for _, _, mhz in ran}) > 1:
-            return  # between two ticks the GPU may have run at several clocks, so their powers cannot be told apart
-        power_w = self._mean_power_w(result) / power_drift_factor
+            # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
+            if not fitted and mean_w > 0:
+                self._add_mixed_powers(ran, runs, mean_w)
+            return
         for key in runs:
-            if key not in fitted and power_w > 0:
-                self._point(*key).add_power(power_w, _MEAN_POWER_ERROR * power_w)
+            if key not in fitted and mean_w > 0:
+                self._point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
+
+    def _add_mixed_powers(
+        self, ran: Sequence[RunInstruction], runs: Mapping[tuple[Kind, int], Sequence[Run]], mean_w: float
+    ) -> None:
+        """Adds powers whose mean is the measured one, and which fall with the clock as powers usually do."""
+        usual_w: dict[tuple[Kind, int], float] = {}
+        for kind, mhz in runs:
+            curve = self.curve(kind)
+            if not curve or not mhz:
+                return
+            top_mhz = max(curve)
+            usual_w[kind, mhz] = curve[top_mhz].power_w * min(1.0, mhz / top_mhz) ** _POWER_FALLS
+        counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
+        seconds = {key: counts[key] * fmean(run.time_s for run in each) for key, each in runs.items()}
+        usual_mean_w = sum(usual_w[key] * seconds[key] for key in runs) / sum(seconds.values())
+        for key in runs:
+            power_w = usual_w[key] * mean_w / usual_mean_w
+            self._point(*key).add_power(power_w, _MIXED_POWER_ERROR * power_w)
 
     def _mean_power_w(self, result: ProfilingResult) -> float:
         """Returns the power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 _MAX_READINGS = 4096
-_TICK_NS = 300_000_000
+_TICK_NS = 1_200_000_000
 """The longest wait for the counter's next tick."""
 _EARLY_NS, _OFTEN_NS, _RARELY_NS = 3_000_000, 2_000_000, 20_000_000
 """Readings are rare until shortly before the next tick is due, and frequent from then on until it has come."""

@@ -18,6 +18,8 @@ _LEAST_S = 0.05
 """Instructions that ran for less than this in total are left out, with the ticks in which they ran."""
 _TICKS_BETWEEN_YIELDS = 64
 _MAX_UNKNOWNS = 128
+_DEFAULT_SHARE = 0.02
+"""An instruction that ran at the default clock for at most this share of its time did not run at it."""
 
 
 class Power(NamedTuple):
@@ -71,7 +73,7 @@ class PowerFit:
     def mean_clocks(self, instructions: Sequence[tuple[str, int, int]]) -> Iterator[int]:
         """Yields the mean clock in MHz of each instruction: (name, begin, end in ns), ordered by begin; 0: the default.
 
-        Where the default clock acts for a part of an instruction, the highest other one stands for it.
+        The default clock has no known MHz: an instruction that ran at it for a part has it for all.
         """
         clocks, at = self._clocks, 0
         for _, begin_ns, end_ns in instructions:
@@ -84,10 +86,14 @@ class PowerFit:
                     break
                 until_ns = clocks[place + 1][0] if place + 1 < len(clocks) else end_ns
                 parts.append((min(until_ns, end_ns) - max(acts_ns, begin_ns), mhz))
-            highest_mhz = max((mhz for _, mhz in parts), default=0)
             total_ns = sum(ns for ns, _ in parts)
-            mean_mhz = sum(ns * (mhz or highest_mhz) for ns, mhz in parts) / total_ns if total_ns > 0 else highest_mhz
-            yield round(mean_mhz)
+            if total_ns <= 0:
+                yield max((mhz for _, mhz in parts), default=0)
+            elif sum(ns for ns, mhz in parts if not mhz) > _DEFAULT_SHARE * total_ns:
+                yield 0
+            else:
+                others = [(ns, mhz) for ns, mhz in parts if mhz]
+                yield round(sum(ns * mhz for ns, mhz in others) / sum(ns for ns, _ in others))
 
     def add(self, instructions: Sequence[tuple[str, int, int]], ticks: Sequence[tuple[int, float]]) -> Iterator[None]:
         """Adds a step.

@@ -20,6 +20,8 @@ from pfo_fs.device.marked_steps import EndedStep, MarkedSteps
 _INSTRUCTIONS_BETWEEN_YIELDS = 32
 """Some 50 us of work."""
 _MAX_PACE = 64
+_LEAST_TICKS, _MOST_TIMES = 5, 8
+"""A result also covers this many ticks of the energy counter, if it ticks; but at most this many times the steps."""
 
 
 class Names(Protocol):
@@ -88,9 +90,10 @@ class StepMeter:
     """Computes steps from marks, and collects `profile_steps` of them for each schedule number.
 
     The first complete step after a change of the schedule is left out: caches are cold, and clocks may still change.
+    Where the energy counter ticks so slowly that the steps cover few ticks, more steps are collected.
 
     Args:
-        profile_steps: How many steps make a result.
+        profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.
         names: Gives the name of an instruction from its place in the page's name table.
 
     Attributes:
@@ -112,6 +115,7 @@ class StepMeter:
         self._collecting = shared_page.NO_NUMBER
         self._skipped_first = False
         self._collected: list[Step] = []
+        self._ticks = 0  # of the energy counter, in the collected steps
 
     def clock_acts(self, t_ns: int, mhz: int) -> None:
         """Notes that a clock in MHz (0: the default) acts from `t_ns` on."""
@@ -140,8 +144,7 @@ class StepMeter:
         """Computes a step; keeps it if its schedule is still to be measured; yields as `take` does."""
         if ended.number != self._collecting:
             self._collecting, self._skipped_first = ended.number, False
-            self._collected.clear()
-            self._powers.clear()
+            self._clear()
         wanted = ended.number != self.done_number and ended.usable
         collected = wanted and self._skipped_first
         times: dict[str, list[float]] = {}
@@ -163,12 +166,24 @@ class StepMeter:
         self.pace.append((step.step, step.number, span_s))
         if collected:
             self._collected.append(step)
-            yield from self._powers.add(named, curve.within(ended.begin_ns, ended.end_ns))
+            ticks = curve.within(ended.begin_ns, ended.end_ns)
+            self._ticks += len(ticks)
+            yield from self._powers.add(named, ticks)
         self._powers.forget_before(ended.end_ns)
         curve.forget_before(ended.end_ns)
         self._skipped_first |= wanted
-        if len(self._collected) == self._profile_steps:
+        if collected and self._is_complete():
             yield Measured(ended.number, self._collected[0].step, list(self._collected), self._powers.solve())
-            self._collected.clear()
-            self._powers.clear()
+            self._clear()
             self.done_number = ended.number
+
+    def _is_complete(self) -> bool:
+        """Returns whether enough steps were collected."""
+        steps, wanted = len(self._collected), self._profile_steps
+        return steps >= wanted and (not 0 < self._ticks < _LEAST_TICKS or steps >= _MOST_TIMES * wanted)
+
+    def _clear(self) -> None:
+        """Drops what was collected."""
+        self._collected.clear()
+        self._powers.clear()
+        self._ticks = 0

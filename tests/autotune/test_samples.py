@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pfo_fs.autotune.samples import Point, RunInstruction, Samples, interpolated, iterations_of
-from pfo_fs.models import InstructionPower, ProfilingResult
+from pfo_fs.models import InstructionPower, ProfilingResult, Switching
 
 F, B = "forward", "backward"
 
@@ -88,6 +88,40 @@ def test_an_iteration_that_ran_something_else_is_left_out() -> None:
     entries: list[RunInstruction] = [(F, 0, 900), (B, 0, 900)]
     found = list(iterations_of(result({F: [[0.1], [0.1, 0.1]], B: [[0.2], [0.2]]}), entries))
     assert [[run.time_s for run in row] for row in found] == [[0.1, 0.2]]
+
+
+def following(one: ProfilingResult, known_mhz: list[int], clocks: dict[str, list[list[int]]]) -> ProfilingResult:
+    """The result of a clock process that follows the device and knows when some clocks act."""
+    switching = Switching(mode="device", latencies_s=dict.fromkeys(known_mhz, 0.01))
+    return one.model_copy(update={"switching": switching, "clock_breakdown": clocks})
+
+
+def test_runs_at_the_default_clock_do_not_count_for_the_clock_of_the_plan() -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.1] * 9]}), [(F, 0, 1410)] * 9)
+    late = following(result({F: [[0.2] * 5 + [0.1] * 4]}), [900], {F: [[900] * 5 + [0] * 4]})
+    samples.add(late, [(F, 0, 900)] * 9)
+    point = samples.timed((0, F))[900]
+    assert (point.count, point.time_s) == (4, pytest.approx(0.2))
+
+
+def test_soon_after_a_change_to_a_clock_that_acts_at_an_unknown_time_short_runs_hardly_count() -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.01] * 9]}), [(F, 0, 1410)] * 9)
+    samples.add(following(result({F: [[0.01] * 4] * 5}), [], {F: [[900] * 4] * 5}), [(F, 0, 900)] * 4)
+    assert samples.timed((0, F))[900].time_error > 0.2
+    samples.add(following(result({F: [[0.02] * 9] * 5}), [900], {F: [[900] * 9] * 5}), [(F, 0, 900)] * 9)
+    assert samples.timed((0, F))[900].time_s == pytest.approx(0.02, rel=0.01)
+
+
+def test_where_clocks_share_the_ticks_of_a_slow_counter_their_mean_power_is_used() -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.1] * 9]}), [(F, 0, 1410)] * 9)
+    samples.add(result({F: [[0.1] * 12]}), [(F, 0, 1410)] * 4 + [(F, 0, 1200)] * 4 + [(F, 0, 900)] * 4)
+    curve = samples.curve((0, F))
+    assert curve[1200].power_w > 1.5 * curve[900].power_w
+    assert curve[900].power_error > 0.05
+    assert (curve[1200].power_w + curve[900].power_w) / 2 == pytest.approx(300, rel=0.2)
 
 
 def curve_of(clocks: list[int], noise: float = 0.0, seed: int = 0) -> dict[int, Point]:

@@ -118,6 +118,14 @@ def test_the_mean_clock_of_an_instruction_counts_the_time_at_each_clock() -> Non
     assert list(fit.mean_clocks([("forward", *each) for each in instructions])) == [0, 1000, 1300, 1400]
 
 
+def test_an_instruction_that_ran_at_the_default_clock_for_a_part_has_that_clock() -> None:
+    fit = PowerFit()
+    fit.clock_acts(0, 1000)
+    fit.clock_acts(90 * MS, 0)
+    instructions = [("forward", 0, 50 * MS), ("forward", 50 * MS, 91 * MS), ("forward", 91 * MS, 120 * MS)]
+    assert list(fit.mean_clocks(instructions)) == [1000, 0, 0]
+
+
 def test_what_always_runs_together_within_a_tick_is_said_to_be_unsure() -> None:
     """40 ms forward and 60 ms backward in every tick of 100 ms: only their sum is known."""
     rng = random.Random(3)

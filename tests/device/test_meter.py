@@ -158,17 +158,17 @@ def test_a_counter_that_ticks_is_taken_to_have_moved_between_two_readings() -> N
 
 def test_a_step_waits_for_the_tick_behind_its_end() -> None:
     meter = new_meter()
-    ticking(meter.curve, 200.0, until_ms=990)
-    marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 960)
+    ticking(meter.curve, 200.0, until_ms=1090)
+    marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 1060)
     assert results(meter, marks) == []
     assert results(meter, []) == [], "the counter has not ticked since"
-    ticking(meter.curve, 200.0, until_ms=1100)
-    assert [one.steps[0].energy_j for one in results(meter, [])] == [pytest.approx(92, abs=4)]
+    ticking(meter.curve, 200.0, until_ms=1200)
+    assert [one.steps[0].energy_j for one in results(meter, [])] == [pytest.approx(112, abs=4)]
 
 
 def test_a_counter_that_stands_still_is_not_waited_for_for_ever() -> None:
     meter = new_meter()
-    for t_ms in range(0, 2000, 20):
+    for t_ms in range(0, 3000, 20):
         meter.curve.add(t_ms * MS, 5.0 if t_ms < 500 else 6.0)
     assert len(results(meter, step_marks(100, 0, 1, [], 700) + step_marks(700, 1, 1, [], 1500))) == 1
 
@@ -190,3 +190,24 @@ def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
     assert list(meter.pace) == [(0, 1, pytest.approx(0.06))]
     assert meter.last_step is not None
     assert meter.last_step.time_s == pytest.approx(0.1)
+
+
+def test_where_the_counter_ticks_slowly_a_result_covers_more_steps() -> None:
+    meter = new_meter(profile_steps=2)
+    ticking(meter.curve, 200.0, tick_ms=500, until_ms=9000)
+    found = []
+    for step in range(20):
+        found += results(meter, step_marks(100 + 400 * step, step, 1, [], 500 + 400 * step))
+    assert len(found) == 1
+    energies_j = [one.energy_j for one in found[0].steps]
+    assert len(energies_j) > 4
+    assert sum(energies_j) == pytest.approx(80 * len(energies_j), rel=0.05)
+
+
+def test_where_the_counter_does_not_tick_a_result_covers_the_steps_that_were_asked_for() -> None:
+    meter = new_meter(profile_steps=2)
+    meter.curve.no_more()
+    found = []
+    for step in range(20):
+        found += results(meter, step_marks(100 + 400 * step, step, 1, [], 500 + 400 * step))
+    assert [len(one.steps) for one in found] == [2]
