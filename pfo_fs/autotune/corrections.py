@@ -18,7 +18,8 @@ class Corrections:
         count: Number of plans that were made because of what one was measured to take.
         time_margin: By how much iterations take longer than planned, relative. Above zero, the planner is told that
             slowed instructions take longer by this share; below zero, that iterations may.
-        change_price: What a clock change costs for the planner, as a multiple of what it is known to cost.
+        change_price: What a clock change costs for the planner, as a multiple of what it is known to cost;
+            infinite: each stage runs at one clock.
         power_scale: The power that the planner is asked for, as a multiple of the cap on power.
         full_speed_only: Whether all instructions run at the highest clocks, because no plan keeps to the target.
     """

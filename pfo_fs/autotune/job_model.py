@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -191,7 +192,8 @@ class JobModel:
                 most instructions have slack, which absorbs jitter and late clock changes; a plan uses the slack up.
                 A margin above zero gives some of it back: the planner assumes that slowed instructions take longer
                 than measured by this share. One below zero makes the deadline longer by this share.
-            change_price: What a clock change costs for the planner, as a multiple of what it is known to cost.
+            change_price: What a clock change costs for the planner, as a multiple of what it is known to cost. With an
+                infinite one, each stage runs at one clock.
             straggler: The pipeline waits until the deadline in any case.
         """
         deadline_s *= 1 + max(0.0, -time_margin)
@@ -202,12 +204,20 @@ class JobModel:
             change_price,
         )
         if key not in self._plans:
-            planner = self._planner(time_margin, change_price)
-            wanted_s = max(deadline_s, planner.fastest_s)
-            plan = planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s)
-            simple = self._one_per_stage(wanted_s, time_margin, straggler)
-            self._keep(key, plan if simple is None or plan.energy_j <= simple.energy_j else simple)
+            if math.isinf(change_price):
+                plan = self._one_per_stage(deadline_s, time_margin, straggler) or self.full_speed
+            else:
+                plan = self._with_changes(deadline_s, time_margin, change_price, straggler)
+            self._keep(key, plan)
         return self._plans[key]
+
+    def _with_changes(self, deadline_s: float, time_margin: float, change_price: float, straggler: bool) -> Plan:
+        planner = self._planner(time_margin, change_price)
+        wanted_s = max(deadline_s, planner.fastest_s)
+        plan = planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s)
+        # The planner does not know all clocks.
+        simple = self._one_per_stage(wanted_s, time_margin, straggler) if self._slow_mhz else None
+        return plan if simple is None or plan.energy_j <= simple.energy_j else simple
 
     def to_try(self, deadline_s: float, time_margin: float) -> tuple[Plan, float]:
         """Returns a plan that uses clocks which may be better than those that are known well, and what it would take.
@@ -231,9 +241,7 @@ class JobModel:
         return plan.replace(problem=self._wide), plan.energy_j
 
     def _one_per_stage(self, deadline_s: float, time_margin: float, straggler: bool) -> Plan | None:
-        """Returns the plan with one clock per stage, slow clocks among them; None if the planner knows all clocks."""
-        if not self._slow_mhz:
-            return None
+        """Returns the plan with one clock per stage, slow clocks among them; None if none is fast enough."""
         profile = _with_time_margin(careful(self.problem.profile), max(0.0, time_margin))
         try:
             return one_per_stage(replace(self.problem, profile=profile), deadline_s, deadline_s if straggler else None)

@@ -8,6 +8,7 @@
     plan_selection      the plan of each pipeline                      verification      which measured plan stays
     iteration_watch     stragglers, and changes of the job             reprofiling       measures what has changed
     profiling_budget    how much of the time profiling may take        status_text       text for the status
+    trials              plans that were measured
 """
 
 from __future__ import annotations
@@ -338,9 +339,7 @@ class ParetoScheduler(FrequencyScheduler):
     def _verify(self, results: Sequence[ProfilingResult]) -> None:
         """Compares the plan with what was measured under it."""
         drift = self._measurements.power_drift_factor
-        switching = self._measurements.switching
-        follow = switching is not None and switching.learns
-        verdict = self._verification.verify(results, self._noise.usual, drift, follow)
+        verdict = self._verification.verify(results, self._noise.usual, drift)
         self._verdict = verdict or replace(self._verdict, converged=True)
 
     def _one_plan(self) -> Plan:

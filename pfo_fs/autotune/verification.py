@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median_low
@@ -10,6 +11,7 @@ from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN, Corr
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.plan_selection import LEAST_TIME_GAIN, PlanSelection
 from pfo_fs.autotune.status_text import Compared, compared
+from pfo_fs.autotune.trials import Trial, expected_difference
 from pfo_fs.autotune.window_results import first_stage_results, iteration_spans, job_energy_j, span_of
 from pfo_fs.models import ProfilingResult, Target
 from pfo_fs.planner import Plan
@@ -27,9 +29,6 @@ _MOST_STEPS, _SURE, _MOST_AIMED = 3, 0.0002, 0.05
 largest one."""
 _MARGIN_PER_LATENESS = 2.0
 """So much time margin makes iterations faster by one, as a first guess: only slowed instructions get the margin."""
-_USUALLY_UNEXPLAINED, _UNEXPLAINED_IF_LATE = 0.0006, 0.003
-"""Relative: how far measured iterations usually are from what the model makes of the measured instructions; the second
-number holds where clocks do not follow the device, so that they act at other moments than planned."""
 _LEAST_GAIN = 0.003
 """Relative: another plan is tried if it takes less energy than the plan in force by more than this, and if the plan in
 force was such an improvement too."""
@@ -42,6 +41,8 @@ _DISAPPOINTS = 0.25
 """If a plan saves less than it promised by more than this share, one with few clock changes is tried beside it."""
 _FEW_CHANGES = 3.0
 """For such a plan, clock changes cost this many times as much."""
+_CORRECTIONS_OF_ONE_CLOCK = 2
+"""So many plans with one clock per stage may be tried at the end."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +60,6 @@ class Verdict:
     compared: Compared | None = None
     power_w: float | None = None
     note: str = ""
-
-
-@dataclass
-class Trial:
-    """A plan that was in force, and what was measured under it.
-
-    Attributes:
-        plan: The plan.
-        off: How far it is from the target, relative; the mean over its windows.
-        saved: Energy that it saves, relative; 0 if energy is not known.
-        windows: Number of windows.
-        exploring: Whether it was in force only to measure clocks.
-    """
-
-    plan: Plan
-    off: float = 0.0
-    saved: float = 0.0
-    windows: int = 0
-    exploring: bool = False
-
-    def add(self, off: float, saved: float) -> None:
-        """Adds a window."""
-        self.windows += 1
-        self.off += (off - self.off) / self.windows
-        self.saved += (saved - self.saved) / self.windows
 
 
 class PlanVerification:
@@ -107,7 +83,6 @@ class PlanVerification:
         self._trials: list[Trial] = []
         self._noise = 0.0  # relative standard deviation of an iteration's time
         self._window_iterations = 1
-        self._clocks_follow = True
         self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
         self._explored = 0  # plans so far that were only in force to measure clocks
 
@@ -130,16 +105,13 @@ class PlanVerification:
         self._selection.kept = None
         self._selection.corrections = Corrections()
 
-    def verify(
-        self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float, clocks_follow: bool = True
-    ) -> Verdict | None:
+    def verify(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> Verdict | None:
         """Compares results with the plan in force; what `PlanSelection.schedules` returns may change.
 
         Args:
             results: The results of a window under the plan, as `measured_results` returns them.
             noise: Relative standard deviation of an iteration's time.
             power_drift_factor: Present power, as a multiple of that of the first measurements.
-            clocks_follow: Whether clocks change when the device gets there.
 
         Returns:
             The verdict; None if the plan stays and nothing new is known about it.
@@ -165,7 +137,7 @@ class PlanVerification:
         if found is not None and selection.runs_at_full_speed:
             found = replace(found, energy_saved=0.0)  # any difference is an error of the energy counters
         iterations = len(means_s) * len(next(iter(spans.values())))
-        self._noise, self._window_iterations, self._clocks_follow = noise, iterations, clocks_follow
+        self._noise, self._window_iterations = noise, iterations
         trial = self._trial(off, found.energy_saved if found is not None and measured_j else 0.0)
         error = max(_LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         before = selection.schedules()
@@ -184,7 +156,8 @@ class PlanVerification:
             if trial.plan.frequencies_mhz == plan.frequencies_mhz:
                 break
         else:
-            trial = Trial(plan, exploring=self.explores)
+            simple = math.isinf(self._selection.corrections.change_price)
+            trial = Trial(plan, exploring=self.explores, simple=simple)
             self._trials.append(trial)
         trial.add(off, saved)
         return trial
@@ -259,10 +232,10 @@ class PlanVerification:
         selection, corrections = self._selection, self._selection.corrections
         if selection.goal.target.power is not None or selection.kept is not None:
             return
-        unexplained = self._unexplained()
+        unexplained = self._unexplained(math.isinf(corrections.change_price))
         # A deadline is made longer only because measured iterations were shorter than the target, not because the
         # planner was careful about clocks that are not known well.
-        least = 0.0 if unexplained > -LEAST_TIME_GAIN else -MOST_TIME_MARGIN
+        least = -_AIM if unexplained > -LEAST_TIME_GAIN else -MOST_TIME_MARGIN
         tried: list[tuple[float, float, float]] = []  # margin, late, energy
         for _ in range(_MOST_STEPS):
             plan = selection.planned_for(0)
@@ -276,31 +249,37 @@ class PlanVerification:
         best = min(on_time, key=lambda each: each[2]) if on_time else min(tried, key=lambda each: each[1])
         corrections.time_margin = best[0]
 
-    def _unexplained(self) -> float:
-        """Returns by how much measured iterations were longer than the model makes of the measured instructions."""
-        trials = [trial for trial in self._trials if not trial.exploring] or self._trials
+    def _unexplained(self, simple: bool, without: Trial | None = None) -> float:
+        """Returns by how much measured iterations were longer than the model makes of the measured instructions.
+
+        Args:
+            simple: Of plans with one clock per stage: clock changes that act at other moments than planned make only
+                plans late in which there are any.
+            without: A trial that does not count.
+        """
+        trials = [trial for trial in self._trials if trial.simple == simple and trial is not without]
+        trials = [trial for trial in trials if not trial.exploring] or trials
         total, windows = 0.0, 0
         for trial in trials:
             plan = self._selection.model.as_it_is(trial.plan)
             if plan is not None:
                 total += trial.windows * (trial.off - self._selection.predicted_off(plan))
                 windows += trial.windows
-        return total / windows * self._trust(windows) if windows else 0.0
+        return self._real(total / windows, windows) if windows else 0.0
 
-    def _trust(self, windows: int) -> float:
-        """Returns how much of what the model does not explain is real: iterations scatter, as did the reference."""
+    def _real(self, unexplained: float, windows: int) -> float:
+        """Returns the expected part of a difference in time that is real: iterations scatter, as did the reference."""
         noise = self._noise**2 * (1 / max(1, windows * self._window_iterations) + 1 / (2 * self._window_iterations))
-        usual = _USUALLY_UNEXPLAINED if self._clocks_follow else _UNEXPLAINED_IF_LATE
-        return usual**2 / (usual**2 + noise)
+        return expected_difference(unexplained, noise)
 
     def _believed_off(self, trial: Trial) -> float:
-        """Returns how far a plan is from the target, by what was measured and by the model."""
+        """Returns how far a plan is from the target, by what was measured under it and others, and by the model."""
         selection = self._selection
         plan = selection.model.as_it_is(trial.plan)
         if plan is None or selection.goal.target.power is not None:
             return trial.off
-        predicted = selection.predicted_off(plan)
-        return predicted + self._trust(trial.windows) * (trial.off - predicted)
+        predicted = selection.predicted_off(plan) + max(0.0, self._unexplained(trial.simple, trial))
+        return predicted + self._real(trial.off - predicted, trial.windows)
 
     def _gain(self, in_force: Plan) -> float:
         """Returns by how much less energy the plan that the planner makes now takes, relative."""
@@ -332,15 +311,33 @@ class PlanVerification:
         off_of = {id(trial): self._believed_off(trial) for trial in usable}
         on_time = [trial for trial in usable if off_of[id(trial)] <= _LEAST_ERROR]
         on_time = on_time or [trial for trial in usable if off_of[id(trial)] <= _MOST_OFF]
-        if not on_time:
+        best = max(on_time, key=lambda trial: trial.saved, default=None)
+        if self._tries_one_clock(0.0 if best is None else best.saved):
+            return "plans with clock changes deliver less than one clock per stage promises, so that is tried"
+        if best is None:
             selection.corrections.full_speed_only = True  # something else than the plan makes iterations longer
             off = min(trial.off for trial in self._trials)
             return (
                 f"the plan does not deliver: {off:+.2%} beyond the target, and none is faster than the highest clocks"
             )
-        best = max(on_time, key=lambda trial: trial.saved)
         selection.kept = selection.model.as_it_is(best.plan)
         return ""
+
+    def _tries_one_clock(self, saved: float) -> bool:
+        """Puts the plan with one clock per stage in force if it may save more; returns False if it may not."""
+        selection, corrections = self._selection, self._selection.corrections
+        if math.isinf(corrections.change_price):
+            return False
+        before, kept = replace(corrections), selection.kept
+        corrections.change_price, corrections.time_margin, selection.kept = math.inf, 0.0, None
+        self.aim()
+        plan = selection.planned_for(0)
+        if self._tried(plan) or 1 - plan.energy_j / selection.model.full_speed.energy_j <= saved + _LEAST_GAIN:
+            corrections.change_price, corrections.time_margin = before.change_price, before.time_margin
+            selection.kept = kept
+            return False
+        corrections.count = min(corrections.count, MOST_CORRECTIONS - _CORRECTIONS_OF_ONE_CLOCK)
+        return True
 
 
 def _next_margin(tried: Sequence[tuple[float, float, float]]) -> float:

@@ -25,8 +25,10 @@ STAGES = len(LENGTHS)
 class Job:
     """Four stages of different lengths; `late` says by how much a plan's iterations are longer than by the model."""
 
-    def __init__(self, late: Callable[[Plan], float], saves: Callable[[Plan], float] = lambda plan: 1.0) -> None:
-        self._late, self._saves = late, saves
+    def __init__(
+        self, late: Callable[[Plan], float], saves: Callable[[Plan], float] = lambda plan: 1.0, slowdown: float = 1.0
+    ) -> None:
+        self._late, self._saves, self.noise = late, saves, NOISE
         job, infos = make_job(STAGES, 1)
         orders = {info.rank: order_of(one_f_one_b(info.pp_rank, STAGES, 6)) for info in infos}
         layout = JobLayout(job, infos, lambda: orders)
@@ -42,7 +44,7 @@ class Job:
             for name in ("forward", "backward")
         }
         pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
-        self.selection = PlanSelection(layout, PlanGoal(Target(slowdown=1.0), {}))
+        self.selection = PlanSelection(layout, PlanGoal(Target(slowdown=slowdown), {}))
         self.verification = PlanVerification(layout, self.selection, self._rebuild)
         self._model = lambda: JobModel(pipeline, Profile(table), 20.0, 1, [], SwitchCosts(stands_still_s=0.0005))
         full = self._model().full_speed
@@ -73,7 +75,7 @@ class Job:
             )
             for rank in range(STAGES)
         ]
-        verdict = self.verification.verify(results, NOISE, 1.0)
+        verdict = self.verification.verify(results, self.noise, 1.0)
         assert verdict is not None
         return verdict
 
@@ -88,7 +90,8 @@ class Job:
 
 
 def test_a_plan_that_does_what_it_promised_stays_at_once() -> None:
-    assert len(Job(lambda plan: 0.0).settle()) == 1
+    job = Job(lambda plan: job.selection.predicted_off(plan))
+    assert len(job.settle()) == 1
 
 
 def test_a_plan_that_is_late_is_followed_by_one_with_as_much_room_as_is_missing() -> None:
@@ -173,3 +176,21 @@ def test_a_plan_that_small_margins_do_not_change_gets_larger_ones_before_all_run
     job.settle()
     assert not job.selection.corrections.full_speed_only
     assert job.plan.energy_j < job._full_j
+
+
+def _changes_clocks(plan: Plan) -> bool:
+    return any(len({mhz for _, mhz in schedule.frequencies}) > 1 for schedule in plan.schedules())
+
+
+def test_if_plans_with_clock_changes_are_late_each_stage_gets_one_clock() -> None:
+    job = Job(lambda plan: 0.05 if _changes_clocks(plan) else 0.0, slowdown=1.04)
+    job.settle()
+    assert not _changes_clocks(job.plan)
+    assert not job.selection.runs_at_full_speed
+
+
+def test_a_plan_that_saves_less_than_one_clock_per_stage_promises_does_not_stay() -> None:
+    job = Job(lambda plan: 0.0, lambda plan: 0.05 if _changes_clocks(plan) else 1.0, slowdown=1.04)
+    job.settle()
+    assert not _changes_clocks(job.plan)
+    assert not job.selection.runs_at_full_speed
