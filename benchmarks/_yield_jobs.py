@@ -257,15 +257,23 @@ def _prices(job: SimulatedJob, problem: Problem) -> Iterator[tuple[SwitchCosts, 
             yield SwitchCosts(stands_still_s=price_s), problem.profile, f"price {price_s:g} s"
         return
     true = known_switching(job)
-    profile = without_slow_clocks(problem.profile, true.slow_mhz)
     for scale in SCALES:
-        costs = replace(
-            true.costs,
-            driver_time_s=true.costs.driver_time_s * scale,
-            latency_s=true.costs.latency_s * scale,
-            late_s=true.costs.late_s * scale,
-        )
-        yield costs, profile if scale else problem.profile, f"costs x {scale:g}"
+        profile = without_slow_clocks(problem.profile, true.slow_mhz) if scale else problem.profile
+        yield _scaled(true.costs, scale), profile, f"costs x {scale:g}"
+    for offer in true.offers[1:]:
+        costs = replace(true.costs, latency_s=offer.latency_s)
+        profile = without_slow_clocks(problem.profile, offer.left_out_mhz)
+        for scale in SCALES[1:]:
+            yield _scaled(costs, scale), profile, f"clocks within {offer.latency_s * 1e3:.0f} ms, costs x {scale:g}"
+
+
+def _scaled(costs: SwitchCosts, times: float) -> SwitchCosts:
+    return replace(
+        costs,
+        driver_time_s=costs.driver_time_s * times,
+        latency_s=costs.latency_s * times,
+        late_s=costs.late_s * times,
+    )
 
 
 def known_switching(job: SimulatedJob) -> MeasuredSwitching:

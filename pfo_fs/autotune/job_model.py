@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pfo_fs.autotune.curve_profile import careful, hopeful
 from pfo_fs.autotune.expected_time import ExpectedTime
-from pfo_fs.autotune.measured_switching import without_slow_clocks
+from pfo_fs.autotune.measured_switching import ClockOffer, without_slow_clocks
 from pfo_fs.autotune.samples import RunInstruction, iterations_of
 from pfo_fs.errors import Impossible, PlanError
 from pfo_fs.models import ProfilingResult
@@ -120,7 +120,7 @@ class JobModel:
         gpus_per_rank: Tensor-parallel degree.
         iterations: Measured iterations, of different schedules, to calibrate with; with fewer than two, delays are 0.
         switch_costs: What a clock change costs.
-        slow_mhz: Clocks that act so late that plans do without them.
+        offers: The clocks that plans may use; of the plans with each of them, the one that takes least energy counts.
         scatter: Standard deviation of the duration of one instruction, relative.
         wide_profile: `profile` with more clocks, which are hardly known; None: there are none.
 
@@ -138,7 +138,7 @@ class JobModel:
         gpus_per_rank: int,
         iterations: Sequence[MeasuredIteration],
         switch_costs: SwitchCosts,
-        slow_mhz: frozenset[int] = frozenset(),
+        offers: Sequence[ClockOffer] = (ClockOffer(),),
         scatter: float = 0.0,
         wide_profile: Profile | None = None,
     ) -> None:
@@ -149,28 +149,36 @@ class JobModel:
             problem = self.calibration.problem(problem)
         self.problem = problem
         self._wide = problem if wide_profile is None else replace(problem, profile=wide_profile)
-        self._slow_mhz = slow_mhz
+        self._offers = offers
+        self._offer = offers[0]  # of the latest plan
         self._expected = ExpectedTime(problem, scatter)
         self.full_speed = all_maximum(problem)
         self.full_speed_s = self.expected_s(self.full_speed)
-        self._planners: dict[tuple[float, float], Planner] = {}
+        self._planners: dict[tuple[float, float, ClockOffer], Planner] = {}
         self._plans: dict[tuple[str, float, float, float], Plan] = {}
 
     def expected_s(self, plan: Plan) -> float:
         """Returns the mean time of an iteration under a plan, in s."""
         return self._expected.of(plan)
 
-    def _planner(self, time_margin: float, change_price: float) -> Planner:
+    @property
+    def has_slow_clocks(self) -> bool:
+        """Whether some clocks act so late that plans change clocks less often with them."""
+        return len(self._offers) > 1
+
+    def _planner(self, time_margin: float, change_price: float, offer: ClockOffer) -> Planner:
         """The planner of a problem in which slowed instructions take longer by a share, and changes cost a multiple."""
-        key = max(0.0, time_margin), change_price
+        key = max(0.0, time_margin), change_price, offer
         if key not in self._planners:
-            self._planners.clear()
+            if any(other[:2] != key[:2] for other in self._planners):
+                self._planners.clear()
+            costs = replace(self.problem.switch_costs, latency_s=offer.latency_s)
             problem = replace(
                 self.problem,
                 profile=_with_time_margin(
-                    careful(without_slow_clocks(self.problem.profile, self._slow_mhz)), max(0.0, time_margin)
+                    careful(without_slow_clocks(self.problem.profile, offer.left_out_mhz)), max(0.0, time_margin)
                 ),
-                switch_costs=_priced(self.problem.switch_costs, change_price),
+                switch_costs=_priced(costs, change_price),
             )
             # Under a board's power limit, high clocks take the same time, the best one differs by instruction, and
             # every plan changes clocks: these changes must not make it slower than full speed.
@@ -212,11 +220,17 @@ class JobModel:
         return self._plans[key]
 
     def _with_changes(self, deadline_s: float, time_margin: float, change_price: float, straggler: bool) -> Plan:
-        planner = self._planner(time_margin, change_price)
-        wanted_s = max(deadline_s, planner.fastest_s)
-        plan = planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s)
+        planners = {offer: self._planner(time_margin, change_price, offer) for offer in self._offers}
+        wanted_s = max(deadline_s, min(planner.fastest_s for planner in planners.values()))
+        plans = {
+            offer: planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s)
+            for offer, planner in planners.items()
+            if planner.fastest_s <= wanted_s
+        }
+        self._offer = min(plans, key=lambda offer: plans[offer].energy_j)
+        plan = plans[self._offer]
         # The planner does not know all clocks.
-        simple = self._one_per_stage(wanted_s, time_margin, straggler) if self._slow_mhz else None
+        simple = self._one_per_stage(wanted_s, time_margin, straggler) if self.has_slow_clocks else None
         return plan if simple is None or plan.energy_j <= simple.energy_j else simple
 
     def to_try(self, deadline_s: float, time_margin: float) -> tuple[Plan, float]:
@@ -230,11 +244,12 @@ class JobModel:
             The plan, evaluated by the estimates, and its energy in J if the clocks are as good as they may be.
         """
         deadline_s *= 1 + max(0.0, -time_margin)
-        offered = without_slow_clocks(self._wide.profile, self._slow_mhz)
+        offered = without_slow_clocks(self._wide.profile, self._offer.left_out_mhz)
+        costs = replace(self._wide.switch_costs, latency_s=self._offer.latency_s)
         feared = replace(self._wide, profile=careful(offered))
         for errors in _HOPE:
             profile = _with_time_margin(hopeful(offered, errors), min(max(0.0, time_margin), _MOST_MARGIN_IN_TRIALS))
-            planner = Planner(replace(self._wide, profile=profile), thorough=False)
+            planner = Planner(replace(self._wide, profile=profile, switch_costs=costs), thorough=False)
             plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
             if plan.replace(problem=feared).iteration_time_s <= deadline_s * (1 + _MOST_LATE_IF_NOT):
                 break
@@ -261,7 +276,7 @@ class JobModel:
         """Returns the fastest plan that draws at most `power_w` over all GPUs, or else the plan that draws least."""
         key = "power", round(power_w, 1), 0.0, 1.0
         if key not in self._plans:
-            planner = self._planner(0.0, 1.0)
+            planner = self._planner(0.0, 1.0, self._offers[0])
             try:
                 plan = planner.at(power=power_w)
             except Impossible as error:

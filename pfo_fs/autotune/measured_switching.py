@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,32 +16,48 @@ _LATE_S = 0.0005
 _CALL_SPREAD = 0.125
 """A change up is requested this share of a call earlier than necessary."""
 _QUICK_S, _LATE_SHARE = 0.005, 0.25
-"""Clocks that act within this time, or this share of an instruction's duration, are never left out."""
+"""Clocks that act within this time, or this share of an instruction's duration, are quick."""
 UNKNOWN_COSTS = SwitchCosts(stands_still_s=0.001)
 """Where clocks do not follow the device, a change is priced as if the GPU stood still for 1 ms: this price gave the
 best plans in simulations with clocks that act 10 ms after the callback."""
+
+
+class ClockOffer(NamedTuple):
+    """Clocks that a plan may use.
+
+    Attributes:
+        left_out_mhz: The clocks that it may not use.
+        latency_s: How late the others act after a call returns, in s: of the quick clocks the median, with slower ones
+            the slowest.
+    """
+
+    left_out_mhz: frozenset[int] = frozenset()
+    latency_s: float = 0.0
 
 
 class MeasuredSwitching(NamedTuple):
     """What changes cost, and which clocks are worth changing to.
 
     Attributes:
-        costs: What a change of one rank costs.
-        slow_mhz: Clocks that act so late that plans do without them.
-        learns: Whether clocks follow the device, so that clock processes learn when each clock acts.
+        costs: What a change of one rank costs, with the quick clocks alone.
+        offers: The quick clocks, then more and more of the slow ones. With slow clocks a plan can change less often,
+            since each of its clocks must act before the next change; but where the quick clocks are few, it saves more.
     """
 
     costs: SwitchCosts
-    slow_mhz: frozenset[int] = frozenset()
-    learns: bool = False
+    offers: tuple[ClockOffer, ...] = (ClockOffer(),)
+
+    @property
+    def slow_mhz(self) -> frozenset[int]:
+        """The clocks that are not quick."""
+        return self.offers[0].left_out_mhz
 
 
 def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> MeasuredSwitching | None:
     """Returns what a change of one rank costs; None if no rank has reported it.
 
     Ranks are taken to lie on hosts in the order of their numbers, as launchers place them. The slowest rank counts.
-    The latency depends on the clock that is requested: plans leave out the clocks that act late, since the others are
-    near enough to each other.
+    The latency depends on the clock that is requested. Clocks of unknown latency count with the median of the known.
 
     Args:
         results: The results of a window.
@@ -55,7 +71,7 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
         return MeasuredSwitching(UNKNOWN_COSTS)
     call_s = max(report.call_s or 0.0 for report in measured)
     calls, hosts = _hosts(infos, max(report.gpus for report in measured))
-    latency_s = _latency_by_clock(measured)
+    latency_s = _latency_by_clock(measured, infos)
     limit_s = max(_QUICK_S, _LATE_SHARE * _mean_instruction_s(results))
     costs = SwitchCosts(
         driver_time_s=call_s * calls,
@@ -65,8 +81,18 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
         hosts=hosts,
         max_calls_per_s=min((report.max_calls_per_s or math.inf for report in measured), default=math.inf),
     )
-    slow_mhz = frozenset(mhz for mhz, seconds in latency_s.items() if seconds > limit_s)
-    return MeasuredSwitching(costs, slow_mhz, learns=True)
+    return MeasuredSwitching(costs, _offers(latency_s, limit_s, costs.latency_s))
+
+
+def _offers(latency_s: Mapping[int, float], limit_s: float, quick_s: float) -> tuple[ClockOffer, ...]:
+    """The quick clocks; these and half of the slow ones; all clocks."""
+    slow_s = sorted(seconds for seconds in latency_s.values() if seconds > limit_s)
+    limits_s = dict.fromkeys([slow_s[(len(slow_s) - 1) // 2], slow_s[-1]]) if slow_s else {}
+
+    def slower_than(most_s: float) -> frozenset[int]:
+        return frozenset(mhz for mhz, seconds in latency_s.items() if seconds > most_s)
+
+    return ClockOffer(slower_than(limit_s), quick_s), *(ClockOffer(slower_than(each), each) for each in limits_s)
 
 
 def without_slow_clocks(profile: Profile, slow_mhz: frozenset[int]) -> Profile:
@@ -78,13 +104,17 @@ def without_slow_clocks(profile: Profile, slow_mhz: frozenset[int]) -> Profile:
     return Profile(table, profile.source)
 
 
-def _latency_by_clock(reports: Sequence[Switching]) -> dict[int, float]:
-    """The latency of each clock: the median over the ranks that know it."""
+def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -> dict[int, float]:
+    """The latency of each clock: the median over the ranks that know it; empty if none is known."""
     known: dict[int, list[float]] = {}
     for report in reports:
         for mhz, seconds in report.latencies_s.items():
             known.setdefault(mhz, []).append(seconds)
-    return {mhz: _middle(values) for mhz, values in known.items()}
+    latency_s = {mhz: _middle(values) for mhz, values in known.items()}
+    if not latency_s:
+        return {}
+    usual_s = _middle(latency_s.values())
+    return {mhz: usual_s for info in infos for mhz in info.available_frequencies} | latency_s
 
 
 def _mean_instruction_s(results: Sequence[ProfilingResult]) -> float:

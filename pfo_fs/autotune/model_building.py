@@ -9,6 +9,7 @@ from statistics import median
 from pfo_fs.autotune.curve_profile import WIDE
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
+from pfo_fs.autotune.measured_switching import ClockOffer
 from pfo_fs.planner import SwitchCosts
 
 log = logging.getLogger(__name__)
@@ -27,12 +28,12 @@ class ModelSettings:
     Attributes:
         switch_costs: What a clock change costs.
         blocking_power_w: Power of a waiting GPU, in W; None: as measured in the training itself.
-        slow_mhz: Clocks that act so late that plans do without them.
+        offers: The clocks that plans may use (`MeasuredSwitching.offers`).
     """
 
     switch_costs: SwitchCosts
     blocking_power_w: float | None
-    slow_mhz: frozenset[int] = frozenset()
+    offers: tuple[ClockOffer, ...] = (ClockOffer(),)
 
 
 def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_waiting_w: float) -> JobModel:
@@ -55,7 +56,7 @@ def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_
         layout.job_info.tp_degree,
         measurements.iterations(pipeline),
         settings.switch_costs,
-        settings.slow_mhz,
+        settings.offers,
         measurements.samples.scatter,
         measurements.profile(WIDE),
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from statistics import fmean, median_low
 from typing import Any, ClassVar
 
 from pfo_fs.autotune.corrections import MOST_CORRECTIONS
@@ -47,8 +46,6 @@ from pfo_fs.settings import PFOSettings
 
 _STANDARD_ERRORS = 4.0
 """The first window at default clocks is pooled with that at the highest ones if they differ by less than this."""
-_LATE_BY_LEARNING = 0.003
-"""Relative: a plan that is late by more than this in its first window is measured once more, before it is judged."""
 _FAR_OFF, _CORRECTIONS_IF_FAR_OFF, _OFF = 0.05, 2, 0.01
 """The time at the highest clocks is measured again if plans miss their target by more than the first number, relative,
 after so many corrections, or by more than the last one after all corrections."""
@@ -163,9 +160,6 @@ class ParetoScheduler(FrequencyScheduler):
         else:
             self._watch.asks = self._watch.asks or change is not None
             windows = self._sweep.windows
-            if self._learns_clocks(results):
-                request = ScheduleRequest(schedules, "measure", "measuring the plan again: its clocks acted late")
-                results = measured_results((yield request)) or results
             self._measurements.take(results, schedules)
             yield from self._sweep.further(usage_of(self._one_plan()))
             if self._sweep.windows > windows:
@@ -180,19 +174,6 @@ class ParetoScheduler(FrequencyScheduler):
             if not (yield from reprofiling.check_reference()):
                 return
         self._plan_anew()
-
-    def _learns_clocks(self, results: Sequence[ProfilingResult]) -> bool:
-        """Returns whether iterations were late while clock processes learned when the clocks of a new plan act.
-
-        Where clocks follow the device, a clock process requests a clock that it does not know too late a few times.
-        """
-        spans, switching = iteration_spans(results, self._layout), self._measurements.switching
-        if not spans or switching is None or not switching.learns or self._selection.goal.slowdowns:
-            return False
-        if self._verification.explores:
-            return False  # it need not be on time
-        span_s = median_low(fmean(values) for values in spans.values())
-        return span_s > self._selection.target_s() * (1 + _LATE_BY_LEARNING)
 
     def _plan_anew(self) -> None:
         """Makes another model and forgets what was learned about plans of the last one."""
@@ -330,9 +311,7 @@ class ParetoScheduler(FrequencyScheduler):
         """Makes the model of the job from everything measured so far."""
         switching = self._measurements.switching
         if self._measures_switching and switching is not None:
-            self._model_settings = replace(
-                self._model_settings, switch_costs=switching.costs, slow_mhz=switching.slow_mhz
-            )
+            self._model_settings = replace(self._model_settings, switch_costs=switching.costs, offers=switching.offers)
         waiting_w = self._earlier_profile.waiting_power_w
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
 

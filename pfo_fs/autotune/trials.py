@@ -24,6 +24,7 @@ class Trial:
         windows: Number of windows.
         exploring: Whether it was in force only to measure clocks.
         simple: Whether each stage runs at one clock.
+        repeated: Whether it was put in force a second time.
     """
 
     plan: Plan
@@ -32,6 +33,11 @@ class Trial:
     windows: int = 0
     exploring: bool = False
     simple: bool = False
+    repeated: bool = False
+
+    def repeat(self) -> None:
+        """Forgets what was measured: the plan is put in force once more."""
+        self.off, self.saved, self.windows, self.repeated = 0.0, 0.0, 0, True
 
     def add(self, off: float, saved: float) -> None:
         """Adds a window."""
