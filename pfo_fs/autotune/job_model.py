@@ -150,12 +150,12 @@ class JobModel:
         self.problem = problem
         self._wide = problem if wide_profile is None else replace(problem, profile=wide_profile)
         self._offers = offers
-        self._offer = offers[0]  # of the latest plan
         self._expected = ExpectedTime(problem, scatter)
         self.full_speed = all_maximum(problem)
         self.full_speed_s = self.expected_s(self.full_speed)
         self._planners: dict[tuple[float, float, ClockOffer], Planner] = {}
         self._plans: dict[tuple[str, float, float, float], Plan] = {}
+        self._best_offers: dict[tuple[str, float, float, float], ClockOffer] = {}  # for each of these plans
 
     def expected_s(self, plan: Plan) -> float:
         """Returns the mean time of an iteration under a plan, in s."""
@@ -205,21 +205,25 @@ class JobModel:
             straggler: The pipeline waits until the deadline in any case.
         """
         deadline_s *= 1 + max(0.0, -time_margin)
-        key = (
-            "straggler" if straggler else "deadline",
-            round(deadline_s / self.full_speed.iteration_time_s, 4),
-            max(0.0, time_margin),
-            change_price,
-        )
+        key = self._key(deadline_s, time_margin, change_price, straggler)
         if key not in self._plans:
             if math.isinf(change_price):
                 plan = self._one_per_stage(deadline_s, time_margin, straggler) or self.full_speed
             else:
-                plan = self._with_changes(deadline_s, time_margin, change_price, straggler)
+                plan, self._best_offers[key] = self._with_changes(deadline_s, time_margin, change_price, straggler)
             self._keep(key, plan)
         return self._plans[key]
 
-    def _with_changes(self, deadline_s: float, time_margin: float, change_price: float, straggler: bool) -> Plan:
+    def _key(
+        self, deadline_s: float, time_margin: float, change_price: float = 1.0, straggler: bool = False
+    ) -> tuple[str, float, float, float]:
+        share = round(deadline_s / self.full_speed.iteration_time_s, 4)
+        return "straggler" if straggler else "deadline", share, max(0.0, time_margin), change_price
+
+    def _with_changes(
+        self, deadline_s: float, time_margin: float, change_price: float, straggler: bool
+    ) -> tuple[Plan, ClockOffer]:
+        """Returns the plan that takes least energy with any of the offers, and the offer that is best for changes."""
         planners = {offer: self._planner(time_margin, change_price, offer) for offer in self._offers}
         wanted_s = max(deadline_s, min(planner.fastest_s for planner in planners.values()))
         plans = {
@@ -227,11 +231,11 @@ class JobModel:
             for offer, planner in planners.items()
             if planner.fastest_s <= wanted_s
         }
-        self._offer = min(plans, key=lambda offer: plans[offer].energy_j)
-        plan = plans[self._offer]
+        best = min(plans, key=lambda offer: plans[offer].energy_j)
+        plan = plans[best]
         # The planner does not know all clocks.
         simple = self._one_per_stage(wanted_s, time_margin, straggler) if self.has_slow_clocks else None
-        return plan if simple is None or plan.energy_j <= simple.energy_j else simple
+        return (plan if simple is None or plan.energy_j <= simple.energy_j else simple), best
 
     def to_try(self, deadline_s: float, time_margin: float) -> tuple[Plan, float]:
         """Returns a plan that uses clocks which may be better than those that are known well, and what it would take.
@@ -243,9 +247,11 @@ class JobModel:
         Returns:
             The plan, evaluated by the estimates, and its energy in J if the clocks are as good as they may be.
         """
+        self.within(deadline_s, time_margin)
         deadline_s *= 1 + max(0.0, -time_margin)
-        offered = without_slow_clocks(self._wide.profile, self._offer.left_out_mhz)
-        costs = replace(self._wide.switch_costs, latency_s=self._offer.latency_s)
+        offer = self._best_offers[self._key(deadline_s, time_margin)]
+        offered = without_slow_clocks(self._wide.profile, offer.left_out_mhz)
+        costs = replace(self._wide.switch_costs, latency_s=offer.latency_s)
         feared = replace(self._wide, profile=careful(offered))
         for errors in _HOPE:
             profile = _with_time_margin(hopeful(offered, errors), min(max(0.0, time_margin), _MOST_MARGIN_IN_TRIALS))

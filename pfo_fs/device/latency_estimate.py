@@ -1,35 +1,69 @@
-"""When each clock acts, from samples of very different precision, and for clocks without samples from the other clocks.
+"""When each clock acts: a probability for each latency, from what instructions took after changes of the clock.
 
-A sample is exact where the clock changes by much, and says little where it changes by 2 %. So each has an error, and
-counts by it. Clocks of one GPU have something in common: on some nodes all act after the same time, on others the times
-differ tenfold. How much they have in common is estimated from the clocks that have samples (the random-effects model
-of DerSimonian and Laird, 1986). A clock with few or no samples then gets the mean of the others, with an error that
-tells how much they differ.
+What an instruction took says how likely each latency is: much where the clock changes a lot, little where it changes by
+2 %, and of a clock that had acted before the instruction began only that it was not later. So each clock has a row of
+logarithms of likelihoods over a grid of latencies, to which each instruction adds.
+
+Clocks of one GPU have something in common: on some nodes all act after the same time, on others the times differ
+tenfold. Both are weighed by how likely they make everything observed (Bayes factors): if all clocks act after the same
+time, what is known of one is known of all; if not, a clock is as likely to act after some time as other clocks are.
+
+This module uses plain Python, since the clock process does not import numpy, which would make it start later.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-_SAMPLES = 12
-"""The latest samples of a clock that count, so that a throttled GPU is forgotten."""
-_MEDIAN_ERROR = 1.25
-"""The standard error of a median, as a multiple of that of a mean."""
-_FIRST_NS, _FIRST_SPREAD_NS = 5e6, 10e6
-"""The latency of any clock before there are samples, and how much clocks may differ."""
-_FIRST_COUNTS = 2.0
-"""The first guess of how much clocks differ counts like this many clocks."""
-_LEAST_ERROR_NS = 100_000.0
+_MS = 1_000_000
+GRID_NS: Sequence[int] = (
+    *range(0, 20 * _MS, _MS // 2),
+    *range(20 * _MS, 60 * _MS, _MS),
+    *range(60 * _MS, 201 * _MS, 4 * _MS),
+)
+"""The latencies that are told apart."""
+_USUAL_NS = 5e6
+"""Half of all clocks act within this time, as far as nothing is known."""
+_ENDS_NS = [0.0, *((below + above) / 2 for below, above in pairwise(GRID_NS)), float(GRID_NS[-1])]
+"""The ends of the ranges for which the latencies of the grid stand."""
+
+
+def _usual(to_ns: float) -> float:
+    return to_ns / (to_ns + _USUAL_NS)
+
+
+_PRIOR = [_usual(above) - _usual(below) for below, above in pairwise(_ENDS_NS)]
+"""Probability of each latency before anything is known: most clocks act within a few ms, some late."""
+REMEMBERED = 64
+"""About so many changes to a clock count, so that a throttled GPU is forgotten."""
+_SAME, _LIKE_CLOCKS = 0.2, 2.0
+"""Probability that all clocks act after the same time, before anything is known; and what is known beforehand of a
+clock counts as much as this many other clocks."""
+_KNOWN_ERROR_NS = 500_000.0
+_LEAST_ERROR_NS = 100_000
+_QUANTILES = (0.16, 0.5, 0.84)
+
+_Row = list[float]
 
 
 class Latency(NamedTuple):
-    """A time in ns, and its standard error."""
+    """A latency in ns by its quantiles: 16, 50 and 84 %, which is a standard error around the middle."""
 
-    mean_ns: float
-    error_ns: float
+    low_ns: int
+    middle_ns: int
+    high_ns: int
+
+    @property
+    def error_ns(self) -> float:
+        """The standard error."""
+        return (self.high_ns - self.low_ns) / 2
+
+    def after_ns(self, errors: float) -> int:
+        """Returns a time that is so many standard errors later."""
+        return self.middle_ns + round(errors * (self.high_ns - self.middle_ns))
 
 
 class LatencyEstimates:
@@ -40,72 +74,99 @@ class LatencyEstimates:
     """
 
     def __init__(self, known_ns: Mapping[int, int]) -> None:
-        self._known = {mhz: Latency(float(ns), _LEAST_ERROR_NS) for mhz, ns in known_ns.items()}
-        self._samples: dict[int, deque[Latency]] = {}
-        self._own: dict[int, Latency] = dict(self._known)
-        self._common = Latency(_FIRST_NS, _FIRST_SPREAD_NS)
-        self._spread_ns = _FIRST_SPREAD_NS
+        self._known = {
+            mhz: Latency(max(0, ns - _LEAST_ERROR_NS), ns, ns + _LEAST_ERROR_NS)
+            for mhz, ns in known_ns.items()
+        }
+        self._logs: dict[int, _Row] = {}  # of each clock's likelihoods
+        self._changes: dict[int, int] = {}  # to each clock, that were observed
+        self._alone: dict[int, tuple[_Row, float]] = {}  # each clock's probabilities without the others, and evidence
+        self._all_logs = [0.0] * len(GRID_NS)
+        self._all_alone = [0.0] * len(GRID_NS)
+        self._evidence = 0.0  # logarithm, if clocks have nothing in common
         self._found: dict[int, Latency] = {}
-        self._use_own()
+        for mhz, ns in known_ns.items():
+            self._replace(mhz, [-0.5 * ((at_ns - ns) / _KNOWN_ERROR_NS) ** 2 for at_ns in GRID_NS])
 
-    def add(self, mhz: int, sample: Latency) -> None:
-        """Adds a sample of a clock."""
-        samples = self._samples.setdefault(mhz, deque(maxlen=_SAMPLES))
-        samples.append(sample._replace(error_ns=max(sample.error_ns, _LEAST_ERROR_NS)))
-        self._own[mhz] = _weighted_median(samples)
-        self._use_own()
+    def add(self, mhz: int, unlikely: Iterable[float], *, is_first: bool) -> None:
+        """Adds what one instruction tells.
+
+        Args:
+            mhz: The clock.
+            unlikely: For each latency of `GRID_NS`, the negative logarithm of the likelihood of what was observed.
+            is_first: Whether it is the first instruction after a change of the clock.
+        """
+        before = self._logs.get(mhz) or [0.0] * len(GRID_NS)
+        kept = 1 - 1 / REMEMBERED if is_first else 1.0
+        self._changes[mhz] = self.changes(mhz) + is_first
+        self._replace(mhz, [kept * log - cost for log, cost in zip(before, unlikely, strict=True)])
+        self._known.pop(mhz, None)
 
     def of(self, mhz: int) -> Latency:
         """Returns the estimate for a clock."""
-        return self._found.get(mhz, self._common)
+        if mhz in self._known:
+            return self._known[mhz]
+        found = self._found.get(mhz)
+        if found is None:
+            found = self._found[mhz] = _latency(self._probabilities(mhz))
+        return found
+
+    def changes(self, mhz: int) -> int:
+        """Returns how many changes to a clock were observed."""
+        return self._changes.get(mhz, 0)
 
     def clocks(self) -> list[int]:
-        """Returns the clocks that have samples or are known."""
-        return list(self._own)
+        """Returns the clocks of which something was observed or is known."""
+        return list(self._logs)
 
-    def _use_own(self) -> None:
-        """Computes all estimates from those of the single clocks."""
-        own = list(self._own.values())
-        if not own:
-            return
-        variances = [one.error_ns**2 for one in own]
-        variance = self._variance_between(own, variances)
-        weights = [1 / (variance + own_variance) for own_variance in variances]
-        mean_ns = sum(weight * one.mean_ns for weight, one in zip(weights, own, strict=True)) / sum(weights)
-        self._common = Latency(mean_ns, math.sqrt(variance + 1 / sum(weights)))
-        for mhz, one in self._own.items():
-            weight = variance / (variance + one.error_ns**2)
-            self._found[mhz] = Latency(mean_ns + weight * (one.mean_ns - mean_ns), math.sqrt(weight) * one.error_ns)
+    def _replace(self, mhz: int, logs: _Row) -> None:
+        highest = max(logs)
+        logs = [max(log - highest, -700.0) for log in logs]
+        alone = _normalized(_PRIOR, logs)
+        before = self._logs.get(mhz)
+        if before is not None:
+            self._subtract(before, *self._alone[mhz])
+        self._logs[mhz], self._alone[mhz] = logs, alone
+        self._subtract(logs, *alone, times=-1.0)
+        self._found.clear()
 
-    @staticmethod
-    def _variance_between(own: list[Latency], variances: list[float]) -> float:
-        """Returns the variance of the true latencies of clocks."""
-        weights = [1 / variance for variance in variances]
-        total, others = sum(weights), len(own) - 1
-        first = _FIRST_SPREAD_NS**2
-        if not others:
-            return first
-        mean_ns = sum(weight * one.mean_ns for weight, one in zip(weights, own, strict=True)) / total
-        squares = sum(weight * (one.mean_ns - mean_ns) ** 2 for weight, one in zip(weights, own, strict=True))
-        room = total - sum(weight * weight for weight in weights) / total
-        between = max(0.0, (squares - others) / room) if room > 0 else first
-        # What the samples themselves do not tell about the differences of clocks is taken from the first guess.
-        sure = sum(first / (first + variance) for variance in variances) - 1
-        return (max(0.0, sure) * between + _FIRST_COUNTS * first / 4) / (max(0.0, sure) + _FIRST_COUNTS)
+    def _subtract(self, logs: _Row, alone: _Row, evidence: float, times: float = 1.0) -> None:
+        self._all_logs = [total - times * log for total, log in zip(self._all_logs, logs, strict=True)]
+        self._all_alone = [total - times * one for total, one in zip(self._all_alone, alone, strict=True)]
+        self._evidence -= times * evidence
+
+    def _probabilities(self, mhz: int) -> _Row:
+        """The probability of each latency of a clock, by what was observed of it and of the others."""
+        same, evidence = _normalized(_PRIOR, self._all_logs)
+        against = self._evidence - evidence + math.log(1 / _SAME - 1)
+        share = 1 / (1 + math.exp(min(700.0, max(-700.0, against))))
+        others = [_LIKE_CLOCKS * one + other for one, other in zip(_PRIOR, self._all_alone, strict=True)]
+        logs = self._logs.get(mhz)
+        if logs is None:
+            own, _ = _normalized(others, [0.0] * len(others))
+        else:
+            alone, _ = self._alone[mhz]
+            own, _ = _normalized([max(0.0, total - one) for total, one in zip(others, alone, strict=True)], logs)
+        return [share * one + (1 - share) * other for one, other in zip(same, own, strict=True)]
 
 
-def _weighted_median(samples: deque[Latency]) -> Latency:
-    """The median of samples, each counted by its precision; its error also grows with how much they scatter."""
-    ordered = sorted(samples)
-    weights = [1 / sample.error_ns**2 for sample in ordered]
-    total, reached = sum(weights), 0.0
-    middle_ns = ordered[-1].mean_ns
-    for sample, weight in zip(ordered, weights, strict=True):
-        reached += weight
-        if reached >= total / 2:
-            middle_ns = sample.mean_ns
-            break
-    deviations = sorted(abs(sample.mean_ns - middle_ns) / sample.error_ns for sample in ordered)
-    scatter = 1.48 * deviations[(len(deviations) - 1) // 2] if len(deviations) > 2 else 1.0
-    error_ns = _MEDIAN_ERROR * max(1.0, scatter) / math.sqrt(total)
-    return Latency(middle_ns, error_ns)
+def _normalized(prior: Sequence[float], logs: Sequence[float]) -> tuple[_Row, float]:
+    """Returns the probabilities, and the logarithm of their sum before they were made to add up to 1."""
+    highest = max(logs)
+    products = [one * math.exp(log - highest) for one, log in zip(prior, logs, strict=True)]
+    total = sum(products) or 1e-300
+    return [product / total for product in products], highest + math.log(total)
+
+
+def _latency(probabilities: Sequence[float]) -> Latency:
+    """The quantiles of a distribution, interpolated within the ranges of the grid."""
+    sums = [0.0, *accumulate(probabilities)]
+    found, at = [], 0
+    for quantile in _QUANTILES:
+        wanted = quantile * sums[-1]
+        while at < len(probabilities) - 1 and sums[at + 1] < wanted:
+            at += 1
+        share = min(1.0, (wanted - sums[at]) / probabilities[at]) if probabilities[at] else 0.5
+        found.append(round(_ENDS_NS[at] + share * (_ENDS_NS[at + 1] - _ENDS_NS[at])))
+    low_ns, middle_ns, high_ns = found
+    return Latency(low_ns, middle_ns, high_ns)

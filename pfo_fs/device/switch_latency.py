@@ -4,12 +4,12 @@ The duration of a call is measured at each call. When the clock acts cannot be r
 what instructions take. If the clock changes from b to c only d seconds after an instruction has begun, the instruction
 has done d / t_b of its work by then and takes
 
-    y = d + (1 - d / t_b) * t_c,    so    d = (t_c - y) / (t_c / t_b - 1)
+    y = d + (1 - d / t_b) * t_c
 
 where t_b and t_c are its durations at the two clocks. These are known from instructions that ran at one clock from
-begin to end. The latency is learned for each clock, because it depends on the clock that is requested far more than on
-the one before (arXiv:2502.20075); what clocks have in common is used for those with few samples
-(`latency_estimate.py`).
+begin to end. So each instruction after a change tells how likely each latency is (`latency_estimate.py`). The latency
+is learned for each clock, because it depends on the clock that is requested far more than on the one before
+(arXiv:2502.20075).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from pfo_fs.device.call_budget import CallBudget
-from pfo_fs.device.latency_estimate import Latency, LatencyEstimates
+from pfo_fs.device.latency_estimate import GRID_NS, REMEMBERED, LatencyEstimates
 
 SETTLED_NS = 200_000_000
 """After this time a clock acts in any case."""
@@ -28,28 +28,31 @@ _CALLS = 15
 FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 _WAITS = 64
-_SAMPLES = 9
-_TRIES = 6
+_SAMPLES = 64
+_TRIES = 12
 """An unknown clock is requested late this often."""
 _KNOWN_NS = 4_000_000
 """A latency counts as known if its standard error is smaller."""
+_PRECISE_NS, _PRECISE = 300_000, 0.04
+"""Until its standard error is smaller than this time, or this share of an instruction, a latency is learned."""
 _SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
 """Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
 _BETWEEN_ERROR = 0.03
 """Error of a duration between two known ones, as a share of the distance of their clocks."""
-_SURE = 4.0
-"""A clock has surely acted after its latency and this many standard errors."""
 _FIRST_SCATTER, _LEAST_SCATTER = 0.005, 0.0005
 """Relative deviation of durations before it was measured, and the least."""
 _SCATTER_MEMORY = 64
 _SEEN_NS = 200_000
 """The begin and the end of an instruction are seen with this error."""
-_WHOLE = 0.9
-"""An instruction that ran at the old clock for more than this share ran at it to its end."""
-_LATE_NS = 1_000_000
+_MIDDLE_ERROR = 1.1
+"""The standard error of the mean of the middle half, as a multiple of that of the mean of all."""
+_SETTLED, _SURE = 2.0, 4.0
+"""So many standard errors after its expected latency a clock has acted, nearly always and surely."""
+_MOST_UNLIKELY = 4.5
+"""The negative logarithm of the likelihood of a duration that fits no latency: it has another cause."""
 _NEAR = 0.03
 """Clocks within this share of each other: the duration at one follows from that at the other."""
-_LEAST_DIFFERENCE = 0.02
+_LEAST_DIFFERENCE = 0.003
 """Durations at two clocks that differ by less show no latency."""
 
 
@@ -68,7 +71,7 @@ class Ran(NamedTuple):
 
 
 class _Steady:
-    """The duration of an instruction at one clock: the median, since one that was seen late says nothing."""
+    """The duration of an instruction at one clock: the mean of the middle half, since one seen late says nothing."""
 
     def __init__(self, samples_ns: deque[int]) -> None:
         self.samples_ns = samples_ns
@@ -83,15 +86,15 @@ class _Duration(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A change whose clock has not acted yet.
+    """A change whose clock may not have acted yet.
 
     Attributes:
         from_mhz: The clock before.
-        acted_ns: Time from the request for which the clock is known not to have acted.
+        calls_ns: Time from the request to the return of the call after which instructions run at the clock.
     """
 
     from_mhz: int
-    acted_ns: float
+    calls_ns: float
 
 
 class SwitchLatency:
@@ -102,6 +105,8 @@ class SwitchLatency:
         call_ns: The known duration of a call.
         top_mhz: The default clock; 0 if unknown.
         calls_per_s: Most calls per second of all GPUs of the node; None: by what their calls take.
+        together: Number of GPUs of the node that run the same instructions together, in tensor parallelism. The slowest
+            of them counts: after a change down the one that is called first, after a change up the one called last.
 
     Attributes:
         call_ns: Median duration of a call.
@@ -116,13 +121,16 @@ class SwitchLatency:
         call_ns: int = FIRST_CALL_NS,
         top_mhz: int = 0,
         calls_per_s: float | None = None,
+        together: int = 1,
     ) -> None:
         self.gpus = 1
+        self._together = together
         self._budget = CallBudget(calls_per_s)
         self._waits: deque[int] = deque(maxlen=_WAITS)
         self._top_mhz = top_mhz
         self._estimates = LatencyEstimates(settle_ns or {})
         self._scatter = _FIRST_SCATTER
+        self._usual_ns = float(SETTLED_NS)  # the usual duration of an instruction
         self.calls_made = 0
         self._calls: deque[int] = deque([call_ns], maxlen=_CALLS)
         self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
@@ -136,7 +144,7 @@ class SwitchLatency:
     def learned_s(self) -> dict[int, float]:
         """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in s."""
         known = [mhz for mhz in self._estimates.clocks() if mhz and self.knows(mhz)]
-        return {mhz: round(max(0.0, self._estimates.of(mhz).mean_ns) / 1e9, 6) for mhz in known}
+        return {mhz: round(self._estimates.of(mhz).middle_ns / 1e9, 6) for mhz in known}
 
     @property
     def longest_settle_s(self) -> float | None:
@@ -169,16 +177,18 @@ class SwitchLatency:
 
         No instruction runs after the change to the default clock, which would show it: it is taken to be the highest.
         """
-        return mhz != 0 and not self.knows(mhz) and self._tries.get(mhz, 0) < _TRIES
+        if mhz == 0 or self._tries.get(mhz, 0) >= _TRIES:
+            return False
+        return self._estimates.of(mhz).error_ns > min(_KNOWN_NS, max(_PRECISE_NS, _PRECISE * self._usual_ns))
 
     def settle_ns(self, mhz: int) -> int:
         """Returns the most likely time from the return of a call until the clock acts."""
-        return round(max(0.0, self._estimates.of(mhz or self._top_mhz).mean_ns))
+        return self._estimates.of(mhz or self._top_mhz).middle_ns
 
     def settled_ns(self, mhz: int) -> int:
-        """Returns the time from the request of a clock after which it has surely acted."""
+        """Returns the time from the request of a clock after which it has nearly always acted."""
         latency = self._estimates.of(mhz or self._top_mhz)
-        return min(SETTLED_NS, self._last_call_ns + round(max(0.0, latency.mean_ns) + _SURE * latency.error_ns))
+        return min(SETTLED_NS, self._last_call_ns + latency.after_ns(_SETTLED))
 
     def tried(self, mhz: int) -> None:
         """Notes that an instruction has run after a change to this clock."""
@@ -191,8 +201,7 @@ class SwitchLatency:
         time, nor does a lower one that comes late.
         """
         latency = self._estimates.of(mhz or self._top_mhz)
-        settle_ns = latency.mean_ns + (latency.error_ns if up else -latency.error_ns)
-        return self.call_ns + round(min(max(0.0, settle_ns), SETTLED_NS))
+        return self.call_ns + (latency.high_ns if up else latency.low_ns)
 
     def ran_steadily(self, ran: Ran) -> None:
         """Notes an instruction that ran at its clock from its begin to its end."""
@@ -200,8 +209,10 @@ class SwitchLatency:
         if len(steady.samples_ns) > 1:
             deviation = min(abs(ran.took_ns / steady.took_ns - 1), 0.1) if steady.took_ns else 0.0
             self._scatter += (1.25 * deviation - self._scatter) / _SCATTER_MEMORY
+        first = self._usual_ns == SETTLED_NS
+        self._usual_ns += (ran.took_ns - self._usual_ns) / (1 if first else _SCATTER_MEMORY)
         steady.samples_ns.append(ran.took_ns)
-        steady.took_ns = _median(steady.samples_ns)
+        steady.took_ns = _middle_mean(steady.samples_ns)
 
     def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int) -> None:
         """Notes the first instruction after a change of the clock.
@@ -211,10 +222,8 @@ class SwitchLatency:
             from_mhz: The clock before the change, which had acted.
             lead_ns: The time from the request to the begin of the instruction; negative if it was requested later.
         """
-        self._pending = None
-        if lead_ns <= self.call_ns + _LATE_NS:  # requested so late that it shows when the clock acts
-            self._pending = _Pending(from_mhz, lead_ns)
-            self.ran_on(ran, lead_ns)
+        self._pending = _Pending(from_mhz, self._calls_ns(ran.mhz, from_mhz))
+        self._observe(ran, lead_ns, is_first=True)
 
     def ran_on(self, ran: Ran, lead_ns: int) -> None:
         """Notes a further instruction at the same clock: the clock may have changed only now.
@@ -223,39 +232,35 @@ class SwitchLatency:
             ran: The instruction.
             lead_ns: The time from the request to its begin.
         """
-        pending, self._pending = self._pending, None
+        self._observe(ran, lead_ns, is_first=False)
+
+    def _observe(self, ran: Ran, lead_ns: int, *, is_first: bool) -> None:
+        """Learns from the duration of an instruction, unless the clock had surely acted before it began."""
+        pending = self._pending
         if pending is None:
             return
-        late = self._at_other_clock(ran, pending.from_mhz)
-        if late is None:
+        since_ns = lead_ns - pending.calls_ns  # from the return of the call to the begin
+        own, other = self._duration(ran.kind, ran.mhz, _NEAR), self._duration(ran.kind, pending.from_mhz)
+        if since_ns > self._estimates.of(ran.mhz).after_ns(_SURE) or own is None or other is None:
+            self._pending = None
             return
-        shows = lead_ns <= self.call_ns + _LATE_NS or late.mean_ns > (1 - _WHOLE) * ran.took_ns
-        acted_ns = lead_ns + late.mean_ns if shows else pending.acted_ns  # at the end of the instruction before
-        if late.mean_ns > _WHOLE * ran.took_ns:
-            self._pending = pending._replace(acted_ns=acted_ns)
+        if abs(own.took_ns / other.took_ns - 1) < _LEAST_DIFFERENCE:
             return
-        settle_ns = min(max(acted_ns - self._last_call_ns, 0.0), float(SETTLED_NS))
-        self._estimates.add(ran.mhz, Latency(settle_ns, late.error_ns))
+        # The errors of usual durations are the same each time: they must not become smaller by observing often.
+        variance = (self._scatter * ran.took_ns) ** 2 + _SEEN_NS**2
+        variance += min(REMEMBERED, 1 + self._estimates.changes(ran.mhz)) * (own.error_ns**2 + other.error_ns**2)
+        self._estimates.add(ran.mhz, _unlikely(ran.took_ns, since_ns, own, other, variance), is_first=is_first)
+
+    def _calls_ns(self, mhz: int, from_mhz: int) -> float:
+        """Returns the time from the last request to the return of the call after which the clock began to count."""
+        others_ns = (self._together - 1) * self.call_ns
+        if mhz != 0 and (from_mhz == 0 or mhz < from_mhz):
+            return max(min(self.call_ns, self._last_call_ns), self._last_call_ns - others_ns)
+        return max(self._last_call_ns, self.call_ns + others_ns)
 
     def disturbed(self) -> None:
         """Notes that the clock may have changed again."""
         self._pending = None
-
-    def _at_other_clock(self, ran: Ran, other_mhz: int) -> Latency | None:
-        """Returns how long an instruction ran at another clock than its own; None if its durations are not known."""
-        own = self._duration(ran.kind, ran.mhz, _NEAR)
-        other = self._duration(ran.kind, other_mhz)
-        if own is None or other is None:
-            return None
-        longer = own.took_ns / other.took_ns - 1
-        if abs(longer) < _LEAST_DIFFERENCE:
-            return None
-        late_ns = (own.took_ns - ran.took_ns) / longer
-        # d = (t_c - y) / (t_c / t_b - 1): the errors of y, of t_c and of t_b.
-        of_ran_ns = sqrt((self._scatter * ran.took_ns) ** 2 + _SEEN_NS**2) / longer
-        of_own_ns = own.error_ns * (1 - late_ns / other.took_ns) / longer
-        of_other_ns = other.error_ns * late_ns * own.took_ns / other.took_ns**2 / longer
-        return Latency(late_ns, sqrt(of_ran_ns**2 + of_own_ns**2 + of_other_ns**2))
 
     def _duration(self, kind: int, mhz: int, within: float = 1.0) -> _Duration | None:
         """Returns the duration at a clock, if need be from the nearest clock within this share."""
@@ -275,7 +280,7 @@ class SwitchLatency:
             if abs(nearest / mhz - 1) > within:
                 return None
         steady = table[nearest]
-        scatter_ns = 1.25 * self._scatter * steady.took_ns / sqrt(len(steady.samples_ns))
+        scatter_ns = _MIDDLE_ERROR * self._scatter * steady.took_ns / sqrt(len(steady.samples_ns))
         if nearest == mhz:
             return _Duration(steady.took_ns, scatter_ns)
         ratio = nearest / mhz
@@ -292,6 +297,32 @@ class SwitchLatency:
         took_ns = table[above].took_ns + share * (table[below].took_ns - table[above].took_ns)
         nearer = min(mhz / below - 1, above / mhz - 1)
         return _Duration(took_ns, took_ns * sqrt(self._scatter**2 / 4 + (_BETWEEN_ERROR * nearer) ** 2))
+
+
+def _unlikely(took_ns: int, since_ns: float, own: _Duration, other: _Duration, variance: float) -> list[float]:
+    """Returns how unlikely each latency of `GRID_NS` makes what an instruction took.
+
+    Args:
+        took_ns: Its duration.
+        since_ns: When it began, from the return of the call.
+        own, other: What it takes at its clock, and at the one before.
+        variance: The variance of the difference from the expected duration, in ns2.
+    """
+    slower, least = 1 - own.took_ns / other.took_ns, took_ns - own.took_ns
+    found = []
+    for latency_ns in GRID_NS:
+        late_ns = min(max(0.0, latency_ns - since_ns), other.took_ns)
+        off_ns = least - late_ns * slower
+        found.append(min(_MOST_UNLIKELY, off_ns * off_ns / (2 * variance)))
+    return found
+
+
+def _middle_mean(values: Iterable[int]) -> float:
+    """Returns the mean of the middle half."""
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    middle = ordered[quarter : len(ordered) - quarter]
+    return sum(middle) / len(middle)
 
 
 def _median(values: Iterable[int]) -> int:
