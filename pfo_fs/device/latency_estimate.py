@@ -42,11 +42,14 @@ REMEMBERED = 64
 _SAME, _LIKE_CLOCKS = 0.2, 2.0
 """Probability that all clocks act after the same time, before anything is known; and what is known beforehand of a
 clock counts as much as this many other clocks."""
+_ALIKE = 2
+"""Clocks of about the same latency differ by up to so many steps of the grid."""
 _KNOWN_ERROR_NS = 500_000.0
 _LEAST_ERROR_NS = 100_000
 _QUANTILES = (0.16, 0.5, 0.84)
 
 _Row = list[float]
+_NOTHING: Sequence[float] = [0.0] * len(GRID_NS)
 
 
 class Latency(NamedTuple):
@@ -75,14 +78,13 @@ class LatencyEstimates:
 
     def __init__(self, known_ns: Mapping[int, int]) -> None:
         self._known = {
-            mhz: Latency(max(0, ns - _LEAST_ERROR_NS), ns, ns + _LEAST_ERROR_NS)
-            for mhz, ns in known_ns.items()
+            mhz: Latency(max(0, ns - _LEAST_ERROR_NS), ns, ns + _LEAST_ERROR_NS) for mhz, ns in known_ns.items()
         }
         self._logs: dict[int, _Row] = {}  # of each clock's likelihoods
         self._changes: dict[int, int] = {}  # to each clock, that were observed
         self._alone: dict[int, tuple[_Row, float]] = {}  # each clock's probabilities without the others, and evidence
-        self._all_logs = [0.0] * len(GRID_NS)
-        self._all_alone = [0.0] * len(GRID_NS)
+        self._all_logs = list(_NOTHING)
+        self._all_alone = list(_NOTHING)
         self._evidence = 0.0  # logarithm, if clocks have nothing in common
         self._found: dict[int, Latency] = {}
         for mhz, ns in known_ns.items():
@@ -96,7 +98,7 @@ class LatencyEstimates:
             unlikely: For each latency of `GRID_NS`, the negative logarithm of the likelihood of what was observed.
             is_first: Whether it is the first instruction after a change of the clock.
         """
-        before = self._logs.get(mhz) or [0.0] * len(GRID_NS)
+        before = self._logs.get(mhz, _NOTHING)
         kept = 1 - 1 / REMEMBERED if is_first else 1.0
         self._changes[mhz] = self.changes(mhz) + is_first
         self._replace(mhz, [kept * log - cost for log, cost in zip(before, unlikely, strict=True)])
@@ -137,16 +139,15 @@ class LatencyEstimates:
 
     def _probabilities(self, mhz: int) -> _Row:
         """The probability of each latency of a clock, by what was observed of it and of the others."""
-        same, evidence = _normalized(_PRIOR, self._all_logs)
+        _, evidence = _normalized(_PRIOR, self._all_logs)
         against = self._evidence - evidence + math.log(1 / _SAME - 1)
         share = 1 / (1 + math.exp(min(700.0, max(-700.0, against))))
         others = [_LIKE_CLOCKS * one + other for one, other in zip(_PRIOR, self._all_alone, strict=True)]
-        logs = self._logs.get(mhz)
-        if logs is None:
-            own, _ = _normalized(others, [0.0] * len(others))
-        else:
-            alone, _ = self._alone[mhz]
-            own, _ = _normalized([max(0.0, total - one) for total, one in zip(others, alone, strict=True)], logs)
+        logs, alone = self._logs.get(mhz, _NOTHING), self._alone.get(mhz, (_NOTHING, 0.0))[0]
+        others = [max(0.0, total - one) for total, one in zip(others, alone, strict=True)]
+        of_others, _ = _normalized(_PRIOR, [total - log for total, log in zip(self._all_logs, logs, strict=True)])
+        same, _ = _normalized(_blurred(of_others), logs)
+        own, _ = _normalized(others, logs)
         return [share * one + (1 - share) * other for one, other in zip(same, own, strict=True)]
 
 
@@ -156,6 +157,13 @@ def _normalized(prior: Sequence[float], logs: Sequence[float]) -> tuple[_Row, fl
     products = [one * math.exp(log - highest) for one, log in zip(prior, logs, strict=True)]
     total = sum(products) or 1e-300
     return [product / total for product in products], highest + math.log(total)
+
+
+def _blurred(probabilities: Sequence[float]) -> _Row:
+    """Returns the mean of each latency's probability and those of its neighbours: clocks are hardly ever just alike."""
+    sums = [0.0, *accumulate(probabilities)]
+    last = len(probabilities)
+    return [(sums[min(last, at + _ALIKE + 1)] - sums[max(0, at - _ALIKE)]) / (2 * _ALIKE + 1) for at in range(last)]
 
 
 def _latency(probabilities: Sequence[float]) -> Latency:

@@ -29,7 +29,7 @@ FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 _WAITS = 64
 _SAMPLES = 64
-_TRIES = 12
+_TRIES = 6
 """An unknown clock is requested late this often."""
 _KNOWN_NS = 4_000_000
 """A latency counts as known if its standard error is smaller."""
@@ -41,14 +41,15 @@ _BETWEEN_ERROR = 0.03
 """Error of a duration between two known ones, as a share of the distance of their clocks."""
 _FIRST_SCATTER, _LEAST_SCATTER = 0.005, 0.0005
 """Relative deviation of durations before it was measured, and the least."""
-_SCATTER_MEMORY = 64
+_FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
+"""The assumed deviation counts like so many measured ones; later ones count in a mean over about the second number."""
 _SEEN_NS = 200_000
 """The begin and the end of an instruction are seen with this error."""
 _MIDDLE_ERROR = 1.1
 """The standard error of the mean of the middle half, as a multiple of that of the mean of all."""
 _SETTLED, _SURE = 2.0, 4.0
 """So many standard errors after its expected latency a clock has acted, nearly always and surely."""
-_MOST_UNLIKELY = 4.5
+_MOST_UNLIKELY = 8.0
 """The negative logarithm of the likelihood of a duration that fits no latency: it has another cause."""
 _NEAR = 0.03
 """Clocks within this share of each other: the duration at one follows from that at the other."""
@@ -130,6 +131,7 @@ class SwitchLatency:
         self._top_mhz = top_mhz
         self._estimates = LatencyEstimates(settle_ns or {})
         self._scatter = _FIRST_SCATTER
+        self._deviations = _FIRST_DEVIATIONS
         self._usual_ns = float(SETTLED_NS)  # the usual duration of an instruction
         self.calls_made = 0
         self._calls: deque[int] = deque([call_ns], maxlen=_CALLS)
@@ -208,7 +210,8 @@ class SwitchLatency:
         steady = self._steady.setdefault(ran.kind, {}).setdefault(ran.mhz, _Steady(deque(maxlen=_SAMPLES)))
         if len(steady.samples_ns) > 1:
             deviation = min(abs(ran.took_ns / steady.took_ns - 1), 0.1) if steady.took_ns else 0.0
-            self._scatter += (1.25 * deviation - self._scatter) / _SCATTER_MEMORY
+            self._deviations = min(self._deviations + 1, _SCATTER_MEMORY)
+            self._scatter += (1.25 * deviation - self._scatter) / self._deviations
         first = self._usual_ns == SETTLED_NS
         self._usual_ns += (ran.took_ns - self._usual_ns) / (1 if first else _SCATTER_MEMORY)
         steady.samples_ns.append(ran.took_ns)
