@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from math import sqrt
+from math import log, sqrt
 from typing import NamedTuple
 
 from pfo_fs.device.call_budget import CallBudget
@@ -49,8 +49,8 @@ _MIDDLE_ERROR = 1.1
 """The standard error of the mean of the middle half, as a multiple of that of the mean of all."""
 _SETTLED, _SURE = 2.0, 4.0
 """So many standard errors after its expected latency a clock has acted, nearly always and surely."""
-_MOST_UNLIKELY = 8.0
-"""The negative logarithm of the likelihood of a duration that fits no latency: it has another cause."""
+_FREEDOM = 7.0
+"""Degrees of freedom of Student's distribution of durations: some have another cause than the clock."""
 _NEAR = 0.03
 """Clocks within this share of each other: the duration at one follows from that at the other."""
 _LEAST_DIFFERENCE = 0.003
@@ -311,12 +311,13 @@ def _unlikely(took_ns: int, since_ns: float, own: _Duration, other: _Duration, v
         own, other: What it takes at its clock, and at the one before.
         variance: The variance of the difference from the expected duration, in ns2.
     """
-    slower, least = 1 - own.took_ns / other.took_ns, took_ns - own.took_ns
+    slower, longer_ns = 1 - own.took_ns / other.took_ns, took_ns - own.took_ns
     found = []
     for latency_ns in GRID_NS:
-        late_ns = min(max(0.0, latency_ns - since_ns), other.took_ns)
-        off_ns = least - late_ns * slower
-        found.append(min(_MOST_UNLIKELY, off_ns * off_ns / (2 * variance)))
+        off_ns = min(max(0.0, latency_ns - since_ns), other.took_ns) * slower - longer_ns
+        found.append((_FREEDOM + 1) / 2 * log(1 + off_ns * off_ns / (_FREEDOM * variance)))
+    if since_ns < 0 and longer_ns / slower < -since_ns:
+        found[0] = 0.0  # it acted before the call returned
     return found
 
 
