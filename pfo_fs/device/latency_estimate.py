@@ -39,7 +39,7 @@ _PRIOR = [_usual(above) - _usual(below) for below, above in pairwise(_ENDS_NS)]
 """Probability of each latency before anything is known: most clocks act within a few ms, some late."""
 REMEMBERED = 64
 """About so many changes to a clock count, so that a throttled GPU is forgotten."""
-_SAME, _LIKE_CLOCKS = 0.02, 2.0
+_SAME, _LIKE_CLOCKS = 0.1, 2.0
 """Probability that all clocks act after the same time, before anything is known; and what is known beforehand of a
 clock counts as much as this many other clocks."""
 _ALIKE = 2
