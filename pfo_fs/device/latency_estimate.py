@@ -42,6 +42,9 @@ REMEMBERED = 64
 _SAME, _LIKE_CLOCKS = 0.1, 2.0
 """Probability that all clocks act after the same time, before anything is known; and what is known beforehand of a
 clock counts as much as this many other clocks."""
+_OTHERS_EVERY = 8
+"""Estimates of other clocks are computed again after so many instructions, which tell little about them."""
+_NEGLIGIBLE = 0.001
 _ALIKE = 2
 """Clocks of about the same latency differ by up to so many steps of the grid."""
 _KNOWN_ERROR_NS = 500_000.0
@@ -87,6 +90,7 @@ class LatencyEstimates:
         self._all_alone = list(_NOTHING)
         self._evidence = 0.0  # logarithm, if clocks have nothing in common
         self._found: dict[int, Latency] = {}
+        self._added = 0
         for mhz, ns in known_ns.items():
             self._replace(mhz, [-0.5 * ((at_ns - ns) / _KNOWN_ERROR_NS) ** 2 for at_ns in GRID_NS])
 
@@ -130,7 +134,10 @@ class LatencyEstimates:
             self._subtract(before, *self._alone[mhz])
         self._logs[mhz], self._alone[mhz] = logs, alone
         self._subtract(logs, *alone, times=-1.0)
-        self._found.clear()
+        self._found.pop(mhz, None)
+        self._added += 1
+        if self._added % _OTHERS_EVERY == 0:
+            self._found.clear()
 
     def _subtract(self, logs: _Row, alone: _Row, evidence: float, times: float = 1.0) -> None:
         self._all_logs = [total - times * log for total, log in zip(self._all_logs, logs, strict=True)]
@@ -142,13 +149,17 @@ class LatencyEstimates:
         _, evidence = _normalized(_PRIOR, self._all_logs)
         against = self._evidence - evidence + math.log(1 / _SAME - 1)
         share = 1 / (1 + math.exp(min(700.0, max(-700.0, against))))
-        others = [_LIKE_CLOCKS * one + other for one, other in zip(_PRIOR, self._all_alone, strict=True)]
         logs, alone = self._logs.get(mhz, _NOTHING), self._alone.get(mhz, (_NOTHING, 0.0))[0]
-        others = [max(0.0, total - one) for total, one in zip(others, alone, strict=True)]
-        of_others, _ = _normalized(_PRIOR, [total - log for total, log in zip(self._all_logs, logs, strict=True)])
-        same, _ = _normalized(_blurred(of_others), logs)
-        own, _ = _normalized(others, logs)
-        return [share * one + (1 - share) * other for one, other in zip(same, own, strict=True)]
+        found = list(_NOTHING)
+        if share > _NEGLIGIBLE:
+            of_others, _ = _normalized(_PRIOR, [total - log for total, log in zip(self._all_logs, logs, strict=True)])
+            same, _ = _normalized(_blurred(of_others), logs)
+            found = [share * one for one in same]
+        if share < 1 - _NEGLIGIBLE:
+            others = zip(_PRIOR, self._all_alone, alone, strict=True)
+            own, _ = _normalized([max(0.0, _LIKE_CLOCKS * one + total - mine) for one, total, mine in others], logs)
+            found = [one + (1 - share) * other for one, other in zip(found, own, strict=True)]
+        return found
 
 
 def _normalized(prior: Sequence[float], logs: Sequence[float]) -> tuple[_Row, float]:
