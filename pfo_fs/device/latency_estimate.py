@@ -90,6 +90,7 @@ class LatencyEstimates:
         self._all_alone = list(_NOTHING)
         self._evidence = 0.0  # logarithm, if clocks have nothing in common
         self._found: dict[int, Latency] = {}
+        self._share: float | None = None
         self._added = 0
         for mhz, ns in known_ns.items():
             self._replace(mhz, [-0.5 * ((at_ns - ns) / _KNOWN_ERROR_NS) ** 2 for at_ns in GRID_NS])
@@ -117,6 +118,10 @@ class LatencyEstimates:
             found = self._found[mhz] = _latency(self._probabilities(mhz))
         return found
 
+    def is_given(self, mhz: int) -> bool:
+        """Returns whether a latency is the one that was given as known."""
+        return mhz in self._known
+
     def changes(self, mhz: int) -> int:
         """Returns how many changes to a clock were observed."""
         return self._changes.get(mhz, 0)
@@ -138,17 +143,29 @@ class LatencyEstimates:
         self._added += 1
         if self._added % _OTHERS_EVERY == 0:
             self._found.clear()
+            self._share = None
 
     def _subtract(self, logs: _Row, alone: _Row, evidence: float, times: float = 1.0) -> None:
         self._all_logs = [total - times * log for total, log in zip(self._all_logs, logs, strict=True)]
         self._all_alone = [total - times * one for total, one in zip(self._all_alone, alone, strict=True)]
         self._evidence -= times * evidence
 
+    @property
+    def are_alike(self) -> bool:
+        """Whether all clocks surely act after about the same time."""
+        return self._alike() > 1 - _NEGLIGIBLE
+
+    def _alike(self) -> float:
+        """The probability that all clocks act after the same time."""
+        if self._share is None:
+            _, evidence = _normalized(_PRIOR, self._all_logs)
+            against = self._evidence - evidence + math.log(1 / _SAME - 1)
+            self._share = 1 / (1 + math.exp(min(700.0, max(-700.0, against))))
+        return self._share
+
     def _probabilities(self, mhz: int) -> _Row:
         """The probability of each latency of a clock, by what was observed of it and of the others."""
-        _, evidence = _normalized(_PRIOR, self._all_logs)
-        against = self._evidence - evidence + math.log(1 / _SAME - 1)
-        share = 1 / (1 + math.exp(min(700.0, max(-700.0, against))))
+        share = self._alike()
         logs, alone = self._logs.get(mhz, _NOTHING), self._alone.get(mhz, (_NOTHING, 0.0))[0]
         found = list(_NOTHING)
         if share > _NEGLIGIBLE:

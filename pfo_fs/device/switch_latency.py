@@ -33,6 +33,8 @@ _TRIES = 6
 """An unknown clock is requested late this often."""
 _KNOWN_NS = 4_000_000
 """A latency counts as known if its standard error is smaller."""
+_LEAST_CHANGES = 2
+"""So many changes to a clock are observed before those to other clocks can tell enough of it."""
 _SKIPPED = 8
 """Of changes to clocks that are known precisely, one in so many is looked at: that takes 0.2 ms."""
 _PRECISE_NS, _PRECISE = 300_000, 0.04
@@ -184,6 +186,8 @@ class SwitchLatency:
         """
         if mhz == 0 or self._tries.get(mhz, 0) >= _TRIES:
             return False
+        if self._estimates.changes(mhz) < _LEAST_CHANGES and not self._estimates.are_alike:
+            return not self._estimates.is_given(mhz)
         return self._estimates.of(mhz).error_ns > min(_KNOWN_NS, max(_PRECISE_NS, _PRECISE * self._usual_ns))
 
     def settle_ns(self, mhz: int) -> int:
