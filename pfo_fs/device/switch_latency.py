@@ -49,6 +49,8 @@ _FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
 """The assumed deviation counts like so many measured ones; later ones count in a mean over about the second number."""
 _SEEN_NS = 200_000
 """The begin and the end of an instruction are seen with this error."""
+_USUAL_ERROR = 0.003
+"""Relative: usual durations are wrong by this much, since their instructions did not all run at their clocks."""
 _MIDDLE_ERROR = 1.1
 """The standard error of the mean of the middle half, as a multiple of that of the mean of all."""
 _SETTLED, _SURE = 2.0, 4.0
@@ -57,7 +59,7 @@ _FREEDOM = 7.0
 """Degrees of freedom of Student's distribution of durations: some have another cause than the clock."""
 _NEAR = 0.03
 """Clocks within this share of each other: the duration at one follows from that at the other."""
-_LEAST_DIFFERENCE = 0.003
+_LEAST_DIFFERENCE = 0.01
 """Durations at two clocks that differ by less show no latency."""
 
 
@@ -262,8 +264,9 @@ class SwitchLatency:
         if abs(own.took_ns / other.took_ns - 1) < _LEAST_DIFFERENCE:
             return
         # The errors of usual durations are the same each time: they must not become smaller by observing often.
+        same = own.error_ns**2 + other.error_ns**2 + (_USUAL_ERROR * own.took_ns) ** 2
         variance = (self._scatter * ran.took_ns) ** 2 + _SEEN_NS**2
-        variance += min(REMEMBERED, 1 + self._estimates.changes(ran.mhz)) * (own.error_ns**2 + other.error_ns**2)
+        variance += min(REMEMBERED, 1 + self._estimates.changes(ran.mhz)) * same
         self._estimates.add(ran.mhz, _unlikely(ran.took_ns, since_ns, own, other, variance), is_first=is_first)
 
     def _calls_ns(self, mhz: int, from_mhz: int) -> float:
