@@ -83,6 +83,7 @@ class ClockProcess:
         clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
         leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
         measured: What clock changes cost on this node; None: the clock process learns it while training runs.
+        tp_degree: Number of GPUs that run this rank's instructions together.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class ClockProcess:
         clock_backend: str | None = None,
         max_clock_calls_per_s: float | None = None,
         measured: MeasuredSwitching | None = None,
+        tp_degree: int = 1,
     ) -> None:
         self.spec = spec
         self._clock_backend = clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
@@ -132,6 +134,7 @@ class ClockProcess:
             "profile_steps": profile_steps,
             "min_dwell_ms": min_dwell_ms,
             **_starting_values(measured, max_clock_calls_per_s),
+            "tp_degree": tp_degree,
             "leave_clocks": leave_clocks,
             "clock_backend": self._clock_backend,
             "trainer_pid": os.getpid(),

@@ -74,6 +74,7 @@ class ClockLoop:
             device; None: as many as keep the driver busy for most of the time.
         call_ns: Duration of a call as it was measured on this node before; None if it was not.
         settle_ns: Times from the return of a call until a clock (MHz) acts, as measured on this node before.
+        tp_degree: Number of GPUs that run this rank's instructions together.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class ClockLoop:
         max_clock_calls_per_s: float | None = None,
         call_ns: int | None = None,
         settle_ns: Mapping[int, int] | None = None,
+        tp_degree: int = 1,
     ) -> None:
         meter = StepMeter(profile_steps, shared)
         self._words = words = shared.words
@@ -100,6 +102,7 @@ class ClockLoop:
             FIRST_CALL_NS if call_ns is None else call_ns,
             top_mhz=max(gpu.supported_clocks_mhz(), default=0),
             calls_per_s=max_clock_calls_per_s,
+            tp_degree=tp_degree,
         )
         self._requests = ClockRequests(words, latency)
         readings = Readings(words, max(gpu.supported_clocks_mhz(), default=0) if not why_clocks_stay else 0)
@@ -309,6 +312,7 @@ def main() -> int:
         max_clock_calls_per_s=given.get("max_clock_calls_per_s"),
         call_ns=given.get("call_ns"),
         settle_ns={int(mhz): settle_ns for mhz, settle_ns in given.get("settle_ns", {}).items()},
+        tp_degree=given.get("tp_degree", 1),
     )
     hello = {
         "name": gpu.name,

@@ -112,8 +112,8 @@ class SwitchLatency:
         call_ns: The known duration of a call.
         top_mhz: The default clock; 0 if unknown.
         calls_per_s: Most calls per second of all GPUs of the node; None: by what their calls take.
-        together: Number of GPUs of the node that run the same instructions together, in tensor parallelism. The slowest
-            of them counts: after a change down the one that is called first, after a change up the one called last.
+        tp_degree: Number of GPUs that run the same instructions together. The slowest of them counts: after a change
+            down the one that is called first, after a change up the one that is called last.
 
     Attributes:
         call_ns: Median duration of a call.
@@ -128,10 +128,10 @@ class SwitchLatency:
         call_ns: int = FIRST_CALL_NS,
         top_mhz: int = 0,
         calls_per_s: float | None = None,
-        together: int = 1,
+        tp_degree: int = 1,
     ) -> None:
         self.gpus = 1
-        self._together = together
+        self._tp_degree = tp_degree
         self._budget = CallBudget(calls_per_s)
         self._waits: deque[int] = deque(maxlen=_WAITS)
         self._top_mhz = top_mhz
@@ -271,7 +271,7 @@ class SwitchLatency:
 
     def _calls_ns(self, mhz: int, from_mhz: int) -> float:
         """Returns the time from the last request to the return of the call after which the clock began to count."""
-        others_ns = (self._together - 1) * self.call_ns
+        others_ns = (min(self._tp_degree, max(1, self.gpus)) - 1) * self.call_ns
         if mhz != 0 and (from_mhz == 0 or mhz < from_mhz):
             return max(min(self.call_ns, self._last_call_ns), self._last_call_ns - others_ns)
         return max(self._last_call_ns, self.call_ns + others_ns)

@@ -138,7 +138,7 @@ class SimulatedNodes:
         self._ranks = []
         for rank in range(ranks):
             settle_ns = {mhz: round(settings.physics.settle_s(mhz) * 1e9) for mhz in known_mhz}
-            latency = SwitchLatency(settle_ns, top_mhz=top_mhz, together=settings.gpus_per_rank)
+            latency = SwitchLatency(settle_ns, top_mhz=top_mhz, tp_degree=settings.gpus_per_rank)
             latency.gpus = settings.gpus_per_rank * settings.ranks_per_node
             gpus = [_Gpu(rank) for _ in range(settings.gpus_per_rank)]
             self._ranks.append(_Rank(gpus, ClockFollower(latency), latency))

@@ -177,6 +177,7 @@ class JobJoiner:
             clock_backend=self._request.clock_backend,
             max_clock_calls_per_s=self._request.max_clock_calls_per_s,
             measured=self._measured_switching(),
+            tp_degree=self._dims.tp_degree,
         )
 
     def _measured_switching(self) -> MeasuredSwitching | None:
