@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
+from pfo_fs.autotune.measured_switching import ClockOffer
 from pfo_fs.planner import Measurement, Plan, Profile, SwitchCosts, make_pipeline
 
 
@@ -33,15 +36,13 @@ TOP = {1410: (0.10, 40.0), 1200: (0.11, 33.0), 1005: (0.125, 30.0)}
 
 
 def model_of(
-    stage_0: dict[int, tuple[float, float]], slow_mhz: frozenset[int] = frozenset(), error_s: float = 0.0
+    stage_0: dict[int, tuple[float, float]], offers: Sequence[ClockOffer] = (ClockOffer(),), error_s: float = 0.0
 ) -> JobModel:
     """Two stages; the second one takes twice as long, so the first has time to spare."""
     long = {mhz: (2 * time_s, 2 * energy_j) for mhz, (time_s, energy_j) in TOP.items()}
     names = ("forward", "backward")
     table = {(stage, name): rows((stage_0, long)[stage], error_s) for stage in (0, 1) for name in names}
-    return JobModel(
-        make_pipeline("1f1b", 2, 6), Profile(table), 20.0, 1, [], SwitchCosts(), slow_mhz=slow_mhz, scatter=0.005
-    )
+    return JobModel(make_pipeline("1f1b", 2, 6), Profile(table), 20.0, 1, [], SwitchCosts(), offers, scatter=0.005)
 
 
 def clocks_of(plan: Plan, stage: int) -> set[int]:
@@ -83,9 +84,29 @@ def test_times_that_are_not_known_well_are_counted_as_longer_and_the_plan_is_eva
 
 def test_a_clock_that_acts_late_is_used_where_a_stage_keeps_it_throughout() -> None:
     only_slow = {1410: (0.10, 40.0), 1005: (0.125, 20.0)}
-    model = model_of(only_slow, slow_mhz=frozenset({1005}))
+    model = model_of(only_slow, (ClockOffer(frozenset({1005})), ClockOffer(latency_s=0.05)))
     plan = model.within(1.1 * model.full_speed.iteration_time_s)
     assert clocks_of(plan, 0) == {1005}
+
+
+def test_clocks_that_act_late_are_changed_to_where_quick_ones_save_less() -> None:
+    quick = ClockOffer(frozenset({1005}))
+    plans = {
+        latency_s: (model := model_of(TOP, (quick, ClockOffer(latency_s=latency_s)))).within(
+            1.02 * model.full_speed.iteration_time_s
+        )
+        for latency_s in (0.05, 10.0)
+    }
+    assert 1005 in clocks_of(plans[0.05], 0) | clocks_of(plans[0.05], 1)
+    assert plans[0.05].energy_j <= model_of(TOP, (quick,)).within(plans[0.05].deadline_s).energy_j
+    assert not plans[10.0].changes or 1005 not in clocks_of(plans[10.0], 0) | clocks_of(plans[10.0], 1)
+
+
+def test_plans_that_try_clocks_use_the_offer_that_is_best_for_the_plan() -> None:
+    model = model_of(TOP, (ClockOffer(frozenset({1200, 1005})), ClockOffer(latency_s=0.01)), error_s=0.0005)
+    plan, hoped_j = model.to_try(1.02 * model.full_speed.iteration_time_s, 0.0)
+    assert clocks_of(plan, 0) & {1200, 1005}
+    assert hoped_j < model.full_speed.energy_j
 
 
 def test_a_plan_whose_clocks_are_not_known_any_more_cannot_be_evaluated() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, measured_switching, without_slow_clocks
+from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, ClockOffer, measured_switching, without_slow_clocks
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import Measurement, Profile
 
@@ -77,9 +77,24 @@ def test_clocks_that_act_late_for_the_length_of_the_instructions_are_left_out_of
     assert long.slow_mhz == frozenset()
 
 
-def test_clocks_are_only_learned_where_they_follow_the_device() -> None:
-    found = [measured_switching([result(0, report(mode=mode))], [info(0, 0)]) for mode in ("device", "launch")]
-    assert [each is not None and each.learns for each in found] == [True, False]
+def test_slow_clocks_are_offered_too_with_the_latency_of_the_slowest() -> None:
+    latencies = {1410: 0.002, 1200: 0.03, 900: 0.04, 600: 0.08}
+    found = measured_switching([result(0, report(latencies_s=latencies))], [info(0, 0)])
+    assert found is not None
+    assert found.offers == (
+        ClockOffer(frozenset({1200, 900, 600}), 0.002),
+        ClockOffer(frozenset({600}), 0.04),
+        ClockOffer(frozenset(), 0.08),
+    )
+
+
+def test_a_clock_whose_latency_is_unknown_counts_with_the_median_of_the_others() -> None:
+    found = measured_switching([result(0, report(latencies_s={1410: 0.08}))], [info(0, 0)])
+    assert found is not None
+    assert found.slow_mhz == {1410, 900}
+    unknown = measured_switching([result(0, report())], [info(0, 0)])
+    assert unknown is not None
+    assert unknown.slow_mhz == frozenset()
 
 
 def test_the_highest_clock_of_an_instruction_stays_in_the_profile_even_if_it_is_slow() -> None:

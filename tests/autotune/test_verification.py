@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from scheduler_jobs import make_job, one_f_one_b, order_of
 
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
+from pfo_fs.autotune.measured_switching import ClockOffer
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.verification import PlanVerification, Verdict
@@ -26,7 +28,11 @@ class Job:
     """Four stages of different lengths; `late` says by how much a plan's iterations are longer than by the model."""
 
     def __init__(
-        self, late: Callable[[Plan], float], saves: Callable[[Plan], float] = lambda plan: 1.0, slowdown: float = 1.0
+        self,
+        late: Callable[[Plan], float],
+        saves: Callable[[Plan], float] = lambda plan: 1.0,
+        slowdown: float = 1.0,
+        offers: Sequence[ClockOffer] = (ClockOffer(),),
     ) -> None:
         self._late, self._saves, self.noise = late, saves, NOISE
         job, infos = make_job(STAGES, 1)
@@ -46,7 +52,8 @@ class Job:
         pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
         self.selection = PlanSelection(layout, PlanGoal(Target(slowdown=slowdown), {}))
         self.verification = PlanVerification(layout, self.selection, self._rebuild)
-        self._model = lambda: JobModel(pipeline, Profile(table), 20.0, 1, [], SwitchCosts(stands_still_s=0.0005))
+        costs = SwitchCosts(stands_still_s=0.0005)
+        self._model = lambda: JobModel(pipeline, Profile(table), 20.0, 1, [], costs, offers)
         full = self._model().full_speed
         self.selection.full_speed = FullSpeed(full.iteration_time_s, full.energy_j, 0.0)
         self._full_j = full.energy_j
@@ -194,3 +201,19 @@ def test_a_plan_that_saves_less_than_one_clock_per_stage_promises_does_not_stay(
     job.settle()
     assert not _changes_clocks(job.plan)
     assert not job.selection.runs_at_full_speed
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_plan_that_was_late_while_its_clocks_were_new_gets_another_window(learns: bool) -> None:
+    windows: Counter[tuple[int, ...]] = Counter()
+
+    def late(plan: Plan) -> float:
+        windows[tuple(plan.frequencies_mhz)] += 1
+        return 0.0 if learns and windows[tuple(plan.frequencies_mhz)] > 1 else 0.05
+
+    job = Job(late, slowdown=1.02, offers=(ClockOffer(frozenset({900})), ClockOffer(latency_s=0.02)))
+    for _ in range(40):
+        if job.window().converged or job.selection.corrections.full_speed_only:
+            break
+    assert job.selection.corrections.full_speed_only != learns
+    assert learns == (job.plan.energy_j < 0.99 * job._full_j)

@@ -38,15 +38,6 @@ def test_a_job_with_one_gpu_per_stage_saves_energy_and_loses_no_time(
 
 
 @pytest.mark.slow
-def test_a_plan_that_is_late_while_its_clocks_are_learned_is_measured_once_more(tmp_path: Path) -> None:
-    nodes = NodeSettings(PRESETS["H100 node"], "device", 1, 1)
-    cluster = Cluster(make_pipeline("1f1b", 8, 12), ModelTruth(A100, 8), seed=0, nodes=nodes)
-    play = Play(cluster, tmp_path, SETTINGS)
-    texts = {iteration.status_text for iteration in play.run(60)}
-    assert "measuring the plan again: its clocks acted late" in texts
-
-
-@pytest.mark.slow
 def test_a_job_with_eight_gpus_per_stage_changes_clocks_less_often_and_says_why(tmp_path: Path) -> None:
     plays = {gpus: job(tmp_path / str(gpus), "A100 node", gpus) for gpus in (1, 8)}
     texts, changes = {}, {}
