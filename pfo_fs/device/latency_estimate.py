@@ -136,19 +136,20 @@ class LatencyEstimates:
         alone = _normalized(_PRIOR, logs)
         before = self._logs.get(mhz)
         if before is not None:
-            self._subtract(before, *self._alone[mhz])
+            self._count(before, *self._alone[mhz], times=-1)
         self._logs[mhz], self._alone[mhz] = logs, alone
-        self._subtract(logs, *alone, times=-1.0)
+        self._count(logs, *alone, times=1)
         self._found.pop(mhz, None)
         self._added += 1
         if self._added % _OTHERS_EVERY == 0:
             self._found.clear()
             self._share = None
 
-    def _subtract(self, logs: _Row, alone: _Row, evidence: float, times: float = 1.0) -> None:
-        self._all_logs = [total - times * log for total, log in zip(self._all_logs, logs, strict=True)]
-        self._all_alone = [total - times * one for total, one in zip(self._all_alone, alone, strict=True)]
-        self._evidence -= times * evidence
+    def _count(self, logs: _Row, alone: _Row, evidence: float, *, times: int) -> None:
+        """Adds a clock to the totals of all clocks, or with `times` -1 takes it out."""
+        self._all_logs = [total + times * log for total, log in zip(self._all_logs, logs, strict=True)]
+        self._all_alone = [total + times * one for total, one in zip(self._all_alone, alone, strict=True)]
+        self._evidence += times * evidence
 
     @property
     def are_alike(self) -> bool:
