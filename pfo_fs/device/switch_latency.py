@@ -43,8 +43,8 @@ _SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
 """Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
 _BETWEEN_ERROR = 0.03
 """Error of a duration between two known ones, as a share of the distance of their clocks."""
-_FIRST_SCATTER, _LEAST_SCATTER = 0.005, 0.0005
-"""Relative deviation of durations before it was measured, and the least."""
+_FIRST_SCATTER = 0.005
+"""Relative deviation of durations before it was measured."""
 _FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
 """The assumed deviation counts like so many measured ones; later ones count in a mean over about the second number."""
 _SEEN_NS = 200_000
