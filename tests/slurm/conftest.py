@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from slurm_cluster import Cluster, end_processes, missing, no_cgroups, processes_of
-from slurm_endings import ENDINGS, NAMES, Site
+from slurm_endings import NAMES, Site
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples" / "slurm"
@@ -83,18 +83,17 @@ def running_site(root: Path, tracking: str) -> Iterator[Site]:
         "PFO_FS_RUN_DIR": str(cluster_root / "run"),
         "OMP_NUM_THREADS": "1",
     }
-    site = Site(cluster, shared)
     for name in ("train.sbatch", "daemon.sbatch"):
         settings = {"shared": str(shared)}
         if name == "train.sbatch":
             settings["train"] = f'({python} {Path(__file__).with_name("train.py")} "$shared" "$STOP_FILE" "$EXIT_CODE")'
         (cluster_root / name).write_text(with_settings((EXAMPLES / name).read_text(), **settings))
+    names = NAMES[tracking]
+    site = Site(cluster, shared, names, ThreadPoolExecutor(len(names)))
     try:
         cluster.start()
-        names = NAMES[tracking]
-        with ThreadPoolExecutor(len(names)) as threads:
-            for number, name in enumerate(names, start=1):
-                site.ended[name] = threads.submit(ENDINGS[name], site, f"n{number}")
+        with site.threads:
+            site.start_all()
             yield site
     finally:
         cluster.stop()

@@ -6,6 +6,7 @@ Each node is a slurmd in namespaces of its own, whose first process takes all ot
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -42,7 +43,7 @@ JobRequeue=1
 PrologFlags=Alloc
 Prolog={root}/prolog.sh
 Epilog={root}/epilog.sh
-KillWait=20
+KillWait=60
 SlurmdTimeout=10
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000,bf_interval=1
 PreemptType=preempt/partition_prio
@@ -143,8 +144,25 @@ class Cluster:
             fields = self.fields(job)
             return fields if fields["JobState"] in states else None
 
-        found: dict[str, str] = self.wait(reached, timeout_s, f"job {job} to be {' or '.join(states)}")
+        try:
+            found: dict[str, str] = self.wait(reached, timeout_s, f"job {job} to be {' or '.join(states)}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._known_of(job)}") from None
         return found
+
+    def _known_of(self, job: str) -> str:
+        """What Slurm, the batch script and our commands say about a job."""
+        log = self.root / "log"
+        about = re.compile(rf"(JobId=|job ){job}\b")
+        lines = [
+            f"{name}: {line}"
+            for name in ("slurmctld", "commands")
+            for line in (log / name).read_text(errors="replace").splitlines()
+            if about.search(line)
+        ]
+        printed = log / f"job.{job}"
+        output = printed.read_text(errors="replace") if printed.exists() else ""
+        return "\n".join([f"== job {job}", str(self.fields(job)), *lines[-40:], output[-1500:]])
 
     def wait(self, condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
         deadline = time.monotonic() + timeout_s

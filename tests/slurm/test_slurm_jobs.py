@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from slurm_endings import NAMES, Ended, Site
+from slurm_endings import NAMES, Site
 
 from pfo_fs.store import SharedDirectory
 
@@ -25,15 +25,11 @@ TRUE_REASONS: dict[str, tuple[str, list[str] | None, list[str]]] = {
 }
 
 
-def ended(site: Site, name: str) -> Ended:
-    return site.ended[name].result(timeout=250)
-
-
 @pytest.mark.parametrize(
     ("site", "name"), [(site, name) for site, names in NAMES.items() for name in names], indirect=["site"]
 )
 def test_a_job_leaves_default_clocks_no_process_and_the_true_reason_of_its_end(site: Site, name: str) -> None:
-    left = ended(site, name)
+    left = site.ended(name)
     state, reasons, causes = TRUE_REASONS[name]
     assert (left.state, left.reasons, left.causes) == (state, reasons or left.reasons, causes)
     assert set(left.clocks) <= {"reset"}
@@ -42,12 +38,12 @@ def test_a_job_leaves_default_clocks_no_process_and_the_true_reason_of_its_end(s
 
 @pytest.mark.parametrize("site", ["linuxproc"], indirect=True)
 def test_the_exit_code_of_a_job_that_failed_is_on_record(site: Site) -> None:
-    assert [end.exit_code for end in ended(site, "failure").batch_ends if end is not None] == [3]
+    assert [end.exit_code for end in site.ended("failure").batch_ends if end is not None] == [3]
 
 
 @pytest.mark.parametrize("site", ["linuxproc"], indirect=True)
 def test_a_daemon_whose_job_is_cancelled_stops_in_order(site: Site) -> None:
-    ended(site, "daemon")
+    site.ended("daemon")
     daemon = SharedDirectory.open(site.shared_dir).read_daemon()
     assert daemon is not None
     assert daemon.stopped
