@@ -47,6 +47,8 @@ _MOST_MARGIN_IN_TRIALS = 0.002
 """Relative: such a plan need not be on time."""
 _MOST_LATE_IF_NOT = 0.015
 """Relative: how late such a plan may be if they are worse than estimated by a standard error."""
+_ENOUGH_SAVED = 0.95
+"""With slow clocks no plan is made if one without them saves this share of what the relaxation allows with them."""
 _MOST_SLOWDOWN_BY_CHANGES = 0.0005
 """Relative: clock changes may make the fastest plan slower than full speed by at most this."""
 
@@ -226,13 +228,20 @@ class JobModel:
         """Returns the plan that takes least energy with any of the offers, and the offer that is best for changes."""
         planners = {offer: self._planner(time_margin, change_price, offer) for offer in self._offers}
         wanted_s = max(deadline_s, min(planner.fastest_s for planner in planners.values()))
-        plans = {
-            offer: planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s)
-            for offer, planner in planners.items()
-            if planner.fastest_s <= wanted_s
-        }
-        best = min(plans, key=lambda offer: plans[offer].energy_j)
-        plan = plans[best]
+        full_j = all_maximum(planners[self._offers[0]].problem, wanted_s if straggler else None).energy_j
+        found: tuple[Plan, ClockOffer] | None = None
+        for offer, planner in planners.items():
+            if planner.fastest_s > wanted_s:
+                continue
+            if found is not None:
+                saved_j, most_j = full_j - found[0].energy_j, full_j - planner.least_j(wanted_s, straggler=straggler)
+                if saved_j >= _ENOUGH_SAVED * most_j:
+                    continue
+            plan = planner.at(straggler=wanted_s) if straggler else planner.at(deadline=wanted_s)
+            if found is None or plan.energy_j < found[0].energy_j:
+                found = plan, offer
+        assert found is not None
+        plan, best = found
         # The planner does not know all clocks.
         simple = self._one_per_stage(wanted_s, time_margin, straggler) if self.has_slow_clocks else None
         return (plan if simple is None or plan.energy_j <= simple.energy_j else simple), best

@@ -11,11 +11,16 @@ from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.stage_clocks import StageClocks
 
 
-def all_maximum(problem: Problem) -> Plan:
-    """Every instruction at the highest clock that was measured for it: training without this library."""
+def all_maximum(problem: Problem, straggler_s: float | None = None) -> Plan:
+    """Every instruction at the highest clock that was measured for it: training without this library.
+
+    Args:
+        problem: The problem.
+        straggler_s: Iteration time of another pipeline that this one waits for, in s; energies are over this time.
+    """
     top = {kind: max(m.frequency_mhz for m in ms) for kind, ms in problem.profile.measurements.items()}
     frequencies = tuple(top[i.stage, i.name] for i in problem.pipeline.instructions)
-    plan = Plan(problem, frequencies, "all-maximum", deadline_s=0.0)
+    plan = Plan(problem, frequencies, "all-maximum", deadline_s=0.0, straggler_s=straggler_s)
     return plan.replace(deadline_s=plan.iteration_time_s)
 
 

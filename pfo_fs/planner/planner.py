@@ -145,6 +145,17 @@ class Planner:
         """
         return self._within_each(deadlines, stragglers) if deadlines else []
 
+    def least_j(self, deadline_s: float, *, straggler: bool = False) -> float:
+        """Returns a lower bound of the energy of any plan, in J, quickly: clock changes cost nothing here.
+
+        Args:
+            deadline_s: The longest iteration time, in s; that of the fastest plan or longer.
+            straggler: Whether it is the iteration time of another pipeline, as in `at(straggler=...)`.
+        """
+        waiting_w = self.problem.waiting_power_w
+        relaxed = self._solve(min(deadline_s, self.slowest_s), 0.0 if straggler else waiting_w)
+        return relaxed.lower_bound_j + waiting_w * (deadline_s if straggler else self.problem.overhead_s)
+
     def fastest(self) -> Plan:
         """Returns the plan with least energy among the fastest: no slowdown at all."""
         return self._within(self.fastest_s)
