@@ -8,7 +8,7 @@ from statistics import median
 from pfo_fs.autotune.curve_profile import SURE, Offer, estimated_profile
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import measured_iterations
-from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching
+from pfo_fs.autotune.measured_switching import MeasuredSwitching, late_switching, measured_switching
 from pfo_fs.autotune.samples import Kind, Point, RunInstruction, Samples
 from pfo_fs.autotune.window_results import busy_s
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -34,7 +34,6 @@ class JobMeasurements:
         samples: Time and power of each instruction at each clock.
         power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
             GPUs leak more current.
-        switching: What a clock change costs; None before it was measured.
         elsewhere: Points of another job on the same kind of GPUs, whose curves may be alike.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
@@ -45,7 +44,7 @@ class JobMeasurements:
         self.power_drift_factor = 1.0
         self.elsewhere: dict[Kind, dict[int, Point]] = {}
         self.slow_pipelines: frozenset[int] = frozenset()
-        self.switching: MeasuredSwitching | None = None
+        self._switching: MeasuredSwitching | None = None
         self._windows: list[tuple[list[ProfilingResult], list[list[RunInstruction]]]] = []
 
     def take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> None:
@@ -58,7 +57,7 @@ class JobMeasurements:
         in_force = {schedule.rank: schedule for schedule in schedules}
         taken = [result for result in results if self.is_taken(result.rank)]
         self._note_power_drift(taken)
-        self.switching = measured_switching(taken, self.layout.rank_infos) or self.switching
+        self._switching = measured_switching(taken, self.layout.rank_infos) or self._switching
         by_stage: dict[int, list[ProfilingResult]] = {}
         for result in taken:
             by_stage.setdefault(self.layout.place[result.rank].pp_rank, []).append(result)
@@ -74,6 +73,10 @@ class JobMeasurements:
             run_by_rank = [self.layout.run_by(rank, in_force.get(rank)) for rank in ranks]
             self._windows.append(([by_rank[rank] for rank in ranks], run_by_rank))
             del self._windows[1 : max(1, len(self._windows) - _LATEST_CALIBRATION_WINDOWS)]
+
+    def switching(self) -> MeasuredSwitching:
+        """Returns what a clock change costs."""
+        return self._switching or late_switching(self.samples.late.latency_s(self.samples.points))
 
     def samples_of(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> Samples:
         """Returns what one window alone measured under schedules."""

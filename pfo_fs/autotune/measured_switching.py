@@ -18,8 +18,10 @@ _CALL_SPREAD = 0.125
 _QUICK_S, _LATE_SHARE = 0.005, 0.25
 """Clocks that act within this time, or this share of an instruction's duration, are quick."""
 UNKNOWN_COSTS = SwitchCosts(stands_still_s=0.001)
-"""Where clocks do not follow the device, a change is priced as if the GPU stood still for 1 ms: this price gave the
-best plans in simulations with clocks that act 10 ms after the callback."""
+"""Before a change was made, and where clocks do not follow the device but do not act late either, a change is priced as
+if the GPU stood still for 1 ms."""
+_LEAST_LATE_S = 0.001
+"""Clocks that act sooner after the begin of an instruction are in time: training launches instructions ahead."""
 
 
 class ClockOffer(NamedTuple):
@@ -54,7 +56,7 @@ class MeasuredSwitching(NamedTuple):
 
 
 def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> MeasuredSwitching | None:
-    """Returns what a change of one rank costs; None if no rank has reported it.
+    """Returns what a change of one rank costs; None if no rank has reported it, or clocks do not follow the device.
 
     Ranks are taken to lie on hosts in the order of their numbers, as launchers place them. The slowest rank counts.
     The latency depends on the clock that is requested. Clocks of unknown latency count with the median of the known.
@@ -67,7 +69,9 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
     measured = [report for report in reports if report.call_s is not None]
     if not reports:
         return None
-    if not measured or any(report.mode == "launch" for report in reports):
+    if any(report.mode == "launch" for report in reports):
+        return None
+    if not measured:
         return MeasuredSwitching(UNKNOWN_COSTS)
     call_s = max(report.call_s or 0.0 for report in measured)
     calls, hosts = _hosts(infos, max(report.gpus for report in measured))
@@ -93,6 +97,15 @@ def _offers(latency_s: Mapping[int, float], limit_s: float, quick_s: float) -> t
         return frozenset(mhz for mhz, seconds in latency_s.items() if seconds > most_s)
 
     return ClockOffer(slower_than(limit_s), quick_s), *(ClockOffer(slower_than(each), each) for each in limits_s)
+
+
+def late_switching(latency_s: float) -> MeasuredSwitching:
+    """Returns what a change costs where no clock process sees the device.
+
+    Args:
+        latency_s: How long after the begin of an instruction its clock acts, in s.
+    """
+    return MeasuredSwitching(SwitchCosts(acts_late_s=latency_s) if latency_s >= _LEAST_LATE_S else UNKNOWN_COSTS)
 
 
 def without_slow_clocks(profile: Profile, slow_mhz: frozenset[int]) -> Profile:

@@ -309,8 +309,8 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _rebuild_model(self) -> None:
         """Makes the model of the job from everything measured so far."""
-        switching = self._measurements.switching
-        if self._measures_switching and switching is not None:
+        if self._measures_switching:
+            switching = self._measurements.switching()
             self._model_settings = replace(self._model_settings, switch_costs=switching.costs, offers=switching.offers)
         waiting_w = self._earlier_profile.waiting_power_w
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
@@ -336,5 +336,6 @@ def _figures_of(costs: SwitchCosts) -> dict[str, float]:
         "switch_late_s": costs.late_s,
         "switch_calls": costs.calls,
         "max_calls_per_s": costs.max_calls_per_s if costs.max_calls_per_s < float("inf") else 0.0,
+        "switch_acts_late_s": costs.acts_late_s,
         "ranks_per_host": max((len(host) for host in costs.hosts), default=1),
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
+from pfo_fs.autotune.late_clocks import LateClocks
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import Measurement
 
@@ -124,10 +125,12 @@ class Samples:
     Attributes:
         points: The points by kind and clock (MHz).
         waiting: Power of a waiting GPU, as a point without times.
+        late: How late clocks act, where no clock process sees the device.
     """
 
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     waiting: Point = field(default_factory=Point)
+    late: LateClocks = field(default_factory=LateClocks)
     _scatters: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SCATTERS))
 
     def add(self, result: ProfilingResult, ran: Sequence[RunInstruction], power_drift_factor: float = 1.0) -> None:
@@ -143,12 +146,15 @@ class Samples:
         everything: dict[tuple[Kind, int], list[Run]] = {}
         settled: dict[tuple[Kind, int], list[Run]] = {}
         wrong_s: dict[tuple[Kind, int], list[float]] = {}
+        changed: dict[tuple[Kind, int, int], list[float]] = {}
         for iteration in iterations_of(result, ran):
             since_s, before_mhz, from_mhz = 0.0, 0, 0  # it begins at the default clock
             for (name, stage, mhz), run in zip(ran, iteration, strict=True):
                 key = (stage, name), mhz
                 if mhz != before_mhz:
                     since_s, before_mhz, from_mhz = 0.0, mhz, before_mhz or top_mhz
+                    if mhz and not can_know:
+                        changed.setdefault(((stage, name), from_mhz, mhz), []).append(run.time_s)
                 settles_s, late_s = min(run.time_s, _CLOCK_SETTLES_WITHIN_S), _LATE_S
                 if mhz in known:
                     settles_s, late_s = min(run.time_s, _LATE_IF_KNOWN_S), _LATE_IF_KNOWN_S
@@ -183,6 +189,10 @@ class Samples:
                 wrong = sum(wrong_s.get((kind, mhz), ())) / count
                 error_s = math.hypot(error_s, wrong or _LATE_S * _FIRST_SCATTER)
             self._point(kind, mhz).add_times(count, mean_s, error_s)
+        for change, values in changed.items():
+            kept = _without_outliers(values)
+            mean_s = fmean(kept)
+            self.late.add(*change, len(kept), mean_s, self._deviation(kept, mean_s) / math.sqrt(len(kept)))
         self._add_powers(result, ran, runs, power_drift_factor)
 
     def _deviation(self, values_s: Sequence[float], mean_s: float) -> float:

@@ -39,6 +39,21 @@ class Choices:
         """For each clock, the position of its option."""
         return {mhz: position for position, mhz in enumerate(self.frequencies_mhz)}
 
+    def late(self, before_mhz: int, mhz: int, late_s: float) -> tuple[float, float]:
+        """Returns time in s and effective energy in J beyond those at a clock that acts late.
+
+        Args:
+            before_mhz: The clock at which the instruction begins; the nearest one counts if it was not measured.
+            mhz: Its own clock.
+            late_s: When its own clock acts, in s from its begin.
+        """
+        at = self.option_at
+        if before_mhz not in at:
+            before_mhz = min(at, key=lambda other: abs(other - before_mhz))
+        old, own = at[before_mhz], at[mhz]
+        share = min(1.0, late_s / self.times_s[old])
+        return share * (self.times_s[old] - self.times_s[own]), share * (self.costs_j[old] - self.costs_j[own])
+
 
 def choices_of(
     measurements: Sequence[Measurement], blocking_power_w: float, scale: float = 1.0, every_clock: bool = False

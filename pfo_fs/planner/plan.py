@@ -70,7 +70,8 @@ class Plan:
     @cached_property
     def times_s(self) -> list[float]:
         """Duration of each node, in s."""
-        return [m.time_s for m in self.measurements]
+        late = self.problem.late(self.frequencies_mhz)
+        return [m.time_s + late.get(node, (0.0, 0.0))[0] for node, m in enumerate(self.measurements)]
 
     @cached_property
     def timing(self) -> Timing:

@@ -197,18 +197,48 @@ class Problem:
 
     def times_at(self, frequencies_mhz: Sequence[int]) -> list[float]:
         """Duration in s of each node at its clock in MHz, one of those that were measured."""
-        return [
-            table.times_s[table.option_at[mhz]]
-            for table, mhz in zip(
-                (self.measured_by_kind[i.stage, i.name] for i in self.pipeline.instructions),
-                frequencies_mhz,
-                strict=True,
-            )
+        times_s = [
+            table.times_s[table.option_at[mhz]] for table, mhz in zip(self._measured, frequencies_mhz, strict=True)
         ]
+        return self._with_late_clocks(times_s, frequencies_mhz)
 
     def times_of(self, assignment: Assignment) -> list[float]:
         """Duration of each node, in s."""
-        return [choices.times_s[option] for choices, option in zip(self.choices, assignment, strict=True)]
+        times_s = [choices.times_s[option] for choices, option in zip(self.choices, assignment, strict=True)]
+        return self._with_late_clocks(times_s, self.frequencies_of(assignment))
+
+    def _with_late_clocks(self, times_s: list[float], frequencies_mhz: Sequence[int]) -> list[float]:
+        for node, (more_s, _) in self.late(frequencies_mhz).items():
+            times_s[node] += more_s
+        return times_s
+
+    def late(self, frequencies_mhz: Sequence[int], rank: int | None = None) -> dict[int, tuple[float, float]]:
+        """For nodes whose clock acts late, the time in s and the effective energy in J that they take in addition.
+
+        Either may be below zero. A clock that was not measured for the instruction counts like the nearest one.
+
+        Args:
+            frequencies_mhz: Clock of each node, in MHz.
+            rank: The rank whose nodes are asked for; None: all.
+        """
+        late_s, found = self.switch_costs.acts_late_s, {}
+        if not late_s:
+            return {}
+        spans = list(pairwise(self.pipeline.first_nodes))
+        for first, end in spans if rank is None else spans[rank : rank + 1]:
+            before_mhz = 0
+            for node in range(first, end):
+                mhz = frequencies_mhz[node]
+                if mhz != before_mhz:
+                    choices = self._measured[node]
+                    found[node] = choices.late(before_mhz or max(choices.frequencies_mhz), mhz, late_s)
+                before_mhz = mhz
+        return found
+
+    @cached_property
+    def _measured(self) -> list[Choices]:
+        """The options of each node at all measured clocks."""
+        return [self.measured_by_kind[i.stage, i.name] for i in self.pipeline.instructions]
 
     def frequencies_of(self, assignment: Assignment) -> list[int]:
         """Clock of each node, in MHz."""

@@ -49,6 +49,8 @@ class RankRuns:
         fastest_s: Shortest time of each instruction, in s.
         wrong_s: For how long a change makes a GPU run at the higher clock without need, in s.
         lost_s: For how long a change makes the rank stand still, in s.
+        late_s, late_j: For each kind, the clock before and its own, the time and energy that it takes in addition since
+            its clock acts late; None if clocks act at its begin.
     """
 
     def __init__(self, problem: Problem, rank: int, wrong_s: float, present_mhz: Sequence[int] = ()) -> None:
@@ -84,16 +86,35 @@ class RankRuns:
                     continue
                 at = choices.option_at[mhz]
                 times[row, low], costs[row, low] = choices.times_s[at], choices.costs_j[at]
-                for high in range(low + 1, len(clocks)):
+                for high in range(low + 1, len(clocks)) if wrong_s else ():
                     too_much[row, low, high] = lower_clock_cost_j(choices, mhz, clocks[high], wrong_s)
         self.times, self.energies = times[self.kind], costs[self.kind]
         up: Any = np.triu(np.ones((len(clocks), len(clocks)), bool), 1)
         # [kind before, kind]: energy of a change from the clock of the row to that of the column.
         self.change_j = np.where(up, too_much[:, None], np.where(up.T, too_much.transpose(0, 2, 1)[None], 0.0))
+        self.late_s: Any = None
+        self.late_j: Any = None
+        if self._costs.acts_late_s:
+            self.late_s, self.late_j = self._late(times, costs)
         self.only_up, self.only_down = (np.where(which, 0.0, _NEVER)[..., None] for which in (up, up.T))
         self.only_other = np.minimum(self.only_up, self.only_down)
         self.fastest_s: list[float] = self.times.min(axis=1).tolist()
         self.needed = [self._nodes_needed(lowered) for lowered in (False, True)]
+
+    def _late(self, times: Any, costs: Any) -> tuple[Any, Any]:
+        """Returns `late_s` and `late_j`; a clock that was not measured for a kind counts like the nearest one."""
+        import numpy as np
+
+        mhz: Any = np.array(self.clocks_mhz)
+        late: list[Any] = []
+        for times_s, costs_j in zip(times, costs, strict=True):
+            known = np.flatnonzero(np.isfinite(times_s))
+            nearest = known[np.abs(mhz[:, None] - mhz[known]).argmin(axis=1)]
+            old_s, old_j = times_s[nearest][:, None], costs_j[nearest][:, None]
+            share = np.minimum(1.0, self._costs.acts_late_s / old_s)
+            own = np.isfinite(times_s)
+            late.append([share * (old - np.where(own, new, 0.0)) for old, new in ((old_s, times_s), (old_j, costs_j))])
+        return np.array([each[0] for each in late]), np.array([each[1] for each in late])
 
     def _nodes_needed(self, lowered: bool) -> list[int]:
         """For each instruction, how many instructions a run must have that begins there, even at the fastest clocks.
@@ -146,6 +167,7 @@ class _Search:
         prices = np.where(measured, window.price_w[:, None] * np.where(measured, runs.times, 0.0), 0.0)
         self._values = (runs.energies + prices)[..., None]
         self._prices_j = (change_price_j + weight * runs.lost_s * window.price_w).tolist()
+        self._price_w = window.price_w.tolist()
         self._times = runs.times[..., None]
         self._shape = clocks, BUCKETS
         self._states: Any = np.arange(clocks * BUCKETS).reshape(self._shape)
@@ -157,10 +179,15 @@ class _Search:
         np, count = self._np, len(self._runs.kind)
         value, end = np.full(self._shape, _NEVER), np.zeros(self._shape)
         value[:, 0] = 0.0
-        self._begin(0, value, end, np.full(self._shape, -1), self._runs.needed[0][0])
+        more_s = 0.0
+        if self._runs.late_s is not None:  # an iteration begins at the highest clock
+            late_s, late_j = self._late(0)
+            value[:, 0] = late_j[-1]
+            more_s = late_s[-1][:, None]
+        self._begin(0, value, end, np.full(self._shape, -1), self._runs.needed[0][0], more_s)
         for k in range(count):
             if k:
-                self._begin(k, value, end, self._states, 1)
+                self._begin(k, value, end, self._states, 1, 0.0)
                 self._change(k, value, end)
             value, end = self._collect(k)
         best = int(value.argmin())
@@ -174,6 +201,10 @@ class _Search:
             waiting = np.maximum(self._release[k] - end, 0.0)
             if waiting.any():
                 energy = energy * np.maximum(1 - waiting / runs.wrong_s, 0.0)[:, None]
+        late_s = None
+        if runs.late_s is not None:
+            late_s, late_j = self._late(k)
+            energy = energy + late_j[..., None]
         total = value[:, None] + energy
         raised, lowered = runs.needed[0][k], runs.needed[1][k]
         ways = [(runs.only_other, raised)]
@@ -184,13 +215,21 @@ class _Search:
             before = options.argmin(axis=0)
             cheapest = options.min(axis=0) + self._prices_j[k]
             states = before * BUCKETS + self._buckets
-            self._begin(k, cheapest, end.ravel()[states] + runs.lost_s, states, length)
+            more_s = 0.0 if late_s is None else late_s[before, np.arange(len(before))[:, None]]
+            self._begin(k, cheapest, end.ravel()[states] + runs.lost_s, states, length, more_s)
 
-    def _begin(self, k: int, value: Any, end: Any, origin: Any, length: int) -> None:
-        """Runs `length` instructions from k on, at each clock."""
+    def _late(self, k: int) -> tuple[Any, Any]:
+        """For the clocks before instruction k and its own, time in addition, and energy, the price of time included."""
+        runs, kind = self._runs, self._runs.kind[k]
+        return runs.late_s[kind], runs.late_j[kind] + self._price_w[k] * runs.late_s[kind]
+
+    def _begin(self, k: int, value: Any, end: Any, origin: Any, length: int, more_s: Any) -> None:
+        """Runs `length` instructions from k on, at each clock; the first one takes `more_s` in addition."""
         np = self._np
         for at in range(k, k + length):
             end = np.maximum(end, self._release[at]) + self._times[at]
+            if at == k:
+                end = end + more_s
             value = np.where(end <= self._due[at], value + self._values[at], _NEVER)
         self._ways[k + length - 1].append((value, end, origin, length))
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pfo_fs.planner.change_relaxation import MixedClocks
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_runs import RankRuns, Window
 
@@ -70,14 +69,20 @@ class RankSweeps:
             waiting_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
         """
         problem = self._problem
-        pairs = [table[mhz] for table, mhz in zip(self._tables, clocks_mhz, strict=True)]
-        times_s = [seconds for seconds, _ in pairs]
+        costs_j = [table[mhz][1] for table, mhz in zip(self._tables, clocks_mhz, strict=True)]
+        times_s = self._times_s(clocks_mhz)
         timing = problem.timing(times_s, problem.changes(clocks_mhz))
         if timing.iteration_time_s > length_s:
             return LATE
         load = problem.switch_load_of(clocks_mhz, times_s, timing)
-        energy_j = sum(cost for _, cost in pairs) + load.energy_j + waiting_w * timing.iteration_time_s
+        energy_j = sum(costs_j) + load.energy_j + waiting_w * timing.iteration_time_s
         return Value(len(load.overloaded) + load.too_short, energy_j)
+
+    def _times_s(self, clocks_mhz: Sequence[int]) -> list[float]:
+        times_s = [table[mhz][0] for table, mhz in zip(self._tables, clocks_mhz, strict=True)]
+        for node, (more_s, _) in self._problem.late(clocks_mhz).items():
+            times_s[node] += more_s
+        return times_s
 
     def improve(
         self,
@@ -106,7 +111,7 @@ class RankSweeps:
         for number in range(sweeps):
             last = best
             for rank, (first, end) in enumerate(spans):
-                times_s = [table[mhz][0] for table, mhz in zip(self._tables, clocks, strict=True)]
+                times_s = self._times_s(clocks)
                 changes = self._problem.changes(clocks)
                 window = self._window(times_s, changes, first, end, length_s, _PINS[number % len(_PINS)])
                 found = runs[rank].best(window, change_price_j[rank])
@@ -122,7 +127,8 @@ class RankSweeps:
 
     def settle(
         self,
-        mixed: MixedClocks,
+        times_s: Sequence[float],
+        price_w: Any,
         lost_s: Mapping[int, float],
         length_s: float,
         change_price_j: Sequence[float],
@@ -134,7 +140,8 @@ class RankSweeps:
         others are pinned to what they have so far.
 
         Args:
-            mixed: The answer of the program with changes.
+            times_s: Duration of each node at its mixed clocks, in s.
+            price_w: Price of its duration, in J/s; an array.
             lost_s: For how long it stands still before each node, in s.
             length_s: The longest iteration time, in s.
             change_price_j: For each rank, the price of a change beyond its energy, in J.
@@ -144,7 +151,7 @@ class RankSweeps:
         spans = list(pairwise(problem.pipeline.first_nodes))
         runs = [RankRuns(problem, rank, self._wrong_s[rank]) for rank in range(len(spans))]
         highest = [max(table) for table in self._tables]
-        times_s, lost = list(mixed.times_s), dict(lost_s)
+        times_s, lost = list(times_s), dict(lost_s)
         clocks: list[int] = [0] * len(times_s)
         for number, (share, pin) in enumerate(_SETTLING):
             if number and time.perf_counter() > until:
@@ -153,7 +160,7 @@ class RankSweeps:
             for rank in (*range(odd, len(spans), 2), *range(1 - odd, len(spans), 2)):
                 first, end = spans[rank]
                 window = self._window(times_s, lost, first, end, length_s, pin)
-                window = replace(window, price_w=share * mixed.prices.node_w[first:end])
+                window = replace(window, price_w=share * price_w[first:end])
                 found = runs[rank].best(window, change_price_j[rank])
                 if found is None:
                     if clocks[first]:
@@ -161,6 +168,8 @@ class RankSweeps:
                     found = highest[first:end]
                 clocks[first:end] = found
                 times_s[first:end] = [self._tables[node][clocks[node]][0] for node in range(first, end)]
+                for node, (more_s, _) in problem.late(clocks, rank).items():
+                    times_s[node] += more_s
                 for node in range(first + 1, end):
                     changes = clocks[node] != clocks[node - 1]
                     lost[node] = problem.switch_costs.stands_still_s if changes else 0.0

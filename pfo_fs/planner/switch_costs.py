@@ -1,6 +1,6 @@
 """What a clock change costs on a node, and what the changes of one plan cost there.
 
-A rank's clock is set by calls of its host's driver, one per GPU of the rank. Four things can happen, and each is a
+A rank's clock is set by calls of its host's driver, one per GPU of the rank. Five things can happen, and each is a
 number that can be measured:
 
 - The GPU stands still while its clock changes. The rank loses that time (`stands_still_s`).
@@ -12,6 +12,9 @@ number that can be measured:
 - This cannot be exact. Around each change the GPUs run at the higher of the two clocks for some time
   (`wrong_clock_s`) in which the lower one would have been enough. That costs energy: the instruction with the lower
   clock does a part of its work as it would at the higher clock. While the rank waits for its neighbours, that is free.
+- Where clocks cannot be requested early, the clock acts some time after its instruction has begun (`acts_late_s`). The
+  first instruction after each change does a part of its work at the clock before. That costs time after a change up,
+  and energy after one down.
 
 Calls that wait for each other set limits. A rank's next change begins only when its last one acts (`shortest_run_s`),
 and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `max_calls_per_s`).
@@ -52,6 +55,8 @@ class SwitchCosts:
         calls: Number of driver calls of one change: the rank's GPUs on one host.
         hosts: The ranks of each host; empty: each rank has a host of its own.
         max_calls_per_s: The most calls per second that a host's driver serves.
+        acts_late_s: How long an instruction runs at the clock before, in s, where clocks are not requested early. An
+            iteration begins at the highest clock.
 
     Raises:
         ConfigError: A number is out of range, or a rank is named twice.
@@ -64,9 +69,10 @@ class SwitchCosts:
     calls: int = 1
     hosts: tuple[tuple[int, ...], ...] = ()
     max_calls_per_s: float = float("inf")
+    acts_late_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("stands_still_s", "driver_time_s", "latency_s", "late_s"):
+        for name in ("stands_still_s", "driver_time_s", "latency_s", "late_s", "acts_late_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} of a clock change is {getattr(self, name)}; it cannot be negative")
         if self.calls < 1:
@@ -93,6 +99,7 @@ class SwitchCosts:
             not self.stands_still_s
             and not self.driver_time_s
             and not self.latency_s
+            and not self.acts_late_s
             and not self.wrong_clock_s
             and self.max_calls_per_s == float("inf")
         )
@@ -197,7 +204,8 @@ def switch_load(
         for own, (first, end) in zip(by_rank, spans, strict=True)
     ]
     length_s = timing.iteration_time_s
-    calls_per_s, most_busy, energy_j, overloaded = 0.0, 0.0, 0.0, []
+    calls_per_s, most_busy, overloaded = 0.0, 0.0, []
+    energy_j = sum(energy_j for _, energy_j in problem.late(frequencies_mhz).values())
     for number, host in enumerate(costs.hosts_of(len(spans))):
         on_host = sum(count[rank] for rank in host)
         if on_host > costs.most_changes(length_s) + _TOLERANCE:

@@ -11,6 +11,7 @@ fit.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -32,6 +33,8 @@ _TIME_WEIGHT = 10.0
 """The energy of a change is multiplied by each of these in turn: the relaxation that sets the prices does not count
 changes. The first weight usually gives the best plan. Where GPUs stand still and the plan is made quickly, energy and
 time of a change are multiplied by the second number instead."""
+_SHORTER = 4
+"""The groups' program does not know what clocks cost that act late: it is solved so often, for less and less time."""
 _MOST_GROUPS = 600
 """With more groups than this, the plan that ignores changes is nearly as good and takes less time."""
 _IMPROVED, _MORE_IMPROVED = 2, 3
@@ -115,6 +118,8 @@ class SwitchingPlanner:
         none = [0.0] * len(self._spans)
         candidates = [*self.simple(length_s, straggler), *([list(free_mhz)] if free_mhz else [])]
         bound_j = relaxed.lower_bound_j
+        if self._problem.switch_costs.acts_late_s:
+            candidates.append(self._settled(relaxed, length_s))
         if self._searches_long:
             best, bound_j = self.timed.plan(candidates, relaxed, length_s, waiting_w, none)
             value = self._sweeps.value(best, length_s, waiting_w)
@@ -131,6 +136,13 @@ class SwitchingPlanner:
             candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
             limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
         return Switched(limited if limited_value < value else best, True, bound_j)
+
+    def _settled(self, relaxed: Relaxed, length_s: float) -> list[int]:
+        """The clocks (MHz) that rank after rank takes at falling prices of time."""
+        import numpy as np
+
+        prices_w, none = np.array(relaxed.prices_w), [0.0] * len(self._spans)
+        return self._sweeps.settle(relaxed.times_s, prices_w, {}, length_s, none, time.perf_counter() + self._seconds)
 
     @property
     def _still(self) -> bool:
@@ -213,15 +225,20 @@ class SwitchingPlanner:
                 if key in tried or len(groups) > _MOST_GROUPS:
                     break
                 tried.add(key)
-                try:
-                    answer = Relaxation(problem, groups).solve(length_s - problem.overhead_s, waiting_w)
-                except PlannerError:
-                    break
-                found = rounded(problem, groups, answer)
-                if problem.iteration_time_of(found) <= length_s:
-                    found = slowed_down(problem, groups, found, length_s)
-                    yield problem.frequencies_of(found)
-                prices = answer.prices_w
+                relaxation, within_s = Relaxation(problem, groups), length_s
+                for _ in range(_SHORTER if problem.switch_costs.acts_late_s else 1):
+                    try:
+                        answer = relaxation.solve(within_s - problem.overhead_s, waiting_w)
+                    except PlannerError:
+                        break
+                    prices = answer.prices_w
+                    found = rounded(problem, groups, answer)
+                    late_s = problem.iteration_time_of(found) - length_s
+                    if late_s <= 0:
+                        found = slowed_down(problem, groups, found, length_s)
+                        yield problem.frequencies_of(found)
+                        break
+                    within_s -= late_s
 
     def _cheapest(self, time_prices_w: Sequence[float], prices_j: Sequence[float], weight: float) -> list[int]:
         """Each rank's cheapest clocks (MHz) at these prices of time, wherever other ranks are."""

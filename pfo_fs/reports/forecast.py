@@ -240,6 +240,7 @@ def _switch_costs(model: bodies.ModelBody, ranks: int) -> SwitchCosts:
         model.switch_calls,
         even_hosts(ranks, model.ranks_per_host),
         model.max_calls_per_s or math.inf,
+        model.switch_acts_late_s,
     )
 
 

@@ -293,6 +293,7 @@ _SWITCHING_FIGURES = {
     "switch_calls",
     "max_calls_per_s",
     "ranks_per_host",
+    "switch_acts_late_s",
 }
 _MEASURED_FIGURES = {"energy_saved", "more_time", "off_target"}
 
@@ -306,7 +307,8 @@ class ModelBody(_Body):
 
     What a clock change costs: the GPU stands still for `switch_time_s`; its `switch_calls` calls keep the host's driver
     busy for `driver_time_s`; the clock acts `switch_latency_s` later, give or take `switch_late_s`. `max_calls_per_s`
-    is 0 where there is no limit.
+    is 0 where there is no limit. Where no clock process sees the device, the clock acts `switch_acts_late_s` after its
+    instruction has begun.
 
     `energy_saved` and `more_time` are relative to the highest clocks; `off_target` says by how much time (or power, if
     that is the target) is above the target, relative. All as measured under the schedule that was checked last; None:
@@ -331,6 +333,7 @@ class ModelBody(_Body):
     more_time: Annotated[float, Field(ge=-1, le=1e6)] | None = None
     off_target: Annotated[float, Field(ge=-1, le=1e6)] | None = None
     ranks_per_host: Degree = 1
+    switch_acts_late_s: Seconds = 0.0
     profile: RelativePath = ""
 
     @model_serializer(mode="wrap")
