@@ -18,6 +18,7 @@ class Corrections:
         count: Number of plans that were made because of what one was measured to take.
         time_margin: By how much iterations take longer than planned, relative. Above zero, the planner is told that
             slowed instructions take longer by this share; below zero, that iterations may.
+        late_by: Plans are made to be late by this on average, relative, as far as the model knows.
         change_price: What a clock change costs for the planner, as a multiple of what it is known to cost;
             infinite: each stage runs at one clock.
         power_scale: The power that the planner is asked for, as a multiple of the cap on power.
@@ -26,6 +27,7 @@ class Corrections:
 
     count: int = 0
     time_margin: float = 0.0
+    late_by: float = 0.0
     change_price: float = 1.0
     power_scale: float = 1.0
     full_speed_only: bool = False
@@ -33,7 +35,7 @@ class Corrections:
     @property
     def key(self) -> object:
         """A key that is equal for corrections with the same plans."""
-        return self.time_margin, self.change_price, self.power_scale, self.full_speed_only
+        return self.time_margin, self.late_by, self.change_price, self.power_scale, self.full_speed_only
 
     def count_anew(self) -> None:
         """Starts the count of corrections again; their effect stays."""

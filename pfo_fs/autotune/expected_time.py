@@ -14,6 +14,9 @@ from pfo_fs.planner import Plan, Problem
 _DRAWS = 48
 """Iterations that are averaged; the same random numbers for each plan, so that plans compare well."""
 
+_CRITICAL = 1e-9
+"""Relative: an instruction that could end later by less lies on the longest path."""
+
 
 class ExpectedTime:
     """Computes mean iteration times.
@@ -37,11 +40,26 @@ class ExpectedTime:
 
     def of(self, plan: Plan) -> float:
         """Returns the mean time of an iteration under a plan, in s."""
+        _, ends = self._ends(plan)
+        return float(ends.max(axis=0).mean()) + self._problem.overhead_s
+
+    def critical(self, plan: Plan) -> tuple[float, list[float]]:
+        """Returns the mean time in s, and in which share of iterations each instruction lies on the longest path."""
+        from pfo_fs.planner.columns import latest_of
+
+        times, ends = self._ends(plan)
+        lengths = ends.max(axis=0)
+        latest = latest_of(self._levels, times, lengths)
+        shares = ((latest - ends)[:-1] <= _CRITICAL * lengths).mean(axis=1)
+        return float(lengths.mean()) + self._problem.overhead_s, shares.tolist()
+
+    def _ends(self, plan: Plan) -> tuple[Any, Any]:
+        """Durations in s of all instructions, and when they end; a column per iteration."""
         import numpy as np
 
         from pfo_fs.planner.columns import ends_of
 
         times: Any = np.array(plan.times_s)[:, None] * self._factors
         times[plan.changes] += self._problem.switch_costs.stands_still_s
-        ends = ends_of(self._levels, np.vstack([times, np.zeros((1, _DRAWS))]))[:-1]
-        return float(ends.max(axis=0).mean()) + self._problem.overhead_s
+        times = np.vstack([times, np.zeros((1, _DRAWS))])
+        return times, ends_of(self._levels, times)

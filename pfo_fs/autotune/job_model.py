@@ -10,6 +10,7 @@ from dataclasses import replace
 from pfo_fs.autotune.curve_profile import careful, hopeful
 from pfo_fs.autotune.expected_time import ExpectedTime
 from pfo_fs.autotune.measured_switching import ClockOffer, without_slow_clocks
+from pfo_fs.autotune.punctual_plan import PunctualPlans
 from pfo_fs.autotune.samples import RunInstruction, iterations_of
 from pfo_fs.errors import Impossible, PlanError
 from pfo_fs.models import ProfilingResult
@@ -152,11 +153,14 @@ class JobModel:
         self.problem = problem
         self._wide = problem if wide_profile is None else replace(problem, profile=wide_profile)
         self._offers = offers
+        self._scatter = scatter
         self._expected = ExpectedTime(problem, scatter)
         self.full_speed = all_maximum(problem)
         self.full_speed_s = self.expected_s(self.full_speed)
         self._planners: dict[tuple[float, float, ClockOffer], Planner] = {}
         self._plans: dict[tuple[str, float, float, float], Plan] = {}
+        self._in_time: dict[tuple[str, float, float, float, float], Plan] = {}
+        self._punctual_plans: dict[ClockOffer, PunctualPlans] = {}
         self._best_offers: dict[tuple[str, float, float, float], ClockOffer] = {}  # for each of these plans
 
     def expected_s(self, plan: Plan) -> float:
@@ -192,7 +196,12 @@ class JobModel:
         return self._planners[key]
 
     def within(
-        self, deadline_s: float, time_margin: float = 0.0, change_price: float = 1.0, straggler: bool = False
+        self,
+        deadline_s: float,
+        time_margin: float = 0.0,
+        change_price: float = 1.0,
+        straggler: bool = False,
+        mean_s: float | None = None,
     ) -> Plan:
         """Returns the plan for a deadline, or for a straggler's time; the fastest plan if none is fast enough.
 
@@ -205,6 +214,8 @@ class JobModel:
             change_price: What a clock change costs for the planner, as a multiple of what it is known to cost. With an
                 infinite one, each stage runs at one clock.
             straggler: The pipeline waits until the deadline in any case.
+            mean_s: The longest mean time of an iteration, in s: durations scatter, so that it is more than the time of
+                the plan. None: any. A plan with one clock per stage is not changed to keep to it.
         """
         deadline_s *= 1 + max(0.0, -time_margin)
         key = self._key(deadline_s, time_margin, change_price, straggler)
@@ -214,7 +225,22 @@ class JobModel:
             else:
                 plan, self._best_offers[key] = self._with_changes(deadline_s, time_margin, change_price, straggler)
             self._keep(key, plan)
-        return self._plans[key]
+        plan = self._plans[key]
+        if mean_s is None or math.isinf(change_price):
+            return plan
+        in_time = *key, round(mean_s / self.full_speed_s, 5)
+        if in_time not in self._in_time:
+            self._in_time[in_time] = self._punctual(self._best_offers[key]).in_time(plan, mean_s)
+        return self._in_time[in_time]
+
+    def _punctual(self, offer: ClockOffer) -> PunctualPlans:
+        """What makes plans with these clocks faster."""
+        if offer not in self._punctual_plans:
+            problem = replace(
+                self.problem, switch_costs=replace(self.problem.switch_costs, latency_s=offer.latency_s)
+            )
+            self._punctual_plans[offer] = PunctualPlans(problem, self._expected, offer.left_out_mhz)
+        return self._punctual_plans[offer]
 
     def _key(
         self, deadline_s: float, time_margin: float, change_price: float = 1.0, straggler: bool = False
@@ -246,12 +272,12 @@ class JobModel:
         simple = self._one_per_stage(wanted_s, time_margin, straggler) if self.has_slow_clocks else None
         return (plan if simple is None or plan.energy_j <= simple.energy_j else simple), best
 
-    def to_try(self, deadline_s: float, time_margin: float) -> tuple[Plan, float]:
+    def to_try(self, deadline_s: float, time_margin: float, mean_s: float) -> tuple[Plan, float]:
         """Returns a plan that uses clocks which may be better than those that are known well, and what it would take.
 
         Args:
             deadline_s: The longest iteration time if these clocks are as good as they may be, in s.
-            time_margin: As for `within`.
+            time_margin, mean_s: As for `within`.
 
         Returns:
             The plan, evaluated by the estimates, and its energy in J if the clocks are as good as they may be.
@@ -264,8 +290,10 @@ class JobModel:
         feared = replace(self._wide, profile=careful(offered))
         for errors in _HOPE:
             profile = _with_time_margin(hopeful(offered, errors), min(max(0.0, time_margin), _MOST_MARGIN_IN_TRIALS))
-            planner = Planner(replace(self._wide, profile=profile, switch_costs=costs), thorough=False)
+            problem = replace(self._wide, profile=profile, switch_costs=costs)
+            planner = Planner(problem, thorough=False)
             plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
+            plan = PunctualPlans(problem, ExpectedTime(problem, self._scatter)).in_time(plan, mean_s)
             if plan.replace(problem=feared).iteration_time_s <= deadline_s * (1 + _MOST_LATE_IF_NOT):
                 break
         return plan.replace(problem=self._wide), plan.energy_j

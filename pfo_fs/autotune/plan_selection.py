@@ -113,11 +113,14 @@ class PlanSelection:
             return self.model.within(deadline_s, max(0.0, time_margin), change_price, straggler=True)
         if self.goal.target.power is not None:
             return self._within_power(self.goal.target.power)
-        return self.model.within(self._model_bias * target_s, time_margin, change_price)
+        mean_s = self._mean_bias * target_s * (1 + self.corrections.late_by)
+        return self.model.within(self._model_bias * target_s, time_margin, change_price, mean_s=mean_s)
 
     def to_try(self) -> tuple[Plan, float]:
         """Returns a plan with clocks that are hardly known, and the energy in J that it takes if they are good."""
-        return self.model.to_try(self._model_bias * self.target_s(), self.corrections.time_margin)
+        corrections, target_s = self.corrections, self.target_s()
+        mean_s = self._mean_bias * target_s * (1 + corrections.late_by)
+        return self.model.to_try(self._model_bias * target_s, corrections.time_margin, mean_s)
 
     def _within_power(self, power_w: float) -> Plan:
         """Returns the plan of one pipeline under a cap on the power of all."""
