@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 from statistics import median
 
 from pfo_fs.autotune.curve_profile import SURE, Offer, estimated_profile
@@ -21,6 +22,10 @@ _LATEST_CALIBRATION_WINDOWS = 2
 """The model is calibrated with the first window and with this many of the latest ones."""
 _SURE_POWER_ERROR = 0.02
 """Relative: a power with a larger error is not used to measure the drift of power."""
+_DRIFT_OF_A_WINDOW = 0.01
+"""Relative: power drifts by about this much from one window to the next."""
+_SAME_CLOCK_ERROR, _CHANGING_CLOCK_ERROR = 0.005, 0.02
+"""Relative: powers are wrong by this much where a rank keeps its clock, and where it changes it."""
 
 
 class JobMeasurements:
@@ -56,7 +61,7 @@ class JobMeasurements:
         """
         in_force = {schedule.rank: schedule for schedule in schedules}
         taken = [result for result in results if self.is_taken(result.rank)]
-        self._note_power_drift(taken)
+        self._note_power_drift(taken, in_force)
         self._switching = measured_switching(taken, self.layout.rank_infos) or self._switching
         by_stage: dict[int, list[ProfilingResult]] = {}
         for result in taken:
@@ -142,16 +147,29 @@ class JobMeasurements:
                 point.scale(1.0, self.power_drift_factor)
         self.power_drift_factor = 1.0
 
-    def _note_power_drift(self, results: Sequence[ProfilingResult]) -> None:
-        """Compares powers with those measured before at the same clocks."""
-        ratios = []
+    def _note_power_drift(self, results: Sequence[ProfilingResult], in_force: Mapping[int, FrequencySchedule]) -> None:
+        """Compares powers with those measured before at the same clocks.
+
+        Powers rise little by little. A single one that is far off was measured at another clock than it seems: clocks
+        act later than expected, or at other times on the GPUs that compute together.
+        """
+        ratios: dict[tuple[Kind, int], list[tuple[float, float]]] = {}  # with their errors
         for result in results:
             stages = dict(self.layout.order(result.rank))
+            clocks = {mhz for _, _, mhz in self.layout.run_by(result.rank, in_force.get(result.rank))}
             for power in result.powers:
                 if power.instruction not in stages or power.error >= _SURE_POWER_ERROR * power.power:
                     continue
-                before = self.samples.curve((stages[power.instruction], power.instruction)).get(power.frequency)
+                kind = stages[power.instruction], power.instruction
+                before = self.samples.curve(kind).get(power.frequency)
                 if before is not None and before.power_error < _SURE_POWER_ERROR:
-                    ratios.append(power.power / before.power_w)
-        if ratios:
-            self.power_drift_factor = median(ratios)
+                    wrong = _SAME_CLOCK_ERROR if len(clocks) == 1 else _CHANGING_CLOCK_ERROR
+                    error = math.hypot(power.error / power.power, before.power_error, wrong)
+                    ratios.setdefault((kind, power.frequency), []).append((power.power / before.power_w, error))
+        factor = self.power_drift_factor
+        total, weight = factor / _DRIFT_OF_A_WINDOW**2, 1 / _DRIFT_OF_A_WINDOW**2
+        for each in ratios.values():
+            ratio, error = median(ratio for ratio, _ in each), median(error for _, error in each)
+            one = 1 / (error**2 + (ratio - factor) ** 2)
+            total, weight = total + one * ratio, weight + one
+        self.power_drift_factor = total / weight
