@@ -293,7 +293,6 @@ class JobModel:
             problem = replace(self._wide, profile=profile, switch_costs=costs)
             planner = Planner(problem, thorough=False)
             plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
-            plan = PunctualPlans(problem, ExpectedTime(problem, self._scatter)).in_time(plan, mean_s)
             if plan.replace(problem=feared).iteration_time_s <= deadline_s * (1 + _MOST_LATE_IF_NOT):
                 break
         return plan.replace(problem=self._wide), plan.energy_j
