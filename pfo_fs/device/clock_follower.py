@@ -167,9 +167,9 @@ class ClockFollower:
             return
         own = plan.since[began]
         position = plan.codes[began] >> 1
-        ran = Ran(plan.kinds[position], plan.clock_from[began], at_ns - self._at_ns)
+        ran = Ran(plan.kinds[position], plan.clock_from[began], at_ns - self._at_ns, *self._next(plan, own, at_ns))
         request = self._requests.get(own)
-        if own == began - 1:
+        if own == began - 1 and request is not None:
             self._leads.tried(ran.mhz)
         if request is None or self._disturbed(plan, own):
             self._leads.disturbed()
@@ -183,6 +183,16 @@ class ClockFollower:
             self._leads.disturbed()
         if lead_ns > self._leads.settled_ns(ran.mhz) and max(self._requests) == own:
             self._leads.ran_steadily(ran)
+
+    def _next(self, plan: FollowedPlan, own: int, end_ns: int) -> tuple[int, float, float]:
+        """Returns the clock that was requested next, and how long before `end_ns` it acts, with its error."""
+        place = min((place for place in self._requests if place > own), default=0)
+        if not place:
+            return 0, 0.0, 0.0
+        mhz, asked_ns = plan.clock_from[place], self._requests[place].at_ns
+        soonest_ns, latest_ns = self._leads.lead_ns(mhz), self._leads.lead_ns(mhz, up=True)
+        early_ns = end_ns - asked_ns - (soonest_ns + latest_ns) / 2
+        return mhz, max(0.0, early_ns), max(1.0, (latest_ns - soonest_ns) / 2)
 
     def _disturbed(self, plan: FollowedPlan, own: int) -> bool:
         """Returns whether another clock may have acted before the end; one whose latency is known acts at the end."""
@@ -198,7 +208,7 @@ class ClockFollower:
         if self._at == 0 and self._leads.explores(mhz):
             self._request(0, None, now_ns)
             return 0  # requested when the first instruction has begun, its latency shows
-        if _above(self._requested, mhz) and not self._leads.allows_down(now_ns):
+        if _above(self._requested, mhz) and not (self._leads.allows_down(now_ns) and self._would_show(mhz, now_ns)):
             mhz = self._requested
         change = plan.next_change[self._at]
         while change < len(plan.codes):
@@ -252,6 +262,13 @@ class ClockFollower:
             self._settled_ns = now_ns + (lead_ns if known else 2 * self._leads.lead_ns(mhz, up=True))
         if place is not None:
             self._requests.setdefault(place, _Request(now_ns, from_mhz))
+
+    def _would_show(self, mhz: int, now_ns: int) -> bool:
+        """Returns whether a lower clock that is requested now would show its latency, if that is to be learned.
+
+        Until the clock before has surely acted, it would not. Where clocks change all the time, none ever would.
+        """
+        return now_ns >= self._settled_ns or not self._leads.explores(mhz)
 
     def _up_is_due(self, change: int, boundary_ns: int, now_ns: int) -> bool:
         """Returns whether the clock would have to go up again before a change down at `change` was made."""

@@ -70,11 +70,17 @@ class Ran(NamedTuple):
         kind: The same number for the same instruction.
         mhz: The clock that the plan gives it; 0 is the default clock.
         took_ns: Its duration.
+        next_mhz: The clock after it, if that may have acted before its end.
+        early_ns: How long before its end the next clock has acted, as far as that is known.
+        early_error_ns: The standard error of this time.
     """
 
     kind: int
     mhz: int
     took_ns: int
+    next_mhz: int = 0
+    early_ns: float = 0.0
+    early_error_ns: float = 0.0
 
 
 class _Steady:
@@ -263,11 +269,18 @@ class SwitchLatency:
             return
         if abs(own.took_ns / other.took_ns - 1) < _LEAST_DIFFERENCE:
             return
+        took_ns, early_error_ns = float(ran.took_ns), 0.0
+        if ran.early_error_ns:
+            then = self._duration(ran.kind, ran.next_mhz)
+            if then is None:
+                return
+            faster = own.took_ns / then.took_ns - 1
+            took_ns, early_error_ns = took_ns + ran.early_ns * faster, ran.early_error_ns * faster
         # The errors of usual durations are the same each time: they must not become smaller by observing often.
         same = own.error_ns**2 + other.error_ns**2 + (_USUAL_ERROR * own.took_ns) ** 2
-        variance = (self._scatter * ran.took_ns) ** 2 + _SEEN_NS**2
+        variance = (self._scatter * took_ns) ** 2 + _SEEN_NS**2 + early_error_ns**2
         variance += min(REMEMBERED, 1 + self._estimates.changes(ran.mhz)) * same
-        self._estimates.add(ran.mhz, _unlikely(ran.took_ns, since_ns, own, other, variance), is_first=is_first)
+        self._estimates.add(ran.mhz, _unlikely(took_ns, since_ns, own, other, variance), is_first=is_first)
 
     def _calls_ns(self, mhz: int, from_mhz: int) -> float:
         """Returns the time from the last request to the return of the call after which the clock began to count."""
@@ -317,7 +330,7 @@ class SwitchLatency:
         return _Duration(took_ns, took_ns * sqrt(self._scatter**2 / 4 + (_BETWEEN_ERROR * nearer) ** 2))
 
 
-def _unlikely(took_ns: int, since_ns: float, own: _Duration, other: _Duration, variance: float) -> list[float]:
+def _unlikely(took_ns: float, since_ns: float, own: _Duration, other: _Duration, variance: float) -> list[float]:
     """Returns how unlikely each latency of `GRID_NS` makes what an instruction took.
 
     Args:
