@@ -236,9 +236,7 @@ class JobModel:
     def _punctual(self, offer: ClockOffer) -> PunctualPlans:
         """What makes plans with these clocks faster."""
         if offer not in self._punctual_plans:
-            problem = replace(
-                self.problem, switch_costs=replace(self.problem.switch_costs, latency_s=offer.latency_s)
-            )
+            problem = replace(self.problem, switch_costs=replace(self.problem.switch_costs, latency_s=offer.latency_s))
             self._punctual_plans[offer] = PunctualPlans(problem, self._expected, offer.left_out_mhz)
         return self._punctual_plans[offer]
 
@@ -347,6 +345,7 @@ def _priced(costs: SwitchCosts, times: float) -> SwitchCosts:
         driver_time_s=costs.driver_time_s * times,
         latency_s=costs.latency_s * times,
         late_s=costs.late_s * times,
+        acts_late_s=costs.acts_late_s * times,
     )
 
 

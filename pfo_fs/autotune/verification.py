@@ -11,8 +11,14 @@ from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN, Corr
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.plan_selection import LEAST_TIME_GAIN, PlanSelection
 from pfo_fs.autotune.status_text import Compared, compared
-from pfo_fs.autotune.trials import Trial, expected_difference
-from pfo_fs.autotune.window_results import first_stage_results, iteration_spans, job_energy_j, span_of
+from pfo_fs.autotune.trials import Trial, believed_savings, expected_difference
+from pfo_fs.autotune.window_results import (
+    first_stage_results,
+    iteration_spans,
+    job_energy_error,
+    job_energy_j,
+    span_of,
+)
 from pfo_fs.models import ProfilingResult, Target
 from pfo_fs.planner import Plan
 
@@ -142,7 +148,8 @@ class PlanVerification:
             found = replace(found, energy_saved=0.0)  # any difference is an error of the energy counters
         iterations = len(means_s) * len(next(iter(spans.values())))
         self._noise, self._window_iterations = noise, iterations
-        trial = self._trial(off, found.energy_saved if found is not None and measured_j else 0.0)
+        saved = found.energy_saved if found is not None and measured_j else 0.0
+        trial = self._trial(off, saved, (1 - saved) * job_energy_error(results) if saved else 0.0)
         error = max(_LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         before = selection.schedules()
         power_w = None
@@ -153,7 +160,7 @@ class PlanVerification:
             note = self._choose_next(trial)
         return Verdict(selection.schedules() is before, found, power_w, note)
 
-    def _trial(self, off: float, saved: float) -> Trial:
+    def _trial(self, off: float, saved: float, saved_error: float) -> Trial:
         """Adds a window to the trial of the plan in force."""
         plan = self._selection.plan_of(0)
         for trial in self._trials:
@@ -163,7 +170,7 @@ class PlanVerification:
             simple = math.isinf(self._selection.corrections.change_price)
             trial = Trial(plan, exploring=self.explores, simple=simple)
             self._trials.append(trial)
-        trial.add(off, saved)
+        trial.add(off, saved, saved_error)
         return trial
 
     def _off(self, results: Sequence[ProfilingResult], measured_s: float, measured_j: float) -> float | None:
@@ -204,11 +211,12 @@ class PlanVerification:
         off = self._believed_off(trial)
         if off > _LEAST_ERROR:
             return self._make_faster(off)
-        others = [o.saved for o in self._trials if o is not trial and self._believed_off(o) <= _LEAST_ERROR]
-        improves = trial.saved > max(others, default=-1.0) + _LEAST_GAIN
+        saved = self._believed_saved(self._trials)
+        others = [saved[id(o)] for o in self._trials if o is not trial and self._believed_off(o) <= _LEAST_ERROR]
+        improves = saved[id(trial)] > max(others, default=-1.0) + _LEAST_GAIN
         if improves and self._gain(in_force) > _LEAST_GAIN:
             return "another plan takes less energy by what was measured under this one"
-        if trial.saved < (1 - _DISAPPOINTS) * promised and corrections.change_price == 1.0:
+        if saved[id(trial)] < (1 - _DISAPPOINTS) * promised and corrections.change_price == 1.0:
             corrections.change_price = _FEW_CHANGES
             if not self._tried(selection.planned_for(0)):
                 return f"it saves less than the {promised:.1%} that were planned, so one with fewer changes is tried"
@@ -287,6 +295,16 @@ class PlanVerification:
         predicted = selection.predicted_off(plan) + max(0.0, self._unexplained(trial.simple, trial))
         return predicted + self._real(trial.off - predicted, trial.windows)
 
+    def _believed_saved(self, trials: Sequence[Trial]) -> dict[int, float]:
+        """Returns what plans are believed to save, by the id of each trial."""
+        model = self._selection.model
+        plans = [model.as_it_is(trial.plan) for trial in trials]
+        promised = [
+            trial.saved if plan is None else 1 - plan.energy_j / model.full_speed.energy_j
+            for trial, plan in zip(trials, plans, strict=True)
+        ]
+        return {id(trial): saved for trial, saved in zip(trials, believed_savings(promised, trials), strict=True)}
+
     def _gain(self, in_force: Plan) -> float:
         """Returns by how much less energy the plan that the planner makes now takes, relative."""
         selection = self._selection
@@ -317,8 +335,9 @@ class PlanVerification:
         off_of = {id(trial): self._believed_off(trial) for trial in usable}
         on_time = [trial for trial in usable if off_of[id(trial)] <= _LEAST_ERROR]
         on_time = on_time or [trial for trial in usable if off_of[id(trial)] <= _MOST_OFF]
-        best = max(on_time, key=lambda trial: trial.saved, default=None)
-        if self._tries_one_clock(0.0 if best is None else best.saved):
+        saved = self._believed_saved(usable)
+        best = max(on_time, key=lambda trial: saved[id(trial)], default=None)
+        if self._tries_one_clock(0.0 if best is None else saved[id(best)]):
             return "plans with clock changes deliver less than one clock per stage promises, so that is tried"
         if best is None:
             if self._repeats(usable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low, stdev
@@ -60,6 +61,14 @@ def job_energy_j(results: Sequence[ProfilingResult], world_size: int) -> float:
     """Returns the energy of an iteration on all GPUs, in J; GPUs without a result count with the average."""
     energies = [fmean(result.iter_energy) for result in results if result.iter_energy]
     return fmean(energies) * world_size if energies else 0.0
+
+
+def job_energy_error(results: Sequence[ProfilingResult]) -> float:
+    """Returns the standard error of `job_energy_j`, relative: counters tick seldom, and iterations differ."""
+    totals = [sum(of_ranks) for of_ranks in zip(*(result.iter_energy for result in results), strict=False)]
+    if len(totals) < 2 or sum(totals) <= 0:
+        return 0.0
+    return float(stdev(totals) / fmean(totals) / math.sqrt(len(totals)))
 
 
 def relative_noise(spans: Mapping[int, Sequence[float]]) -> float:

@@ -99,9 +99,9 @@ class TimedChanges:
         mixed = self._relaxation.solve(makespan_s, waiting_w, relaxed, change_j, _BOUND_ROUNDS, bound_until)
         known = [valued(clocks) for clocks in candidates]
         mixed = mixed or self._without_changes(relaxed, change_j)
-        known.append(valued(
-                sweeps.settle(mixed.times_s, mixed.prices.node_w, self._lost_s(mixed), length_s, prices_j, until)
-            ))
+        known.append(
+            valued(sweeps.settle(mixed.times_s, mixed.prices.node_w, self._lost_s(mixed), length_s, prices_j, until))
+        )
         if time.perf_counter() < until:
             known.append(valued(sweeps.improve(min(known)[1], length_s, waiting_w, prices_j, 1)))
         best = min(known)
