@@ -153,7 +153,6 @@ class JobModel:
         self.problem = problem
         self._wide = problem if wide_profile is None else replace(problem, profile=wide_profile)
         self._offers = offers
-        self._scatter = scatter
         self._expected = ExpectedTime(problem, scatter)
         self.full_speed = all_maximum(problem)
         self.full_speed_s = self.expected_s(self.full_speed)
@@ -270,12 +269,12 @@ class JobModel:
         simple = self._one_per_stage(wanted_s, time_margin, straggler) if self.has_slow_clocks else None
         return (plan if simple is None or plan.energy_j <= simple.energy_j else simple), best
 
-    def to_try(self, deadline_s: float, time_margin: float, mean_s: float) -> tuple[Plan, float]:
+    def to_try(self, deadline_s: float, time_margin: float) -> tuple[Plan, float]:
         """Returns a plan that uses clocks which may be better than those that are known well, and what it would take.
 
         Args:
             deadline_s: The longest iteration time if these clocks are as good as they may be, in s.
-            time_margin, mean_s: As for `within`.
+            time_margin: As for `within`.
 
         Returns:
             The plan, evaluated by the estimates, and its energy in J if the clocks are as good as they may be.
@@ -288,8 +287,7 @@ class JobModel:
         feared = replace(self._wide, profile=careful(offered))
         for errors in _HOPE:
             profile = _with_time_margin(hopeful(offered, errors), min(max(0.0, time_margin), _MOST_MARGIN_IN_TRIALS))
-            problem = replace(self._wide, profile=profile, switch_costs=costs)
-            planner = Planner(problem, thorough=False)
+            planner = Planner(replace(self._wide, profile=profile, switch_costs=costs), thorough=False)
             plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
             if plan.replace(problem=feared).iteration_time_s <= deadline_s * (1 + _MOST_LATE_IF_NOT):
                 break

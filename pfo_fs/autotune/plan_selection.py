@@ -118,9 +118,7 @@ class PlanSelection:
 
     def to_try(self) -> tuple[Plan, float]:
         """Returns a plan with clocks that are hardly known, and the energy in J that it takes if they are good."""
-        corrections, target_s = self.corrections, self.target_s()
-        mean_s = self._mean_bias * target_s * (1 + corrections.late_by)
-        return self.model.to_try(self._model_bias * target_s, corrections.time_margin, mean_s)
+        return self.model.to_try(self._model_bias * self.target_s(), self.corrections.time_margin)
 
     def _within_power(self, power_w: float) -> Plan:
         """Returns the plan of one pipeline under a cap on the power of all."""

@@ -30,11 +30,9 @@ _MOST_OFF = 0.002
 """Relative: of plans that all miss the target, one that misses it by less than this may stay."""
 _AIM = 0.0007
 """Relative: plans are made to be late by this on average; to be on time exactly costs far more energy."""
-_MOST_STEPS, _SURE, _MOST_AIMED = 5, 0.0002, 0.05
+_MOST_STEPS, _SURE, _MOST_AIMED = 4, 0.0002, 0.05
 """At most this many time margins are tried, until a plan is within the second number of the aim; the last number is the
-largest one."""
-_SOME_MARGIN = 0.003
-"""The plan that is best in the end is often one from this time margin, not from none."""
+largest one. A plan that is later than that is made faster, which costs least where it is not much later."""
 _MARGIN_PER_LATENESS = 2.0
 """So much time margin makes iterations faster by one, as a first guess: only slowed instructions get the margin."""
 _LEAST_GAIN = 0.003
@@ -245,23 +243,27 @@ class PlanVerification:
         if selection.goal.target.power is not None or selection.kept is not None:
             return
         unexplained = self._unexplained(math.isinf(corrections.change_price))
-        corrections.late_by = round(_AIM - unexplained, 5)
+        late_by = round(_AIM - unexplained, 5)
         # A deadline is made longer only because measured iterations were shorter than the target, not because the
         # planner was careful about clocks that are not known well.
         least = -_AIM if unexplained > -LEAST_TIME_GAIN else -MOST_TIME_MARGIN
-        tried: list[tuple[float, float, float]] = []  # margin, late, energy
-        margins = [max(least, min(-_AIM, unexplained)), _SOME_MARGIN]
-        while margins:
-            corrections.time_margin = round(margins.pop(0), 5)
-            plan = selection.planned_for(0)
-            late = selection.predicted_off(plan) + unexplained - _AIM
-            tried.append((corrections.time_margin, late, plan.energy_j))
-            if not margins and min(each[1] for each in tried) > _SURE and len(tried) < _MOST_STEPS:
-                margin = max(least, min(_next_margin(tried), _MOST_AIMED))
-                margins = [margin] if margin != corrections.time_margin else []
-        on_time = [each for each in tried if each[1] <= _SURE]
-        best = min(on_time, key=lambda each: each[2]) if on_time else min(tried, key=lambda each: each[1])
-        corrections.time_margin = best[0]
+        tried: list[tuple[float, float]] = []  # margin, late
+        found: list[tuple[float, float, float]] = []  # late, energy, margin; the plan was made faster if that is needed
+        margin = max(least, min(-_AIM, unexplained))
+        for _ in range(_MOST_STEPS):
+            corrections.time_margin = round(margin, 5)
+            for corrections.late_by in (math.inf, late_by):
+                plan = selection.planned_for(0)
+                late = selection.predicted_off(plan) + unexplained - _AIM
+                if math.isinf(corrections.late_by):
+                    tried.append((corrections.time_margin, late))
+            found.append((late, plan.energy_j, corrections.time_margin))
+            margin = max(least, min(_next_margin(tried), _MOST_AIMED))
+            if abs(tried[-1][1]) <= _SURE or margin == corrections.time_margin:
+                break
+        on_time = [each for each in found if each[0] <= _SURE]
+        best = min(on_time, key=lambda each: each[1]) if on_time else min(found)
+        corrections.time_margin = best[2]
 
     def _unexplained(self, simple: bool, without: Trial | None = None) -> float:
         """Returns by how much measured iterations were longer than the model makes of the measured instructions.
@@ -391,11 +393,11 @@ class PlanVerification:
         return True
 
 
-def _next_margin(tried: Sequence[tuple[float, float, float]]) -> float:
+def _next_margin(tried: Sequence[tuple[float, float]]) -> float:
     """Returns the time margin to try after some that made plans late by so much, relative."""
-    margin, late, _ = tried[-1]
+    margin, late = tried[-1]
     if len(tried) > 1:
-        before, late_before, _ = tried[-2]
+        before, late_before = tried[-2]
         gained = late_before - late
         if gained * (margin - before) > 0:  # a larger margin made iterations faster
             step = late * (margin - before) / gained

@@ -6,9 +6,15 @@ import math
 
 import pytest
 
-from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, ClockOffer, measured_switching, without_slow_clocks
+from pfo_fs.autotune.measured_switching import (
+    UNKNOWN_COSTS,
+    ClockOffer,
+    late_switching,
+    measured_switching,
+    without_slow_clocks,
+)
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
-from pfo_fs.planner import Measurement, Profile
+from pfo_fs.planner import Measurement, Profile, SwitchCosts
 
 
 def info(rank: int, pp_rank: int, dp_rank: int = 0, tp_rank: int = 0) -> RankInfo:
@@ -29,11 +35,19 @@ def test_without_reports_nothing_is_known() -> None:
     assert measured_switching([result(0, None)], [info(0, 0)]) is None
 
 
-@pytest.mark.parametrize("switching", [report(mode="launch"), report(call_s=None)])
-def test_clocks_that_do_not_follow_the_device_or_have_never_changed_have_an_assumed_price(switching: Switching) -> None:
-    found = measured_switching([result(0, switching)], [info(0, 0)])
+def test_clocks_that_have_never_changed_have_an_assumed_price() -> None:
+    found = measured_switching([result(0, report(call_s=None))], [info(0, 0)])
     assert found is not None
     assert found.costs == UNKNOWN_COSTS
+
+
+def test_what_clock_processes_report_that_do_not_see_the_device_says_nothing_of_when_clocks_act() -> None:
+    assert measured_switching([result(0, report(mode="launch"))], [info(0, 0)]) is None
+
+
+def test_clocks_that_act_late_cost_that_and_those_in_time_an_assumed_price() -> None:
+    assert late_switching(0.02).costs == SwitchCosts(acts_late_s=0.02)
+    assert late_switching(0.0005).costs == UNKNOWN_COSTS
 
 
 def test_tensor_parallel_ranks_of_a_host_change_together_and_keep_its_driver_busy_for_all_their_calls() -> None:

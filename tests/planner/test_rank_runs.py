@@ -44,11 +44,12 @@ def value_j(problem: Problem, clocks_mhz: list[int], price_w: float, change_pric
     st.sampled_from([0.001, 0.01, 0.1]),
     st.sampled_from([0.0, 50.0, 300.0]),
     st.sampled_from([0.0, 0.3]),
+    st.sampled_from([0.0, 0.01, 1.0]),
 )
 def test_without_windows_the_cheapest_of_all_clocks_is_found(
-    seed: int, late_s: float, price_w: float, change_price_j: float
+    seed: int, late_s: float, price_w: float, change_price_j: float, acts_late_s: float
 ) -> None:
-    problem = problem_of(seed, SwitchCosts(late_s=late_s))
+    problem = problem_of(seed, SwitchCosts(late_s=late_s, acts_late_s=acts_late_s))
     runs = RankRuns(problem, 0, late_s, [m.frequency_mhz for m in problem.profile.measurements[0, "forward"]])
     found = runs.best(window_of(1e9, price_w), change_price_j)
     assert found is not None
@@ -58,9 +59,9 @@ def test_without_windows_the_cheapest_of_all_clocks_is_found(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**9), st.floats(1.0, 1.6), st.sampled_from([0.0, 0.02]))
-def test_what_is_found_is_within_its_window(seed: int, share: float, still_s: float) -> None:
-    problem = problem_of(seed, SwitchCosts(still_s, late_s=0.01))
+@given(st.integers(0, 10**9), st.floats(1.0, 1.6), st.sampled_from([0.0, 0.02]), st.sampled_from([0.0, 0.02]))
+def test_what_is_found_is_within_its_window(seed: int, share: float, still_s: float, acts_late_s: float) -> None:
+    problem = problem_of(seed, SwitchCosts(still_s, late_s=0.01, acts_late_s=acts_late_s))
     due_s = share * sum(c.times_s[0] for c in problem.choices)
     found = RankRuns(problem, 0, 0.01).best(window_of(due_s))
     assert found is not None  # the highest clock is the fastest here

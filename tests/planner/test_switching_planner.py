@@ -68,6 +68,7 @@ def switch_costs(draw: st.DrawFn) -> SwitchCosts:
         calls=calls,
         hosts=draw(st.sampled_from([(), ((0, 1),)])),
         max_calls_per_s=draw(st.sampled_from([math.inf, 170.0, 5.0])),
+        acts_late_s=draw(st.sampled_from([0.0, 0.0, 0.01, 0.1])),
     )
 
 

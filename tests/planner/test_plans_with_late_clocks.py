@@ -1,0 +1,99 @@
+"""Clocks that act late: what a plan takes is what the simulator makes of it, and the planner uses that."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planner_problems import random_profile
+
+from pfo_fs.errors import ConfigError
+from pfo_fs.planner import Measurement, Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
+from pfo_fs.simulator import Cluster, Nuisances, ProfileTruth
+
+WAITING_W = 60.0
+
+
+def problem_of(seed: int, acts_late_s: float, schedule: str = "1f1b", clocks: int = 5) -> Problem:
+    pipeline = make_pipeline(schedule, 2, 4)
+    profile = random_profile(random.Random(seed), pipeline, clocks)
+    return Problem(pipeline, profile, WAITING_W, switch_costs=SwitchCosts(acts_late_s=acts_late_s))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from([0.001, 0.01, 0.05, 1.0]), st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
+def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, acts_late_s: float, schedule: str) -> None:
+    problem = problem_of(seed, acts_late_s, schedule)
+    rng = random.Random(seed)
+    clocks = sorted({m.frequency_mhz for rows in problem.profile.measurements.values() for m in rows})
+    plan = Plan(problem, tuple(rng.choice(clocks) for _ in problem.pipeline.instructions), "random", 0.0)
+    calm = Nuisances(
+        time_jitter=0.0, power_jitter=0.0, warm_up=0.0, switch_s=acts_late_s, delay_s=0.0, overhead_s=0.0, tick_s=0.1
+    )
+    cluster = Cluster(problem.pipeline, ProfileTruth(problem.profile, WAITING_W), calm)
+    played = cluster.run(cluster.clocks_of([{s.rank: s.frequencies for s in plan.schedules()}]))
+    assert plan.iteration_time_s == pytest.approx(played.time_s, rel=1e-9)
+    assert plan.energy_j == pytest.approx(played.energy_j, rel=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from([0.003, 0.01, 0.05]), st.sampled_from([1.0, 1.005, 1.1]))
+def test_a_plan_is_on_time_though_clocks_act_late(seed: int, acts_late_s: float, slowdown: float) -> None:
+    problem = problem_of(seed, acts_late_s)
+    highest = all_maximum(problem)
+    deadline_s = slowdown * highest.iteration_time_s
+    plan = Planner(problem, thorough=False).at(deadline=deadline_s)
+    assert plan.iteration_time_s <= deadline_s * (1 + 1e-9)
+    assert plan.energy_j <= highest.energy_j * (1 + 1e-9)
+    assert plan.lower_bound_j is not None
+    assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
+
+
+def test_a_clock_that_acts_at_once_after_the_begin_costs_nothing() -> None:
+    problem = problem_of(3, 0.0)
+    assert problem.late([1400] * len(problem.pipeline.instructions)) == {}
+    assert problem.switch_costs.none
+
+
+def test_an_instruction_begins_at_the_clock_before_and_an_iteration_at_the_highest() -> None:
+    table = {(0, name): [Measurement(1000, 0.1, 30.0), Measurement(500, 0.2, 20.0)] for name in ("forward", "backward")}
+    pipeline = make_pipeline("1f1b", 1, 1)
+    problem = Problem(pipeline, Profile(table), 0.0, switch_costs=SwitchCosts(acts_late_s=0.05))
+    assert problem.times_at((500, 500)) == pytest.approx([0.05 + 0.5 * 0.2, 0.2])
+    assert problem.times_at((500, 1000)) == pytest.approx([0.05 + 0.5 * 0.2, 0.05 + 0.75 * 0.1])
+
+
+def test_a_clock_that_was_not_measured_for_the_instruction_counts_like_the_nearest_one() -> None:
+    table = {
+        (0, "forward"): [Measurement(1000, 0.1, 30.0), Measurement(505, 0.2, 20.0)],
+        (0, "backward"): [Measurement(1000, 0.1, 30.0), Measurement(500, 0.2, 20.0)],
+    }
+    problem = Problem(make_pipeline("1f1b", 1, 1), Profile(table), 0.0, switch_costs=SwitchCosts(acts_late_s=0.05))
+    assert problem.times_at((505, 1000))[1] == pytest.approx(0.05 + 0.75 * 0.1)
+
+
+def test_a_plan_changes_clocks_less_often_the_later_they_act() -> None:
+    changes = []
+    for acts_late_s in (0.0, 0.02, 10.0):
+        problem = problem_of(11, acts_late_s, clocks=10)
+        plan = Planner(problem, thorough=False).at(deadline=1.05 * all_maximum(problem).iteration_time_s)
+        changes.append(len(plan.changes))
+    assert all(often >= seldom for often, seldom in pairwise(changes))
+
+
+def test_a_negative_latency_is_refused() -> None:
+    with pytest.raises(ConfigError, match="acts_late_s"):
+        SwitchCosts(acts_late_s=-0.01)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from([1.0, 1.1, 1.5]), st.booleans())
+def test_the_quick_bound_is_below_every_plan(seed: int, slowdown: float, straggler: bool) -> None:
+    problem = problem_of(seed, 0.01)
+    planner = Planner(problem, thorough=False)
+    deadline_s = slowdown * planner.fastest_s
+    plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
+    assert planner.least_j(deadline_s, straggler=straggler) <= plan.energy_j * (1 + 1e-9)
