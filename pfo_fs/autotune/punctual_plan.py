@@ -20,7 +20,8 @@ _AT_ONCE, _MOST_ROUNDS = 0.4, 120
 """In one round, moves are made until they win this share of what is missing."""
 _CLOSE = 2e-5
 """Relative: a plan that is late by less is in time."""
-_LEAST_SHARE = 1e-9
+_LEAST_SHARE, _LEAST_WON_S = 0.01, 1e-9
+"""Instructions that lie on the longest path more seldom than the first number are left alone."""
 
 
 class _Move(NamedTuple):
@@ -110,7 +111,9 @@ class PunctualPlans:
                 end = begin + 1
                 while end < last and clocks[end] == clocks[begin]:
                     end += 1
-                for part, mhz in self._higher(clocks, begin, end, first, last):
+                # The clock of this run also counts in the instruction after it, where clocks act late.
+                matters = max(shares[begin : min(end + 1, last)]) > _LEAST_SHARE
+                for part, mhz in self._higher(clocks, begin, end, first, last) if matters else ():
                     move = self._move(clocks, shares, rank, part, mhz)
                     if move is not None:
                         yield move
@@ -145,7 +148,7 @@ class PunctualPlans:
             new_s, new_j = self._node(node, before, mhz if node in part else clocks[node])
             won_s += shares[node] * (old_s - new_s)
             costs_j += new_j - old_j
-        if won_s <= _LEAST_SHARE:
+        if won_s <= _LEAST_WON_S:
             return None
         return _Move(costs_j / won_s, won_s, rank, part.start, part.stop, mhz)
 
