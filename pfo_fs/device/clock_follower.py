@@ -117,6 +117,7 @@ class ClockFollower:
         self._acts_ns = 0
         self._settled_ns = 0
         self._requests: dict[int, _Request] = {}  # for each change of this step whose clock was requested
+        self._shown: set[int] = set()  # those after which an instruction has ended
         self.due_ns = NEVER
 
     def look(self, now_ns: int) -> None:
@@ -146,6 +147,7 @@ class ClockFollower:
             self._note_length(plan, at, at_ns, now_ns)
         else:
             self._requests.clear()
+            self._shown.clear()
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         if len(self._requests) > _MANY_REQUESTS:  # those of clocks that are no longer in force are not needed any more
             since = plan.since[at]
@@ -169,13 +171,15 @@ class ClockFollower:
         position = plan.codes[began] >> 1
         ran = Ran(plan.kinds[position], plan.clock_from[began], at_ns - self._at_ns, *self._next(plan, own, at_ns))
         request = self._requests.get(own)
-        if own == began - 1 and request is not None:
+        is_first = request is not None and own not in self._shown
+        if is_first:
+            self._shown.add(own)
             self._leads.tried(ran.mhz)
         if request is None or self._disturbed(plan, own):
             self._leads.disturbed()
             return
         lead_ns = self._at_ns - request.at_ns
-        if own < began - 1:
+        if not is_first:
             self._leads.ran_on(ran, lead_ns)
         elif request.from_mhz is not None and self._unsure_ns <= 3 * _FINE_NS:
             self._leads.ran_first(ran, request.from_mhz, lead_ns)
