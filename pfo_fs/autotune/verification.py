@@ -52,6 +52,8 @@ _FEW_CHANGES = 3.0
 """For such a plan, clock changes cost this many times as much."""
 _CORRECTIONS_OF_ONE_CLOCK = 2
 """So many plans with one clock per stage may be tried at the end."""
+_MOST_MISSED = 3
+"""After so many windows in a row in which the first stage was not measured, the plan stays as it is."""
 _MOST_REPEATED = 2
 """At most so many plans that were late are put in force once more before all run at the highest clocks."""
 
@@ -90,6 +92,7 @@ class PlanVerification:
         self._selection = selection
         self._rebuild_model = rebuild_model
         self._measured_s = 0.0
+        self._missed = 0  # windows in a row without a result of the first stage
         self._target: Target | None = None  # that all of this is about
         self._trials: list[Trial] = []
         self._noise = 0.0  # relative standard deviation of an iteration's time
@@ -129,8 +132,14 @@ class PlanVerification:
         """
         selection = self._selection
         spans = iteration_spans(results, self._layout)
-        if selection.goal.slowdowns or not spans:
+        if selection.goal.slowdowns:
             return None
+        if not spans:
+            self._missed += 1
+            if self._missed > _MOST_MISSED:
+                return None
+            return Verdict(note="nothing was measured on the first stage, so the plan is measured again")
+        self._missed = 0
         if self._target != selection.goal.target:
             self._target = selection.goal.target
             self._trials.clear()

@@ -20,6 +20,8 @@ _TICKS_BETWEEN_YIELDS = 64
 _MAX_UNKNOWNS = 128
 _DEFAULT_SHARE = 0.02
 """An instruction that ran at the default clock for at most this share of its time did not run at it."""
+_MOST_ERROR_W = 1000.0
+"""A power with a larger standard error says nothing: no GPU draws more."""
 
 
 class Power(NamedTuple):
@@ -170,7 +172,7 @@ class PowerFit:
             )
             for key, n in number.items()
         ]
-        return sorted(found, key=lambda power: power.error)
+        return sorted((power for power in found if power.error <= _MOST_ERROR_W), key=lambda power: power.error)
 
 
 def _inverse(matrix: list[list[float]]) -> list[list[float]] | None:

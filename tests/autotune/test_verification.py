@@ -145,6 +145,14 @@ def test_iterations_that_are_shorter_than_the_target_are_used_to_save_more() -> 
     assert job.plan.iteration_time_s * 0.98 < 1.001 * job.selection.full_speed.span_s
 
 
+def test_a_plan_of_which_nothing_was_measured_is_measured_again_a_few_times() -> None:
+    job = Job(lambda plan: 0.0)
+    verdicts = [job.verification.verify([], NOISE, 1.0) for _ in range(5)]
+    assert [verdict is not None and not verdict.converged for verdict in verdicts] == [True] * 3 + [False] * 2
+    job.window()
+    assert job.verification.verify([], NOISE, 1.0) is not None
+
+
 def test_another_target_begins_anew() -> None:
     job = Job(lambda plan: 0.05)
     while not job.selection.corrections.full_speed_only:

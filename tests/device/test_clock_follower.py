@@ -504,3 +504,15 @@ def test_a_point_that_comes_after_a_later_one_of_the_same_step_changes_nothing()
     assert follower.wanted(2 * MS) == 1200
     follower.reached(1, 1, plan, 3 * MS)  # the end of the first one, marked on another stream
     assert follower.wanted(4 * MS) == 1200
+
+
+def test_where_clocks_change_before_the_last_one_has_surely_acted_one_waits_so_that_its_latency_shows() -> None:
+    bench = Bench(known=False)
+    works = [lasting(12 * MS)] * 12
+    for mhz in (TOP_MHZ, 900):  # what instructions take
+        for _ in range(12):
+            bench.step(plan_of([mhz] * len(works), [0] * len(works)), works)
+    plan = plan_of([TOP_MHZ, TOP_MHZ, 1200] * 4, [0] * len(works))
+    for _ in range(10):
+        bench.step(plan, works, rest_ns=MS)
+    assert bench.latency._estimates.changes(1200) > 0

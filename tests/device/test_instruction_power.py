@@ -145,3 +145,15 @@ def test_too_few_ticks_give_no_answer_rather_than_a_wild_one() -> None:
     for _ in fit.add([("forward", 0, 500 * MS)], [(0, 0.0), (100 * MS, 40.0)]):
         pass
     assert fit.solve() == []
+
+
+def test_powers_that_cannot_be_told_apart_at_all_are_left_out() -> None:
+    rng = random.Random(3)
+    instructions: list[Instruction] = []
+    for n in range(60):
+        begin = n * 100 * MS
+        instructions += [("forward", begin, begin + 40 * MS), ("backward", begin + 40 * MS, begin + 100 * MS)]
+    fit = PowerFit()
+    for _ in fit.add(instructions, [(n * 100 * MS, n * 40.0 + rng.gauss(0, 20)) for n in range(60)]):
+        pass
+    assert fit.solve() == []

@@ -192,3 +192,12 @@ def test_of_gpus_that_compute_together_the_first_one_slows_down_and_the_last_one
     for _ in range(6):
         latency.ran_first(Ran(0, own_mhz, took(acts_ns, own_ns, other_ns)), other_mhz, 0)
     assert latency.settle_ns(own_mhz) == pytest.approx(20 * MS, abs=1.5 * MS)
+
+
+def test_the_time_for_which_the_next_clock_has_acted_before_the_end_is_counted() -> None:
+    latency = settled()
+    early_ns = 10 * MS
+    for _ in range(20):
+        took_ns = took(20 * MS, SLOW_NS, FAST_NS) - round(early_ns * (SLOW_NS / FAST_NS - 1))
+        latency.ran_first(Ran(0, 900, took_ns, 1410, early_ns, MS), 1410, 0)
+    assert abs(latency.settle_ns(900) - (20 * MS - latency.call_ns)) < 2 * MS
