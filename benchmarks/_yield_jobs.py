@@ -255,6 +255,7 @@ def _prices(job: SimulatedJob, problem: Problem) -> Iterator[tuple[SwitchCosts, 
     if job.nodes is None:
         for price_s in PRICES_S:
             yield SwitchCosts(stands_still_s=price_s), problem.profile, f"price {price_s:g} s"
+        yield SwitchCosts(acts_late_s=job.nuisances.switch_s), problem.profile, "late clocks"
         return
     true = known_switching(job)
     for scale in SCALES:
