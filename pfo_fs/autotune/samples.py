@@ -224,7 +224,7 @@ class Samples:
         mean_w = self._mean_power_w(result) / power_drift_factor
         if len({mhz for _, _, mhz in ran}) > 1:
             # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
-            if not fitted and mean_w > 0:
+            if runs and not fitted and mean_w > 0:
                 self._add_mixed_powers(ran, runs, mean_w)
             return
         for key in runs:

@@ -158,3 +158,9 @@ def test_waiting_is_taken_from_the_mean_power_of_short_iterations() -> None:
     samples.waiting.add_power(80.0, 1.0)
     samples.add(result({F: [[0.01] * 20] * 5}), [(F, 0, 900)] * 20)
     assert samples.curve((0, F))[900].power_w == pytest.approx(300, rel=0.01)
+
+
+def test_a_result_whose_iterations_ran_something_else_teaches_nothing() -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.1] * 4]}), [(F, 0, 1410), (F, 0, 900)])
+    assert samples.points == {}
