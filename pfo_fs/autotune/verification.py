@@ -9,6 +9,7 @@ from statistics import fmean, median_low
 
 from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN, Corrections
 from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.plan_aim import aim
 from pfo_fs.autotune.plan_selection import LEAST_TIME_GAIN, PlanSelection
 from pfo_fs.autotune.status_text import Compared, compared
 from pfo_fs.autotune.trials import Trial, believed_savings, expected_difference
@@ -28,16 +29,6 @@ _LEAST_ERROR = 0.001
 """Relative: a smaller difference from the target counts as noise."""
 _MOST_OFF = 0.002
 """Relative: of plans that all miss the target, one that misses it by less than this may stay."""
-_AIM = 0.0007
-"""Relative: plans are made to be late by this on average; to be on time exactly costs far more energy."""
-_MOST_STEPS, _SURE, _MOST_AIMED, _MOST_FASTER = 4, 0.0002, 0.05, 0.003
-"""At most this many time margins are tried, until a plan is within the second number of the aim; the third one is the
-largest margin. A plan that is late by less than the fourth one is made faster; for others that takes too much energy.
-"""
-_MANY = 600
-"""With more instructions than this, half as many margins are tried, the last one first."""
-_MARGIN_PER_LATENESS = 2.0
-"""So much time margin makes iterations faster by one, as a first guess: only slowed instructions get the margin."""
 _LEAST_GAIN = 0.003
 """Relative: another plan is tried if it takes less energy than the plan in force by more than this, and if the plan in
 force was such an improvement too."""
@@ -254,32 +245,7 @@ class PlanVerification:
         selection, corrections = self._selection, self._selection.corrections
         if selection.goal.target.power is not None or selection.kept is not None:
             return
-        unexplained = self._unexplained(math.isinf(corrections.change_price))
-        late_by = round(_AIM - unexplained, 5)
-        # A deadline is made longer only because measured iterations were shorter than the target, not because the
-        # planner was careful about clocks that are not known well.
-        least = -_AIM if unexplained > -LEAST_TIME_GAIN else -MOST_TIME_MARGIN
-        tried: list[tuple[float, float]] = []  # margin, late
-        found: list[tuple[float, float, float]] = []  # late, energy, margin; the plan was made faster if that is needed
-        margin, steps = max(least, min(-_AIM, unexplained)), _MOST_STEPS
-        if len(selection.model.problem.pipeline.instructions) > _MANY and corrections.time_margin > 0:
-            margin, steps = corrections.time_margin, _MOST_STEPS // 2  # each takes seconds
-        for step in range(steps):
-            corrections.time_margin, corrections.late_by = round(margin, 5), math.inf
-            late = selection.predicted_off(selection.planned_for(0)) + unexplained - _AIM
-            tried.append((corrections.time_margin, late))
-            margin = max(least, min(_next_margin(tried), _MOST_AIMED))
-            is_last = abs(late) <= _SURE or margin == corrections.time_margin or step == steps - 1
-            corrections.late_by = late_by
-            if late <= _MOST_FASTER or is_last:
-                plan = selection.planned_for(0)
-                late = selection.predicted_off(plan) + unexplained - _AIM
-                found.append((late, plan.energy_j, corrections.time_margin))
-            if is_last:
-                break
-        on_time = [each for each in found if each[0] <= _SURE]
-        best = min(on_time, key=lambda each: each[1]) if on_time else min(found)
-        corrections.time_margin = best[2]
+        aim(selection, self._unexplained(math.isinf(corrections.change_price)))
 
     def _unexplained(self, simple: bool, without: Trial | None = None) -> float:
         """Returns by how much measured iterations were longer than the model makes of the measured instructions.
@@ -407,16 +373,3 @@ class PlanVerification:
             return False
         corrections.count = min(corrections.count, MOST_CORRECTIONS - _CORRECTIONS_OF_ONE_CLOCK)
         return True
-
-
-def _next_margin(tried: Sequence[tuple[float, float]]) -> float:
-    """Returns the time margin to try after some that made plans late by so much, relative."""
-    margin, late = tried[-1]
-    if len(tried) > 1:
-        before, late_before = tried[-2]
-        gained = late_before - late
-        if gained * (margin - before) > 0:  # a larger margin made iterations faster
-            step = late * (margin - before) / gained
-            most = 2 * abs(margin - before)
-            return margin + max(-most, min(step, most))
-    return margin + (late if margin <= 0 and late < 0 else _MARGIN_PER_LATENESS * late)

@@ -23,8 +23,6 @@ _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
 
 _QUICK_S, _THOROUGH_S, _LEAST_S = 4.0, 15.0, 1.0
-_SHORTER = 4
-"""Where clocks act late, a plan that ignores this is made so often, for less and less time, until it is in time."""
 _MANY = 20
 _MIXED = 1e-4
 """From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
@@ -264,10 +262,9 @@ class Planner:
                 for clocks_mhz, answer in zip(rounded, relaxed, strict=True)
             ]
         free: list[list[int]] = [[] for _ in targets_s]
-        if problem.switch_costs.acts_late_s:
-            free = [self._free_in_time(target_s, waiting_w) for target_s in targets_s]
-        elif not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
-            free = self._free._clocks_of(relaxed, targets_s, waiting_w)
+        if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
+            ignoring = self._free
+            free = [ignoring.problem.frequencies_of(each) for each in ignoring._rounded(relaxed, targets_s, waiting_w)]
         chosen = []
         self._switching_planner.timed.seconds = max(_LEAST_S, self.seconds / len(targets_s))
         for answer, target_s, free_mhz in zip(relaxed, targets_s, free, strict=True):
@@ -275,20 +272,6 @@ class Planner:
             why = reason(problem, found.clocks_mhz, free_mhz, limited=found.limited)
             chosen.append((tuple(found.clocks_mhz), why, found.lower_bound_j))
         return chosen
-
-    def _free_in_time(self, target_s: float, waiting_w: float) -> list[int]:
-        """The clocks of a plan that ignores changes, for a shorter time if clocks that act late would make it late."""
-        ignoring, within_s = self._free, target_s
-        for _ in range(_SHORTER):
-            found = ignoring._clocks_of([ignoring._solve(within_s, waiting_w)], [within_s], waiting_w)[0]
-            late_s = self.problem.timing(self.problem.times_at(found)).iteration_time_s - target_s
-            if late_s <= 0 or within_s - late_s < ignoring.fastest_s:
-                break
-            within_s -= late_s
-        return found
-
-    def _clocks_of(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
-        return [self.problem.frequencies_of(each) for each in self._rounded(relaxed, targets_s, waiting_w)]
 
     def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
         """Real clocks for relaxed answers, within their targets."""
