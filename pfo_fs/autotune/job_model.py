@@ -229,6 +229,8 @@ class JobModel:
             return plan
         in_time = *key, round(mean_s / self.full_speed_s, 5)
         if in_time not in self._in_time:
+            if len(self._in_time) >= _MOST_CACHED_PLANS:
+                self._in_time.clear()
             self._in_time[in_time] = self._punctual(self._best_offers[key]).in_time(plan, mean_s)
         return self._in_time[in_time]
 

@@ -35,6 +35,8 @@ _UNSURE = 0.02
 _DRIFT = 0.01
 """Over several instructions a prediction is wrong by up to this share."""
 _MANY_REQUESTS = 16
+_MOST_WAITED = 32
+"""A clock whose latency is to be learned waits for the one before until it was requested so often."""
 
 
 class Leads(Protocol):
@@ -117,6 +119,7 @@ class ClockFollower:
         self._acts_ns = 0
         self._settled_ns = 0
         self._requests: dict[int, _Request] = {}  # for each change of this step whose clock was requested
+        self._waited: dict[int, int] = {}  # for each clock, its requests while its latency was to be learned
         self._shown: set[int] = set()  # those after which an instruction has ended
         self.due_ns = NEVER
 
@@ -264,15 +267,19 @@ class ClockFollower:
             self._acts_ns = now_ns + lead_ns + self._leads.queue_ns
             known = self._leads.knows(mhz)
             self._settled_ns = now_ns + (lead_ns if known else 2 * self._leads.lead_ns(mhz, up=True))
-        if place is not None:
-            self._requests.setdefault(place, _Request(now_ns, from_mhz))
+        if place is not None and place not in self._requests:
+            self._requests[place] = _Request(now_ns, from_mhz)
+            if self._leads.explores(mhz):
+                self._waited[mhz] = self._waited.get(mhz, 0) + 1
 
     def _would_show(self, mhz: int, now_ns: int) -> bool:
         """Returns whether a lower clock that is requested now would show its latency, if that is to be learned.
 
         Until the clock before has surely acted, it would not. Where clocks change all the time, none ever would.
         """
-        return now_ns >= self._settled_ns or not self._leads.explores(mhz)
+        if now_ns >= self._settled_ns or not self._leads.explores(mhz):
+            return True
+        return self._waited.get(mhz, 0) >= _MOST_WAITED
 
     def _up_is_due(self, change: int, boundary_ns: int, now_ns: int) -> bool:
         """Returns whether the clock would have to go up again before a change down at `change` was made."""
