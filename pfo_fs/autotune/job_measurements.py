@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from statistics import median
+from statistics import median, median_low
 
 from pfo_fs.autotune.curve_profile import SURE, Offer, estimated_profile
 from pfo_fs.autotune.job_layout import JobLayout
@@ -24,6 +24,7 @@ _SURE_POWER_ERROR = 0.02
 """Relative: a power with a larger error is not used to measure the drift of power."""
 _DRIFT_OF_A_WINDOW = 0.01
 """Relative: power drifts by about this much from one window to the next."""
+_DRIFT_STEPS = 8
 _SAME_CLOCK_ERROR, _CHANGING_CLOCK_ERROR = 0.005, 0.02
 """Relative: powers are wrong by this much where a rank keeps its clock, and where it changes it."""
 
@@ -166,10 +167,12 @@ class JobMeasurements:
                     wrong = _SAME_CLOCK_ERROR if len(clocks) == 1 else _CHANGING_CLOCK_ERROR
                     error = math.hypot(power.error / power.power, before.power_error, wrong)
                     ratios.setdefault((kind, power.frequency), []).append((power.power / before.power_w, error))
+        seen = [(median(ratio for ratio, _ in each), median(error for _, error in each)) for each in ratios.values()]
         factor = self.power_drift_factor
-        total, weight = factor / _DRIFT_OF_A_WINDOW**2, 1 / _DRIFT_OF_A_WINDOW**2
-        for each in ratios.values():
-            ratio, error = median(ratio for ratio, _ in each), median(error for _, error in each)
-            one = 1 / (error**2 + (ratio - factor) ** 2)
-            total, weight = total + one * ratio, weight + one
-        self.power_drift_factor = total / weight
+        found = median_low([factor, *(ratio for ratio, _ in seen)])
+        for _ in range(_DRIFT_STEPS):  # those that are far off count less and less
+            weights = [1 / (error**2 + (ratio - found) ** 2) for ratio, error in seen]
+            of_factor = 1 / _DRIFT_OF_A_WINDOW**2
+            total = of_factor * factor + sum(weight * ratio for weight, (ratio, _) in zip(weights, seen, strict=True))
+            found = total / (of_factor + sum(weights))
+        self.power_drift_factor = found
