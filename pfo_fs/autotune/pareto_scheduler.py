@@ -320,6 +320,7 @@ class ParetoScheduler(FrequencyScheduler):
         drift = self._measurements.power_drift_factor
         verdict = self._verification.verify(results, self._noise.usual, drift)
         self._verdict = verdict or replace(self._verdict, converged=True)
+        self._watch.asks = self._watch.asks or self._verdict.again
 
     def _one_plan(self) -> Plan:
         """Returns the plan of a pipeline that is not slow, or else of the first one."""

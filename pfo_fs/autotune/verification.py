@@ -55,12 +55,14 @@ class Verdict:
 
     Attributes:
         converged: Whether the plan stays.
+        again: Whether the plan is to be measured again.
         compared: What the plan saves and costs, as measured; None: not known.
         power_w: Its mean power, in W, if its target is a power.
         note: What is wrong with the plan, as text for the status.
     """
 
     converged: bool = False
+    again: bool = False
     compared: Compared | None = None
     power_w: float | None = None
     note: str = ""
@@ -129,7 +131,7 @@ class PlanVerification:
             self._missed += 1
             if self._missed > _MOST_MISSED:
                 return None
-            return Verdict(note="nothing was measured on the first stage, so the plan is measured again")
+            return Verdict(again=True, note="nothing was measured on the first stage, so the plan is measured again")
         self._missed = 0
         if self._target != selection.goal.target:
             self._target = selection.goal.target
@@ -159,7 +161,7 @@ class PlanVerification:
             power_w = measured_j / (measured_s + selection.full_speed.tail_s)
         else:
             note = self._choose_next(trial)
-        return Verdict(selection.schedules() is before, found, power_w, note)
+        return Verdict(selection.schedules() is before, compared=found, power_w=power_w, note=note)
 
     def _trial(self, off: float, saved: float, saved_error: float) -> Trial:
         """Adds a window to the trial of the plan in force."""
