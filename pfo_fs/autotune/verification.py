@@ -43,6 +43,8 @@ _FEW_CHANGES = 3.0
 """For such a plan, clock changes cost this many times as much."""
 _CORRECTIONS_OF_ONE_CLOCK = 2
 """So many plans with one clock per stage may be tried at the end."""
+_POWER_LEFT = 0.01
+"""Relative: a corrected plan may stay below a cap on power by this much: few plans lie between."""
 _MOST_MISSED = 3
 """After so many windows in a row in which the first stage was not measured, the plan stays as it is."""
 _MOST_REPEATED = 2
@@ -190,7 +192,8 @@ class PlanVerification:
     def _correct_power(self, off: float, error: float) -> str:
         """Changes the power that the planner is asked for; returns a note for the status if that does not help."""
         corrections = self._selection.corrections
-        if -max(error, LEAST_TIME_GAIN) <= off <= error:
+        least = LEAST_TIME_GAIN if corrections.count == 0 else _POWER_LEFT
+        if -max(error, least) <= off <= error:
             return ""
         if corrections.count >= MOST_CORRECTIONS:
             return f"the plan does not deliver: {off:+.2%} beyond the target" if off > 0 else ""
