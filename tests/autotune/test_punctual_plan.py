@@ -26,7 +26,7 @@ def planned(seed: int, costs: SwitchCosts, slowdown: float = 1.02, stages: int =
     return plan, ExpectedTime(problem, SCATTER)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(COSTS))
 def test_iterations_are_on_time_on_average_and_the_plan_can_be_made(seed: int, costs: SwitchCosts) -> None:
     plan, expected = planned(seed, costs)
