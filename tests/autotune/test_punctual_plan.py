@@ -44,6 +44,16 @@ def test_a_plan_that_is_on_time_stays() -> None:
     )
 
 
+def test_a_plan_that_was_made_faster_says_how_many_changes_it_has_now() -> None:
+    counts = set()
+    for seed in range(4):
+        plan, expected = planned(seed, NEARLY_FREE)
+        found = PunctualPlans(plan.problem, expected).in_time(plan, plan.deadline_s)
+        assert found.switching.startswith(f"{len(found.changes)} clock changes")
+        counts.add(len(found.changes) - len(plan.changes))
+    assert counts - {0}
+
+
 def test_what_no_clocks_can_reach_ends_with_a_faster_plan() -> None:
     plan, expected = planned(2, NEARLY_FREE)
     found = PunctualPlans(plan.problem, expected).in_time(plan, 0.5 * plan.deadline_s)
