@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -10,9 +11,10 @@ from statistics import fmean
 import pytest
 from simulated_jobs import converged
 
+from pfo_fs.autotune import pareto_scheduler
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.device.physics import A40, A100
-from pfo_fs.models import FrequencySchedule
+from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Measurement, make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
@@ -482,3 +484,25 @@ def test_gpus_that_run_into_their_power_limit_save_energy_all_the_same(tmp_path:
     summary = summarize(play, converged(play))
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.002
+
+
+@pytest.mark.slow
+def test_a_plan_whose_first_windows_brought_nothing_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    usual = pareto_scheduler.measured_results
+    lost: list[int] = []
+
+    def without_the_first_stage(results: Sequence[ProfilingResult]) -> list[ProfilingResult]:
+        found = usual(results)
+        if play.first_plan is None or len(lost) == 3:
+            return found
+        lost.append(1)
+        return [result for result in found if result.rank]
+
+    monkeypatch.setattr(pareto_scheduler, "measured_results", without_the_first_stage)
+    played = list(play.run(90))
+    assert lost
+    assert any("nothing was measured on the first stage" in iteration.status_text for iteration in played)
+    assert "measured: " in played[-1].status_text
