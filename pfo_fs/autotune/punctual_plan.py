@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from pfo_fs.autotune.expected_time import ExpectedTime
 from pfo_fs.planner import Plan, Problem
-from pfo_fs.planner.switching_reason import reason
 
 _STEPS = (1, 2, 4, 8)
 """A run of instructions gets a clock that is so many steps higher."""
@@ -95,9 +94,7 @@ class PunctualPlans:
                     break
             if not moved:
                 break
-        if tuple(clocks) == plan.frequencies_mhz:
-            return plan
-        return plan.replace(frequencies_mhz=tuple(clocks), switching=reason(problem, clocks))
+        return plan.replace(frequencies_mhz=tuple(clocks))
 
     def _busy(self, clocks: Sequence[int]) -> int:
         """How many things the drivers cannot do."""

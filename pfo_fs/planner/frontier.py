@@ -15,11 +15,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pfo_fs.errors import ConfigError, Impossible, PlanError, plain_text
+from pfo_fs.errors import ConfigError, Impossible, PlanError
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.switch_costs import SwitchCosts
+from pfo_fs.planner.switching_reason import ChangeLimits
 
 FORMAT = "pfo-fs frontier 1"
 MAX_FRONTIER_BYTES = 2**30
@@ -181,7 +182,7 @@ def _body_of(plan: Plan) -> dict[str, Any]:
         "lower_bound_j": plan.lower_bound_j,
         "solver": plan.solver,
         "seconds": plan.seconds,
-        "switching": plan.switching,
+        "limits": None if plan.limits is None else astuple(plan.limits),
         "clocks_mhz": runs,
     }
 
@@ -200,8 +201,15 @@ def _plan_of(problem: Problem, body: dict[str, Any]) -> Plan:
         float(body["deadline_s"]),
         lower_bound_j=None if bound is None else float(bound),
         seconds=float(body["seconds"]),
-        switching=plain_text(str(body.get("switching", ""))),
+        limits=_limits_of(body.get("limits")),
     )
+
+
+def _limits_of(body: Any) -> ChangeLimits | None:
+    if body is None:
+        return None
+    changes, too_short, limited = body
+    return ChangeLimits(None if changes is None else int(changes), int(too_short), bool(limited))
 
 
 def _resume(problem: Problem, path: Path, must_exist: bool = False) -> dict[float, Plan]:

@@ -13,6 +13,7 @@ from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.planner.problem import Problem, Timing
 from pfo_fs.planner.profile import Measurement
 from pfo_fs.planner.switch_costs import SwitchLoad
+from pfo_fs.planner.switching_reason import ChangeLimits, reason
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Plan:
         straggler_s: The iteration time in s that the pipeline has to wait for in any case, or None.
         lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
         seconds: Time that the solver needed, in s.
-        switching: Why the plan changes clocks as often as it does, in one line; empty where the solver does not say.
+        limits: What keeps the plan from more clock changes; None where the solver does not say.
     """
 
     problem: Problem = field(repr=False)
@@ -39,7 +40,7 @@ class Plan:
     straggler_s: float | None = None
     lower_bound_j: float | None = None
     seconds: float = 0.0
-    switching: str = ""
+    limits: ChangeLimits | None = None
 
     def __post_init__(self) -> None:
         if len(self.frequencies_mhz) != len(self.problem.pipeline.instructions):
@@ -115,6 +116,11 @@ class Plan:
     def switch_load(self) -> SwitchLoad:
         """What the clock changes cost beyond the time for which GPUs stand still."""
         return self.problem.switch_load_of(self.frequencies_mhz, self.times_s, self.timing)
+
+    @property
+    def switching(self) -> str:
+        """Why the plan changes clocks as often as it does, in one line; empty where the solver does not say."""
+        return reason(self.problem.switch_costs, self.switch_load, self.limits) if self.limits is not None else ""
 
     @property
     def average_power_w(self) -> float:

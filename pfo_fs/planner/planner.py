@@ -17,7 +17,7 @@ from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed, between
 from pfo_fs.planner.rounding import Rounder
 from pfo_fs.planner.switching_planner import SwitchingPlanner, without_costs
-from pfo_fs.planner.switching_reason import reason
+from pfo_fs.planner.switching_reason import ChangeLimits, change_limits
 
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
@@ -185,7 +185,7 @@ class Planner:
         overhead_j = problem.waiting_power_w * problem.overhead_s
         bound_j = relaxed.lower_bound_j + overhead_j
         clocks_mhz = tuple(found.clocks_mhz)
-        plan = Plan(problem, clocks_mhz, "lp", deadline_s, lower_bound_j=bound_j, switching=reason(problem, clocks_mhz))
+        plan = Plan(problem, clocks_mhz, "lp", deadline_s, lower_bound_j=bound_j, limits=ChangeLimits())
         return plan, found.lower_bound_j + overhead_j
 
     # ---- deadlines
@@ -242,15 +242,15 @@ class Planner:
                 straggler_s=deadline_s if straggler else None,
                 lower_bound_j=bound_j + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
                 seconds=seconds,
-                switching=why,
+                limits=limits,
             )
-            for (clocks_mhz, why, bound_j), deadline_s in zip(chosen, deadlines_s, strict=True)
+            for (clocks_mhz, limits, bound_j), deadline_s in zip(chosen, deadlines_s, strict=True)
         ]
 
     def _clocks(
         self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], straggler: bool
-    ) -> list[tuple[tuple[int, ...], str, float]]:
-        """Real clocks within their targets, why they change as often as they do, and the bound of effective energy."""
+    ) -> list[tuple[tuple[int, ...], ChangeLimits, float]]:
+        """Real clocks within their targets, what keeps them from more changes, and the bound of effective energy."""
         problem = self.problem
         waiting_w = 0.0 if straggler else problem.waiting_power_w
         if problem.switch_costs.none:
@@ -258,7 +258,7 @@ class Planner:
                 problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)
             ]
             return [
-                (tuple(clocks_mhz), reason(problem, clocks_mhz), answer.lower_bound_j)
+                (tuple(clocks_mhz), ChangeLimits(), answer.lower_bound_j)
                 for clocks_mhz, answer in zip(rounded, relaxed, strict=True)
             ]
         free: list[list[int]] = [[] for _ in targets_s]
@@ -269,8 +269,8 @@ class Planner:
         self._switching_planner.timed.seconds = max(_LEAST_S, self.seconds / len(targets_s))
         for answer, target_s, free_mhz in zip(relaxed, targets_s, free, strict=True):
             found = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
-            why = reason(problem, found.clocks_mhz, free_mhz, limited=found.limited)
-            chosen.append((tuple(found.clocks_mhz), why, found.lower_bound_j))
+            limits = change_limits(problem, free_mhz, limited=found.limited)
+            chosen.append((tuple(found.clocks_mhz), limits, found.lower_bound_j))
         return chosen
 
     def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:

@@ -3,42 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts
+from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, SwitchLoad
 
 
-def reason(problem: Problem, clocks_mhz: Sequence[int], free_mhz: Sequence[int] = (), *, limited: bool = False) -> str:
-    """Returns the number of clock changes in an iteration, and what keeps the plan from more of them.
+@dataclass(frozen=True)
+class ChangeLimits:
+    """What keeps a plan from more clock changes, as the solver saw it.
+
+    Attributes:
+        free_changes: Clock changes of the plan that ignores what they cost; None if there is no such plan.
+        free_too_short: Number of its runs of one clock that end before the driver can make the next change.
+        limited: Whether more changes were worth it than the driver of a host can make.
+    """
+
+    free_changes: int | None = None
+    free_too_short: int = 0
+    limited: bool = False
+
+
+def change_limits(problem: Problem, free_mhz: Sequence[int], *, limited: bool) -> ChangeLimits:
+    """Returns what keeps a plan from more clock changes.
 
     Args:
         problem: The problem.
-        clocks_mhz: Clock of each node of the plan, in MHz.
-        free_mhz: The same of the plan that ignores what changes cost; empty if it is not known.
+        free_mhz: Clock of each node, in MHz, of the plan that ignores what changes cost; empty if there is none.
         limited: Whether more changes were worth it than the driver of a host can make.
     """
-    costs = problem.switch_costs
-    load = problem.switch_load_of(clocks_mhz, problem.times_at(clocks_mhz))
+    if not free_mhz:
+        return ChangeLimits(limited=limited)
+    free = problem.switch_load_of(free_mhz, problem.times_at(free_mhz))
+    return ChangeLimits(free.changes, free.too_short, limited)
+
+
+def reason(costs: SwitchCosts, load: SwitchLoad, limits: ChangeLimits) -> str:
+    """Returns the number of clock changes in an iteration, and what keeps the plan from more of them.
+
+    Args:
+        costs: What clock changes cost.
+        load: The clock changes of the plan.
+        limits: What keeps it from more.
+    """
     text = f"{load.changes:,} clock change{'' if load.changes == 1 else 's'}"
     if not load.changes:
         text = "one clock for each rank"
     if costs.none:
         return f"{text}: changes cost nothing in this model"
-    if limited:
+    if limits.limited:
         return f"{text}: {_limit(costs)}"
     if costs.stands_still_s:
         still = f"a rank stands still for {costs.stands_still_s * 1e3:.3g} ms at each"
         return f"{text}: {still}, and more cost more than they save"
-    if not free_mhz:
+    if limits.free_changes is None:
         return f"{text}: more would take more energy than they save"
-    free = problem.switch_load_of(free_mhz, problem.times_at(free_mhz))
-    if load.changes >= free.changes:
+    if load.changes >= limits.free_changes:
         return f"{text}, as many as without costs: together they take less energy than they save"
-    instead = f"{text} instead of {free.changes:,}"
-    if free.too_short:
+    instead = f"{text} instead of {limits.free_changes:,}"
+    if limits.free_too_short:
         return (
-            f"{instead}: {free.too_short:,} of those come too early for the driver, and more would take more energy "
-            "than they save"
+            f"{instead}: {limits.free_too_short:,} of those come too early for the driver, and more would take more "
+            "energy than they save"
         )
     return f"{instead}: more would take more energy than they save"
 

@@ -50,6 +50,7 @@ def test_a_plan_that_was_made_faster_says_how_many_changes_it_has_now() -> None:
         plan, expected = planned(seed, NEARLY_FREE)
         found = PunctualPlans(plan.problem, expected).in_time(plan, plan.deadline_s)
         assert found.switching.startswith(f"{len(found.changes)} clock changes")
+        assert found.limits == plan.limits
         counts.add(len(found.changes) - len(plan.changes))
     assert counts - {0}
 

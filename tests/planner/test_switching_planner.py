@@ -26,7 +26,7 @@ from pfo_fs.planner import (
     one_frequency,
     one_per_stage,
 )
-from pfo_fs.planner.switching_reason import reason
+from pfo_fs.planner.switching_reason import ChangeLimits, reason
 
 
 def noisy_profile(
@@ -223,7 +223,9 @@ def test_a_plan_says_that_changes_cost_nothing() -> None:
 def test_a_plan_says_that_the_driver_of_a_host_would_be_too_busy() -> None:
     problem = dataclasses.replace(problem_of(3, 0.0, ranks=1), switch_costs=SwitchCosts(driver_time_s=0.04))
     clocks_mhz = [1410, 1380] * 2
-    assert "busier than 80% of the iteration" in reason(problem, clocks_mhz, limited=True)
+    load = problem.switch_load_of(clocks_mhz, problem.times_at(clocks_mhz))
+    text = reason(problem.switch_costs, load, ChangeLimits(limited=True))
+    assert "busier than 80% of the iteration" in text
 
 
 def test_a_plan_says_that_a_host_serves_no_more_calls() -> None:
