@@ -23,6 +23,9 @@ class EnergyCurve:
     when to read next: close to the next tick, without reading often.
 
     Holds at most 4,096 points: when it is full, every second point of the older half is dropped.
+
+    Attributes:
+        over: Whether no further readings will come.
     """
 
     def __init__(self) -> None:
@@ -30,7 +33,7 @@ class EnergyCurve:
         self._energies_j: list[float] = []
         self._read_ns = 0
         self._stood_ns = 0
-        self._over = False
+        self.over = False
 
     def add(self, t_ns: int, energy_j: float) -> None:
         """Adds a reading (ns, J); one that is not later than the last one is ignored."""
@@ -70,6 +73,13 @@ class EnergyCurve:
         e0, e1 = energies[right - 1], energies[right]
         return e0 + (e1 - e0) * (t_ns - t0) / (t1 - t0)
 
+    def stands_ns(self, t_ns: int) -> int:
+        """Returns for how long the counter stood still around `t_ns`, as far as it was read."""
+        right = bisect_right(self._times_ns, t_ns)
+        if not right:
+            return 0
+        return (self._times_ns[right] if right < len(self._times_ns) else self._read_ns) - self._times_ns[right - 1]
+
     def within(self, begin_ns: int, end_ns: int) -> list[tuple[int, float]]:
         """Returns the points (ns, J) from `begin_ns` to `end_ns`."""
         first, last = bisect_right(self._times_ns, begin_ns - 1), bisect_right(self._times_ns, end_ns)
@@ -84,12 +94,12 @@ class EnergyCurve:
 
     def no_more(self) -> None:
         """Notes that no further readings will come."""
-        self._over = True
+        self.over = True
 
     def covers(self, t_ns: int) -> bool:
         """Whether `at(t_ns)` is final: a point lies after it, or the counter has stopped."""
         waits = self._times_ns and self._times_ns[-1] < t_ns and self._read_ns < t_ns + _TICK_NS
-        return self._over or not waits
+        return self.over or not waits
 
     def last_ns(self) -> int:
         """Returns the time of the last reading, 0 if there is none."""

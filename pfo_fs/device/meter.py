@@ -16,12 +16,13 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.energy_curve import EnergyCurve
 from pfo_fs.device.instruction_power import Power, PowerFit
 from pfo_fs.device.marked_steps import EndedStep, MarkedSteps
+from pfo_fs.device.window_ticks import WindowTicks
 
 _INSTRUCTIONS_BETWEEN_YIELDS = 32
 """Some 50 us of work."""
 _MAX_PACE = 64
-_LEAST_TICKS, _MOST_TIMES = 5, 8
-"""A result also covers this many ticks of the energy counter, if it ticks; but at most this many times the steps."""
+_MOST_TIMES = 8
+"""A result holds at most this many times the steps that were asked for: the last ones of those measured."""
 
 
 class Names(Protocol):
@@ -90,7 +91,8 @@ class StepMeter:
     """Computes steps from marks, and collects `profile_steps` of them for each schedule number.
 
     The first complete step after a change of the schedule is left out: caches are cold, and clocks may still change.
-    Where the energy counter ticks so slowly that the steps cover few ticks, more steps are collected.
+    Where the energy counter ticks so slowly that the steps cover few ticks, more steps are collected
+    (`window_ticks.py`).
 
     Args:
         profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.
@@ -115,7 +117,7 @@ class StepMeter:
         self._collecting = shared_page.NO_NUMBER
         self._skipped_first = False
         self._collected: list[Step] = []
-        self._ticks = 0  # of the energy counter, in the collected steps
+        self._ticks = WindowTicks(self._powers)
 
     def clock_acts(self, t_ns: int, mhz: int) -> None:
         """Notes that a clock in MHz (0: the default) acts from `t_ns` on."""
@@ -166,24 +168,37 @@ class StepMeter:
         self.pace.append((step.step, step.number, span_s))
         if collected:
             self._collected.append(step)
-            ticks = curve.within(ended.begin_ns, ended.end_ns)
-            self._ticks += len(ticks)
-            yield from self._powers.add(named, ticks)
-        self._powers.forget_before(ended.end_ns)
-        curve.forget_before(ended.end_ns)
+            yield from self._ticks.add(ended, named, curve)
+        needed_ns = ended.end_ns if self._ticks.since_ns is None else min(self._ticks.since_ns, ended.end_ns)
+        self._powers.forget_before(needed_ns)
+        curve.forget_before(needed_ns)
         self._skipped_first |= wanted
         if collected and self._is_complete():
-            yield Measured(ended.number, self._collected[0].step, list(self._collected), self._powers.solve())
+            steps = self._steps()
+            yield Measured(ended.number, steps[0].step, steps, self._powers.solve())
             self._clear()
             self.done_number = ended.number
 
     def _is_complete(self) -> bool:
         """Returns whether enough steps were collected."""
-        steps, wanted = len(self._collected), self._profile_steps
-        return steps >= wanted and (not 0 < self._ticks < _LEAST_TICKS or steps >= _MOST_TIMES * wanted)
+        return len(self._collected) >= self._profile_steps and self._ticks.enough(self.curve)
+
+    def _steps(self) -> list[Step]:
+        """The last of the collected steps, with energies that hold nothing from before the window."""
+        steps = self._collected
+        energies_j = self._ticks.energies_j()
+        if energies_j is not None:
+            steps = [_with_energy(step, energy_j) for step, energy_j in zip(steps, energies_j, strict=True)]
+        return steps[-_MOST_TIMES * self._profile_steps :]
 
     def _clear(self) -> None:
         """Drops what was collected."""
         self._collected.clear()
-        self._powers.clear()
-        self._ticks = 0
+        self._ticks.clear()
+
+
+def _with_energy(step: Step, energy_j: float) -> Step:
+    """A step with another energy; those of its instructions are in the same proportion as before."""
+    factor = energy_j / step.energy_j if step.energy_j > 0 else 0.0
+    energies = {name: [factor * each for each in values] for name, values in step.energies.items()}
+    return step._replace(energy_j=energy_j, energies=energies)

@@ -54,27 +54,28 @@ class SimulatedMeters:
         self._names = _Names()
         self._meters = {info.rank: StepMeter(profile_steps, self._names) for info in infos}
         self._energies_j = dict.fromkeys(self._meters, 0.0)
-        self._measured_number = shared_page.NO_NUMBER
         self._last: PlayedStep | None = None
 
     def measure(self, new: PlayedStep, schedule: NewSchedule) -> list[tuple[int, MeasurementReport]]:
         """Adds an iteration that ran under `schedule`; returns (rank, result) of the results that are complete."""
         last, self._last = self._last, None
-        wanted = new.measured_number >= 0 and new.measured_number != self._measured_number
+        wanted = new.measured_number >= 0 and any(
+            meter.done_number != new.measured_number for meter in self._meters.values()
+        )
         if wanted:
             self._last = new
+        for info in self._infos:
+            self._tick(info, self._meters[info.rank], new)
         if last is None and not wanted:
             return []
         reports = []
         for info in self._infos:
             meter = self._meters[info.rank]
-            self._tick(info, meter, new)
             if wanted and info.available_frequencies:
                 self._set_clocks(info, meter, new, schedule)
             if last is not None:
                 for measured in meter.take(self._marks(info, last)):
                     if measured is not None:
-                        self._measured_number = measured.number
                         result = measured.result(info.rank)
                         switching = self._cluster.switching(info.dp_rank, info.pp_rank)
                         if switching is not None:
@@ -83,8 +84,6 @@ class SimulatedMeters:
                             number=measured.number, first_step=measured.first_step, result=result
                         )
                         reports.append((info.rank, report))
-        if self._measured_number == new.number:
-            self._last = None
         return reports
 
     def _rows(self, info: RankInfo) -> slice:
@@ -111,7 +110,7 @@ class SimulatedMeters:
         readings = np.interp(ticks - begin_s, corners, energies)
         seen = ticks + self._cluster.noise(len(ticks), _TICK_JITTER_S)
         for at_s, energy_j in zip(seen.tolist(), readings.tolist(), strict=True):
-            meter.curve.add(round(at_s * 1e9), energy_j)
+            meter.curve.add(round(max(0.0, at_s) * 1e9), energy_j)
 
     def _set_clocks(self, info: RankInfo, meter: StepMeter, new: PlayedStep, schedule: NewSchedule) -> None:
         """Passes the changes of a rank's clock in an iteration to its meter."""

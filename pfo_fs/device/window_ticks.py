@@ -1,0 +1,97 @@
+"""The ticks of an energy counter within the steps of one result: enough of them, and none from before.
+
+A tick gives the energy since the tick before. Where ticks are farther apart than steps, the first tick of a window also
+counts what ran before it, perhaps at other clocks: only what lies between two ticks of the window is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pfo_fs.device.energy_curve import EnergyCurve
+from pfo_fs.device.instruction_power import PowerFit
+from pfo_fs.device.marked_steps import EndedStep
+
+_ENOUGH_TICKS = 5
+_FEWER_TICKS, _MANY_STEPS = 3, 20
+"""Fewer ticks are enough if they lie so far apart that so many steps were collected: little depends on the moment of an
+iteration at which the counter ticks."""
+_LONGEST_S, _STANDS_S = 5.0, 2.0
+"""Ticks are waited for while the steps last no longer than this together, and the counter does not stand still for longer
+than the second number."""
+
+_Named = tuple[str, int, int]
+
+
+class WindowTicks:
+    """Collects the ticks within the steps of a window, and gives them to the fit of powers.
+
+    Args:
+        powers: The fit.
+    """
+
+    def __init__(self, powers: PowerFit) -> None:
+        self._powers = powers
+        self.clear()
+
+    def clear(self) -> None:
+        """Drops all steps and ticks."""
+        self._powers.clear()
+        self._ticks: list[tuple[int, float]] = []
+        self._spans: list[tuple[int, int]] = []
+        self._last_step = -1
+        self._since_ns = 0
+        self._carried: list[_Named] = []
+
+    def add(self, ended: EndedStep, named: Sequence[_Named], curve: EnergyCurve) -> Iterator[None]:
+        """Adds a step.
+
+        Args:
+            ended: The step.
+            named: Its instructions: (name, begin, end in ns), ordered by begin.
+            curve: The energy curve; it still has the last tick of the step before.
+
+        Yields:
+            None in between, so that the caller can do more urgent work.
+        """
+        follows = self._spans and ended.step == self._last_step + 1
+        running = [*self._carried, *named] if follows else list(named)
+        ticks = curve.within(self._since_ns if follows else ended.begin_ns, ended.end_ns)
+        yield from self._powers.add(running, ticks)
+        self._ticks += [tick for tick in ticks if not self._ticks or tick[0] > self._ticks[-1][0]]
+        self._spans.append((ended.begin_ns, ended.end_ns))
+        self._last_step = ended.step
+        self._since_ns = ticks[-1][0] if ticks else (self._since_ns if follows else ended.begin_ns)
+        self._carried = [instruction for instruction in running if instruction[2] > self._since_ns]
+
+    @property
+    def since_ns(self) -> int | None:
+        """The time from which on the next step needs points of the curve and clocks; None before the first step."""
+        return self._since_ns if self._spans else None
+
+    def enough(self, curve: EnergyCurve) -> bool:
+        """Whether the energy of the steps is known well, or will not be known better soon."""
+        count, steps = len(self._ticks), len(self._spans)
+        if curve.over or count >= _ENOUGH_TICKS or (count >= _FEWER_TICKS and steps >= _MANY_STEPS):
+            return True
+        if not self._ticks and curve.stands_ns(self._spans[-1][1]) > _STANDS_S * 1e9:
+            return True
+        return sum(end_ns - begin_ns for begin_ns, end_ns in self._spans) > _LONGEST_S * 1e9
+
+    def energies_j(self) -> list[float] | None:
+        """Returns the energy of each step in J, from what lies between two ticks; None where steps have many ticks."""
+        ticks, spans = self._ticks, self._spans
+        if len(ticks) < 2:
+            return None
+        (first_ns, first_j), (last_ns, last_j) = ticks[0], ticks[-1]
+        step_ns = sum(end_ns - begin_ns for begin_ns, end_ns in spans) / len(spans)
+        if 2 * (last_ns - first_ns) < step_ns * (len(ticks) - 1):
+            return None
+        power = (last_j - first_j) / (last_ns - first_ns)
+        curve = EnergyCurve()
+        begin_ns, end_ns = spans[0][0], spans[-1][1]
+        curve.add(begin_ns, first_j - power * (first_ns - begin_ns))
+        for tick_ns, energy_j in ticks:
+            curve.add(tick_ns, energy_j)
+        curve.add(end_ns, last_j + power * (end_ns - last_ns))
+        return [curve.at(end) - curve.at(begin) for begin, end in spans]
