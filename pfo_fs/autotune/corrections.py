@@ -19,6 +19,8 @@ class Corrections:
         time_margin: By how much iterations take longer than planned, relative. Above zero, the planner is told that
             slowed instructions take longer by this share; below zero, that iterations may.
         late_by: Plans are made to be late by this on average, relative, as far as the model knows.
+        change_s: The time in s that a clock change of a rank costs beyond what is known, if it counts on the longest
+            path: clocks that act a little late.
         change_price: What a clock change costs for the planner, as a multiple of what it is known to cost;
             infinite: each stage runs at one clock.
         power_scale: The power that the planner is asked for, as a multiple of the cap on power.
@@ -28,6 +30,7 @@ class Corrections:
     count: int = 0
     time_margin: float = 0.0
     late_by: float = 0.0
+    change_s: float = 0.0
     change_price: float = 1.0
     power_scale: float = 1.0
     full_speed_only: bool = False

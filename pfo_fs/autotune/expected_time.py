@@ -38,9 +38,14 @@ class ExpectedTime:
         random = np.random.default_rng(0)
         self._factors: Any = np.exp(scatter * random.standard_normal((len(ranks), _DRAWS)))
 
-    def of(self, plan: Plan) -> float:
-        """Returns the mean time of an iteration under a plan, in s."""
-        _, ends = self._ends(plan)
+    def of(self, plan: Plan, change_s: float | None = None) -> float:
+        """Returns the mean time of an iteration under a plan, in s.
+
+        Args:
+            plan: The plan.
+            change_s: The time in s for which a rank stands still at a clock change; None: that of the problem.
+        """
+        _, ends = self._ends(plan, change_s)
         return float(ends.max(axis=0).mean()) + self._problem.overhead_s
 
     def critical(self, plan: Plan) -> tuple[float, list[float]]:
@@ -53,13 +58,13 @@ class ExpectedTime:
         shares = ((latest - ends)[:-1] <= _CRITICAL * lengths).mean(axis=1)
         return float(lengths.mean()) + self._problem.overhead_s, shares.tolist()
 
-    def _ends(self, plan: Plan) -> tuple[Any, Any]:
+    def _ends(self, plan: Plan, change_s: float | None = None) -> tuple[Any, Any]:
         """Durations in s of all instructions, and when they end; a column per iteration."""
         import numpy as np
 
         from pfo_fs.planner.columns import ends_of
 
         times: Any = np.array(plan.times_s)[:, None] * self._factors
-        times[plan.changes] += self._problem.switch_costs.stands_still_s
+        times[plan.changes] += self._problem.switch_costs.stands_still_s if change_s is None else change_s
         times = np.vstack([times, np.zeros((1, _DRAWS))])
         return times, ends_of(self._levels, times)

@@ -162,9 +162,14 @@ class JobModel:
         self._punctual_plans: dict[ClockOffer, PunctualPlans] = {}
         self._best_offers: dict[tuple[str, float, float, float], ClockOffer] = {}  # for each of these plans
 
-    def expected_s(self, plan: Plan) -> float:
-        """Returns the mean time of an iteration under a plan, in s."""
-        return self._expected.of(plan)
+    def expected_s(self, plan: Plan, change_s: float | None = None) -> float:
+        """Returns the mean time of an iteration under a plan, in s.
+
+        Args:
+            plan: The plan.
+            change_s: The time in s for which a rank stands still at a clock change; None: as far as it is known.
+        """
+        return self._expected.of(plan, change_s)
 
     @property
     def has_slow_clocks(self) -> bool:

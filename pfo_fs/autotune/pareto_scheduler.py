@@ -311,7 +311,10 @@ class ParetoScheduler(FrequencyScheduler):
         """Makes the model of the job from everything measured so far."""
         if self._measures_switching:
             switching = self._measurements.switching()
-            self._model_settings = replace(self._model_settings, switch_costs=switching.costs, offers=switching.offers)
+            costs = switching.costs
+            if not costs.stands_still_s and not costs.acts_late_s:
+                costs = replace(costs, stands_still_s=self._selection.corrections.change_s)
+            self._model_settings = replace(self._model_settings, switch_costs=costs, offers=switching.offers)
         waiting_w = self._earlier_profile.waiting_power_w
         self._selection.use_model(build_model(self._measurements, self._model_settings, waiting_w))
 

@@ -133,9 +133,14 @@ class PlanSelection:
             return self._within_power(target.power).iteration_time_s / self._model_bias
         return (target.slowdown or 1.0) * full_speed.span_s
 
-    def predicted_off(self, plan: Plan) -> float:
-        """Returns how far iterations under a plan will be from the time of the target on average, relative."""
-        return self.model.expected_s(plan) / (self._mean_bias * self.target_s()) - 1
+    def predicted_off(self, plan: Plan, change_s: float | None = None) -> float:
+        """Returns how far iterations under a plan will be from the time of the target on average, relative.
+
+        Args:
+            plan: The plan.
+            change_s: The time in s for which a rank stands still at a clock change; None: as far as it is known.
+        """
+        return self.model.expected_s(plan, change_s) / (self._mean_bias * self.target_s()) - 1
 
     def switching(self) -> str:
         """Returns why the plan changes clocks as often as it does, for the status; empty before there is a model."""

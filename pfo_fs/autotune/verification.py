@@ -47,6 +47,9 @@ _POWER_LEFT = 0.01
 """Relative: a corrected plan may stay below a cap on power by this much: few plans lie between."""
 _MOST_MISSED = 3
 """After so many windows in a row in which the first stage was not measured, the plan stays as it is."""
+_CHANGES_S = (0.0, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01)
+"""Times in s that a clock change may cost on the longest path."""
+_USUAL_CHANGE_S, _MODEL_ERROR, _CORRECTIONS_OF_DEAR_CHANGES = 0.001, 0.0008, 3
 _MOST_REPEATED = 2
 """At most so many plans that were late are put in force once more before all run at the highest clocks."""
 
@@ -326,6 +329,8 @@ class PlanVerification:
         on_time = on_time or [trial for trial in usable if off_of[id(trial)] <= _MOST_OFF]
         saved = self._believed_saved(usable)
         best = max(on_time, key=lambda trial: saved[id(trial)], default=None)
+        if not any(not trial.simple for trial in on_time) and self._makes_changes_dearer():
+            return "all plans with clock changes were late, so one for which changes take time is tried"
         if self._tries_one_clock(0.0 if best is None else saved[id(best)]):
             return "plans with clock changes deliver less than one clock per stage promises, so that is tried"
         if best is None:
@@ -362,6 +367,34 @@ class PlanVerification:
         _, trial, selection.kept = min(late, key=lambda each: each[0])
         trial.repeat()
         return True
+
+    def _makes_changes_dearer(self) -> bool:
+        """Has plans made for which each change takes time, if that is why all were late; returns False otherwise.
+
+        On most nodes a change takes no time, and a plan for which it does has few of them.
+        """
+        selection, corrections = self._selection, self._selection.corrections
+        costs = selection.model.problem.switch_costs
+        if corrections.change_s or costs.stands_still_s or costs.acts_late_s:
+            return False
+        trials = [trial for trial in self._trials if not trial.exploring and not trial.simple]
+        plans = [(trial, plan) for trial in trials if (plan := selection.model.as_it_is(trial.plan)) is not None]
+
+        def unlikely(change_s: float) -> float:
+            total = (change_s / _USUAL_CHANGE_S) ** 2
+            for trial, plan in plans:
+                variance = _MODEL_ERROR**2 + self._noise**2 / (trial.windows * self._window_iterations)
+                total += (trial.off - selection.predicted_off(plan, change_s)) ** 2 / variance
+            return total
+
+        corrections.change_s = min(_CHANGES_S, key=unlikely)
+        if not corrections.change_s:
+            return False
+        self._rebuild_model()
+        selection.kept, corrections.time_margin = None, 0.0
+        self.aim()
+        corrections.count = min(corrections.count, MOST_CORRECTIONS - _CORRECTIONS_OF_DEAR_CHANGES)
+        return not self._tried(selection.planned_for(0))
 
     def _tries_one_clock(self, saved: float) -> bool:
         """Puts the plan with one clock per stage in force if it may save more; returns False if it may not."""

@@ -9,6 +9,8 @@ and requests a change before the boundary at which it is needed:
 - Late down: a lower clock is requested so that it acts at the boundary at the earliest; one that comes early would
   slow down the instruction that still runs.
 - The boundary is the end of the instruction before: while the device then waits for its neighbour, both are free.
+- Between steps that follow each other at once, the clock is that of the next step's first instruction; the default clock
+  would be in force too late, and the next step's clock too late again.
 
 The module does arithmetic only: the caller says what the device has reached and when, and asks for the clock. The clock
 process and the simulator use the same code.
@@ -112,6 +114,8 @@ class ClockFollower:
         self._turn = -1
         self._at = 0
         self._at_ns = 0
+        self._hold_until_ns = 0  # the clock stays between two steps until then
+        self._requested_ns = 0  # when the clock in force was requested
         self._looked_ns = 0
         self._unsure_ns = 0  # the point at `_at` was reached up to this long before `_at_ns`
         self._requested = 0
@@ -149,13 +153,31 @@ class ClockFollower:
             plan.learn(self._at, at, at_ns - self._at_ns)
             self._note_length(plan, at, at_ns, now_ns)
         else:
-            self._requests.clear()
-            self._shown.clear()
+            self._begin(plan, at, now_ns)
+        if at == len(plan.codes) - 1:
+            ran = plan is self._plan and turn == self._turn  # otherwise the step does not run as scheduled
+            self._hold_until_ns = now_ns + plan.holds_ns if ran else 0
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         if len(self._requests) > _MANY_REQUESTS:  # those of clocks that are no longer in force are not needed any more
             since = plan.since[at]
             self._requests = {place: request for place, request in self._requests.items() if place >= since}
         self._unsure_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
+
+    def _begin(self, plan: FollowedPlan, at: int, now_ns: int) -> None:
+        """Takes up the next step; its first clock may be in force already."""
+        before = self._plan
+        stays = plan is before and at == 0 and now_ns < self._hold_until_ns and self._requested == plan.clock_from[0]
+        self._requests.clear()
+        self._shown.clear()
+        if stays:
+            self._requests[0] = _Request(self._requested_ns, None)
+            self._shown.add(0)
+        if plan is before and at == 0:
+            left_ns = plan.expected_ns(self._at, len(plan.codes) - 1)
+            if left_ns >= 0:
+                plan.learn_pause(now_ns - self._at_ns - left_ns)
+        plan.hold(plan.holds_ns > 0 and not self._leads.explores(plan.clock_from[0]))
+        self._hold_until_ns = 0
 
     def _note_length(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
         """Passes the length of an instruction that has just ended to what learns the latencies.
@@ -212,6 +234,11 @@ class ClockFollower:
         if plan is None:
             return 0
         mhz, place = plan.clock_from[self._at], plan.since[self._at]
+        if self._at == len(plan.codes) - 1 and mhz:
+            if now_ns >= self._hold_until_ns:
+                mhz = 0  # the next step is late, or this one does not run as scheduled
+            else:
+                self.due_ns = self._hold_until_ns
         if self._at == 0 and self._leads.explores(mhz):
             self._request(0, None, now_ns)
             return 0  # requested when the first instruction has begun, its latency shows
@@ -262,7 +289,7 @@ class ClockFollower:
             if now_ns >= self._settled_ns:
                 from_mhz = self._requested
             self._goes_up = _above(mhz, self._requested)
-            self._requested = mhz
+            self._requested, self._requested_ns = mhz, now_ns
             lead_ns = self._leads.lead_ns(mhz)
             self._acts_ns = now_ns + lead_ns + self._leads.queue_ns
             known = self._leads.knows(mhz)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from pfo_fs.device.shared_page import IDLE, POINT_MASK
@@ -18,6 +19,10 @@ CHUNK = 64
 """The learned times of this many points are added up at once."""
 _FAR_NS = 1_000_000_000
 """Changes that are expected later than this, and behind many points, are not looked at yet."""
+_PAUSES, _LEAST_PAUSES = 5, 2
+"""The usual pause between steps is the median of the last ones, once so many are known."""
+_MOST_PAUSE_NS, _MORE_PAUSE_NS = 100_000_000, 20_000_000
+"""The clock stays between steps whose usual pause is shorter than the first time; for twice the pause and the second."""
 
 
 class FollowedPlan:
@@ -60,10 +65,36 @@ class FollowedPlan:
         self.error_ns = _LEAST_MARGIN_NS
         self._seen = [0] * size
         self._was_odd = [False] * size
+        self._pauses_ns: deque[int] = deque(maxlen=_PAUSES)
 
     def _append(self, code: int, mhz: int) -> None:
         self.codes.append(code)
         self.clock_from.append(mhz)
+
+    def learn_pause(self, pause_ns: int) -> None:
+        """Learns the time from the end of a step to the begin of the next one with the same plan."""
+        self._pauses_ns.append(max(0, pause_ns))
+
+    @property
+    def holds_ns(self) -> int:
+        """How long after a step its clock stays, for the next step; 0 if the pause is long or not known."""
+        if len(self._pauses_ns) < _LEAST_PAUSES:
+            return 0
+        usual_ns = sorted(self._pauses_ns)[len(self._pauses_ns) // 2]
+        return 2 * usual_ns + _MORE_PAUSE_NS if usual_ns <= _MOST_PAUSE_NS else 0
+
+    def hold(self, holds: bool) -> None:
+        """Sets whether the clock of the first instruction is needed between steps, or the default clock."""
+        mhz = self.clock_from[0] if holds else 0
+        if self.clock_from[-1] == mhz:
+            return
+        self.clock_from[-1] = mhz
+        last = len(self.codes) - 1
+        same = mhz == self.clock_from[last - 1]
+        self.since[last] = self.since[last - 1] if same else last
+        change = last + 1 if same else last
+        for at in range(last - 1, self.since[last - 1] - 1, -1):
+            self.next_change[at] = change
 
     def expected_ns(self, first: int, last: int) -> int:
         """Returns the learned time from one place to another; -1 if unknown."""

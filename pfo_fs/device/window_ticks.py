@@ -54,7 +54,7 @@ class WindowTicks:
         Yields:
             None in between, so that the caller can do more urgent work.
         """
-        follows = self._spans and ended.step == self._last_step + 1
+        follows = bool(self._spans) and ended.step == self._last_step + 1
         running = [*self._carried, *named] if follows else list(named)
         ticks = curve.within(self._since_ns if follows else ended.begin_ns, ended.end_ns)
         yield from self._powers.add(running, ticks)
