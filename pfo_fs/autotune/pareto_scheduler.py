@@ -300,7 +300,7 @@ class ParetoScheduler(FrequencyScheduler):
         warm_up = full_speed_of(self._sweep.warm_up, self._layout)
         if warm_up is not None and not self._selection.has_model:  # default clocks are the highest
             error = _STANDARD_ERRORS * noise * (2 / len(results[0].iter_time)) ** 0.5
-            full_speed = pooled(full_speed, warm_up, error)
+            full_speed = pooled(full_speed, warm_up.span_s, error)
         self._selection.full_speed = full_speed
         self._noise.add(noise)
         self._measurements.power_drift_factor = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
@@ -18,6 +18,7 @@ from pfo_fs.autotune.window_results import (
     iteration_spans,
     job_energy_error,
     job_energy_j,
+    pooled,
     span_of,
 )
 from pfo_fs.models import ProfilingResult, Target
@@ -25,6 +26,8 @@ from pfo_fs.planner import Plan
 
 _STANDARD_ERRORS = 2.0
 """A plan is off its target if it misses it by more than this many standard errors."""
+_FAR_ERRORS = 3.0
+"""A window at the highest clocks that differs from those before by more standard errors is not one of them."""
 _LEAST_ERROR = 0.001
 """Relative: a smaller difference from the target counts as noise."""
 _MOST_OFF = 0.002
@@ -50,6 +53,9 @@ _MOST_MISSED = 3
 _CHANGES_S = (0.0, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01)
 """Times in s that a clock change may cost on the longest path."""
 _USUAL_CHANGE_S, _MODEL_ERROR, _CORRECTIONS_OF_DEAR_CHANGES = 0.001, 0.0008, 3
+_MOST_MEASURED_AGAIN, _MOST_WINDOWS, _WORTH_A_WINDOW = 2, 4, 0.01
+"""At most so many windows, and so many of one plan, answer whether a plan was late by chance, if it saves so much more
+than the best one that was in time, relative."""
 _MOST_REPEATED = 2
 """At most so many plans that were late are put in force once more before all run at the highest clocks."""
 
@@ -97,6 +103,7 @@ class PlanVerification:
         self._window_iterations = 1
         self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
         self._explored = 0  # plans so far that were only in force to measure clocks
+        self._measured_again = 0  # plans so far that were measured again because noise may have made them late
 
     def measured_s(self) -> float:
         """Returns the time of an iteration when a plan for the present target was measured, in s; 0.0 before that.
@@ -113,7 +120,7 @@ class PlanVerification:
     def forget(self) -> None:
         """Drops what was tried: the job has changed."""
         self._trials.clear()
-        self._explored = 0
+        self._explored = self._measured_again = 0
         self._selection.kept = None
         self._selection.corrections = Corrections()
 
@@ -141,6 +148,7 @@ class PlanVerification:
         if self._target != selection.goal.target:
             self._target = selection.goal.target
             self._trials.clear()
+            self._measured_again = 0
         means_s = [fmean(values) for values in spans.values()]
         measured_s = median_low(means_s)
         first = first_stage_results(results, self._layout).values()
@@ -148,14 +156,16 @@ class PlanVerification:
         if selection.corrections.full_speed_only:
             return None
         measured_j = job_energy_j(results, self._layout.job_info.world_size)
+        iterations = len(means_s) * len(next(iter(spans.values())))
+        self._noise, self._window_iterations = noise, iterations
+        if selection.runs_at_full_speed:
+            self._refine_reference(measured_s)
         off = self._off(results, measured_s, measured_j)
         if off is None:
             return None
         found = compared(selection.full_speed, measured_s, measured_j, power_drift_factor, off)
         if found is not None and selection.runs_at_full_speed:
             found = replace(found, energy_saved=0.0)  # any difference is an error of the energy counters
-        iterations = len(means_s) * len(next(iter(spans.values())))
-        self._noise, self._window_iterations = noise, iterations
         saved = found.energy_saved if found is not None and measured_j else 0.0
         trial = self._trial(off, saved, (1 - saved) * job_energy_error(results) if saved else 0.0)
         error = max(_LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
@@ -167,6 +177,16 @@ class PlanVerification:
         else:
             note = self._choose_next(trial)
         return Verdict(selection.schedules() is before, compared=found, power_w=power_w, note=note)
+
+    def _refine_reference(self, measured_s: float) -> None:
+        """Takes a window of a plan at the highest clocks as one more of those that plans are compared with."""
+        selection = self._selection
+        before = selection.full_speed
+        error = _FAR_ERRORS * self._noise * math.sqrt((1 + 1 / before.windows) / self._window_iterations)
+        selection.full_speed = pooled(before, measured_s, error)
+        if selection.goal.target.deadline is None and selection.goal.target.power is None:
+            for trial in self._trials:
+                trial.off = (1 + trial.off) * before.span_s / selection.full_speed.span_s - 1
 
     def _trial(self, off: float, saved: float, saved_error: float) -> Trial:
         """Adds a window to the trial of the plan in force."""
@@ -207,7 +227,7 @@ class PlanVerification:
     def _choose_next(self, trial: Trial) -> str:
         """Chooses the plan that follows; returns a note for the status."""
         selection, corrections = self._selection, self._selection.corrections
-        if corrections.count >= MOST_CORRECTIONS:
+        if corrections.count >= MOST_CORRECTIONS or self._measured_again:
             return self._keep_best()
         corrections.count += 1
         in_force = selection.plan_of(0)
@@ -275,8 +295,8 @@ class PlanVerification:
 
     def _real(self, unexplained: float, windows: int) -> float:
         """Returns the expected part of a difference in time that is real: iterations scatter, as did the reference."""
-        noise = self._noise**2 * (1 / max(1, windows * self._window_iterations) + 1 / (2 * self._window_iterations))
-        return expected_difference(unexplained, noise)
+        all_windows = 1 / max(1, windows) + 1 / self._selection.full_speed.windows
+        return expected_difference(unexplained, self._noise**2 * all_windows / self._window_iterations)
 
     def _believed_off(self, trial: Trial) -> float:
         """Returns how far a plan is from the target, by what was measured under it and others, and by the model."""
@@ -341,8 +361,37 @@ class PlanVerification:
             return (
                 f"the plan does not deliver: {off:+.2%} beyond the target, and none is faster than the highest clocks"
             )
+        doubtful = self._doubtful(usable, saved[id(best)], saved, off_of)
+        if doubtful is not None:
+            self._measured_again += 1
+            if doubtful.windows >= selection.full_speed.windows:
+                selection.kept = selection.model.full_speed
+                return "plans may seem late by chance, so the highest clocks are measured again"
+            selection.kept = selection.model.as_it_is(doubtful.plan)
+            return "a plan that saves more may have been late by chance, so it is measured again"
         selection.kept = selection.model.as_it_is(best.plan)
         return ""
+
+    def _doubtful(
+        self, trials: Sequence[Trial], saved: float, saved_of: Mapping[int, float], off_of: Mapping[int, float]
+    ) -> Trial | None:
+        """Returns the plan to measure again: late, but perhaps by chance, and it saves much more than the best one."""
+        if self._measured_again >= _MOST_MEASURED_AGAIN:
+            return None
+        found = [
+            trial
+            for trial in trials
+            if saved_of[id(trial)] > saved + _WORTH_A_WINDOW
+            and trial.windows < _MOST_WINDOWS
+            and off_of[id(trial)] > _LEAST_ERROR
+            and off_of[id(trial)] - self._error_of(trial) <= _LEAST_ERROR
+        ]
+        return max(found, key=lambda trial: saved_of[id(trial)], default=None)
+
+    def _error_of(self, trial: Trial) -> float:
+        """Returns the standard error of how far a trial was off its target: it scatters, as did the reference."""
+        windows = 1 / trial.windows + 1 / self._selection.full_speed.windows
+        return self._noise * math.sqrt(windows / self._window_iterations)
 
     def _repeats(self, trials: Sequence[Trial]) -> bool:
         """Puts the best plan in force once more that is on time by the model; returns False if there is none.

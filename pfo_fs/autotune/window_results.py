@@ -87,11 +87,13 @@ class FullSpeed:
         span_s: Time until the last instruction has ended.
         energy_j: Energy of all GPUs of the job; 0 if it cannot be read.
         tail_s: Time from the end of the last instruction to the end of the step: optimizer, all-reduce and the like.
+        windows: Number of windows that `span_s` is the mean of.
     """
 
     span_s: float
     energy_j: float
     tail_s: float
+    windows: int = 1
 
     @property
     def step_s(self) -> float:
@@ -99,16 +101,18 @@ class FullSpeed:
         return self.span_s + self.tail_s
 
 
-def pooled(full_speed: FullSpeed, other: FullSpeed, error: float) -> FullSpeed:
-    """Returns the mean of two windows at the highest clocks; the first one if the other took another time.
+def pooled(full_speed: FullSpeed, span_s: float, error: float) -> FullSpeed:
+    """Returns the mean of windows at the highest clocks; the first ones if the other took another time.
 
     Args:
-        full_speed, other: The windows, of about the same number of iterations.
+        full_speed: The windows so far.
+        span_s: The time of another one until its last instruction has ended, in s.
         error: The relative difference that noise explains.
     """
-    if abs(other.span_s / full_speed.span_s - 1) > error:
+    if abs(span_s / full_speed.span_s - 1) > error:
         return full_speed
-    return replace(full_speed, span_s=(full_speed.span_s + other.span_s) / 2)
+    windows = full_speed.windows + 1
+    return replace(full_speed, span_s=full_speed.span_s + (span_s - full_speed.span_s) / windows, windows=windows)
 
 
 def full_speed_of(results: Sequence[ProfilingResult], layout: JobLayout) -> FullSpeed | None:
