@@ -50,7 +50,7 @@ _POWER_LEFT = 0.01
 """Relative: a corrected plan may stay below a cap on power by this much: few plans lie between."""
 _MOST_MISSED = 3
 """After so many windows in a row in which the first stage was not measured, the plan stays as it is."""
-_CHANGES_S = (0.0, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01)
+_CHANGES_S = (0.0, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01)
 """Times in s that a clock change may cost on the longest path."""
 _USUAL_CHANGE_S, _MODEL_ERROR, _CORRECTIONS_OF_DEAR_CHANGES = 0.001, 0.0008, 3
 _MOST_MEASURED_AGAIN, _MOST_WINDOWS, _WORTH_A_WINDOW = 2, 4, 0.01
