@@ -76,6 +76,7 @@ class ClockProcess:
         report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
         token: The helper accepts only clients that send it.
         profile_steps: Complete steps that make one result.
+        profile_s: More steps make a result until they have lasted so long, in s; but at most 8 times as many.
         min_dwell_ms: Least time between two changes of the clock; `PFO_FS_MIN_DWELL_MS`, or 0, if None.
         start_timeout_s: The longest time until the process is ready.
         max_clock_calls_per_s: Most calls per second of all GPUs of the host that set clocks; if None,
@@ -94,6 +95,7 @@ class ClockProcess:
         report_to: str | None = None,
         token: str = "",
         profile_steps: int = 5,
+        profile_s: float = 0.0,
         min_dwell_ms: float | None = None,
         start_timeout_s: float = 30.0,
         leave_clocks: bool = False,
@@ -132,6 +134,7 @@ class ClockProcess:
             "report_to": report_to,
             "token": token,
             "profile_steps": profile_steps,
+            "profile_s": profile_s,
             "min_dwell_ms": min_dwell_ms,
             **_starting_values(measured, max_clock_calls_per_s),
             "tp_degree": tp_degree,

@@ -68,6 +68,7 @@ class ClockLoop:
         trainer: The socket that closes when the trainer ends.
         reporter: Sends results and progress to the helper.
         profile_steps: Steps that make one result.
+        profile_s: More steps make a result until they have lasted so long, in s.
         min_dwell_ms: Least time between two changes of the clock, resets excepted.
         why_clocks_stay: Why clocks cannot be set; empty if they can.
         max_clock_calls_per_s: Most calls per second, over all GPUs of the host, that set clocks while clocks follow the
@@ -86,6 +87,7 @@ class ClockLoop:
         reporter: Reporter,
         *,
         profile_steps: int,
+        profile_s: float,
         min_dwell_ms: float,
         why_clocks_stay: str,
         max_clock_calls_per_s: float | None = None,
@@ -93,7 +95,7 @@ class ClockLoop:
         settle_ns: Mapping[int, int] | None = None,
         tp_degree: int = 1,
     ) -> None:
-        meter = StepMeter(profile_steps, shared)
+        meter = StepMeter(profile_steps, shared, profile_s)
         self._words = words = shared.words
         self._max_calls_per_s = max_clock_calls_per_s
         self._driver = HostDriver(driver_file()) if not why_clocks_stay else None
@@ -307,6 +309,7 @@ def main() -> int:
         trainer,
         Reporter(given["report_to"], given["rank"], given["token"], "" if why_clocks_stay else _reset_by(given)),
         profile_steps=given["profile_steps"],
+        profile_s=given.get("profile_s", 0.0),
         min_dwell_ms=given["min_dwell_ms"],
         why_clocks_stay=why_clocks_stay,
         max_clock_calls_per_s=given.get("max_clock_calls_per_s"),

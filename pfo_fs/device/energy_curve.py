@@ -73,13 +73,6 @@ class EnergyCurve:
         e0, e1 = energies[right - 1], energies[right]
         return e0 + (e1 - e0) * (t_ns - t0) / (t1 - t0)
 
-    def stands_ns(self, t_ns: int) -> int:
-        """Returns for how long the counter stood still around `t_ns`, as far as it was read."""
-        right = bisect_right(self._times_ns, t_ns)
-        if not right:
-            return 0
-        return (self._times_ns[right] if right < len(self._times_ns) else self._read_ns) - self._times_ns[right - 1]
-
     def within(self, begin_ns: int, end_ns: int) -> list[tuple[int, float]]:
         """Returns the points (ns, J) from `begin_ns` to `end_ns`."""
         first, last = bisect_right(self._times_ns, begin_ns - 1), bisect_right(self._times_ns, end_ns)

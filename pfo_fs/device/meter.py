@@ -22,7 +22,7 @@ _INSTRUCTIONS_BETWEEN_YIELDS = 32
 """Some 50 us of work."""
 _MAX_PACE = 64
 _MOST_TIMES = 8
-"""A result holds at most this many times the steps that were asked for: the last ones of those measured."""
+"""A result covers at most so many times the steps that were asked for."""
 
 
 class Names(Protocol):
@@ -97,6 +97,7 @@ class StepMeter:
     Args:
         profile_steps: How many steps make a result, or more of them where the energy counter ticks slowly.
         names: Gives the name of an instruction from its place in the page's name table.
+        least_s: More steps make a result until they have lasted so long, in s.
 
     Attributes:
         curve: The energy curve; the caller adds the readings.
@@ -105,12 +106,12 @@ class StepMeter:
         pace: (step, number, span in s) of the last complete steps; the reader removes them.
     """
 
-    def __init__(self, profile_steps: int, names: Names) -> None:
+    def __init__(self, profile_steps: int, names: Names, least_s: float = 0.0) -> None:
         self.curve = EnergyCurve()
         self.last_step: Step | None = None
         self.done_number = shared_page.NO_NUMBER
         self.pace: deque[tuple[int, int, float]] = deque(maxlen=_MAX_PACE)
-        self._profile_steps = profile_steps
+        self._profile_steps, self._least_s = profile_steps, least_s
         self._names = names
         self._marked = MarkedSteps()
         self._powers = PowerFit()
@@ -181,15 +182,18 @@ class StepMeter:
 
     def _is_complete(self) -> bool:
         """Returns whether enough steps were collected."""
-        return len(self._collected) >= self._profile_steps and self._ticks.enough(self.curve)
+        steps, wanted, ticks = len(self._collected), self._profile_steps, self._ticks
+        if steps >= _MOST_TIMES * wanted:
+            return True
+        return steps >= wanted and ticks.lasts_s >= self._least_s and ticks.enough(self.curve)
 
     def _steps(self) -> list[Step]:
-        """The last of the collected steps, with energies that hold nothing from before the window."""
+        """The collected steps, with energies that hold nothing from before the window."""
         steps = self._collected
         energies_j = self._ticks.energies_j()
         if energies_j is not None:
-            steps = [_with_energy(step, energy_j) for step, energy_j in zip(steps, energies_j, strict=True)]
-        return steps[-_MOST_TIMES * self._profile_steps :]
+            return [_with_energy(step, energy_j) for step, energy_j in zip(steps, energies_j, strict=True)]
+        return list(steps)
 
     def _clear(self) -> None:
         """Drops what was collected."""

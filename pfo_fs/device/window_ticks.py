@@ -16,9 +16,8 @@ _ENOUGH_TICKS = 5
 _FEWER_TICKS, _MANY_STEPS = 3, 20
 """Fewer ticks are enough if they lie so far apart that so many steps were collected: little depends on the moment of an
 iteration at which the counter ticks."""
-_LONGEST_S, _STANDS_S = 5.0, 2.0
-"""Ticks are waited for while the steps last no longer than this together, and the counter does not stand still for longer
-than the second number."""
+_LONGEST_S = 5.0
+"""More ticks are waited for, if there was one, while the steps last no longer than this together."""
 
 _Named = tuple[str, int, int]
 
@@ -69,14 +68,17 @@ class WindowTicks:
         """The time from which on the next step needs points of the curve and clocks; None before the first step."""
         return self._since_ns if self._spans else None
 
+    @property
+    def lasts_s(self) -> float:
+        """How long the steps last together, in s."""
+        return sum(end_ns - begin_ns for begin_ns, end_ns in self._spans) / 1e9
+
     def enough(self, curve: EnergyCurve) -> bool:
         """Whether the energy of the steps is known well, or will not be known better soon."""
         count, steps = len(self._ticks), len(self._spans)
-        if curve.over or count >= _ENOUGH_TICKS or (count >= _FEWER_TICKS and steps >= _MANY_STEPS):
+        if curve.over or not count or count >= _ENOUGH_TICKS or (count >= _FEWER_TICKS and steps >= _MANY_STEPS):
             return True
-        if not self._ticks and curve.stands_ns(self._spans[-1][1]) > _STANDS_S * 1e9:
-            return True
-        return sum(end_ns - begin_ns for begin_ns, end_ns in self._spans) > _LONGEST_S * 1e9
+        return self.lasts_s > _LONGEST_S
 
     def energies_j(self) -> list[float] | None:
         """Returns the energy of each step in J, from what lies between two ticks; None where steps have many ticks."""

@@ -11,6 +11,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.ipc.messages import MeasurementReport, NewSchedule
 from pfo_fs.models import RankInfo
+from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator.cluster import Cluster, Played
 
 _TICK_JITTER_S = 0.001
@@ -45,14 +46,15 @@ class SimulatedMeters:
     Args:
         cluster: The cluster that computes the iterations; its noise jitters the ticks.
         infos: The ranks.
-        profile_steps: Number of steps of one result.
+        settings: They say how many steps make a result.
     """
 
-    def __init__(self, cluster: Cluster, infos: Sequence[RankInfo], profile_steps: int) -> None:
+    def __init__(self, cluster: Cluster, infos: Sequence[RankInfo], settings: PFOSettings) -> None:
         self._cluster = cluster
         self._infos = infos
         self._names = _Names()
-        self._meters = {info.rank: StepMeter(profile_steps, self._names) for info in infos}
+        steps, seconds = settings.profile_steps, settings.profile_seconds
+        self._meters = {info.rank: StepMeter(steps, self._names, seconds) for info in infos}
         self._energies_j = dict.fromkeys(self._meters, 0.0)
         self._last: PlayedStep | None = None
 

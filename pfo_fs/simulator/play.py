@@ -79,7 +79,7 @@ class Play:
         self._ranks = SimulatedRanks(
             self.cluster, str(root), self.settings, metadata, lambda rank: offers_clocks and rank not in no_rights
         )
-        self._meters = SimulatedMeters(self.cluster, self._ranks.infos, self.settings.profile_steps)
+        self._meters = SimulatedMeters(self.cluster, self._ranks.infos, self.settings)
         self._virtual_s = 0.0
         self._step = -1
         self.restart_daemon()

@@ -174,6 +174,7 @@ class JobJoiner:
             report_to=_address(opening),
             token=opening["token"],
             profile_steps=self._request.settings.profile_steps,
+            profile_s=self._request.settings.profile_seconds,
             clock_backend=self._request.clock_backend,
             max_clock_calls_per_s=self._request.max_clock_calls_per_s,
             measured=self._measured_switching(),

@@ -120,9 +120,11 @@ def test_the_rank_of_a_pipeline_that_ends_last_ends_its_iteration() -> None:
 
 
 def test_two_windows_at_full_speed_count_together_unless_one_took_another_time() -> None:
-    first, second = FullSpeed(10.0, 1000.0, 1.0), FullSpeed(10.02, 990.0, 1.1)
-    assert pooled(first, second, 0.004) == FullSpeed(10.01, 1000.0, 1.0)
-    assert pooled(first, second, 0.001) == first
+    first = FullSpeed(10.0, 1000.0, 1.0)
+    both = pooled(first, 10.02, 0.004)
+    assert both == FullSpeed(10.01, 1000.0, 1.0, windows=2)
+    assert pooled(both, 10.04, 0.004) == FullSpeed(10.02, 1000.0, 1.0, windows=3)
+    assert pooled(first, 10.02, 0.001) == first
 
 
 def test_without_the_first_stage_of_any_pipeline_there_is_no_full_speed() -> None:

@@ -540,6 +540,7 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
             theirs,
             Broken(),
             profile_steps=1,
+            profile_s=0.0,
             min_dwell_ms=0,
             why_clocks_stay="",  # type: ignore[arg-type]
         )
