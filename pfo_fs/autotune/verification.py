@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
+from pfo_fs.autotune.believed_trials import LEAST_ERROR, BelievedTrials
 from pfo_fs.autotune.corrections import MOST_CORRECTIONS, MOST_TIME_MARGIN, Corrections
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.plan_aim import aim
 from pfo_fs.autotune.plan_selection import LEAST_TIME_GAIN, PlanSelection
 from pfo_fs.autotune.status_text import Compared, compared
-from pfo_fs.autotune.trials import Trial, believed_savings, expected_difference
+from pfo_fs.autotune.trials import Trial
 from pfo_fs.autotune.window_results import (
     first_stage_results,
     iteration_spans,
@@ -28,8 +29,6 @@ _STANDARD_ERRORS = 2.0
 """A plan is off its target if it misses it by more than this many standard errors."""
 _FAR_ERRORS = 3.0
 """A window at the highest clocks that differs from those before by more standard errors is not one of them."""
-_LEAST_ERROR = 0.001
-"""Relative: a smaller difference from the target counts as noise."""
 _MOST_OFF = 0.002
 """Relative: of plans that all miss the target, one that misses it by less than this may stay."""
 _LEAST_GAIN = 0.003
@@ -50,12 +49,10 @@ _POWER_LEFT = 0.01
 """Relative: a corrected plan may stay below a cap on power by this much: few plans lie between."""
 _MOST_MISSED = 3
 """After so many windows in a row in which the first stage was not measured, the plan stays as it is."""
-_CHANGES_S = (0.0, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01)
-"""Times in s that a clock change may cost on the longest path."""
-_USUAL_CHANGE_S, _MODEL_ERROR, _CORRECTIONS_OF_DEAR_CHANGES = 0.001, 0.0008, 3
-_MOST_MEASURED_AGAIN, _MOST_WINDOWS, _WORTH_A_WINDOW = 2, 4, 0.01
-"""At most so many windows, and so many of one plan, answer whether a plan was late by chance, if it saves so much more
-than the best one that was in time, relative."""
+_CORRECTIONS_OF_DEAR_CHANGES = 3
+"""So many plans may follow once changes are known to take time."""
+_MOST_MEASURED_AGAIN = 2
+"""At most so many windows answer whether plans were late by chance."""
 _MOST_REPEATED = 2
 """At most so many plans that were late are put in force once more before all run at the highest clocks."""
 
@@ -98,9 +95,7 @@ class PlanVerification:
         self._measured_s = 0.0
         self._missed = 0  # windows in a row without a result of the first stage
         self._target: Target | None = None  # that all of this is about
-        self._trials: list[Trial] = []
-        self._noise = 0.0  # relative standard deviation of an iteration's time
-        self._window_iterations = 1
+        self._trials = BelievedTrials(selection)
         self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
         self._explored = 0  # plans so far that were only in force to measure clocks
         self._measured_again = 0  # plans so far that were measured again because noise may have made them late
@@ -119,7 +114,7 @@ class PlanVerification:
 
     def forget(self) -> None:
         """Drops what was tried: the job has changed."""
-        self._trials.clear()
+        self._trials.all.clear()
         self._explored = self._measured_again = 0
         self._selection.kept = None
         self._selection.corrections = Corrections()
@@ -147,7 +142,7 @@ class PlanVerification:
         self._missed = 0
         if self._target != selection.goal.target:
             self._target = selection.goal.target
-            self._trials.clear()
+            self._trials.all.clear()
             self._measured_again = 0
         means_s = [fmean(values) for values in spans.values()]
         measured_s = median_low(means_s)
@@ -157,7 +152,7 @@ class PlanVerification:
             return None
         measured_j = job_energy_j(results, self._layout.job_info.world_size)
         iterations = len(means_s) * len(next(iter(spans.values())))
-        self._noise, self._window_iterations = noise, iterations
+        self._trials.noise, self._trials.window_iterations = noise, iterations
         if selection.runs_at_full_speed:
             self._refine_reference(measured_s)
         off = self._off(results, measured_s, measured_j)
@@ -168,7 +163,7 @@ class PlanVerification:
             found = replace(found, energy_saved=0.0)  # any difference is an error of the energy counters
         saved = found.energy_saved if found is not None and measured_j else 0.0
         trial = self._trial(off, saved, (1 - saved) * job_energy_error(results) if saved else 0.0)
-        error = max(_LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
+        error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         before = selection.schedules()
         power_w = None
         if selection.goal.target.power is not None:
@@ -182,22 +177,22 @@ class PlanVerification:
         """Takes a window of a plan at the highest clocks as one more of those that plans are compared with."""
         selection = self._selection
         before = selection.full_speed
-        error = _FAR_ERRORS * self._noise * math.sqrt((1 + 1 / before.windows) / self._window_iterations)
+        error = _FAR_ERRORS * self._trials.noise * math.sqrt((1 + 1 / before.windows) / self._trials.window_iterations)
         selection.full_speed = pooled(before, measured_s, error)
         if selection.goal.target.deadline is None and selection.goal.target.power is None:
-            for trial in self._trials:
+            for trial in self._trials.all:
                 trial.off = (1 + trial.off) * before.span_s / selection.full_speed.span_s - 1
 
     def _trial(self, off: float, saved: float, saved_error: float) -> Trial:
         """Adds a window to the trial of the plan in force."""
         plan = self._selection.plan_of(0)
-        for trial in self._trials:
+        for trial in self._trials.all:
             if trial.plan.frequencies_mhz == plan.frequencies_mhz:
                 break
         else:
             simple = math.isinf(self._selection.corrections.change_price)
             trial = Trial(plan, exploring=self.explores, simple=simple)
-            self._trials.append(trial)
+            self._trials.all.append(trial)
         trial.add(off, saved, saved_error)
         return trial
 
@@ -237,11 +232,11 @@ class PlanVerification:
         if self._explores():
             return "trying clocks that may take less energy"
         self.aim()
-        off = self._believed_off(trial)
-        if off > _LEAST_ERROR:
+        off = self._trials.off(trial)
+        if off > LEAST_ERROR:
             return self._make_faster(off)
-        saved = self._believed_saved(self._trials)
-        others = [saved[id(o)] for o in self._trials if o is not trial and self._believed_off(o) <= _LEAST_ERROR]
+        saved = self._trials.saved(self._trials.all)
+        others = [saved[id(o)] for o in self._trials.all if o is not trial and self._trials.off(o) <= LEAST_ERROR]
         improves = saved[id(trial)] > max(others, default=-1.0) + _LEAST_GAIN
         if improves and self._gain(in_force) > _LEAST_GAIN:
             return "another plan takes less energy by what was measured under this one"
@@ -254,7 +249,7 @@ class PlanVerification:
     def _explores(self) -> bool:
         """Puts a plan in force that tries clocks which are hardly known; returns False if none promises enough."""
         selection = self._selection
-        if self._explored >= _MOST_EXPLORING or self._trials[-1].off > _TOO_LATE_TO_EXPLORE:
+        if self._explored >= _MOST_EXPLORING or self._trials.all[-1].off > _TOO_LATE_TO_EXPLORE:
             self._explored = _MOST_EXPLORING
             return False
         plan, hoped_j = selection.to_try()
@@ -273,49 +268,7 @@ class PlanVerification:
         selection, corrections = self._selection, self._selection.corrections
         if selection.goal.target.power is not None or selection.kept is not None:
             return
-        aim(selection, self._unexplained(math.isinf(corrections.change_price)))
-
-    def _unexplained(self, simple: bool, without: Trial | None = None) -> float:
-        """Returns by how much measured iterations were longer than the model makes of the measured instructions.
-
-        Args:
-            simple: Of plans with one clock per stage: clock changes that act at other moments than planned make only
-                plans late in which there are any.
-            without: A trial that does not count.
-        """
-        trials = [trial for trial in self._trials if trial.simple == simple and trial is not without]
-        trials = [trial for trial in trials if not trial.exploring] or trials
-        total, windows = 0.0, 0
-        for trial in trials:
-            plan = self._selection.model.as_it_is(trial.plan)
-            if plan is not None:
-                total += trial.windows * (trial.off - self._selection.predicted_off(plan))
-                windows += trial.windows
-        return self._real(total / windows, windows) if windows else 0.0
-
-    def _real(self, unexplained: float, windows: int) -> float:
-        """Returns the expected part of a difference in time that is real: iterations scatter, as did the reference."""
-        all_windows = 1 / max(1, windows) + 1 / self._selection.full_speed.windows
-        return expected_difference(unexplained, self._noise**2 * all_windows / self._window_iterations)
-
-    def _believed_off(self, trial: Trial) -> float:
-        """Returns how far a plan is from the target, by what was measured under it and others, and by the model."""
-        selection = self._selection
-        plan = selection.model.as_it_is(trial.plan)
-        if plan is None or selection.goal.target.power is not None:
-            return trial.off
-        predicted = selection.predicted_off(plan) + max(0.0, self._unexplained(trial.simple, trial))
-        return predicted + self._real(trial.off - predicted, trial.windows)
-
-    def _believed_saved(self, trials: Sequence[Trial]) -> dict[int, float]:
-        """Returns what plans are believed to save, by the id of each trial."""
-        model = self._selection.model
-        plans = [model.as_it_is(trial.plan) for trial in trials]
-        promised = [
-            trial.saved if plan is None else 1 - plan.energy_j / model.full_speed.energy_j
-            for trial, plan in zip(trials, plans, strict=True)
-        ]
-        return {id(trial): saved for trial, saved in zip(trials, believed_savings(promised, trials), strict=True)}
+        aim(selection, self._trials.unexplained(math.isinf(corrections.change_price)))
 
     def _gain(self, in_force: Plan) -> float:
         """Returns by how much less energy the plan that the planner makes now takes, relative."""
@@ -325,7 +278,7 @@ class PlanVerification:
         return 1 - planned.energy_j / same.energy_j if same is not None else 1.0
 
     def _tried(self, plan: Plan) -> bool:
-        return any(plan.frequencies_mhz == trial.plan.frequencies_mhz for trial in self._trials)
+        return any(plan.frequencies_mhz == trial.plan.frequencies_mhz for trial in self._trials.all)
 
     def _make_faster(self, off: float) -> str:
         """Changes the time margin until the plan is one that was not tried; if there is none, the best one stays."""
@@ -343,11 +296,11 @@ class PlanVerification:
     def _keep_best(self) -> str:
         """Keeps the plan that saves most of those that keep to the target; if none does, all run at full speed."""
         selection = self._selection
-        usable = [trial for trial in self._trials if selection.model.as_it_is(trial.plan) is not None]
-        off_of = {id(trial): self._believed_off(trial) for trial in usable}
-        on_time = [trial for trial in usable if off_of[id(trial)] <= _LEAST_ERROR]
+        usable = [trial for trial in self._trials.all if selection.model.as_it_is(trial.plan) is not None]
+        off_of = {id(trial): self._trials.off(trial) for trial in usable}
+        on_time = [trial for trial in usable if off_of[id(trial)] <= LEAST_ERROR]
         on_time = on_time or [trial for trial in usable if off_of[id(trial)] <= _MOST_OFF]
-        saved = self._believed_saved(usable)
+        saved = self._trials.saved(usable)
         best = max(on_time, key=lambda trial: saved[id(trial)], default=None)
         if not any(not trial.simple for trial in on_time) and self._makes_changes_dearer():
             return "all plans with clock changes were late, so one for which changes take time is tried"
@@ -357,12 +310,12 @@ class PlanVerification:
             if self._repeats(usable):
                 return "no plan was on time while clocks were new to the clock processes, so one is measured again"
             selection.corrections.full_speed_only = True  # something else than the plan makes iterations longer
-            off = min(trial.off for trial in self._trials)
+            off = min(trial.off for trial in self._trials.all)
             return (
                 f"the plan does not deliver: {off:+.2%} beyond the target, and none is faster than the highest clocks"
             )
-        doubtful = self._doubtful(usable, saved[id(best)], saved, off_of)
-        if doubtful is not None:
+        doubtful = self._trials.doubtful(usable, saved[id(best)], saved, off_of)
+        if doubtful is not None and self._measured_again < _MOST_MEASURED_AGAIN:
             self._measured_again += 1
             if doubtful.windows >= selection.full_speed.windows:
                 selection.kept = selection.model.full_speed
@@ -372,27 +325,6 @@ class PlanVerification:
         selection.kept = selection.model.as_it_is(best.plan)
         return ""
 
-    def _doubtful(
-        self, trials: Sequence[Trial], saved: float, saved_of: Mapping[int, float], off_of: Mapping[int, float]
-    ) -> Trial | None:
-        """Returns the plan to measure again: late, but perhaps by chance, and it saves much more than the best one."""
-        if self._measured_again >= _MOST_MEASURED_AGAIN:
-            return None
-        found = [
-            trial
-            for trial in trials
-            if saved_of[id(trial)] > saved + _WORTH_A_WINDOW
-            and trial.windows < _MOST_WINDOWS
-            and off_of[id(trial)] > _LEAST_ERROR
-            and off_of[id(trial)] - self._error_of(trial) <= _LEAST_ERROR
-        ]
-        return max(found, key=lambda trial: saved_of[id(trial)], default=None)
-
-    def _error_of(self, trial: Trial) -> float:
-        """Returns the standard error of how far a trial was off its target: it scatters, as did the reference."""
-        windows = 1 / trial.windows + 1 / self._selection.full_speed.windows
-        return self._noise * math.sqrt(windows / self._window_iterations)
-
     def _repeats(self, trials: Sequence[Trial]) -> bool:
         """Puts the best plan in force once more that is on time by the model; returns False if there is none.
 
@@ -400,7 +332,7 @@ class PlanVerification:
         where clocks act late, and the same plan on time when it comes back.
         """
         selection = self._selection
-        if not selection.model.has_slow_clocks or sum(trial.repeated for trial in self._trials) >= _MOST_REPEATED:
+        if not selection.model.has_slow_clocks or sum(trial.repeated for trial in self._trials.all) >= _MOST_REPEATED:
             return False
         plans = {id(trial): selection.model.as_it_is(trial.plan) for trial in trials}
         late = [
@@ -426,24 +358,19 @@ class PlanVerification:
         costs = selection.model.problem.switch_costs
         if corrections.change_s or costs.stands_still_s or costs.acts_late_s:
             return False
-        trials = [trial for trial in self._trials if not trial.exploring and not trial.simple]
-        plans = [(trial, plan) for trial in trials if (plan := selection.model.as_it_is(trial.plan)) is not None]
-
-        def unlikely(change_s: float) -> float:
-            total = (change_s / _USUAL_CHANGE_S) ** 2
-            for trial, plan in plans:
-                variance = _MODEL_ERROR**2 + self._noise**2 / (trial.windows * self._window_iterations)
-                total += (trial.off - selection.predicted_off(plan, change_s)) ** 2 / variance
-            return total
-
-        corrections.change_s = min(_CHANGES_S, key=unlikely)
+        before, kept = replace(corrections), selection.kept
+        corrections.change_s = self._trials.change_s()
         if not corrections.change_s:
             return False
+        corrections.time_margin, selection.kept = 0.0, None
         self._rebuild_model()
-        selection.kept, corrections.time_margin = None, 0.0
         self.aim()
+        if self._tried(selection.planned_for(0)):
+            selection.corrections, selection.kept = before, kept
+            self._rebuild_model()
+            return False
         corrections.count = min(corrections.count, MOST_CORRECTIONS - _CORRECTIONS_OF_DEAR_CHANGES)
-        return not self._tried(selection.planned_for(0))
+        return True
 
     def _tries_one_clock(self, saved: float) -> bool:
         """Puts the plan with one clock per stage in force if it may save more; returns False if it may not."""

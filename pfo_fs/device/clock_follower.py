@@ -9,8 +9,8 @@ and requests a change before the boundary at which it is needed:
 - Late down: a lower clock is requested so that it acts at the boundary at the earliest; one that comes early would
   slow down the instruction that still runs.
 - The boundary is the end of the instruction before: while the device then waits for its neighbour, both are free.
-- Between steps that follow each other at once, the clock is that of the next step's first instruction; the default clock
-  would be in force too late, and the next step's clock too late again.
+- Between steps that follow each other at once, the clock is that of the next step's first instruction: the default
+  clock would be in force too late, and then the next step's clock.
 
 The module does arithmetic only: the caller says what the device has reached and when, and asks for the clock. The clock
 process and the simulator use the same code.
@@ -165,17 +165,18 @@ class ClockFollower:
 
     def _begin(self, plan: FollowedPlan, at: int, now_ns: int) -> None:
         """Takes up the next step; its first clock may be in force already."""
-        before = self._plan
-        stays = plan is before and at == 0 and now_ns < self._hold_until_ns and self._requested == plan.clock_from[0]
+        follows = plan is self._plan and self._turn >= 0
+        stays = follows and now_ns < self._hold_until_ns and self._requested == plan.clock_from[0]
         self._requests.clear()
         self._shown.clear()
         if stays:
             self._requests[0] = _Request(self._requested_ns, None)
             self._shown.add(0)
-        if plan is before and at == 0:
-            left_ns = plan.expected_ns(self._at, len(plan.codes) - 1)
-            if left_ns >= 0:
-                plan.learn_pause(now_ns - self._at_ns - left_ns)
+        last = len(plan.codes) - 1
+        if follows and at <= 1 and self._at >= last - 2:
+            # Of points that the device passes at once, only the last one is seen.
+            known_ns = max(0, plan.expected_ns(self._at, last)) + max(0, plan.expected_ns(0, at))
+            plan.learn_pause(now_ns - self._at_ns - known_ns)
         plan.hold(plan.holds_ns > 0 and not self._leads.explores(plan.clock_from[0]))
         self._hold_until_ns = 0
 

@@ -22,7 +22,7 @@ _FAR_NS = 1_000_000_000
 _PAUSES, _LEAST_PAUSES = 5, 2
 """The usual pause between steps is the median of the last ones, once so many are known."""
 _MOST_PAUSE_NS, _MORE_PAUSE_NS = 100_000_000, 20_000_000
-"""The clock stays between steps whose usual pause is shorter than the first time; for twice the pause and the second."""
+"""The clock stays between steps whose usual pause is below the first time: for twice the pause, and the second."""
 
 
 class FollowedPlan:

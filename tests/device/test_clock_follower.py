@@ -516,3 +516,56 @@ def test_where_clocks_change_before_the_last_one_has_surely_acted_one_waits_so_t
     for _ in range(10):
         bench.step(plan, works, rest_ns=MS)
     assert bench.latency._estimates.changes(1200) > 0
+
+
+# ---- between steps
+
+
+def back_to_back(bench: Bench, plan: FollowedPlan, works: Sequence[Work], steps: int = 6) -> int:
+    """Runs steps that follow each other at once; returns how many requests there were before the last two."""
+    for step in range(steps):
+        if step == steps - 2:
+            before = len(bench.requests)
+        bench.step(plan, works, rest_ns=MS)
+    return before
+
+
+@pytest.mark.parametrize("clocks_mhz", [[900] * 3, [900, TOP_MHZ, 900]])
+def test_between_steps_that_follow_each_other_at_once_the_clock_stays(clocks_mhz: list[int]) -> None:
+    bench, plan = Bench(), plan_of(clocks_mhz)
+    before = back_to_back(bench, plan, [lasting(60 * MS)] * 3)
+    assert 0 not in [mhz for _, mhz in bench.requests[before:]]
+    assert len(bench.requests) - before == 2 * (len(set(clocks_mhz)) - 1) * 2
+
+
+def test_between_such_steps_the_clock_of_the_first_instruction_is_requested_if_it_is_another_one() -> None:
+    bench, plan = Bench(), plan_of([900, 900, 1200])
+    before = back_to_back(bench, plan, [lasting(60 * MS)] * 3)
+    assert [mhz for _, mhz in bench.requests[before:]] == [1200, 900, 1200, 900]
+
+
+def test_a_clock_that_stays_is_the_default_one_again_if_the_next_step_does_not_come() -> None:
+    bench, plan = Bench(), plan_of([900] * 3)
+    back_to_back(bench, plan, [lasting(60 * MS)] * 3)
+    assert bench.requested_at(bench.now_ns) == 900
+    ended_ns = bench.now_ns
+    bench.rest(300 * MS)
+    bench.run()
+    at_ns, mhz = bench.requests[-1]
+    assert mhz == 0
+    assert at_ns - ended_ns < 30 * MS
+
+
+def test_a_clock_whose_latency_is_to_be_learned_does_not_stay() -> None:
+    bench, plan = Bench(known=False), plan_of([900] * 3)
+    for _ in range(4):
+        bench.step(plan, [lasting(60 * MS)] * 3, rest_ns=MS)
+        assert bench.requested_at(bench.now_ns) == 0
+
+
+def test_a_step_that_does_not_run_as_scheduled_ends_at_the_default_clock_also_where_clocks_stay() -> None:
+    bench, plan = Bench(), plan_of([900] * 3)
+    back_to_back(bench, plan, [lasting(60 * MS)] * 3)
+    bench.launch(plan, [(pause(0), IDLE)])  # another turn, of which only the end is marked
+    bench.run()
+    assert bench.requested_at(bench.now_ns) == 0

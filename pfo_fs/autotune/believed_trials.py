@@ -1,0 +1,118 @@
+"""What is believed of plans that were in force: how late they are, and what they save, by measurement and model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pfo_fs.autotune.plan_selection import PlanSelection
+from pfo_fs.autotune.trials import Trial, believed_savings, expected_difference
+
+LEAST_ERROR = 0.001
+"""Relative: a smaller difference from the target counts as noise."""
+_MOST_WINDOWS, _WORTH_A_WINDOW = 4, 0.01
+"""A plan is measured so often at most to find out whether it was late by chance, and only if it saves so much more than
+the best one that was in time, relative."""
+_CHANGES_S = (0.0, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01)
+"""Times in s that a clock change may cost on the longest path."""
+_USUAL_CHANGE_S, _MODEL_ERROR = 0.001, 0.0008
+"""The usual one, if changes cost any, and the usual error of the model, relative."""
+
+
+class BelievedTrials:
+    """The trials for one target.
+
+    Args:
+        selection: The plans; its model predicts times and energies.
+
+    Attributes:
+        all: The trials, the latest plan last.
+        noise: Relative standard deviation of an iteration's time.
+        window_iterations: Number of iterations of a window, those of all pipelines together.
+    """
+
+    def __init__(self, selection: PlanSelection) -> None:
+        self.all: list[Trial] = []
+        self.noise = 0.0
+        self.window_iterations = 1
+        self._selection = selection
+
+    def unexplained(self, simple: bool, without: Trial | None = None) -> float:
+        """Returns by how much measured iterations were longer than the model makes of the measured instructions.
+
+        Args:
+            simple: Of plans with one clock per stage: clock changes that act at other moments than planned make only
+                plans late in which there are any.
+            without: A trial that does not count.
+        """
+        trials = [trial for trial in self.all if trial.simple == simple and trial is not without]
+        trials = [trial for trial in trials if not trial.exploring] or trials
+        total, windows = 0.0, 0
+        for trial in trials:
+            plan = self._selection.model.as_it_is(trial.plan)
+            if plan is not None:
+                total += trial.windows * (trial.off - self._selection.predicted_off(plan))
+                windows += trial.windows
+        return self._real(total / windows, windows) if windows else 0.0
+
+    def _real(self, difference: float, windows: int) -> float:
+        """Returns the expected part of a difference in time that is real."""
+        return expected_difference(difference, self._error(windows) ** 2)
+
+    def _error(self, windows: int) -> float:
+        """Returns the standard error of a relative difference in time: iterations scatter, as did the reference."""
+        all_windows = 1 / max(1, windows) + 1 / self._selection.full_speed.windows
+        return self.noise * math.sqrt(all_windows / self.window_iterations)
+
+    def off(self, trial: Trial) -> float:
+        """Returns how far a plan is from the target, by what was measured under it and others, and by the model."""
+        selection = self._selection
+        plan = selection.model.as_it_is(trial.plan)
+        if plan is None or selection.goal.target.power is not None:
+            return trial.off
+        predicted = selection.predicted_off(plan) + max(0.0, self.unexplained(trial.simple, trial))
+        return predicted + self._real(trial.off - predicted, trial.windows)
+
+    def saved(self, trials: Sequence[Trial]) -> dict[int, float]:
+        """Returns what plans are believed to save, by the id of each trial."""
+        model = self._selection.model
+        plans = [model.as_it_is(trial.plan) for trial in trials]
+        promised = [
+            trial.saved if plan is None else 1 - plan.energy_j / model.full_speed.energy_j
+            for trial, plan in zip(trials, plans, strict=True)
+        ]
+        return {id(trial): saved for trial, saved in zip(trials, believed_savings(promised, trials), strict=True)}
+
+    def doubtful(
+        self, trials: Sequence[Trial], least_saved: float, saved_of: Mapping[int, float], off_of: Mapping[int, float]
+    ) -> Trial | None:
+        """Returns a plan that was late, but perhaps by chance; None if there is none that is worth another window.
+
+        Args:
+            trials: The plans.
+            least_saved: What the best plan saves that was in time, relative.
+            saved_of, off_of: What is believed of each plan, by the id of its trial.
+        """
+        found = [
+            trial
+            for trial in trials
+            if saved_of[id(trial)] > least_saved + _WORTH_A_WINDOW
+            and trial.windows < _MOST_WINDOWS
+            and 0 < off_of[id(trial)] - LEAST_ERROR <= self._error(trial.windows)
+        ]
+        return max(found, key=lambda trial: saved_of[id(trial)], default=None)
+
+    def change_s(self) -> float:
+        """Returns the time in s that a clock change seems to cost, by how late plans with different ones were."""
+        selection = self._selection
+        trials = [trial for trial in self.all if not trial.exploring and not trial.simple]
+        plans = [(trial, plan) for trial in trials if (plan := selection.model.as_it_is(trial.plan)) is not None]
+
+        def unlikely(change_s: float) -> float:
+            total = (change_s / _USUAL_CHANGE_S) ** 2
+            for trial, plan in plans:
+                variance = _MODEL_ERROR**2 + self.noise**2 / (trial.windows * self.window_iterations)
+                total += (trial.off - selection.predicted_off(plan, change_s)) ** 2 / variance
+            return total
+
+        return min(_CHANGES_S, key=unlikely)
