@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
+from pfo_fs.autotune.believed_trials import BelievedTrials
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
 from pfo_fs.autotune.measured_switching import ClockOffer
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.plan_selection import PlanSelection
+from pfo_fs.autotune.trials import Trial
 from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import FullSpeed
 from pfo_fs.models import ProfilingResult, Target
@@ -22,6 +24,7 @@ from pfo_fs.planner import Measurement, Plan, Profile, SwitchCosts
 NOISE, STEPS = 0.0005, 5
 LENGTHS = (1.0, 1.1, 1.2, 1.4)
 STAGES = len(LENGTHS)
+STANDS_STILL = SwitchCosts(stands_still_s=0.0005)
 
 
 class Job:
@@ -33,6 +36,7 @@ class Job:
         saves: Callable[[Plan], float] = lambda plan: 1.0,
         slowdown: float = 1.0,
         offers: Sequence[ClockOffer] = (ClockOffer(),),
+        costs: SwitchCosts = STANDS_STILL,
     ) -> None:
         self._late, self._saves, self.noise = late, saves, NOISE
         job, infos = make_job(STAGES, 1)
@@ -52,8 +56,12 @@ class Job:
         pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
         self.selection = PlanSelection(layout, PlanGoal(Target(slowdown=slowdown), {}))
         self.verification = PlanVerification(layout, self.selection, self._rebuild)
-        costs = SwitchCosts(stands_still_s=0.0005)
-        self._model = lambda: JobModel(pipeline, Profile(table), 20.0, 1, [], costs, offers)
+
+        def model() -> JobModel:
+            change_s = costs.stands_still_s or self.selection.corrections.change_s
+            return JobModel(pipeline, Profile(table), 20.0, 1, [], replace(costs, stands_still_s=change_s), offers)
+
+        self._model = model
         full = self._model().full_speed
         self.selection.full_speed = FullSpeed(full.iteration_time_s, full.energy_j, 0.0)
         self._full_j = full.energy_j
@@ -225,3 +233,70 @@ def test_a_plan_that_was_late_while_its_clocks_were_new_gets_another_window(lear
             break
     assert job.selection.corrections.full_speed_only != learns
     assert learns == (job.plan.energy_j < 0.99 * job._full_j)
+
+
+def test_if_all_plans_with_clock_changes_are_late_changes_get_the_time_that_explains_it() -> None:
+    def late(plan: Plan) -> float:
+        return job.selection.predicted_off(plan, 0.002)
+
+    job = Job(late, costs=SwitchCosts(late_s=0.0005))
+    assert late(job.plan) > 0.002
+    job.settle()
+    assert 0.001 <= job.selection.corrections.change_s <= 0.005
+    assert late(job.plan) < 0.0015
+    assert job.plan.energy_j < job._full_j
+
+
+def test_a_window_at_the_highest_clocks_counts_for_the_time_that_plans_are_compared_with() -> None:
+    job = Job(lambda plan: 0.001)
+    job.noise = 0.002
+    before = job.selection.full_speed
+    job.selection.kept = job.selection.model.full_speed
+    job.window()
+    found = job.selection.full_speed
+    assert found.windows == before.windows + 1
+    assert found.span_s == pytest.approx(before.span_s * 1.0005)
+
+
+def test_a_window_at_the_highest_clocks_that_differs_by_more_than_noise_does_not_count() -> None:
+    job = Job(lambda plan: 0.05)
+    before = job.selection.full_speed
+    job.selection.kept = job.selection.model.full_speed
+    job.window()
+    assert job.selection.full_speed == before
+
+
+@pytest.mark.parametrize(
+    ("off", "saved", "windows", "doubts"),
+    [
+        (0.002, 0.05, 1, True),
+        (0.002, 0.03, 1, False),  # hardly better than the best plan that is in time
+        (0.0005, 0.05, 1, False),  # in time
+        (0.02, 0.05, 1, False),  # surely late
+        (0.002, 0.05, 4, False),  # measured often enough
+    ],
+)
+def test_a_plan_is_measured_again_if_it_may_be_late_by_chance_and_saves_much(
+    off: float, saved: float, windows: int, doubts: bool
+) -> None:
+    job = Job(lambda plan: 0.0)
+    trials = BelievedTrials(job.selection)
+    trials.noise, trials.window_iterations = 0.002, 5
+    trial = Trial(job.plan, off=off, saved=saved, windows=windows)
+    found = trials.doubtful([trial], 0.025, {id(trial): saved}, {id(trial): off})
+    assert (found is trial) == doubts
+
+
+def test_a_plan_that_was_late_by_chance_is_the_plan_after_another_window() -> None:
+    windows: Counter[tuple[int, ...]] = Counter()
+
+    def late(plan: Plan) -> float:
+        windows[tuple(plan.frequencies_mhz)] += 1
+        return 0.003 if windows[first] == 1 and tuple(plan.frequencies_mhz) == first else 0.0
+
+    job = Job(late, lambda plan: 1.0 if tuple(plan.frequencies_mhz) == first else 0.5)
+    job.noise = 0.003
+    first = tuple(job.plan.frequencies_mhz)
+    job.settle()
+    assert windows[first] > 1
+    assert tuple(job.plan.frequencies_mhz) == first
