@@ -114,6 +114,7 @@ class ClockFollower:
         self._turn = -1
         self._at = 0
         self._at_ns = 0
+        self._began_ns = 0
         self._hold_until_ns = 0  # the clock stays between two steps until then
         self._requested_ns = 0  # when the clock in force was requested
         self._looked_ns = 0
@@ -166,7 +167,8 @@ class ClockFollower:
     def _begin(self, plan: FollowedPlan, at: int, now_ns: int) -> None:
         """Takes up the next step; its first clock may be in force already."""
         follows = plan is self._plan and self._turn >= 0
-        stays = follows and now_ns < self._hold_until_ns and self._requested == plan.clock_from[0]
+        held = follows and now_ns < self._hold_until_ns
+        stays = held and self._requested == plan.clock_from[0]
         self._requests.clear()
         self._shown.clear()
         if stays:
@@ -176,9 +178,9 @@ class ClockFollower:
         if follows and at <= 1 and self._at >= last - 2:
             # Of points that the device passes at once, only the last one is seen.
             known_ns = max(0, plan.expected_ns(self._at, last)) + max(0, plan.expected_ns(0, at))
-            plan.learn_pause(now_ns - self._at_ns - known_ns)
+            plan.learn_pause(now_ns - self._at_ns - known_ns, self._at_ns - self._began_ns, held=held)
         plan.hold(plan.holds_ns > 0 and not self._leads.explores(plan.clock_from[0]))
-        self._hold_until_ns = 0
+        self._hold_until_ns, self._began_ns = 0, now_ns
 
     def _note_length(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
         """Passes the length of an instruction that has just ended to what learns the latencies.

@@ -19,10 +19,12 @@ CHUNK = 64
 """The learned times of this many points are added up at once."""
 _FAR_NS = 1_000_000_000
 """Changes that are expected later than this, and behind many points, are not looked at yet."""
-_PAUSES, _LEAST_PAUSES = 5, 2
+_PAUSES, _LEAST_PAUSES = 5, 3
 """The usual pause between steps is the median of the last ones, once so many are known."""
-_MOST_PAUSE_NS, _MORE_PAUSE_NS = 100_000_000, 20_000_000
-"""The clock stays between steps whose usual pause is below the first time: for twice the pause, and the second."""
+_MOST_PAUSE, _MOST_LONGER, _MORE_PAUSE_NS = 0.05, 0.0005, 20_000_000
+"""The clock stays between steps whose usual pause is below this share of a step, as long as it does not make the pause
+longer by the second one: training may compute then, as in the optimizer's step. It stays for twice the usual pause, and
+the third number."""
 
 
 class FollowedPlan:
@@ -66,22 +68,35 @@ class FollowedPlan:
         self._seen = [0] * size
         self._was_odd = [False] * size
         self._pauses_ns: deque[int] = deque(maxlen=_PAUSES)
+        self._held_pauses_ns: deque[int] = deque(maxlen=_PAUSES)
+        self._gets_longer = False  # the pause, where the clock stays
+        self._step_ns = 0
 
     def _append(self, code: int, mhz: int) -> None:
         self.codes.append(code)
         self.clock_from.append(mhz)
 
-    def learn_pause(self, pause_ns: int) -> None:
-        """Learns the time from the end of a step to the begin of the next one with the same plan."""
-        self._pauses_ns.append(max(0, pause_ns))
+    def learn_pause(self, pause_ns: int, step_ns: int, *, held: bool) -> None:
+        """Learns the time from the end of a step to the begin of the next one with the same plan.
+
+        Args:
+            pause_ns: This time.
+            step_ns: The duration of the step.
+            held: Whether the clock stayed.
+        """
+        (self._held_pauses_ns if held else self._pauses_ns).append(max(0, pause_ns))
+        self._step_ns = step_ns
+        if len(self._held_pauses_ns) >= _LEAST_PAUSES:
+            longer_ns = _middle(self._held_pauses_ns) - _middle(self._pauses_ns)
+            self._gets_longer = self._gets_longer or longer_ns > _MOST_LONGER * step_ns
 
     @property
     def holds_ns(self) -> int:
-        """How long after a step its clock stays, for the next step; 0 if the pause is long or not known."""
-        if len(self._pauses_ns) < _LEAST_PAUSES:
+        """How long after a step a clock stays, for the next step; 0 if the pause is long, longer so, or not known."""
+        if len(self._pauses_ns) < _LEAST_PAUSES or self._gets_longer:
             return 0
-        usual_ns = sorted(self._pauses_ns)[len(self._pauses_ns) // 2]
-        return 2 * usual_ns + _MORE_PAUSE_NS if usual_ns <= _MOST_PAUSE_NS else 0
+        usual_ns = _middle(self._pauses_ns)
+        return 2 * usual_ns + _MORE_PAUSE_NS if usual_ns <= _MOST_PAUSE * self._step_ns else 0
 
     def hold(self, holds: bool) -> None:
         """Sets whether the clock of the first instruction is needed between steps, or the default clock."""
@@ -136,3 +151,7 @@ class FollowedPlan:
             share = weight * error_ns / expected_ns
             for at in range(first + 1, last + 1):
                 self.gap_ns[at] += round(share * self.gap_ns[at])
+
+
+def _middle(values: Sequence[int]) -> int:
+    return sorted(values)[len(values) // 2]

@@ -569,3 +569,12 @@ def test_a_step_that_does_not_run_as_scheduled_ends_at_the_default_clock_also_wh
     bench.launch(plan, [(pause(0), IDLE)])  # another turn, of which only the end is marked
     bench.run()
     assert bench.requested_at(bench.now_ns) == 0
+
+
+def test_a_clock_does_not_stay_where_it_makes_the_pause_longer() -> None:
+    bench, plan = Bench(), plan_of([900] * 3)
+    works, before = [lasting(60 * MS)] * 3, 0
+    for step in range(12):
+        before = len(bench.requests) if step == 10 else before
+        bench.step(plan, works, rest_ns=2 * MS if plan.holds_ns else MS)
+    assert [mhz for _, mhz in bench.requests[before:]] == [900, 0, 900, 0]
