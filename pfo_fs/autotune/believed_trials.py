@@ -83,7 +83,7 @@ class BelievedTrials:
         ]
         return {id(trial): saved for trial, saved in zip(trials, believed_savings(promised, trials), strict=True)}
 
-    def doubtful(
+    def perhaps_in_time(
         self, trials: Sequence[Trial], least_saved: float, saved_of: Mapping[int, float], off_of: Mapping[int, float]
     ) -> Trial | None:
         """Returns a plan that was late, but perhaps by chance; None if there is none that is worth another window.

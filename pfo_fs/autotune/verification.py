@@ -314,13 +314,13 @@ class PlanVerification:
             return (
                 f"the plan does not deliver: {off:+.2%} beyond the target, and none is faster than the highest clocks"
             )
-        doubtful = self._trials.doubtful(usable, saved[id(best)], saved, off_of)
-        if doubtful is not None and self._measured_again < _MOST_MEASURED_AGAIN:
+        perhaps_in_time = self._trials.perhaps_in_time(usable, saved[id(best)], saved, off_of)
+        if perhaps_in_time is not None and self._measured_again < _MOST_MEASURED_AGAIN:
             self._measured_again += 1
-            if doubtful.windows >= selection.full_speed.windows:
+            if perhaps_in_time.windows >= selection.full_speed.windows:
                 selection.kept = selection.model.full_speed
                 return "plans may seem late by chance, so the highest clocks are measured again"
-            selection.kept = selection.model.as_it_is(doubtful.plan)
+            selection.kept = selection.model.as_it_is(perhaps_in_time.plan)
             return "a plan that saves more may have been late by chance, so it is measured again"
         selection.kept = selection.model.as_it_is(best.plan)
         return ""

