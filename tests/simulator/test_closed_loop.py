@@ -254,7 +254,7 @@ def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
 def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path: Path) -> None:
     """All of a single pipeline gets 8 % slower: the pipeline is not a straggler, but its profile is out of date."""
     play = Play(cluster(episodes=[Episode(1.08, 80, 1000, 0)]), tmp_path, SETTINGS)
-    played = list(play.run(140))
+    played = list(play.run(170))
     before = next(i for i in played if i.step == 79)
     after = played[-1]
     current = play.folder.read_current()
@@ -293,7 +293,8 @@ def test_a_planned_clock_that_was_interpolated_too_fast_is_measured_with_the_pla
     after = [i for i in played if i.number >= play.first_plan]
     full_s = fmean(i.time_s for i in played if i.number == 1)
     assert after[0].time_s > 1.01 * full_s, "or this test shows nothing"
-    assert not any("measuring at" in i.status_text or i.status_text.startswith("profiling") for i in after)
+    # The first profile may still get its window of the clocks on which the plan depends most.
+    assert not any("measuring at" in i.status_text or i.status_text == "profiling" for i in after)
     assert summarize(play, played).slowdown < 0.004
 
 
