@@ -157,7 +157,7 @@ class ClockFollower:
             self._begin(plan, at, now_ns)
         if at == len(plan.codes) - 1:
             ran = plan is self._plan and turn == self._turn  # otherwise the step does not run as scheduled
-            self._hold_until_ns = now_ns + plan.holds_ns if ran else 0
+            self._hold_until_ns = now_ns + plan.holds_ns if ran and plan.clock_from[at] else 0
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         if len(self._requests) > _MANY_REQUESTS:  # those of clocks that are no longer in force are not needed any more
             since = plan.since[at]

@@ -170,7 +170,8 @@ class StepMeter:
         if collected:
             self._collected.append(step)
             yield from self._ticks.add(ended, named, curve)
-        needed_ns = ended.end_ns if self._ticks.since_ns is None else min(self._ticks.since_ns, ended.end_ns)
+        # Only a step that follows a collected one at once needs what lies before its begin.
+        needed_ns = min(self._ticks.since_ns, ended.end_ns) if collected else ended.end_ns
         self._powers.forget_before(needed_ns)
         curve.forget_before(needed_ns)
         self._skipped_first |= wanted

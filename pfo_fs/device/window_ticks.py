@@ -27,6 +27,9 @@ class WindowTicks:
 
     Args:
         powers: The fit.
+
+    Attributes:
+        since_ns: The time of the last tick, from which on the next step needs the curve's points and the clocks.
     """
 
     def __init__(self, powers: PowerFit) -> None:
@@ -39,7 +42,7 @@ class WindowTicks:
         self._ticks: list[tuple[int, float]] = []
         self._spans: list[tuple[int, int]] = []
         self._last_step = -1
-        self._since_ns = 0
+        self.since_ns = 0
         self._carried: list[_Named] = []
 
     def add(self, ended: EndedStep, named: Sequence[_Named], curve: EnergyCurve) -> Iterator[None]:
@@ -55,18 +58,13 @@ class WindowTicks:
         """
         follows = bool(self._spans) and ended.step == self._last_step + 1
         running = [*self._carried, *named] if follows else list(named)
-        ticks = curve.within(self._since_ns if follows else ended.begin_ns, ended.end_ns)
+        ticks = curve.within(self.since_ns if follows else ended.begin_ns, ended.end_ns)
         yield from self._powers.add(running, ticks)
         self._ticks += [tick for tick in ticks if not self._ticks or tick[0] > self._ticks[-1][0]]
         self._spans.append((ended.begin_ns, ended.end_ns))
         self._last_step = ended.step
-        self._since_ns = ticks[-1][0] if ticks else (self._since_ns if follows else ended.begin_ns)
-        self._carried = [instruction for instruction in running if instruction[2] > self._since_ns]
-
-    @property
-    def since_ns(self) -> int | None:
-        """The time from which on the next step needs points of the curve and clocks; None before the first step."""
-        return self._since_ns if self._spans else None
+        self.since_ns = ticks[-1][0] if ticks else (self.since_ns if follows else ended.begin_ns)
+        self._carried = [instruction for instruction in running if instruction[2] > self.since_ns]
 
     @property
     def lasts_s(self) -> float:

@@ -47,7 +47,7 @@ class PipelineMarks:
         self._opt.on_step_begin()
 
     def end_step(self) -> None:
-        """Ends the step if one is open: the clocks go to their default."""
+        """Ends the step if one is open."""
         if self.in_step:
             self.in_step, self.running = False, None
             self._opt.on_step_end()

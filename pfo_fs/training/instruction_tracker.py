@@ -246,7 +246,7 @@ class InstructionTracker:
             self._head = words[HEAD] = head + 1
 
     def step_end(self) -> None:
-        """Ends a step: the clocks go to their default for the work between steps.
+        """Ends a step: the clocks go to their default, unless the next step begins at once.
 
         Raises:
             Exception: What `on_mismatch` raises, if instructions are left over.

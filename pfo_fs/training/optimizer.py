@@ -214,7 +214,10 @@ class PFOFileOptimizer:
         self._tracker.step_begin(step, self._switcher.measured_number)
 
     def on_step_end(self) -> None:
-        """Marks the end of an iteration, after its last instruction; the clocks go to their default.
+        """Marks the end of an iteration, after its last instruction.
+
+        The clocks go to their default, or, where the next iteration usually begins at once, to that of its first
+        instruction (docs/switching.md).
 
         Raises:
             InstructionMismatch: With `strict`, if instructions of the schedule are left over.

@@ -95,7 +95,7 @@ class ProgressMarker:
         self._mark(position << 1 | 1)
 
     def end_step(self) -> None:
-        """Marks that the default clock is needed from here on, until the next step begins."""
+        """Marks the end of a step: until the next one begins, the clock process may choose the clock."""
         self._mark(IDLE)
 
     def leave_step(self) -> None:
