@@ -39,8 +39,6 @@ class PlanSelection:
         self._layout = layout
         self._model: JobModel | None = None
         self._model_version = 0
-        self._mean_bias = 1.0  # the same for the mean, as durations scatter
-        self._model_bias = 1.0  # an iteration at full speed by the model, as a multiple of the measured one
         self._cached: tuple[object, list[FrequencySchedule]] | None = None
 
     @property
@@ -57,16 +55,23 @@ class PlanSelection:
     def use_model(self, model: JobModel) -> None:
         """Makes plans with another model from now on."""
         self._model, self._model_version = model, self._model_version + 1
-        measured_s = self.full_speed.span_s
-        self._model_bias = model.full_speed.iteration_time_s / measured_s if measured_s else 1.0
-        self._mean_bias = model.full_speed_s / measured_s if measured_s else 1.0
         if self.kept is not None:
             self.kept = model.as_it_is(self.kept)
+
+    @property
+    def _model_bias(self) -> float:
+        """An iteration at full speed by the model, as a multiple of the measured one."""
+        return self.model.full_speed.iteration_time_s / self.full_speed.span_s if self.full_speed.span_s else 1.0
+
+    @property
+    def _mean_bias(self) -> float:
+        """The same for the mean, as durations scatter."""
+        return self.model.full_speed_s / self.full_speed.span_s if self.full_speed.span_s else 1.0
 
     def schedules(self) -> list[FrequencySchedule]:
         """Returns the schedules of all ranks; the same list while they do not change."""
         kept = None if self.kept is None else self.kept.frequencies_mhz
-        key = self.goal.key, self._model_version, self.corrections.key, kept
+        key = self.goal.key, self.full_speed, self._model_version, self.corrections.key, kept
         if self._cached is None or self._cached[0] != key:
             schedules = self._schedules_of_plans()
             if self._cached is not None and schedules == self._cached[1]:

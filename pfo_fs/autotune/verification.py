@@ -179,7 +179,6 @@ class PlanVerification:
         before = selection.full_speed
         error = _FAR_ERRORS * self._trials.noise * math.sqrt((1 + 1 / before.windows) / self._trials.window_iterations)
         selection.full_speed = pooled(before, measured_s, error)
-        selection.use_model(selection.model)  # plans are made for the time at the highest clocks
         if selection.goal.target.deadline is None and selection.goal.target.power is None:
             for trial in self._trials.all:
                 trial.off = (1 + trial.off) * before.span_s / selection.full_speed.span_s - 1

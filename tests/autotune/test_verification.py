@@ -250,12 +250,18 @@ def test_if_all_plans_with_clock_changes_are_late_changes_get_the_time_that_expl
 def test_a_window_at_the_highest_clocks_counts_for_the_time_that_plans_are_compared_with() -> None:
     job = Job(lambda plan: 0.001)
     job.noise = 0.002
-    before = job.selection.full_speed
-    job.selection.kept = job.selection.model.full_speed
+    before, full_speed = job.selection.full_speed, job.selection.model.full_speed
+    off = job.selection.predicted_off(full_speed)
+    job.window()
+    job.selection.kept = full_speed
     job.window()
     found = job.selection.full_speed
     assert found.windows == before.windows + 1
     assert found.span_s == pytest.approx(before.span_s * 1.0005)
+    assert job.selection.predicted_off(full_speed) == pytest.approx(off, abs=1e-6), "the model is fitted to it"
+    assert job.verification._trials.all[0].off == pytest.approx(0.0005, abs=2e-4), (
+        "earlier plans are compared with it too"
+    )
 
 
 def test_a_window_at_the_highest_clocks_that_differs_by_more_than_noise_does_not_count() -> None:
@@ -292,10 +298,10 @@ def test_a_plan_that_was_late_by_chance_is_the_plan_after_another_window() -> No
 
     def late(plan: Plan) -> float:
         windows[tuple(plan.frequencies_mhz)] += 1
-        return 0.003 if windows[first] == 1 and tuple(plan.frequencies_mhz) == first else 0.0
+        return 0.0055 if windows[first] == 1 and tuple(plan.frequencies_mhz) == first else 0.0
 
     job = Job(late, lambda plan: 1.0 if tuple(plan.frequencies_mhz) == first else 0.5)
-    job.noise = 0.003
+    job.noise = 0.005
     first = tuple(job.plan.frequencies_mhz)
     job.settle()
     assert windows[first] > 1

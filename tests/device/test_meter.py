@@ -238,7 +238,7 @@ def measured_with_slow_ticks(tick_ms: int, step_ms: int, switch_ms: int) -> tupl
 
 
 def test_where_ticks_are_farther_apart_than_steps_nothing_from_before_the_window_counts() -> None:
-    measured, _ = measured_with_slow_ticks(tick_ms=1000, step_ms=180, switch_ms=1900)
+    measured, _ = measured_with_slow_ticks(tick_ms=1000, step_ms=180, switch_ms=2500)
     energies_j = [step.energy_j for step in measured.steps]
     assert sum(energies_j) == pytest.approx(0.2 * 180 * len(energies_j), rel=0.04)
     forwards_j = [step.energies["forward"][0] for step in measured.steps]
@@ -270,3 +270,13 @@ def test_short_steps_are_measured_for_the_least_time_but_only_for_so_many_of_the
         for step in range(30):
             found += results(meter, step_marks(100 * step, step, 1, [], 100 * step + 90))
         assert [len(one.steps) for one in found] == [count]
+
+
+def test_a_window_that_steps_no_longer_add_to_keeps_no_old_clocks() -> None:
+    meter = new_meter(profile_steps=2)
+    meter.curve.no_more()
+    for step in range(50):
+        meter.clock_acts(100 * step * MS, 900 + step)
+        marks = step_marks(100 * step, step, 1, [(0, 100 * step, 100 * step + 50)], 100 * step + 90, strayed=step > 1)
+        assert results(meter, marks) == []
+    assert len(meter._powers._clocks) < 5

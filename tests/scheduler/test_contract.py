@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
@@ -278,6 +278,17 @@ def tell(scheduler: FrequencyScheduler, event: Event) -> None:
         scheduler.assess(event)
 
 
+_HONEST = ("none",) * 4
+NEW_REFERENCE: list[Event] = [
+    *[Results(_HONEST, 1.0)] * 14,
+    *[Results(_HONEST, 1.3)] * 2,
+    PlanInputs(slow_pipelines={0: 1.1, 1: 1.2}),
+    PlanInputs(),
+    Results(_HONEST, 1.0),
+]
+"""The highest clocks are measured again, with another time, and then there are stragglers for a while."""
+
+
 def told(scheduler: FrequencyScheduler, events: Sequence[Event]) -> Iterator[tuple[Event, ScheduleRequest]]:
     scheduler.request()
     for event in events:
@@ -307,6 +318,7 @@ def test_the_same_history_gives_the_same_requests(case: Case, events: list[Event
 @pytest.mark.slow
 @thorough
 @given(events=histories(), cut=st.integers(0, 30))
+@example(events=NEW_REFERENCE, cut=29)
 def test_a_replay_up_to_any_point_goes_on_as_the_first_one_did(case: Case, events: list[Event], cut: int) -> None:
     """A restart: what was observed and told is repeated, without the iteration times, which are not recorded."""
     original, restarted = case.make(), case.make()
