@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -75,13 +74,15 @@ def test_a_clock_that_was_not_measured_for_the_instruction_counts_like_the_neare
     assert problem.times_at((505, 1000))[1] == pytest.approx(0.05 + 0.75 * 0.1)
 
 
-def test_a_plan_changes_clocks_less_often_the_later_they_act() -> None:
-    changes = []
-    for acts_late_s in (0.0, 0.02, 10.0):
-        problem = problem_of(11, acts_late_s, clocks=10)
-        plan = Planner(problem, thorough=False).at(deadline=1.05 * all_maximum(problem).iteration_time_s)
-        changes.append(len(plan.changes))
-    assert all(often >= seldom for often, seldom in pairwise(changes))
+def changes_of_plans(acts_late_s: float) -> int:
+    """The clock changes of eight jobs' plans together: those of one job also depend on the linear solver's release."""
+    problems = [problem_of(seed, acts_late_s, clocks=10) for seed in range(8, 16)]
+    plans = [Planner(p, thorough=False).at(deadline=1.05 * all_maximum(p).iteration_time_s) for p in problems]
+    return sum(len(plan.changes) for plan in plans)
+
+
+def test_plans_change_clocks_less_often_the_later_they_act() -> None:
+    assert changes_of_plans(0.0) > changes_of_plans(0.02) > changes_of_plans(10.0)
 
 
 def test_a_negative_latency_is_refused() -> None:

@@ -52,7 +52,9 @@ def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -
     headline = Reader(page).text["headline"]
     assert f"−{said[1]} %" in headline
     assert f"{said[2].replace('-', '−')}{said[3]} %" in headline
-    assert f"schedule {data.current.number}since step 212; the same clocks first at step" in headline
+    assert data.in_force is not None
+    since = data.in_force.index.start_step
+    assert f"schedule {data.current.number}since step {since}; the same clocks first at step" in headline
 
 
 def test_every_part_is_there_for_a_job_that_has_everything(page: str) -> None:
@@ -189,6 +191,7 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
         update=dict.fromkeys(("power_drift_factor", "delay_s", "full_time_s", "full_energy_j"), figure)
     )
     newest = played.schedule_numbers()[-1]
+    start_step = data.windows[-1].index.start_step
     body = played.read_result(newest, 0)
     assert body is not None
     result = body.result.model_copy(
@@ -205,4 +208,4 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
     text = Reader(render_page(replace(spoiled, model=model), points=2)).text
     assert "nan" not in text["headline"]
     assert "inf " not in text["headline"]
-    assert f"{newest}212" in text["schedules"]
+    assert f"{newest}{start_step}" in text["schedules"]
