@@ -41,8 +41,6 @@ _PRECISE_NS, _PRECISE = 300_000, 0.04
 """Until its standard error is smaller than this time, or this share of an instruction, a latency is learned."""
 _SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
 """Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
-_BETWEEN_ERROR = 0.03
-"""Error of a duration between two known ones, as a share of the distance of their clocks."""
 _FIRST_SCATTER = 0.005
 """Relative deviation of durations before it was measured."""
 _FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
@@ -263,7 +261,8 @@ class SwitchLatency:
         if pending is None:
             return
         since_ns = lead_ns - pending.calls_ns  # from the return of the call to the begin
-        own, other = self._duration(ran.kind, ran.mhz, _NEAR), self._duration(ran.kind, pending.from_mhz)
+        own = self._duration(ran.kind, ran.mhz, _NEAR)
+        other = self._duration(ran.kind, pending.from_mhz)
         if since_ns > self._estimates.of(ran.mhz).after_ns(_SURE) or own is None or other is None:
             self._pending = None
             return
@@ -311,7 +310,7 @@ class SwitchLatency:
             if abs(nearest / mhz - 1) > within:
                 return None
         steady = table[nearest]
-        scatter_ns = _MIDDLE_ERROR * self._scatter * steady.took_ns / sqrt(len(steady.samples_ns))
+        scatter_ns = self._scatter_ns(steady)
         if nearest == mhz:
             return _Duration(steady.took_ns, scatter_ns)
         ratio = nearest / mhz
@@ -319,15 +318,34 @@ class SwitchLatency:
         return _Duration(guessed_ns, sqrt(scatter_ns**2 + (_SENSITIVITY_ERROR * (ratio - 1) * steady.took_ns) ** 2))
 
     def _between(self, table: Mapping[int, _Steady], mhz: int) -> _Duration | None:
-        """Returns the duration at a clock between two that are known: it follows 1 / clock."""
-        above = min((other for other in table if other > mhz), default=0)
-        below = max((other for other in table if 0 < other < mhz), default=0)
+        """Returns the duration at a clock between two that are known, from the limits that those of others set.
+
+        Durations are convex over 1 / clock, down to a floor where a power limit makes all higher clocks equally fast.
+        So this one lies below the line between its neighbours, and above the line through two on the same side.
+        """
+        above = sorted(other for other in table if other > mhz)
+        below = sorted((other for other in table if 0 < other < mhz), reverse=True)
         if not above or not below:
             return None
-        share = (1 / mhz - 1 / above) / (1 / below - 1 / above)
-        took_ns = table[above].took_ns + share * (table[below].took_ns - table[above].took_ns)
-        nearer = min(mhz / below - 1, above / mhz - 1)
-        return _Duration(took_ns, took_ns * sqrt(self._scatter**2 / 4 + (_BETWEEN_ERROR * nearer) ** 2))
+        most_ns, least_ns = _on_line(table, mhz, above[0], below[0]), table[above[0]].took_ns
+        scatter_ns = max(self._scatter_ns(table[above[0]]), self._scatter_ns(table[below[0]]))
+        for side in (above, below):
+            if len(side) > 1:
+                reach = abs((1 / mhz - 1 / side[0]) / (1 / side[0] - 1 / side[1]))
+                error_ns = (1 + 2 * reach) * max(self._scatter_ns(table[other]) for other in side[:2])
+                least_ns = max(least_ns, _on_line(table, mhz, *side[:2]) - error_ns)
+        least_ns = min(least_ns, most_ns)
+        return _Duration((most_ns + least_ns) / 2, sqrt(scatter_ns**2 + ((most_ns - least_ns) / 2) ** 2))
+
+    def _scatter_ns(self, steady: _Steady) -> float:
+        """Returns the standard error of a duration."""
+        return _MIDDLE_ERROR * self._scatter * steady.took_ns / sqrt(len(steady.samples_ns))
+
+
+def _on_line(table: Mapping[int, _Steady], mhz: int, first_mhz: int, second_mhz: int) -> float:
+    """Returns the duration at a clock on the line through those at two others, over 1 / clock."""
+    first_ns, second_ns = table[first_mhz].took_ns, table[second_mhz].took_ns
+    return first_ns + (1 / mhz - 1 / first_mhz) / (1 / second_mhz - 1 / first_mhz) * (second_ns - first_ns)
 
 
 def _unlikely(took_ns: float, since_ns: float, own: _Duration, other: _Duration, variance: float) -> list[float]:

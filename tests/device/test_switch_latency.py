@@ -135,12 +135,23 @@ def test_a_sample_of_two_clocks_that_hardly_differ_counts_little() -> None:
     assert 1e9 * latency.learned_s[900] == pytest.approx(15 * MS, abs=MS)
 
 
-def test_the_duration_at_a_clock_between_two_others_need_not_be_known() -> None:
+def test_the_duration_at_a_clock_between_others_need_not_be_known() -> None:
     latency = settled()
-    own_ns = round(FAST_NS + (SLOW_NS - FAST_NS) * (1 / 1200 - 1 / 1410) / (1 / 900 - 1 / 1410))
+    on_line = {mhz: (1 / mhz - 1 / 1410) / (1 / 900 - 1 / 1410) for mhz in (1050, 1200)}
+    ns_of = {mhz: round(FAST_NS + (SLOW_NS - FAST_NS) * share) for mhz, share in on_line.items()}
     for _ in range(12):
-        latency.ran_first(Ran(0, 1200, took(25 * MS, own_ns, SLOW_NS)), 900, 0)
+        latency.ran_steadily(Ran(0, 1050, ns_of[1050]))
+        latency.ran_first(Ran(0, 1200, took(25 * MS, ns_of[1200], SLOW_NS)), 900, 0)
     assert latency.settle_ns(1200) == pytest.approx(20 * MS, abs=3 * MS)
+
+
+def test_a_clock_that_changes_nothing_under_a_power_limit_is_not_taken_for_one_that_never_acts() -> None:
+    latency = settled()
+    for _ in range(12):
+        latency.ran_steadily(Ran(0, 1100, round(1.08 * FAST_NS)))
+        latency.ran_first(Ran(0, 1300, FAST_NS), 1410, 0)
+        latency.ran_on(Ran(0, 1300, FAST_NS), FAST_NS)
+    assert latency.settle_ns(1300) < 20 * MS
 
 
 def test_an_unknown_clock_is_explored_a_few_times_only() -> None:
