@@ -13,6 +13,9 @@ LEAST_ERROR = 0.001
 _MOST_WINDOWS, _WORTH_A_WINDOW = 4, 0.01
 """A plan is measured so often at most to find out whether it was late by chance, and only if it saves so much more than
 the best one that was in time, relative."""
+_LEAST_REFERENCE_ERROR, _REFERENCE_ERRORS = 0.0004, 1.5
+"""The time at the highest clocks is not known well if its relative standard error is larger than the first number; that
+matters where a plan is off what the model predicts by the second number of such errors."""
 _CHANGES_S = (0.0, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01)
 """Times in s that a clock change may cost on the longest path."""
 _USUAL_CHANGE_S, _MODEL_ERROR = 0.001, 0.0008
@@ -63,6 +66,18 @@ class BelievedTrials:
         """Returns the standard error of a relative difference in time: iterations scatter, as did the reference."""
         all_windows = 1 / max(1, windows) + 1 / self._selection.full_speed.windows
         return self.noise * math.sqrt(all_windows / self.window_iterations)
+
+    def may_be_errors_of_reference(self, trial: Trial) -> bool:
+        """Returns whether a plan seems off what the model predicts perhaps only by the time of the highest clocks.
+
+        Both are compared with that time, of which there are few windows at first.
+        """
+        selection = self._selection
+        error = self.noise / math.sqrt(self.window_iterations * selection.full_speed.windows)
+        plan = selection.model.as_it_is(trial.plan)
+        if error < _LEAST_REFERENCE_ERROR or plan is None or selection.runs_at_full_speed:
+            return False
+        return abs(trial.off - selection.predicted_off(plan)) >= _REFERENCE_ERRORS * error
 
     def off(self, trial: Trial) -> float:
         """Returns how far a plan is from the target, by what was measured under it and others, and by the model."""

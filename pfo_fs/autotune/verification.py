@@ -43,16 +43,16 @@ _DISAPPOINTS = 0.25
 """If a plan saves less than it promised by more than this share, one with few clock changes is tried beside it."""
 _FEW_CHANGES = 3.0
 """For such a plan, clock changes cost this many times as much."""
-_CORRECTIONS_OF_ONE_CLOCK = 2
-"""So many plans with one clock per stage may be tried at the end."""
+_CORRECTIONS_OF_ONE_CLOCK, _CORRECTIONS_OF_DEAR_CHANGES = 2, 3
+"""So many plans with one clock per stage may be tried at the end, and so many once changes are known to take time."""
 _POWER_LEFT = 0.01
 """Relative: a corrected plan may stay below a cap on power by this much: few plans lie between."""
 _MOST_MISSED = 3
 """After so many windows in a row in which the first stage was not measured, the plan stays as it is."""
-_CORRECTIONS_OF_DEAR_CHANGES = 3
-"""So many plans may follow once changes are known to take time."""
 _MOST_MEASURED_AGAIN = 2
 """At most so many windows answer whether plans were late by chance."""
+_MOST_REFERENCES = 2
+"""The highest clocks are measured again at most so often while plans are tried."""
 _MOST_REPEATED = 2
 """At most so many plans that were late are put in force once more before all run at the highest clocks."""
 
@@ -98,6 +98,8 @@ class PlanVerification:
         self._trials = BelievedTrials(selection)
         self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
         self._explored = 0  # plans so far that were only in force to measure clocks
+        self._interrupted: Trial | None = None  # the trial that goes on after the highest clocks are measured
+        self._references = 0  # how often they were
         self._measured_again = 0  # plans so far that were measured again because noise may have made them late
 
     def measured_s(self) -> float:
@@ -115,7 +117,8 @@ class PlanVerification:
     def forget(self) -> None:
         """Drops what was tried: the job has changed."""
         self._trials.all.clear()
-        self._explored = self._measured_again = 0
+        self._explored = self._measured_again = self._references = 0
+        self._interrupted = None
         self._selection.kept = None
         self._selection.corrections = Corrections()
 
@@ -143,7 +146,7 @@ class PlanVerification:
         if self._target != selection.goal.target:
             self._target = selection.goal.target
             self._trials.all.clear()
-            self._measured_again = 0
+            self._measured_again, self._interrupted = 0, None
         means_s = [fmean(values) for values in spans.values()]
         measured_s = median_low(means_s)
         first = first_stage_results(results, self._layout).values()
@@ -155,6 +158,7 @@ class PlanVerification:
         self._trials.noise, self._trials.window_iterations = noise, iterations
         if selection.runs_at_full_speed:
             self._refine_reference(measured_s)
+        interrupted, self._interrupted = self._interrupted, None
         off = self._off(results, measured_s, measured_j)
         if off is None:
             return None
@@ -162,7 +166,10 @@ class PlanVerification:
         if found is not None and selection.runs_at_full_speed:
             found = replace(found, energy_saved=0.0)  # any difference is an error of the energy counters
         saved = found.energy_saved if found is not None and measured_j else 0.0
-        trial = self._trial(off, saved, (1 - saved) * job_energy_error(results) if saved else 0.0)
+        if interrupted is not None and selection.runs_at_full_speed:
+            trial = interrupted
+        else:
+            trial = self._trial(off, saved, (1 - saved) * job_energy_error(results) if saved else 0.0)
         error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         before = selection.schedules()
         power_w = None
@@ -224,8 +231,12 @@ class PlanVerification:
         selection, corrections = self._selection, self._selection.corrections
         if corrections.count >= MOST_CORRECTIONS or self._measured_again:
             return self._keep_best()
+        if self._references < _MOST_REFERENCES and self._trials.may_be_errors_of_reference(trial):
+            self._references += 1
+            self._interrupted, selection.kept = trial, selection.model.full_speed
+            return "the highest clocks are measured again, as what they take is not known well"
         corrections.count += 1
-        in_force = selection.plan_of(0)
+        in_force = trial.plan
         promised = 1 - in_force.energy_j / selection.model.full_speed.energy_j
         selection.kept = None
         self._rebuild_model()

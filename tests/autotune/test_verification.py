@@ -306,3 +306,35 @@ def test_a_plan_that_was_late_by_chance_is_the_plan_after_another_window() -> No
     job.settle()
     assert windows[first] > 1
     assert tuple(job.plan.frequencies_mhz) == first
+
+
+def test_before_a_plan_counts_as_late_the_highest_clocks_are_measured_again_if_their_time_is_not_known_well() -> None:
+    job = Job(lambda plan: 0.003)  # all iterations, those at the highest clocks too
+    job.noise = 0.002
+    first = job.plan
+    verdict = job.window()
+    assert not verdict.converged
+    assert "the highest clocks are measured again" in verdict.note
+    assert job.selection.runs_at_full_speed
+    assert job.selection.corrections.count == 0
+    job.window()
+    assert job.selection.full_speed.windows == 2
+    assert [trial.plan for trial in job.verification._trials.all] == [first], "this window is no trial"
+    assert job.verification._trials.all[0].off == pytest.approx(0.0015, abs=1e-4)
+
+
+def test_the_highest_clocks_are_measured_again_only_twice_while_plans_are_tried() -> None:
+    job = Job(lambda plan: 0.0 if job.selection.runs_at_full_speed else 0.01)
+    job.noise = 0.002
+    notes = []
+    for _ in range(20):
+        notes.append(job.window().note)
+        if job.selection.corrections.full_speed_only:
+            break
+    assert sum("what they take is not known well" in note for note in notes) == 2
+
+
+def test_where_iterations_hardly_scatter_the_highest_clocks_are_not_measured_again() -> None:
+    job = Job(lambda plan: 0.003)
+    job.noise = 0.0005
+    assert "the highest clocks" not in job.window().note
