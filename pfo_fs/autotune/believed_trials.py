@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 
 from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.trials import Trial, believed_savings, expected_difference
+from pfo_fs.models import UsualTime
+from pfo_fs.planner import Plan
 
 LEAST_ERROR = 0.001
 """Relative: a smaller difference from the target counts as noise."""
 _MOST_WINDOWS, _WORTH_A_WINDOW = 4, 0.01
 """A plan is measured so often at most to find out whether it was late by chance, and only if it saves so much more than
 the best one that was in time, relative."""
+_MOST_MEASURED_AGAIN = 2
+"""At most so many windows answer whether plans were late by chance."""
 _LEAST_REFERENCE_ERROR, _REFERENCE_ERRORS = 0.0004, 1.5
 """The time at the highest clocks is not known well if its relative standard error is larger than the first number; that
 matters where a plan is off what the model predicts by the second number of such errors."""
+_MOST_REFERENCES = 2
+"""The highest clocks are measured again at most so often while plans are tried, and twice as often when one is late."""
+_LATE_ERRORS, _MOST_LATE = 1.0, 2
+"""A plan turns out to be late if its iterations are too long by so many standard errors; at most so often."""
 _CHANGES_S = (0.0, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01)
 """Times in s that a clock change may cost on the longest path."""
 _USUAL_CHANGE_S, _MODEL_ERROR = 0.001, 0.0008
@@ -32,13 +41,60 @@ class BelievedTrials:
         all: The trials, the latest plan last.
         noise: Relative standard deviation of an iteration's time.
         window_iterations: Number of iterations of a window, those of all pipelines together.
+        measured_again: Plans that were measured again because noise may have made them late.
     """
 
     def __init__(self, selection: PlanSelection) -> None:
         self.all: list[Trial] = []
         self.noise = 0.0
         self.window_iterations = 1
+        self.measured_again = 0
+        self._references = 0  # how often the highest clocks were measured again
+        self._found_late = 0  # plans that have turned out to be late
         self._selection = selection
+
+    def forget(self) -> None:
+        """Drops all of them."""
+        self.all.clear()
+        self.measured_again = self._references = self._found_late = 0
+
+    def of(self, plan: Plan) -> Trial | None:
+        """Returns the trial of a plan."""
+        return next((trial for trial in self.all if trial.plan.frequencies_mhz == plan.frequencies_mhz), None)
+
+    def is_late(self, plan: Plan, usual: UsualTime) -> bool:
+        """Returns whether a plan turns out to miss its target, by the iterations since it was measured.
+
+        Args:
+            plan: The plan in force, which stays.
+            usual: What these iterations take.
+        """
+        selection = self._selection
+        if self.of(plan) is None or selection.goal.target.power is not None or selection.runs_at_full_speed:
+            return False
+        if self._found_late >= _MOST_LATE:
+            return False
+        wholes = [trial.whole for trial in self.all]
+        whole_error = stdev(wholes) / math.sqrt(len(wholes)) if len(wholes) > 1 else 0.0
+        error = math.hypot(usual.error, self._reference_error(), whole_error)
+        return self._late(usual) - LEAST_ERROR > _LATE_ERRORS * error
+
+    def found_late(self, plan: Plan, usual: UsualTime) -> None:
+        """Takes these iterations into account; the arguments are those of `is_late`."""
+        trial = self.of(plan)
+        if trial is not None:
+            trial.off = self._late(usual)
+            trial.windows = max(trial.windows, usual.iterations // self.window_iterations)
+            self._found_late += 1
+            self.measured_again, self._references = 0, -_MOST_REFERENCES  # twice as often as before
+
+    def _late(self, usual: UsualTime) -> float:
+        """Returns how far they are from the target; in zero-bubble schedules the first stage may not end last."""
+        return usual.time_s * fmean(trial.whole for trial in self.all) / self._selection.target_s() - 1
+
+    def _reference_error(self) -> float:
+        """Returns the relative standard error of the time at the highest clocks."""
+        return self.noise / math.sqrt(self.window_iterations * self._selection.full_speed.windows)
 
     def unexplained(self, simple: bool, without: Trial | None = None) -> float:
         """Returns by how much measured iterations were longer than the model makes of the measured instructions.
@@ -67,17 +123,19 @@ class BelievedTrials:
         all_windows = 1 / max(1, windows) + 1 / self._selection.full_speed.windows
         return self.noise * math.sqrt(all_windows / self.window_iterations)
 
-    def may_be_errors_of_reference(self, trial: Trial) -> bool:
-        """Returns whether a plan seems off what the model predicts perhaps only by the time of the highest clocks.
+    def asks_for_reference(self, trial: Trial) -> bool:
+        """Returns whether to measure the highest clocks again; counts how often it returns True.
 
-        Both are compared with that time, of which there are few windows at first.
+        A plan may seem off what the model predicts only by an error of their time, which was measured seldom.
         """
-        selection = self._selection
-        error = self.noise / math.sqrt(self.window_iterations * selection.full_speed.windows)
+        selection, error = self._selection, self._reference_error()
         plan = selection.model.as_it_is(trial.plan)
         if error < _LEAST_REFERENCE_ERROR or plan is None or selection.runs_at_full_speed:
             return False
-        return abs(trial.off - selection.predicted_off(plan)) >= _REFERENCE_ERRORS * error
+        if abs(trial.off - selection.predicted_off(plan)) < _REFERENCE_ERRORS * error:
+            return False
+        self._references += 1
+        return self._references <= _MOST_REFERENCES
 
     def off(self, trial: Trial) -> float:
         """Returns how far a plan is from the target, by what was measured under it and others, and by the model."""
@@ -108,6 +166,8 @@ class BelievedTrials:
             least_saved: What the best plan saves that was in time, relative.
             saved_of, off_of: What is believed of each plan, by the id of its trial.
         """
+        if self.measured_again >= _MOST_MEASURED_AGAIN:
+            return None
         found = [
             trial
             for trial in trials

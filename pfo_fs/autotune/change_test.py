@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+from pfo_fs.models import UsualTime
+
 SETTLE_ITERATIONS = 4
 """So many iterations after the begin of a plan do not count: clock processes still learn when to change clocks."""
 _FIRST, _LAST = 16, 1024
@@ -51,6 +53,7 @@ class _Level:
     """What is known of the iterations at the begin; see the module for k, c and h."""
 
     log_s: float
+    error: float
     k: float
     clip: float
     limit: float
@@ -64,10 +67,12 @@ class ChangeTest:
 
     Attributes:
         calm_peak: The highest sum that went back to 0 by itself: for so long does the job's noise stay on one side.
+        usual: The time of all iterations so far (up to 2,048), whenever their number has doubled; None before 16.
     """
 
     def __init__(self, calm_peak: float = 0.0) -> None:
         self.calm_peak = calm_peak
+        self.usual: UsualTime | None = None
         self._settling = SETTLE_ITERATIONS
         self._seen: list[float] = []  # logarithms of the first times
         self._level: _Level | None = None
@@ -105,6 +110,8 @@ class ChangeTest:
 
     def _estimate(self) -> float:
         """Estimates the level from the earlier half of all iterations, and tests all of them again."""
+        every = _estimated(self._seen)
+        self.usual = UsualTime(time_s=math.exp(every.log_s), error=min(1.0, every.error), iterations=len(self._seen))
         self._level = level = _estimated(self._seen[: max(_FIRST, self._next_estimate // 2)])
         self._next_estimate *= 2
         self._up = self._down = self._peak = 0.0
@@ -138,7 +145,7 @@ def _estimated(logs: Sequence[float]) -> _Level:
     k = max(_LEAST_CHANGE, _K_OF_SCATTER * scatter, _K_OF_LEVEL_ERROR * (variance / len(logs)) ** 0.5)
     clip = max(clip, 3 * k)
     limit = max(_LOG_OF_RATE * variance / (2 * k), _LEAST_ITERATIONS * (clip - k))
-    return _Level(middle, k, clip, limit * (1 + _FIRST / len(logs)))
+    return _Level(middle, (variance / len(logs)) ** 0.5, k, clip, limit * (1 + _FIRST / len(logs)))
 
 
 def _clipped(value: float, limit: float) -> float:

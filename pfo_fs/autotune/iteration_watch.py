@@ -10,7 +10,7 @@ from pfo_fs.autotune.noise import IterationNoise
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.question_backoff import QuestionBackoff
 from pfo_fs.autotune.stragglers import StragglerDetector
-from pfo_fs.models import FrequencySchedule, PlanInputs
+from pfo_fs.models import FrequencySchedule, PlanInputs, UsualTime
 from pfo_fs.scheduler.base import IterationTime
 
 _LONGEST_S = 1e6
@@ -42,6 +42,10 @@ class IterationWatch:
     def reasons(self) -> dict[int, str]:
         """For each pipeline that was found to straggle, how that was noticed."""
         return self._detector.reasons
+
+    def usual_time(self, plan: Sequence[FrequencySchedule]) -> UsualTime | None:
+        """Returns how long iterations under a plan take, if it was the last one and ran for long enough."""
+        return self._changes.usual_time(plan)
 
     def forget(self) -> None:
         """Drops the latest iterations: the plan inputs are others."""
@@ -137,6 +141,10 @@ class PlanChanges:
             del self._spans_s[step]
         self._calm_peak = max(self._calm_peak, test.calm_peak)
         return changed
+
+    def usual_time(self, plan: Sequence[FrequencySchedule]) -> UsualTime | None:
+        """Returns how long iterations take under the plan that was selected last; None if that is another one."""
+        return self._tests[-1][1].usual if self._tests and self._tests[-1][0] is plan else None
 
     def _begin(self, plan: Sequence[FrequencySchedule]) -> None:
         """Takes up the test of a plan, a new one if it was not in force before."""

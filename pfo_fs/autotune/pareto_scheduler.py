@@ -225,6 +225,8 @@ class ParetoScheduler(FrequencyScheduler):
             selection.corrections.count_anew()
             if selection.corrections.full_speed_only:
                 self._verification.forget()  # the reason why no plan kept to the target may be gone
+        if plan_inputs.late_time is not None and plan_inputs.late_time != self.plan_inputs.late_time:
+            self._verification.found_late(plan_inputs.late_time)
         super().react(plan_inputs)
         selection.goal = self._goal()
         self._measurements.slow_pipelines = selection.goal.slow_pipelines
@@ -239,7 +241,10 @@ class ParetoScheduler(FrequencyScheduler):
         elapsed_s = (self._watch.backoff.step + 1) * selection.full_speed.step_s
         if self._reprofiling.odd_kinds and self._budget.allows(elapsed_s):
             self._watch.asks = True
-        return self._watch.assess(
+        usual = self._watch.usual_time(selection.schedules())
+        is_late = usual is not None and self._verdict.converged and self._verification.is_late(usual)
+        self._watch.asks = self._watch.asks or is_late
+        plan_inputs = self._watch.assess(
             iteration_times,
             self.plan_inputs,
             selection.goal,
@@ -248,6 +253,9 @@ class ParetoScheduler(FrequencyScheduler):
             measured_s=self._verification.measured_s(),
             straggler_s=selection.goal.slowest * selection.full_speed.span_s,
         )
+        if is_late and plan_inputs.remeasure_epoch != self.plan_inputs.remeasure_epoch:
+            return plan_inputs.model_copy(update={"late_time": usual})
+        return plan_inputs
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
         """Uses what was measured under the request in force, and counts the time that profiling takes."""

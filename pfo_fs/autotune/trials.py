@@ -32,6 +32,7 @@ class Trial:
         exploring: Whether it was in force only to measure clocks.
         simple: Whether each stage runs at one clock.
         repeated: Whether it was put in force a second time.
+        whole: Time of its iterations, as a multiple of that on the first stage, whose iteration times are watched.
     """
 
     plan: Plan
@@ -42,6 +43,7 @@ class Trial:
     exploring: bool = False
     simple: bool = False
     repeated: bool = False
+    whole: float = 1.0
 
     def repeat(self) -> None:
         """Forgets what was measured: the plan is put in force once more."""

@@ -22,7 +22,7 @@ from pfo_fs.autotune.window_results import (
     pooled,
     span_of,
 )
-from pfo_fs.models import ProfilingResult, Target
+from pfo_fs.models import ProfilingResult, Target, UsualTime
 from pfo_fs.planner import Plan
 
 _STANDARD_ERRORS = 2.0
@@ -39,20 +39,15 @@ _MOST_EXPLORING, _LEAST_HOPE = 4, 0.005
 best one that is known by more than this, relative."""
 _TOO_LATE_TO_EXPLORE = 0.015
 """Relative: no plans try clocks after one was late by more than this, as on nodes whose clocks act very late."""
-_DISAPPOINTS = 0.25
-"""If a plan saves less than it promised by more than this share, one with few clock changes is tried beside it."""
-_FEW_CHANGES = 3.0
-"""For such a plan, clock changes cost this many times as much."""
+_DISAPPOINTS, _FEW_CHANGES = 0.25, 3.0
+"""If a plan saves less than it promised by more than this share, one is tried beside it for which clock changes cost so
+many times as much."""
 _CORRECTIONS_OF_ONE_CLOCK, _CORRECTIONS_OF_DEAR_CHANGES = 2, 3
 """So many plans with one clock per stage may be tried at the end, and so many once changes are known to take time."""
 _POWER_LEFT = 0.01
 """Relative: a corrected plan may stay below a cap on power by this much: few plans lie between."""
 _MOST_MISSED = 3
 """After so many windows in a row in which the first stage was not measured, the plan stays as it is."""
-_MOST_MEASURED_AGAIN = 2
-"""At most so many windows answer whether plans were late by chance."""
-_MOST_REFERENCES = 2
-"""The highest clocks are measured again at most so often while plans are tried."""
 _MOST_REPEATED = 2
 """At most so many plans that were late are put in force once more before all run at the highest clocks."""
 
@@ -99,8 +94,6 @@ class PlanVerification:
         self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
         self._explored = 0  # plans so far that were only in force to measure clocks
         self._interrupted: Trial | None = None  # the trial that goes on after the highest clocks are measured
-        self._references = 0  # how often they were
-        self._measured_again = 0  # plans so far that were measured again because noise may have made them late
 
     def measured_s(self) -> float:
         """Returns the time of an iteration when a plan for the present target was measured, in s; 0.0 before that.
@@ -114,11 +107,19 @@ class PlanVerification:
         """Whether the plan in force is there only to measure clocks."""
         return self._exploring is not None and self._exploring is self._selection.kept
 
+    def is_late(self, usual: UsualTime) -> bool:
+        """Returns whether the plan in force turns out to miss its target, by the iterations since it was measured."""
+        return self._trials.is_late(self._selection.plan_of(0), usual)
+
+    def found_late(self, usual: UsualTime) -> None:
+        """Takes these iterations into account, so that another plan is made."""
+        if self._selection.has_model and self._selection.goal.target.power is None:
+            self._trials.found_late(self._selection.plan_of(0), usual)
+
     def forget(self) -> None:
         """Drops what was tried: the job has changed."""
-        self._trials.all.clear()
-        self._explored = self._measured_again = self._references = 0
-        self._interrupted = None
+        self._trials.forget()
+        self._explored, self._interrupted = 0, None
         self._selection.kept = None
         self._selection.corrections = Corrections()
 
@@ -145,8 +146,8 @@ class PlanVerification:
         self._missed = 0
         if self._target != selection.goal.target:
             self._target = selection.goal.target
-            self._trials.all.clear()
-            self._measured_again, self._interrupted = 0, None
+            self._trials.forget()
+            self._interrupted = None
         means_s = [fmean(values) for values in spans.values()]
         measured_s = median_low(means_s)
         first = first_stage_results(results, self._layout).values()
@@ -169,7 +170,8 @@ class PlanVerification:
         if interrupted is not None and selection.runs_at_full_speed:
             trial = interrupted
         else:
-            trial = self._trial(off, saved, (1 - saved) * job_energy_error(results) if saved else 0.0)
+            saved_error = (1 - saved) * job_energy_error(results) if saved else 0.0
+            trial = self._trial(off, saved, saved_error, measured_s / self._measured_s)
         error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         before = selection.schedules()
         power_w = None
@@ -190,17 +192,16 @@ class PlanVerification:
             for trial in self._trials.all:
                 trial.off = (1 + trial.off) * before.span_s / selection.full_speed.span_s - 1
 
-    def _trial(self, off: float, saved: float, saved_error: float) -> Trial:
+    def _trial(self, off: float, saved: float, saved_error: float, whole: float) -> Trial:
         """Adds a window to the trial of the plan in force."""
         plan = self._selection.plan_of(0)
-        for trial in self._trials.all:
-            if trial.plan.frequencies_mhz == plan.frequencies_mhz:
-                break
-        else:
+        trial = self._trials.of(plan)
+        if trial is None:
             simple = math.isinf(self._selection.corrections.change_price)
             trial = Trial(plan, exploring=self.explores, simple=simple)
             self._trials.all.append(trial)
         trial.add(off, saved, saved_error)
+        trial.whole = whole
         return trial
 
     def _off(self, results: Sequence[ProfilingResult], measured_s: float, measured_j: float) -> float | None:
@@ -229,10 +230,9 @@ class PlanVerification:
     def _choose_next(self, trial: Trial) -> str:
         """Chooses the plan that follows; returns a note for the status."""
         selection, corrections = self._selection, self._selection.corrections
-        if corrections.count >= MOST_CORRECTIONS or self._measured_again:
+        if corrections.count >= MOST_CORRECTIONS or self._trials.measured_again:
             return self._keep_best()
-        if self._references < _MOST_REFERENCES and self._trials.may_be_errors_of_reference(trial):
-            self._references += 1
+        if self._trials.asks_for_reference(trial):
             self._interrupted, selection.kept = trial, selection.model.full_speed
             return "the highest clocks are measured again, as what they take is not known well"
         corrections.count += 1
@@ -289,7 +289,7 @@ class PlanVerification:
         return 1 - planned.energy_j / same.energy_j if same is not None else 1.0
 
     def _tried(self, plan: Plan) -> bool:
-        return any(plan.frequencies_mhz == trial.plan.frequencies_mhz for trial in self._trials.all)
+        return self._trials.of(plan) is not None
 
     def _make_faster(self, off: float) -> str:
         """Changes the time margin until the plan is one that was not tried; if there is none, the best one stays."""
@@ -326,8 +326,8 @@ class PlanVerification:
                 f"the plan does not deliver: {off:+.2%} beyond the target, and none is faster than the highest clocks"
             )
         perhaps_in_time = self._trials.perhaps_in_time(usable, saved[id(best)], saved, off_of)
-        if perhaps_in_time is not None and self._measured_again < _MOST_MEASURED_AGAIN:
-            self._measured_again += 1
+        if perhaps_in_time is not None:
+            self._trials.measured_again += 1
             if perhaps_in_time.windows >= selection.full_speed.windows:
                 selection.kept = selection.model.full_speed
                 return "plans may seem late by chance, so the highest clocks are measured again"

@@ -205,6 +205,29 @@ def test_a_plan_that_comes_back_is_compared_with_its_own_first_iterations() -> N
     assert alarms(list(usual), range(80, 120), 10.3) > 0
 
 
+def test_how_long_iterations_under_the_last_plan_take_is_known_after_some() -> None:
+    watch, inputs = IterationWatch(1, IterationNoise()), PlanInputs()
+
+    def run(plan: list[FrequencySchedule], steps: range, span_s: float) -> None:
+        for step in steps:
+            times = [IterationTime(0, step, 1, span_s)]
+            watch.assess(times, inputs, goal_of(inputs, NO_SLOWDOWN), plan, 10.0, 10.0, 10.0)
+
+    other = [FrequencySchedule(rank=0, frequencies=[("forward", 1200)])]
+    run(PLAN, range(15), 10.0)
+    assert watch.usual_time(PLAN) is None
+    run(PLAN, range(15, 60), 10.0)
+    found = watch.usual_time(PLAN)
+    assert found is not None
+    assert found.time_s == pytest.approx(10.0)
+    assert found.iterations == 32
+    run(other, range(60, 110), 11.0)
+    assert watch.usual_time(PLAN) is None
+    found = watch.usual_time(other)
+    assert found is not None
+    assert found.time_s == pytest.approx(11.0)
+
+
 @pytest.mark.parametrize("span_s", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
 def test_iteration_times_that_cannot_be_are_not_looked_at(span_s: float) -> None:
     assert watched([[10, span_s]] * 9)[-1] == PlanInputs()

@@ -18,7 +18,7 @@ from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.trials import Trial
 from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import FullSpeed
-from pfo_fs.models import ProfilingResult, Target
+from pfo_fs.models import ProfilingResult, Target, UsualTime
 from pfo_fs.planner import Measurement, Plan, Profile, SwitchCosts
 
 NOISE, STEPS = 0.0005, 5
@@ -338,3 +338,47 @@ def test_where_iterations_hardly_scatter_the_highest_clocks_are_not_measured_aga
     job = Job(lambda plan: 0.003)
     job.noise = 0.0005
     assert "the highest clocks" not in job.window().note
+
+
+def usual(job: Job, off: float, iterations: int = 128, error: float = 0.0002) -> UsualTime:
+    """What so many iterations take that are off the target."""
+    return UsualTime(time_s=job.selection.target_s() * (1 + off), error=error, iterations=iterations)
+
+
+def settled() -> Job:
+    job = Job(lambda plan: job.selection.predicted_off(plan))
+    job.settle()
+    return job
+
+
+@pytest.mark.parametrize(("off", "error", "late"), [(0.004, 0.0002, True), (0.004, 0.004, False), (0.0008, 0, False)])
+def test_a_plan_that_stays_turns_out_to_be_late_if_many_iterations_show_it(
+    off: float, error: float, late: bool
+) -> None:
+    job = settled()
+    assert job.verification.is_late(usual(job, off, error=error)) == late
+
+
+def test_a_plan_that_turns_out_to_be_late_is_followed_by_a_faster_one() -> None:
+    job = settled()
+    first = job.plan
+    job._late = lambda plan: 0.004 if plan.frequencies_mhz == first.frequencies_mhz else 0.0
+    job.verification.found_late(usual(job, 0.004))
+    job.settle()
+    assert job.plan.frequencies_mhz != first.frequencies_mhz
+    assert first.energy_j < job.plan.energy_j < job._full_j
+
+
+def test_two_plans_of_a_target_turn_out_to_be_late_at_most() -> None:
+    job = settled()
+    for _ in range(2):
+        assert job.verification.is_late(usual(job, 0.05))
+        job.verification.found_late(usual(job, 0.05))
+    assert not job.verification.is_late(usual(job, 0.05))
+
+
+def test_the_highest_clocks_are_never_late() -> None:
+    job = Job(lambda plan: 0.05)
+    while not job.selection.corrections.full_speed_only:
+        job.window()
+    assert not job.verification.is_late(usual(job, 0.05))

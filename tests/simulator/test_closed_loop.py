@@ -16,6 +16,7 @@ from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.device.physics import A40, A100
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Measurement, make_pipeline
+from pfo_fs.scheduler import IterationTime
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 
@@ -225,6 +226,21 @@ def test_measuring_again_lifts_the_corrections_of_earlier_plans(tmp_path: Path) 
     )
     after = list(play.run(20))[-1]
     assert after.energy_j < 1.01 * before.energy_j
+
+
+def test_a_plan_that_stays_is_measured_again_if_its_iterations_turn_out_to_miss_the_target(tmp_path: Path) -> None:
+    play = Play(cluster(), tmp_path, SETTINGS)
+    number = converged(play)[-1].number
+    scheduler = play.coordinator.scheduler
+    assert isinstance(scheduler, ParetoScheduler)
+    before, late_s = scheduler.plan_inputs, 1.01 * scheduler._selection.target_s()
+    for step in range(1000, 3000):
+        inputs = scheduler.assess([IterationTime(0, step, number, late_s)])
+        if inputs != before:
+            break
+    assert inputs.remeasure_epoch == before.remeasure_epoch + 1
+    assert inputs.late_time is not None
+    assert inputs.late_time.time_s == pytest.approx(late_s, rel=0.001)
 
 
 @pytest.mark.slow
