@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pfo_fs.autotune.corrections import MOST_TIME_MARGIN
 from pfo_fs.autotune.plan_selection import LEAST_TIME_GAIN, PlanSelection
@@ -38,31 +39,52 @@ def aim(selection: PlanSelection, unexplained: float) -> None:
     margin, steps = max(least, min(-_AIM, unexplained)), _MOST_STEPS
     if len(selection.model.problem.pipeline.instructions) > _MANY and corrections.time_margin > 0:
         margin, steps = corrections.time_margin, _MOST_STEPS // 2  # each takes seconds
-    tried: list[tuple[float, float]] = []  # margin, late
-    found: list[tuple[float, float, float]] = []  # late, energy, margin; made faster if that is needed
+    tried: list[_Tried] = []
+    found: list[tuple[float, float, float]] = []  # late, energy, margin
+
+    def make_faster(margin: float) -> None:
+        """Finds the plan of a margin, made faster if that is needed."""
+        corrections.time_margin, corrections.late_by = margin, late_by
+        plan = selection.planned_for(0)
+        late = selection.predicted_off(plan) + unexplained - _AIM
+        found.append((late, plan.energy_j, margin))
+
     for step in range(steps):
         corrections.time_margin, corrections.late_by = round(margin, 5), math.inf
-        late = selection.predicted_off(selection.planned_for(0)) + unexplained - _AIM
-        tried.append((corrections.time_margin, late))
+        plan = selection.planned_for(0)
+        late = selection.predicted_off(plan) + unexplained - _AIM
+        saves = plan.frequencies_mhz != selection.model.full_speed.frequencies_mhz
+        tried.append(_Tried(corrections.time_margin, late, saves))
         margin = max(least, min(_next_margin(tried), _MOST_AIMED))
         is_last = abs(late) <= _SURE or margin == corrections.time_margin or step == steps - 1
-        corrections.late_by = late_by
         if late <= _MOST_FASTER or is_last:
-            plan = selection.planned_for(0)
-            late = selection.predicted_off(plan) + unexplained - _AIM
-            found.append((late, plan.energy_j, corrections.time_margin))
+            make_faster(corrections.time_margin)
         if is_last:
             break
+    if tried[0].saves and not any(each.saves for each in tried[1:]) and found[0][2] != tried[0].margin:
+        make_faster(tried[0].margin)  # it takes energy, but all others save nothing
+    corrections.late_by = late_by
     on_time = [each for each in found if each[0] <= _SURE]
     best = min(on_time, key=lambda each: each[1]) if on_time else min(found)
     corrections.time_margin = best[2]
 
 
-def _next_margin(tried: Sequence[tuple[float, float]]) -> float:
+class _Tried(NamedTuple):
+    """A time margin, how late its plan is, and whether that saves anything: any instruction has a lower clock."""
+
+    margin: float
+    late: float
+    saves: bool
+
+
+def _next_margin(tried: Sequence[_Tried]) -> float:
     """Returns the time margin to try after some that made plans late by so much, relative."""
-    margin, late = tried[-1]
+    margin, late, saves = tried[-1]
+    smaller = [each.margin for each in tried if each.saves]
+    if not saves and smaller:
+        return (margin + max(smaller)) / 2  # no plan is that fast, so all run at the highest clocks
     if len(tried) > 1:
-        before, late_before = tried[-2]
+        before, late_before, _ = tried[-2]
         gained = late_before - late
         if gained * (margin - before) > 0:  # a larger margin made iterations faster
             step = late * (margin - before) / gained
