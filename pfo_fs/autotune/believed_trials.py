@@ -25,6 +25,8 @@ _MOST_REFERENCES = 2
 """The highest clocks are measured again at most so often while plans are tried, and twice as often when one is late."""
 _LATE_ERRORS, _MOST_LATE = 1.0, 2
 """A plan turns out to be late if its iterations are too long by so many standard errors; at most so often."""
+_ALIKE = 0.002
+"""Relative: a plan stays in force if another one saves more by less: what is believed changes a little each time."""
 _CHANGES_S = (0.0, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01)
 """Times in s that a clock change may cost on the longest path."""
 _USUAL_CHANGE_S, _MODEL_ERROR = 0.001, 0.0008
@@ -42,6 +44,7 @@ class BelievedTrials:
         noise: Relative standard deviation of an iteration's time.
         window_iterations: Number of iterations of a window, those of all pipelines together.
         measured_again: Plans that were measured again because noise may have made them late.
+        latest: The trial of the plan that was measured last, apart from the highest clocks between two plans.
     """
 
     def __init__(self, selection: PlanSelection) -> None:
@@ -49,6 +52,7 @@ class BelievedTrials:
         self.noise = 0.0
         self.window_iterations = 1
         self.measured_again = 0
+        self.latest: Trial | None = None
         self._references = 0  # how often the highest clocks were measured again
         self._found_late = 0  # plans that have turned out to be late
         self._selection = selection
@@ -56,6 +60,7 @@ class BelievedTrials:
     def forget(self) -> None:
         """Drops all of them."""
         self.all.clear()
+        self.latest = None
         self.measured_again = self._references = self._found_late = 0
 
     def of(self, plan: Plan) -> Trial | None:
@@ -155,6 +160,16 @@ class BelievedTrials:
             for trial, plan in zip(trials, plans, strict=True)
         ]
         return {id(trial): saved for trial, saved in zip(trials, believed_savings(promised, trials), strict=True)}
+
+    def best_of(self, trials: Sequence[Trial], saved_of: Mapping[int, float]) -> Trial | None:
+        """Returns the trial that saves most, or the latest one if that saves about as much; None if there are none.
+
+        Args:
+            trials: The trials.
+            saved_of: What each is believed to save, by its id.
+        """
+        stays = {id(trial): _ALIKE * (trial is self.latest) for trial in trials}
+        return max(trials, key=lambda trial: saved_of[id(trial)] + stays[id(trial)], default=None)
 
     def perhaps_in_time(
         self, trials: Sequence[Trial], least_saved: float, saved_of: Mapping[int, float], off_of: Mapping[int, float]

@@ -49,9 +49,10 @@ class Trial:
         """Forgets what was measured: the plan is put in force once more."""
         self.off, self.saved, self.saved_error, self.windows, self.repeated = 0.0, 0.0, 0.0, 0, True
 
-    def add(self, off: float, saved: float, saved_error: float = 0.0) -> None:
+    def add(self, off: float, saved: float, saved_error: float = 0.0, whole: float = 1.0) -> None:
         """Adds a window."""
         self.windows += 1
+        self.whole = whole
         self.saved_error = math.hypot((self.windows - 1) * self.saved_error, saved_error) / self.windows
         self.off += (off - self.off) / self.windows
         self.saved += (saved - self.saved) / self.windows

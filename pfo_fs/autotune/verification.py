@@ -200,8 +200,8 @@ class PlanVerification:
             simple = math.isinf(self._selection.corrections.change_price)
             trial = Trial(plan, exploring=self.explores, simple=simple)
             self._trials.all.append(trial)
-        trial.add(off, saved, saved_error)
-        trial.whole = whole
+        trial.add(off, saved, saved_error, whole)
+        self._trials.latest = trial
         return trial
 
     def _off(self, results: Sequence[ProfilingResult], measured_s: float, measured_j: float) -> float | None:
@@ -312,7 +312,7 @@ class PlanVerification:
         on_time = [trial for trial in usable if off_of[id(trial)] <= LEAST_ERROR]
         on_time = on_time or [trial for trial in usable if off_of[id(trial)] <= _MOST_OFF]
         saved = self._trials.saved(usable)
-        best = max(on_time, key=lambda trial: saved[id(trial)], default=None)
+        best = self._trials.best_of(on_time, saved)
         if not any(not trial.simple for trial in on_time) and self._makes_changes_dearer():
             return "all plans with clock changes were late, so one for which changes take time is tried"
         if self._tries_one_clock(0.0 if best is None else saved[id(best)]):

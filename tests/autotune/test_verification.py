@@ -382,3 +382,13 @@ def test_the_highest_clocks_are_never_late() -> None:
     while not job.selection.corrections.full_speed_only:
         job.window()
     assert not job.verification.is_late(usual(job, 0.05))
+
+
+@pytest.mark.parametrize(("more", "stays"), [(0.001, True), (0.004, False)])
+def test_a_plan_stays_in_force_unless_another_saves_clearly_more(more: float, stays: bool) -> None:
+    job = Job(lambda plan: 0.0)
+    trials = BelievedTrials(job.selection)
+    trials.latest, other = Trial(job.plan), Trial(job.selection.model.full_speed)
+    saved = {id(trials.latest): 0.1, id(other): 0.1 + more}
+    assert (trials.best_of([other, trials.latest], saved) is trials.latest) == stays
+    assert trials.best_of([], saved) is None
