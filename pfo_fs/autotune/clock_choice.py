@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from pfo_fs.autotune.samples import Kind, Point, interpolated
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.samples import Point, interpolated
 
 RISES = 5
 """A sweep ends when energy has risen this many times in a row, as in Zeus's profiler; on a coarse grid fewer times."""

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pfo_fs.autotune.samples import Kind, Point
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.samples import Point
 
 Array = Any
 """An array of numpy, which is not typed here."""

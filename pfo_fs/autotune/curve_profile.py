@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pfo_fs.autotune.clock_curves import fit_curves
-from pfo_fs.autotune.samples import Kind, Point, Samples
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.window_choice import MOST_POWER_ERROR, MOST_TIME_ERROR
 from pfo_fs.planner import Measurement, Plan, Profile
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, median_low, stdev
 
+from pfo_fs.autotune.instruction_runs import Kind, RunInstruction, iterations_of
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.samples import Kind, Point, RunInstruction, Samples, iterations_of
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.window_results import iteration_spans
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.profile_exchange import (
     contradiction,
@@ -18,7 +19,7 @@ from pfo_fs.autotune.profile_exchange import (
     thinned,
     waiting_power_of,
 )
-from pfo_fs.autotune.samples import Kind, Point
+from pfo_fs.autotune.samples import Point
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Profile

@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from statistics import median
 
 from pfo_fs.autotune.clock_curves import ClockCurves, fit_curves
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.profile_sweep import CLOCKS_WITH_HIGHEST, ProfileSweep, Windows
-from pfo_fs.autotune.samples import Kind
 from pfo_fs.autotune.window_choice import StageRun, Usage, candidates_of, next_clocks, time_and_power_errors
 from pfo_fs.models import ProfilingResult
 

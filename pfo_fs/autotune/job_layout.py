@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pfo_fs.autotune.samples import Kind, RunInstruction
+from pfo_fs.autotune.instruction_runs import Kind, RunInstruction
 from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, RankInfo
 from pfo_fs.scheduler.parallel3d import stage_infos
 

@@ -7,10 +7,11 @@ from collections.abc import Container, Mapping, Sequence
 from statistics import median, median_low
 
 from pfo_fs.autotune.curve_profile import SURE, Offer, estimated_profile
+from pfo_fs.autotune.instruction_runs import Kind, RunInstruction
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import measured_iterations
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, late_switching, measured_switching
-from pfo_fs.autotune.samples import Kind, Point, RunInstruction, Samples
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.window_results import busy_s
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import MeasuredIteration, Pipeline, Profile

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from pfo_fs.autotune.curve_profile import careful, hopeful
 from pfo_fs.autotune.expected_time import ExpectedTime
+from pfo_fs.autotune.instruction_runs import RunInstruction, iterations_of
 from pfo_fs.autotune.measured_switching import ClockOffer, without_slow_clocks
 from pfo_fs.autotune.punctual_plan import PunctualPlans
-from pfo_fs.autotune.samples import RunInstruction, iterations_of
 from pfo_fs.errors import Impossible, PlanError
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import (

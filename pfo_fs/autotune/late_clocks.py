@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pfo_fs.autotune.samples import Kind, Point
+    from pfo_fs.autotune.instruction_runs import Kind
+    from pfo_fs.autotune.samples import Point
 
 _GRID_S = (*(0.0005 * step for step in range(60)), *(0.002 * step for step in range(15, 101)))
 """The latencies that are told apart."""

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pfo_fs.autotune.samples import Kind, Point, Samples
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.planner import Profile
 from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, table_text
 

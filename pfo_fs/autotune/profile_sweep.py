@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from statistics import median
 
 from pfo_fs.autotune.clock_choice import coarse_clocks, fine_clocks, grid_of, share_out
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.samples import Kind
 from pfo_fs.autotune.window_results import measured_results
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler.base import ScheduleRequest

@@ -6,10 +6,11 @@ from collections.abc import Generator, Sequence
 from copy import deepcopy
 
 from pfo_fs.autotune.drift import Change, PlanBaselines, keep_highest_only, odd_kinds, restore_missing, shift_samples
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.iteration_watch import IterationWatch
 from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.profile_sweep import ProfileSweep, Windows
-from pfo_fs.autotune.samples import Kind, Point
+from pfo_fs.autotune.samples import Point
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler.base import ScheduleRequest
 

@@ -4,46 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
-from typing import NamedTuple
 
+from pfo_fs.autotune.instruction_runs import LATE_S, Kind, Run, RunInstruction, sort_runs
 from pfo_fs.autotune.late_clocks import LateClocks
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import Measurement
 
-Kind = tuple[int, str]
-"""(stage, instruction)."""
-RunInstruction = tuple[str, int, int]
-"""(instruction, stage, MHz) of one instruction of an iteration; 0 MHz: the driver's default."""
-
-
-class Run(NamedTuple):
-    """One run of an instruction.
-
-    Attributes:
-        time_s: Its duration.
-        energy_j: Its energy; 0.0 if it is not known.
-        clock_mhz: Its mean clock, as far as it is known when clocks act; 0 if it is not.
-    """
-
-    time_s: float
-    energy_j: float
-    clock_mhz: int = 0
-
-
-_CLOCK_SETTLES_WITHIN_S, _UNKNOWN_SETTLES_WITHIN_S = 0.03, 0.1
-"""Instructions that begin within this time after a change of the clock may still have run at the old clock; the second
-number holds for clocks of which the clock process does not know when they act."""
 _LEAST_SETTLED_RUNS = 3
 """If fewer runs than this are settled, all runs count."""
-_LATE_S, _LATE_IF_KNOWN_S, _LATE_IF_UNKNOWN_S = 0.010, 0.003, 0.05
-"""For about this long such an instruction ran at the old clock; the second number holds where the clock process knows
-when the clock acts, the third where it could know but does not."""
-_SAME_CLOCK, _MOST_OFF = 0.001, 0.02
-"""Relative: a mean clock that differs by less from that of the plan is the same; a run whose mean clock differs by more
-than the second number is left out."""
 _MOST_SCATTERS = 256
 _FIRST_SCATTER = 0.01
 """Relative standard deviation of a duration, before it was measured."""
@@ -141,37 +112,9 @@ class Samples:
             ran: The rank's instructions, in order, with their clocks.
             power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
         """
-        known, can_know = _known_clocks(result), result.switching is not None and result.switching.mode != "launch"
         top_mhz = max([mhz for _, _, mhz in ran] + [mhz for curve in self.points.values() for mhz in curve], default=0)
-        everything: dict[tuple[Kind, int], list[Run]] = {}
-        settled: dict[tuple[Kind, int], list[Run]] = {}
-        wrong_s: dict[tuple[Kind, int], list[float]] = {}
-        changed: dict[tuple[Kind, int, int], list[float]] = {}
-        for iteration in iterations_of(result, ran):
-            since_s, before_mhz, from_mhz = 0.0, 0, 0  # it begins at the default clock
-            for (name, stage, mhz), run in zip(ran, iteration, strict=True):
-                key = (stage, name), mhz
-                if mhz != before_mhz:
-                    since_s, before_mhz, from_mhz = 0.0, mhz, before_mhz or top_mhz
-                    if mhz and not can_know:
-                        changed.setdefault(((stage, name), from_mhz, mhz), []).append(run.time_s)
-                settles_s, late_s = min(run.time_s, _CLOCK_SETTLES_WITHIN_S), _LATE_S
-                if mhz in known:
-                    settles_s, late_s = min(run.time_s, _LATE_IF_KNOWN_S), _LATE_IF_KNOWN_S
-                elif can_know:
-                    settles_s, late_s = _UNKNOWN_SETTLES_WITHIN_S, _LATE_IF_UNKNOWN_S
-                off = abs((run.clock_mhz or top_mhz) / mhz - 1) if mhz and known else 0.0
-                if off <= _MOST_OFF:  # otherwise the clock process had no time for the change
-                    everything.setdefault(key, []).append(run)
-                    if mhz == 0 or (since_s >= settles_s and off <= _SAME_CLOCK):
-                        settled.setdefault(key, []).append(run)
-                    else:
-                        old_s = min(
-                            run.time_s, max(0.0, late_s - since_s)
-                        )  # it ran at the old clock for so long at most
-                        share = 1 - min(mhz, from_mhz) / max(mhz, from_mhz)
-                        wrong_s.setdefault(key, []).append(old_s * share + off * run.time_s)
-                since_s += run.time_s
+        sorted_runs = sort_runs(result, ran, top_mhz)
+        everything, settled = sorted_runs.everything, sorted_runs.settled
         runs = {
             key: settled[key] if len(settled.get(key, ())) >= _LEAST_SETTLED_RUNS else all_
             for key, all_ in everything.items()
@@ -186,10 +129,10 @@ class Samples:
             error_s = deviation_s / math.sqrt(count)
             if pairs is not settled.get((kind, mhz)):
                 # The mean is wrong by an unknown part of the change, however many runs there are.
-                wrong = sum(wrong_s.get((kind, mhz), ())) / count
-                error_s = math.hypot(error_s, wrong or _LATE_S * _FIRST_SCATTER)
+                wrong = sum(sorted_runs.wrong_s.get((kind, mhz), ())) / count
+                error_s = math.hypot(error_s, wrong or LATE_S * _FIRST_SCATTER)
             self._point(kind, mhz).add_times(count, mean_s, error_s)
-        for change, values in changed.items():
+        for change, values in sorted_runs.changed.items():
             kept = _without_outliers(values)
             mean_s = fmean(kept)
             self.late.add(*change, len(kept), mean_s, self._deviation(kept, mean_s) / math.sqrt(len(kept)))
@@ -284,12 +227,6 @@ class Samples:
                 yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
 
 
-def _known_clocks(result: ProfilingResult) -> Container[int]:
-    """Returns the clocks that a rank's clock process requests at the right moment."""
-    switching = result.switching
-    return () if switching is None or switching.mode == "launch" else switching.latencies_s
-
-
 def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
     """Returns the measurement at a clock within those of a curve, interpolated between its neighbours if need be."""
     # Times are straight lines over 1 / clock as far as they depend on the clock; powers bend slowly.
@@ -303,33 +240,6 @@ def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
     share = (above - mhz) / (above - below)
     power_w = curve[above].power_w + share * (curve[below].power_w - curve[above].power_w)
     return Measurement(mhz, time_s, power_w * time_s)
-
-
-def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[Run]]:
-    """Yields, for each iteration that ran `ran`, the time (s) and energy (J) of each instruction in order."""
-    counts: dict[str, int] = {}
-    place = []
-    for name, _, _ in ran:
-        place.append((name, counts.get(name, 0)))
-        counts[name] = counts.get(name, 0) + 1
-    for number in range(len(result.iter_time)):
-        lists = {name: (rows[number] if number < len(rows) else []) for name, rows in result.time_breakdown.items()}
-        if {name: len(values) for name, values in lists.items() if values} != counts:
-            continue
-        energies = {name: result.energy_breakdown.get(name, []) for name in counts}
-        clocks = {name: result.clock_breakdown.get(name, []) for name in counts}
-        has_energy, has_clocks = (
-            all(number < len(rows) and len(rows[number]) == counts[name] for name, rows in table.items())
-            for table in (energies, clocks)
-        )
-        yield [
-            Run(
-                lists[name][n],
-                energies[name][number][n] if has_energy else 0.0,
-                clocks[name][number][n] if has_clocks else 0,
-            )
-            for name, n in place
-        ]
 
 
 def _without_outliers(values: Sequence[float]) -> Sequence[float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfo_fs.autotune.clock_curves import Belief, ClockCurves, Estimate
-from pfo_fs.autotune.samples import Kind
+from pfo_fs.autotune.instruction_runs import Kind
 
 _CANDIDATES = 24
 """Number of clocks that are considered."""

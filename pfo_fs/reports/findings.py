@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.profile_exchange import points_of
-from pfo_fs.autotune.samples import Kind, Point
+from pfo_fs.autotune.samples import Point
 from pfo_fs.errors import PfoError
 from pfo_fs.planner import Plan
 from pfo_fs.reports.collect import JobData

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pfo_fs.autotune.curve_profile import EVERYTHING, estimated_profile
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.profile_exchange import points_of
-from pfo_fs.autotune.samples import Kind, Point, Samples
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PfoError, PlanError
 from pfo_fs.planner import (
     Measurement,

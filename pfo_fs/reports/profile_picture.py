@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pfo_fs.autotune.samples import Kind, Point
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.samples import Point
 from pfo_fs.planner import Profile
 from pfo_fs.reports.figures import COLOURS, SERIES, drawing, fit, page_axes, page_figure, set_ticks, svg_of
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfo_fs.autotune.clock_curves import Estimate, fit_curves
-from pfo_fs.autotune.samples import Kind, Point
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.samples import Point
 
 CLOCKS = list(range(1410, 840, -15))
 Truth = Callable[[Kind, int], tuple[float, float]]

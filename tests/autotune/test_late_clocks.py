@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pfo_fs.autotune.instruction_runs import RunInstruction
 from pfo_fs.autotune.late_clocks import LateClocks
-from pfo_fs.autotune.samples import Point, RunInstruction, Samples
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.models import ProfilingResult, Switching
 
 F = (0, "forward")

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from pfo_fs.autotune.samples import Point, RunInstruction, Samples, interpolated, iterations_of
+from pfo_fs.autotune.instruction_runs import RunInstruction, iterations_of
+from pfo_fs.autotune.samples import Point, Samples, interpolated
 from pfo_fs.models import InstructionPower, ProfilingResult, Switching
 
 F, B = "forward", "backward"

@@ -8,7 +8,7 @@ import pytest
 from test_clock_curves import CLOCKS, follows, points_of
 
 from pfo_fs.autotune.clock_curves import ClockCurves, fit_curves
-from pfo_fs.autotune.samples import Kind
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.window_choice import StageRun, candidates_of, iteration_s, next_clocks, time_and_power_errors
 
 B, F = "backward", "forward"
