@@ -63,9 +63,13 @@ def sort_runs(result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: i
         top_mhz: The default clock, as far as it is known.
     """
     known, can_know = _known_clocks(result), result.switching is not None and result.switching.mode != "launch"
+    sees_clocks = can_know and bool(result.clock_breakdown)
     found = SortedRuns({}, {}, {}, {})
+    since_s, before_mhz, from_mhz = 0.0, 0, 0
+    stayed_mhz = 0  # the clock at which the last iteration ended, and at which this one begins if it stays
     for iteration in iterations_of(result, ran):
-        since_s, before_mhz, from_mhz = 0.0, 0, 0  # it begins at the default clock
+        if not (stayed_mhz and stayed_mhz == ran[0][2] == iteration[0].clock_mhz):
+            since_s, before_mhz, from_mhz = 0.0, 0, 0  # it begins at the default clock
         for (name, stage, mhz), run in zip(ran, iteration, strict=True):
             key = (stage, name), mhz
             if mhz != before_mhz:
@@ -77,16 +81,19 @@ def sort_runs(result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: i
                 settles_s, late_s = min(run.time_s, _LATE_IF_KNOWN_S), _LATE_IF_KNOWN_S
             elif can_know:
                 settles_s, late_s = _UNKNOWN_SETTLES_WITHIN_S, _LATE_IF_UNKNOWN_S
-            off = abs((run.clock_mhz or top_mhz) / mhz - 1) if mhz and known else 0.0
-            if off <= _MOST_OFF:  # otherwise the clock process had no time for the change
-                found.everything.setdefault(key, []).append(run)
-                if mhz == 0 or (since_s >= settles_s and off <= _SAME_CLOCK):
-                    found.settled.setdefault(key, []).append(run)
-                else:
-                    old_s = min(run.time_s, max(0.0, late_s - since_s))  # it ran at the old clock for so long at most
-                    share = 1 - min(mhz, from_mhz) / max(mhz, from_mhz)
-                    found.wrong_s.setdefault(key, []).append(old_s * share + off * run.time_s)
+            off = abs((run.clock_mhz or top_mhz) / mhz - 1) if mhz and sees_clocks else 0.0
+            if off > _MOST_OFF:  # there was no time for the change, or the next clock was requested early
+                since_s = 0.0
+                continue
+            found.everything.setdefault(key, []).append(run)
+            if mhz == 0 or (since_s >= settles_s and off <= _SAME_CLOCK):
+                found.settled.setdefault(key, []).append(run)
+            else:
+                old_s = min(run.time_s, max(0.0, late_s - since_s))  # it ran at the old clock for so long at most
+                share = 1 - min(mhz, from_mhz) / max(mhz, from_mhz)
+                found.wrong_s.setdefault(key, []).append(old_s * share + off * run.time_s)
             since_s += run.time_s
+        stayed_mhz = before_mhz if sees_clocks and before_mhz and iteration[-1].clock_mhz == before_mhz else 0
     return found
 
 

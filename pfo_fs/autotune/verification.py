@@ -232,7 +232,7 @@ class PlanVerification:
         selection, corrections = self._selection, self._selection.corrections
         if corrections.count >= MOST_CORRECTIONS or self._trials.measured_again:
             return self._keep_best()
-        if self._trials.asks_for_reference(trial):
+        if not trial.exploring and self._trials.asks_for_reference(trial):
             self._interrupted, selection.kept = trial, selection.model.full_speed
             return "the highest clocks are measured again, as what they take is not known well"
         corrections.count += 1

@@ -9,6 +9,7 @@ and requests a change before the boundary at which it is needed:
 - Late down: a lower clock is requested so that it acts at the boundary at the earliest; one that comes early would
   slow down the instruction that still runs.
 - The boundary is the end of the instruction before: while the device then waits for its neighbour, both are free.
+- The default clock after a step is requested so that it most likely acts at the end: nothing of the step runs after it.
 - Between steps that follow each other at once, the clock is that of the next step's first instruction: the default
   clock would be in force too late, and then the next step's clock.
 
@@ -60,6 +61,9 @@ class Leads(Protocol):
 
         Where it is unknown, that of a slow clock if the change is `up`, which then comes early.
         """
+
+    def usual_lead_ns(self, mhz: int) -> int:
+        """Returns the most likely time from the request of this clock until it acts."""
 
     def explores(self, mhz: int) -> bool:
         """Returns whether this clock is to be requested late, so that its latency shows."""
@@ -157,7 +161,7 @@ class ClockFollower:
             self._begin(plan, at, now_ns)
         if at == len(plan.codes) - 1:
             ran = plan is self._plan and turn == self._turn  # otherwise the step does not run as scheduled
-            self._hold_until_ns = now_ns + plan.holds_ns if ran and plan.clock_from[at] else 0
+            self._hold_until_ns = now_ns + self._holds_ns(plan) if ran and plan.clock_from[at] else 0
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         if len(self._requests) > _MANY_REQUESTS:  # those of clocks that are no longer in force are not needed any more
             since = plan.since[at]
@@ -179,8 +183,14 @@ class ClockFollower:
             # Of points that the device passes at once, only the last one is seen.
             known_ns = max(0, plan.expected_ns(self._at, last)) + max(0, plan.expected_ns(0, at))
             plan.learn_pause(now_ns - self._at_ns - known_ns, self._at_ns - self._began_ns, held=held)
-        plan.hold(plan.holds_ns > 0 and not self._leads.explores(plan.clock_from[0]))
+        plan.hold(self._holds_ns(plan) > 0 and not self._leads.explores(plan.clock_from[0]))
         self._hold_until_ns, self._began_ns = 0, now_ns
+
+    def _holds_ns(self, plan: FollowedPlan) -> int:
+        """Returns how long after a step the clock of the next one's first instruction stays; 0: it does not."""
+        leads = self._leads
+        changes_ns = leads.lead_ns(0, up=True) + leads.lead_ns(plan.clock_from[0], up=True)
+        return plan.holds_ns(changes_ns + 2 * leads.queue_ns)
 
     def _note_length(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
         """Passes the length of an instruction that has just ended to what learns the latencies.
@@ -261,7 +271,8 @@ class ClockFollower:
             if self._leads.explores(to_mhz):
                 break  # requested when the device gets there, it shows its latency
             if _above(to_mhz, mhz):
-                when_ns = boundary_ns - self._early_ns(plan, to_mhz)
+                at_end = change == len(plan.codes) - 1
+                when_ns = boundary_ns - (self._leads.usual_lead_ns(to_mhz) if at_end else self._early_ns(plan, to_mhz))
                 if not _above(to_mhz, self._requested):
                     when_ns -= self._leads.lead_ns(mhz)  # not worth going down and up again
                 elif self._goes_up:

@@ -22,9 +22,9 @@ _FAR_NS = 1_000_000_000
 _PAUSES, _LEAST_PAUSES = 5, 3
 """The usual pause between steps is the median of the last ones, once so many are known."""
 _MOST_PAUSE, _MOST_LONGER, _MORE_PAUSE_NS = 0.05, 0.0005, 20_000_000
-"""The clock stays between steps whose usual pause is below this share of a step, as long as it does not make the pause
-longer by the second one: training may compute then, as in the optimizer's step. It stays for twice the usual pause, and
-the third number."""
+"""The clock stays between steps whose usual pause is below this share of a step, or too short for a change to the default
+clock and back, as long as it does not make the pause longer by the second one: training may compute then, as in the
+optimizer's step. It stays for twice the usual pause, and the third number."""
 
 
 class FollowedPlan:
@@ -90,13 +90,18 @@ class FollowedPlan:
             longer_ns = _middle(self._held_pauses_ns) - _middle(self._pauses_ns)
             self._gets_longer = self._gets_longer or longer_ns > _MOST_LONGER * step_ns
 
-    @property
-    def holds_ns(self) -> int:
-        """How long after a step a clock stays, for the next step; 0 if the pause is long, longer so, or not known."""
+    def holds_ns(self, change_ns: int) -> int:
+        """Returns how long after a step a clock stays, for the next step; 0: it does not stay.
+
+        It does not if the pause is long, or not known, or longer where the clock stays.
+
+        Args:
+            change_ns: The time for a change to the default clock and back; a shorter pause is not long.
+        """
         if len(self._pauses_ns) < _LEAST_PAUSES or self._gets_longer:
             return 0
         usual_ns = _middle(self._pauses_ns)
-        return 2 * usual_ns + _MORE_PAUSE_NS if usual_ns <= _MOST_PAUSE * self._step_ns else 0
+        return 2 * usual_ns + _MORE_PAUSE_NS if usual_ns <= max(change_ns, _MOST_PAUSE * self._step_ns) else 0
 
     def hold(self, holds: bool) -> None:
         """Sets whether the clock of the first instruction is needed between steps, or the default clock."""

@@ -209,6 +209,10 @@ class SwitchLatency:
         """Notes that an instruction has run after a change to this clock."""
         self._tries[mhz] = self._tries.get(mhz, 0) + 1
 
+    def usual_lead_ns(self, mhz: int) -> int:
+        """Returns the most likely time from the request of a clock until it acts."""
+        return self.call_ns + self.settle_ns(mhz)
+
     def lead_ns(self, mhz: int, *, up: bool = False) -> int:
         """Returns the time from the request of a clock until it acts.
 

@@ -109,10 +109,35 @@ def test_runs_at_the_default_clock_do_not_count_for_the_clock_of_the_plan() -> N
 def test_soon_after_a_change_to_a_clock_that_acts_at_an_unknown_time_short_runs_hardly_count() -> None:
     samples = Samples()
     samples.add(result({F: [[0.01] * 9]}), [(F, 0, 1410)] * 9)
-    samples.add(following(result({F: [[0.01] * 4] * 5}), [], {F: [[900] * 4] * 5}), [(F, 0, 900)] * 4)
+    requested_late = {F: [[0, 900, 900, 900]] * 5}
+    samples.add(following(result({F: [[0.01] * 4] * 5}), [], requested_late), [(F, 0, 900)] * 4)
     assert samples.timed((0, F))[900].time_error > 0.2
     samples.add(following(result({F: [[0.02] * 9] * 5}), [900], {F: [[900] * 9] * 5}), [(F, 0, 900)] * 9)
     assert samples.timed((0, F))[900].time_s == pytest.approx(0.02, rel=0.01)
+
+
+def test_a_run_whose_clock_was_not_set_does_not_count_even_if_no_latency_is_known() -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.1] * 9]}), [(F, 0, 1410)] * 9)
+    samples.add(following(result({F: [[0.1] * 9]}), [], {F: [[900] * 2 + [0] * 7]}), [(F, 0, 900)] * 9)
+    assert samples.timed((0, F))[900].count == 2
+
+
+def test_a_clock_that_stays_between_iterations_has_acted_after_the_first_one_also_if_its_latency_is_unknown() -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.01] * 9]}), [(F, 0, 1410)] * 9)
+    samples.add(following(result({F: [[0.02] * 4] * 5}), [], {F: [[900] * 4] * 5}), [(F, 0, 900)] * 4)
+    point = samples.timed((0, F))[900]
+    assert (point.count, point.time_s) == (15, pytest.approx(0.02))
+    assert point.time_error < 0.01
+
+
+@pytest.mark.parametrize("last_mhz", [0, 1410])
+def test_a_clock_that_was_given_up_at_the_end_of_an_iteration_acts_anew_in_the_next_one(last_mhz: int) -> None:
+    samples = Samples()
+    samples.add(result({F: [[0.01] * 9]}), [(F, 0, 1410)] * 9)
+    samples.add(following(result({F: [[0.02] * 4] * 5}), [], {F: [[900] * 3 + [last_mhz]] * 5}), [(F, 0, 900)] * 4)
+    assert samples.timed((0, F))[900].time_error > 0.2
 
 
 def test_where_clocks_share_the_ticks_of_a_slow_counter_their_mean_power_is_used() -> None:

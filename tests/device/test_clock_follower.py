@@ -579,5 +579,25 @@ def test_a_clock_does_not_stay_where_it_makes_the_pause_longer() -> None:
     works, before = [lasting(60 * MS)] * 3, 0
     for step in range(12):
         before = len(bench.requests) if step == 10 else before
-        bench.step(plan, works, rest_ns=2 * MS if plan.holds_ns else MS)
+        bench.step(plan, works, rest_ns=2 * MS if plan.holds_ns(0) else MS)
     assert [mhz for _, mhz in bench.requests[before:]] == [900, 0, 900, 0]
+
+
+@pytest.mark.parametrize(("rest_ms", "stays"), [(20, True), (60, False)])
+def test_a_clock_stays_in_a_pause_that_is_too_short_for_the_default_clock_and_back(rest_ms: int, stays: bool) -> None:
+    bench, plan = Bench(), plan_of([900] * 3)
+    for _ in range(6):
+        bench.step(plan, [lasting(20 * MS)] * 3, rest_ns=rest_ms * MS)
+    assert (bench.requested_at(bench.now_ns) == 900) is stays
+
+
+def test_the_default_clock_after_a_step_is_requested_by_its_most_likely_latency() -> None:
+    bench, plan = Bench(known=False), plan_of([900] * 3)
+    for _ in range(4):
+        turn = bench.launch(plan, step_of([lasting(60 * MS)] * 3))
+        bench.rest(300 * MS)
+        bench.run()
+    at_ns = next(at_ns for at_ns, mhz in reversed(bench.requests) if mhz == 0)
+    early_ns = bench.time_of(turn, IDLE) - at_ns
+    assert early_ns == pytest.approx(bench.latency.usual_lead_ns(0), abs=MS)
+    assert early_ns < bench.latency.lead_ns(0, up=True) - 2 * MS
