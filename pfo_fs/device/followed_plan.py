@@ -22,9 +22,9 @@ _FAR_NS = 1_000_000_000
 _PAUSES, _LEAST_PAUSES = 5, 3
 """The usual pause between steps is the median of the last ones, once so many are known."""
 _MOST_PAUSE, _MOST_LONGER, _MORE_PAUSE_NS = 0.05, 0.0005, 20_000_000
-"""The clock stays between steps whose usual pause is below this share of a step, or too short for a change to the default
-clock and back, as long as it does not make the pause longer by the second one: training may compute then, as in the
-optimizer's step. It stays for twice the usual pause, and the third number."""
+"""The clock stays between steps whose usual pause is below this share of a step, or too short for a change to the
+default clock and back, as long as it does not make the pause longer by the second one: training may compute then, as in
+the optimizer's step. It stays for twice the usual pause, and the third number."""
 
 
 class FollowedPlan:
