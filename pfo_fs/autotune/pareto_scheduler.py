@@ -5,10 +5,10 @@
     informed_sweep      windows in which instructions are measured     job_measurements  what was measured
     window_choice       which clocks a window measures                 clock_curves      what follows for all clocks
     earlier_profile     what an earlier job had measured               model_building    the job in the planner's form
-    plan_selection      the plan of each pipeline                      verification      which measured plan stays
+    plan_selection      the plan of each pipeline                      verification      what a plan in force does
     iteration_watch     stragglers, and changes of the job             reprofiling       measures what has changed
     profiling_budget    how much of the time profiling may take        status_text       text for the status
-    trials              plans that were measured
+    plan_choice         which plan follows, and which stays            trials            plans that were measured
 """
 
 from __future__ import annotations
