@@ -19,9 +19,9 @@ The columns of its row:
                latencies of clocks that the clock processes have learned in this run
     quiet      the same without noise, with all latencies known
     first      iterations until the first plan
-    last       iterations until the last plan
+    last       iterations until the last plan; windows between do not count if the same plan follows
     profiling  share of all time that was lost to profiling
-    again      how often the loop profiled after it had a plan
+    again      how often the loop asked for measuring windows after it had a plan, those at the highest clocks too
     settled    whether the loop keeps the last plan, as far as it knows
 
 All figures are simulated and depend on seeds only.

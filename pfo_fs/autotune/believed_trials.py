@@ -44,7 +44,8 @@ class BelievedTrials:
         noise: Relative standard deviation of an iteration's time.
         window_iterations: Number of iterations of a window, those of all pipelines together.
         measured_again: Plans that were measured again because noise may have made them late.
-        latest: The trial of the plan that was measured last, apart from the highest clocks between two plans.
+        latest: The trial of the plan that was measured last.
+        references_left: How often the highest clocks may still be measured again before a plan is judged.
     """
 
     def __init__(self, selection: PlanSelection) -> None:
@@ -53,7 +54,7 @@ class BelievedTrials:
         self.window_iterations = 1
         self.measured_again = 0
         self.latest: Trial | None = None
-        self._references = 0  # how often the highest clocks were measured again
+        self.references_left = _MOST_REFERENCES
         self._found_late = 0  # plans that have turned out to be late
         self._selection = selection
 
@@ -61,7 +62,8 @@ class BelievedTrials:
         """Drops all of them."""
         self.all.clear()
         self.latest = None
-        self.measured_again = self._references = self._found_late = 0
+        self.references_left = _MOST_REFERENCES
+        self.measured_again = self._found_late = 0
 
     def of(self, plan: Plan) -> Trial | None:
         """Returns the trial of a plan."""
@@ -91,7 +93,7 @@ class BelievedTrials:
             trial.off = self._late(usual)
             trial.windows = max(trial.windows, usual.iterations // self.window_iterations)
             self._found_late += 1
-            self.measured_again, self._references = 0, -_MOST_REFERENCES  # twice as often as before
+            self.measured_again, self.references_left = 0, 2 * _MOST_REFERENCES
 
     def _late(self, usual: UsualTime) -> float:
         """Returns how far they are from the target; in zero-bubble schedules the first stage may not end last."""
@@ -128,19 +130,19 @@ class BelievedTrials:
         all_windows = 1 / max(1, windows) + 1 / self._selection.full_speed.windows
         return self.noise * math.sqrt(all_windows / self.window_iterations)
 
-    def asks_for_reference(self, trial: Trial) -> bool:
-        """Returns whether to measure the highest clocks again; counts how often it returns True.
+    def needs_reference(self, trial: Trial) -> bool:
+        """Returns whether to measure the highest clocks again before a plan is judged.
 
-        A plan may seem off what the model predicts only by an error of their time, which was measured seldom.
+        It may seem off what the model predicts only by an error of their time, which was measured seldom. Of a plan
+        that tries clocks, the model cannot predict well what iterations take.
         """
         selection, error = self._selection, self._reference_error()
         plan = selection.model.as_it_is(trial.plan)
-        if error < _LEAST_REFERENCE_ERROR or plan is None or selection.runs_at_full_speed:
+        if not self.references_left or trial.exploring or plan is None or selection.runs_at_full_speed:
             return False
-        if abs(trial.off - selection.predicted_off(plan)) < _REFERENCE_ERRORS * error:
+        if error < _LEAST_REFERENCE_ERROR:
             return False
-        self._references += 1
-        return self._references <= _MOST_REFERENCES
+        return abs(trial.off - selection.predicted_off(plan)) >= _REFERENCE_ERRORS * error
 
     def off(self, trial: Trial) -> float:
         """Returns how far a plan is from the target, by what was measured under it and others, and by the model."""

@@ -82,16 +82,14 @@ def sort_runs(result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: i
             elif can_know:
                 settles_s, late_s = _UNKNOWN_SETTLES_WITHIN_S, _LATE_IF_UNKNOWN_S
             off = abs((run.clock_mhz or top_mhz) / mhz - 1) if mhz and sees_clocks else 0.0
-            if off > _MOST_OFF:  # there was no time for the change, or the next clock was requested early
-                since_s = 0.0
-                continue
-            found.everything.setdefault(key, []).append(run)
-            if mhz == 0 or (since_s >= settles_s and off <= _SAME_CLOCK):
-                found.settled.setdefault(key, []).append(run)
-            else:
-                old_s = min(run.time_s, max(0.0, late_s - since_s))  # it ran at the old clock for so long at most
-                share = 1 - min(mhz, from_mhz) / max(mhz, from_mhz)
-                found.wrong_s.setdefault(key, []).append(old_s * share + off * run.time_s)
+            if off <= _MOST_OFF:  # otherwise there was no time for the change, or the next clock was requested early
+                found.everything.setdefault(key, []).append(run)
+                if mhz == 0 or (since_s >= settles_s and off <= _SAME_CLOCK):
+                    found.settled.setdefault(key, []).append(run)
+                else:
+                    old_s = min(run.time_s, max(0.0, late_s - since_s))  # it ran at the old clock for so long at most
+                    share = 1 - min(mhz, from_mhz) / max(mhz, from_mhz)
+                    found.wrong_s.setdefault(key, []).append(old_s * share + off * run.time_s)
             since_s += run.time_s
         stayed_mhz = before_mhz if sees_clocks and before_mhz and iteration[-1].clock_mhz == before_mhz else 0
     return found

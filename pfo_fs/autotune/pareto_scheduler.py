@@ -168,12 +168,22 @@ class ParetoScheduler(FrequencyScheduler):
                 self._verification.aim()
                 return
             self._verify(results)
+            while self._verification.wants_reference:
+                yield from self._refine_reference()
             if not self._doubts_reference():
                 return
             self._reference_is_sure = True
             if not (yield from reprofiling.check_reference()):
                 return
         self._plan_anew()
+
+    def _refine_reference(self) -> Windows:
+        """Measures the highest clocks once more, since plans are compared with what they take."""
+        results = yield from self._sweep.highest_clocks(self._verdict.note)
+        schedules = self._yielded.schedules if self._yielded is not None else []
+        change = self._reprofiling.change(results, schedules, self._noise.usual)
+        self._watch.asks = self._watch.asks or change is not None
+        self._verdict = replace(self._verification.use_reference(results), compared=self._verdict.compared)
 
     def _plan_anew(self) -> None:
         """Makes another model and forgets what was learned about plans of the last one."""

@@ -41,11 +41,11 @@ class PlanChoice:
         rebuild_model: Makes the selection use a model from everything measured so far.
 
     Attributes:
-        interrupted: The trial that goes on after the highest clocks are measured.
+        wants_reference: Whether the highest clocks are to be measured again, and then the choice made anew.
     """
 
     def __init__(self, selection: PlanSelection, trials: BelievedTrials, rebuild_model: Callable[[], None]) -> None:
-        self.interrupted: Trial | None = None
+        self.wants_reference = False
         self._selection = selection
         self._trials = trials
         self._rebuild_model = rebuild_model
@@ -54,7 +54,7 @@ class PlanChoice:
 
     def forget(self) -> None:
         """Drops what was tried."""
-        self._explored, self.interrupted = 0, None
+        self._explored, self.wants_reference = 0, False
 
     @property
     def explores(self) -> bool:
@@ -62,12 +62,14 @@ class PlanChoice:
         return self._exploring is not None and self._exploring is self._selection.kept
 
     def next_after(self, trial: Trial) -> str:
-        """Chooses the plan that follows; returns a note for the status."""
+        """Chooses the plan that follows one that was measured; returns a note for the status."""
         selection, corrections = self._selection, self._selection.corrections
+        self.wants_reference = False
         if corrections.count >= MOST_CORRECTIONS or self._trials.measured_again:
             return self._keep_best()
-        if not trial.exploring and self._trials.asks_for_reference(trial):
-            self.interrupted, selection.kept = trial, selection.model.full_speed
+        if self._trials.needs_reference(trial):
+            self._trials.references_left -= 1
+            self.wants_reference = True
             return "the highest clocks are measured again, as what they take is not known well"
         corrections.count += 1
         in_force = trial.plan
@@ -163,7 +165,7 @@ class PlanChoice:
         if perhaps_in_time is not None:
             self._trials.measured_again += 1
             if perhaps_in_time.windows >= selection.full_speed.windows:
-                selection.kept = selection.model.full_speed
+                self.wants_reference = True
                 return "plans may seem late by chance, so the highest clocks are measured again"
             selection.kept = selection.model.as_it_is(perhaps_in_time.plan)
             return "a plan that saves more may have been late by chance, so it is measured again"

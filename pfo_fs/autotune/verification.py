@@ -125,7 +125,6 @@ class PlanVerification:
         if self._target != selection.goal.target:
             self._target = selection.goal.target
             self._trials.forget()
-            self._choice.interrupted = None
         means_s = [fmean(values) for values in spans.values()]
         measured_s = median_low(means_s)
         first = first_stage_results(results, self._layout).values()
@@ -137,7 +136,6 @@ class PlanVerification:
         self._trials.noise, self._trials.window_iterations = noise, iterations
         if selection.runs_at_full_speed:
             self._refine_reference(measured_s)
-        interrupted, self._choice.interrupted = self._choice.interrupted, None
         off = self._off(results, measured_s, measured_j)
         if off is None:
             return None
@@ -145,23 +143,44 @@ class PlanVerification:
         if found is not None and selection.runs_at_full_speed:
             found = replace(found, energy_saved=0.0)  # any difference is an error of the energy counters
         saved = found.energy_saved if found is not None and measured_j else 0.0
-        if interrupted is not None and selection.runs_at_full_speed:
-            trial = interrupted
-        else:
-            saved_error = (1 - saved) * job_energy_error(results) if saved else 0.0
-            trial = self._trial(off, saved, saved_error, measured_s / self._measured_s)
+        saved_error = (1 - saved) * job_energy_error(results) if saved else 0.0
+        trial = self._trial(off, saved, saved_error, measured_s / self._measured_s)
         error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
+        if selection.goal.target.power is None:
+            return replace(self._chosen_after(trial), compared=found)
         before = selection.schedules()
-        power_w = None
-        if selection.goal.target.power is not None:
-            note = self._correct_power(trial.off, error)
-            power_w = measured_j / (measured_s + selection.full_speed.tail_s)
-        else:
-            note = self._choice.next_after(trial)
+        note = self._correct_power(trial.off, error)
+        power_w = measured_j / (measured_s + selection.full_speed.tail_s)
         return Verdict(selection.schedules() is before, compared=found, power_w=power_w, note=note)
 
+    @property
+    def wants_reference(self) -> bool:
+        """Whether the highest clocks are to be measured, for `use_reference`, before a plan follows."""
+        return self._choice.wants_reference
+
+    def use_reference(self, results: Sequence[ProfilingResult]) -> Verdict:
+        """Compares plans with one more window at the highest clocks, and chooses the plan that follows.
+
+        Args:
+            results: The results of the window, as `measured_results` returns them.
+        """
+        latest, goal = self._trials.latest, self._selection.goal
+        if latest is None or goal.slowdowns or goal.target != self._target:  # the plan inputs have changed meanwhile
+            self._choice.wants_reference = False
+            return Verdict()
+        spans = iteration_spans(results, self._layout)
+        if spans:
+            self._refine_reference(median_low(fmean(values) for values in spans.values()))
+        return self._chosen_after(latest)
+
+    def _chosen_after(self, trial: Trial) -> Verdict:
+        """Chooses the plan that follows one that was measured."""
+        before = self._selection.schedules()
+        note = self._choice.next_after(trial)
+        return Verdict(self._selection.schedules() is before and not self.wants_reference, note=note)
+
     def _refine_reference(self, measured_s: float) -> None:
-        """Takes a window of a plan at the highest clocks as one more of those that plans are compared with."""
+        """Takes a window at the highest clocks as one more of those that plans are compared with."""
         selection = self._selection
         before = selection.full_speed
         error = _FAR_ERRORS * self._trials.noise * math.sqrt((1 + 1 / before.windows) / self._trials.window_iterations)

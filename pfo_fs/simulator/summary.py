@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -40,7 +40,7 @@ class Summary:
         iterations: Number of iterations.
         deployed_at: First iteration under a plan; None if no plan was applied.
         plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
-        settled_at: First iteration under the last plan.
+        settled_at: First iteration under the last plan; it may have been interrupted to measure, but by no other plan.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
         schedules: Number of schedules.
         profiling_again: How often measuring windows came back after a plan had been in force.
@@ -109,7 +109,9 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     if last is not None:
         clocks = quiet.clocks_of(play.schedules_of(last))
         plan = quiet.settled(clocks)
-        settled_at = next(i.step for i in under_plan if i.number == last)
+        numbers = [i.number for i in under_plan]
+        schedules = {number: play.schedules_of(number) for number in set(numbers)}
+        settled_at = under_plan[first_place_of(last, numbers, schedules)].step
     steps = {i.step for i in under_plan}
     profiling = [i for i in played if i.step not in steps]
     current = play.folder.read_current()
@@ -134,6 +136,20 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         episodes=[_follow(episode, played, plans) for episode in play.cluster.episodes],
         status_text=played[-1].status_text if played else "",
     )
+
+
+def first_place_of(last: int, numbers: Sequence[int], plans: Mapping[int, object]) -> int:
+    """Returns the first place since which no plan but that of one schedule was in force.
+
+    Args:
+        last: The schedule's number; schedules with higher ones are for stragglers and do not count.
+        numbers: The numbers of the schedules in force, in order.
+        plans: For each number, its schedules.
+    """
+    place = len(numbers)
+    while place and (numbers[place - 1] > last or plans[numbers[place - 1]] == plans[last]):
+        place -= 1
+    return place
 
 
 def _quiet(cluster: Cluster) -> Cluster:

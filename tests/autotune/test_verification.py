@@ -78,10 +78,19 @@ class Job:
 
     def window(self) -> Verdict:
         """Measures the plan in force."""
-        plan = self.plan
+        verdict = self.verification.verify(self._results(self.plan), self.noise, 1.0)
+        assert verdict is not None
+        return verdict
+
+    def reference(self) -> Verdict:
+        """Measures the highest clocks before the next plan is chosen."""
+        assert self.verification.wants_reference
+        return self.verification.use_reference(self._results(self.selection.model.full_speed))
+
+    def _results(self, plan: Plan) -> list[ProfilingResult]:
         span_s = plan.iteration_time_s * (1 + self._late(plan))
         energy_j = self._full_j - self._saves(plan) * (self._full_j - plan.energy_j)
-        results = [
+        return [
             ProfilingResult(
                 rank=rank,
                 iter_time=[span_s] * STEPS,
@@ -90,15 +99,15 @@ class Job:
             )
             for rank in range(STAGES)
         ]
-        verdict = self.verification.verify(results, self.noise, 1.0)
-        assert verdict is not None
-        return verdict
 
     def settle(self) -> list[Plan]:
         """Measures until a plan stays; returns the plans that were in force."""
         plans = [self.plan]
         for _ in range(20):
-            if self.window().converged:
+            verdict = self.window()
+            while self.verification.wants_reference:
+                verdict = self.reference()
+            if verdict.converged:
                 return plans
             plans.append(self.plan)
         raise AssertionError("no plan stays")
@@ -315,23 +324,43 @@ def test_before_a_plan_counts_as_late_the_highest_clocks_are_measured_again_if_t
     verdict = job.window()
     assert not verdict.converged
     assert "the highest clocks are measured again" in verdict.note
-    assert job.selection.runs_at_full_speed
-    assert job.selection.corrections.count == 0
-    job.window()
+    assert (job.plan, job.selection.corrections.count) == (first, 0)
+    job.reference()
     assert job.selection.full_speed.windows == 2
     assert [trial.plan for trial in job.verification._trials.all] == [first], "this window is no trial"
     assert job.verification._trials.all[0].off == pytest.approx(0.0015, abs=1e-4)
 
 
 def test_the_highest_clocks_are_measured_again_only_twice_while_plans_are_tried() -> None:
-    job = Job(lambda plan: 0.0 if job.selection.runs_at_full_speed else 0.01)
+    job = Job(lambda plan: 0.0 if plan is job.selection.model.full_speed else 0.01)
     job.noise = 0.002
-    notes = []
+    references = 0
     for _ in range(20):
-        notes.append(job.window().note)
+        job.window()
+        while job.verification.wants_reference:
+            references += 1
+            job.reference()
         if job.selection.corrections.full_speed_only:
             break
-    assert sum("what they take is not known well" in note for note in notes) == 2
+    assert references == 2
+
+
+def test_the_highest_clocks_are_not_measured_again_because_of_a_plan_that_tries_clocks() -> None:
+    job = Job(lambda plan: 0.0)
+    trials = BelievedTrials(job.selection)
+    trials.noise = 0.002
+    assert trials.needs_reference(Trial(job.plan, off=0.01))
+    assert not trials.needs_reference(Trial(job.plan, off=0.01, exploring=True))
+
+
+def test_a_window_at_the_highest_clocks_chooses_no_plan_once_there_is_another_target() -> None:
+    job = Job(lambda plan: 0.003)
+    job.noise = 0.002
+    job.window()
+    job.selection.goal = PlanGoal(Target(slowdown=1.1), {})
+    assert not job.reference().converged
+    assert not job.verification.wants_reference
+    assert job.selection.full_speed.windows == 1
 
 
 def test_where_iterations_hardly_scatter_the_highest_clocks_are_not_measured_again() -> None:

@@ -19,6 +19,7 @@ from pfo_fs.planner import Measurement, make_pipeline
 from pfo_fs.scheduler import IterationTime
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
+from pfo_fs.simulator.summary import first_place_of
 
 pytestmark = pytest.mark.timeout(300)
 """Whole jobs: with coverage, on a busy host, some take more than two minutes."""
@@ -58,6 +59,14 @@ def test_a_schedule_whose_first_stage_does_not_end_last_keeps_its_first_good_pla
     assert summary.deployed_at is not None
     assert summary.settled_at <= 120
     assert summary.energy_saved > 0.05
+
+
+@pytest.mark.parametrize(
+    ("numbers", "place"), [([3, 3, 5, 5, 7, 7], 2), ([3, 5, 7, 7, 9], 1), ([5, 3, 7], 2), ([7], 0)]
+)
+def test_a_plan_that_comes_back_after_measuring_is_the_same_plan(numbers: list[int], place: int) -> None:
+    plans = {3: "one", 5: "another", 7: "another", 9: "for a straggler"}
+    assert first_place_of(7, numbers, plans) == place
 
 
 @pytest.mark.slow
