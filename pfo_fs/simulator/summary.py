@@ -109,9 +109,9 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     if last is not None:
         clocks = quiet.clocks_of(play.schedules_of(last))
         plan = quiet.settled(clocks)
-        numbers = [i.number for i in under_plan]
-        schedules = {number: play.schedules_of(number) for number in set(numbers)}
-        settled_at = under_plan[first_place_of(last, numbers, schedules)].step
+        in_force = [i.number for i in under_plan]
+        schedules = {number: play.schedules_of(number) for number in set(in_force)}
+        settled_at = under_plan[first_place_of(last, in_force, schedules)].step
     steps = {i.step for i in under_plan}
     profiling = [i for i in played if i.step not in steps]
     current = play.folder.read_current()
