@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -85,6 +85,20 @@ _MAX_METADATA_CHARS = 80
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", validate_assignment=True, allow_inf_nan=False)
+
+
+class LeavesOutDefaults(BaseModel):
+    """A model that writes some of its values only if they differ from their defaults, as records of older releases."""
+
+    left_out: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        return {
+            name: value for name, value in values.items() if name not in self.left_out or value != fields[name].default
+        }
 
 
 def safe_name(text: str) -> str:
@@ -245,7 +259,7 @@ class Switching(_Model):
     latencies_s: dict[Megahertz, Seconds] = Field(default={}, max_length=1024)
 
 
-class ProfilingResult(_Model):
+class ProfilingResult(LeavesOutDefaults, _Model):
     """What one rank measured while one schedule was in force.
 
     Attributes:
@@ -261,6 +275,8 @@ class ProfilingResult(_Model):
         switching: How its clocks are switched; None if they are not, or from an older release.
     """
 
+    left_out: ClassVar[frozenset[str]] = frozenset({"switching", "clock_breakdown"})
+
     rank: RankNumber
     iter_time: list[Seconds] = Field(max_length=MAX_ITERATIONS)
     iter_energy: list[Joules] = Field(max_length=MAX_ITERATIONS)
@@ -270,15 +286,6 @@ class ProfilingResult(_Model):
     iter_span: list[Seconds] = Field(default=[], max_length=MAX_ITERATIONS)
     powers: list[InstructionPower] = Field(default=[], max_length=1024)
     switching: Switching | None = None
-
-    @model_serializer(mode="wrap")
-    def _leave_out_unknown(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        if self.switching is None:
-            values.pop("switching", None)
-        if not self.clock_breakdown:
-            values.pop("clock_breakdown", None)
-        return values
 
 
 class Target(_Model):
@@ -334,7 +341,7 @@ class UsualTime(_Model):
     iterations: int = Field(ge=1, le=1_000_000)
 
 
-class PlanInputs(_Model):
+class PlanInputs(LeavesOutDefaults, _Model):
     """What a schedule was made for, besides the measurements; written with it, for a coordinator that restarts.
 
     Attributes:
@@ -345,15 +352,10 @@ class PlanInputs(_Model):
         late_time: The time of the iterations of a plan that has turned out to miss its target; None if none has.
     """
 
+    left_out: ClassVar[frozenset[str]] = frozenset({"late_time"})
+
     target: Target | None = None
     straggler: Straggler | None = None
     slow_pipelines: dict[RankNumber, Ratio] = Field(default={}, max_length=100_000)
     remeasure_epoch: ScheduleNumber = 0
     late_time: UsualTime | None = None
-
-    @model_serializer(mode="wrap")
-    def _leave_out_unknown(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        if self.late_time is None:
-            values.pop("late_time", None)
-        return values

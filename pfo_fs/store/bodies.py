@@ -6,9 +6,9 @@ limits: a test refuses a bare `int`, `float` or `str`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pfo_fs.models import (
     MAX_INSTRUCTIONS,
@@ -19,6 +19,7 @@ from pfo_fs.models import (
     InstructionName,
     JobInfo,
     Joules,
+    LeavesOutDefaults,
     Megahertz,
     PlanInputs,
     PositiveSeconds,
@@ -54,19 +55,12 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
-class _WithClockBackend(_Body):
+class _WithClockBackend(LeavesOutDefaults, _Body):
     """A body that names the way in which a rank's clocks are set; left out while it is not known, as before."""
 
-    clock_backend: ShortText = ""
+    left_out: ClassVar[frozenset[str]] = frozenset({"clock_backend", "switching"})
 
-    @model_serializer(mode="wrap")
-    def _leave_out_unknown(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        if not self.clock_backend:
-            values.pop("clock_backend", None)
-        if values.get("switching", "") is None:
-            del values["switching"]
-        return values
+    clock_backend: ShortText = ""
 
 
 class DirectoryBody(_Body):
@@ -84,12 +78,14 @@ class SlurmRun(_Body):
     cluster: ShortText = ""
 
 
-class JobBody(_Body):
+class JobBody(LeavesOutDefaults, _Body):
     """`job.json`: rank 0, once.
 
     `scheduler` and `scheduler_args` are those that the job requests; empty: those of the coordinator's settings.
     `model_key` names what is trained: jobs with the same one share profiles. `slurm` is left out outside of Slurm.
     """
+
+    left_out: ClassVar[frozenset[str]] = frozenset({"slurm"})
 
     job_info: JobInfo
     coordination: Literal["auto", "daemon", "local"]
@@ -101,13 +97,6 @@ class JobBody(_Body):
     started: ShortText = Field(default="", description="UTC, as text")
     versions: dict[ShortText, ShortText] = Field(default={}, max_length=100)
     slurm: SlurmRun | None = None
-
-    @model_serializer(mode="wrap")
-    def _leave_out_slurm(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        if self.slurm is None:
-            del values["slurm"]
-        return values
 
 
 class RankBody(_WithClockBackend):
@@ -209,7 +198,7 @@ class PlanBody(_Body):
         return FrequencySchedule(rank=rank, frequencies=self.frequencies, stages=self.stages)
 
 
-class CurrentBody(_Body):
+class CurrentBody(LeavesOutDefaults, _Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
@@ -217,6 +206,8 @@ class CurrentBody(_Body):
     force, and keeps it. `lease_s`: ranks follow the schedule for this time after the last change of `heartbeat`; 0: for
     ever. `poll_s`: a host reads this file at most once in this time, in s; 0: as often as it likes.
     """
+
+    left_out: ClassVar[frozenset[str]] = frozenset({"poll_s"})
 
     generation: ScheduleNumber
     number: ScheduleNumberOrNone
@@ -230,13 +221,6 @@ class CurrentBody(_Body):
     lease_s: Seconds = 0.0
     heartbeat: Count = 0
     poll_s: Annotated[float, Field(ge=0, le=60)] = 0.0
-
-    @model_serializer(mode="wrap")
-    def _leave_out_usual_pace(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        if not self.poll_s:
-            values.pop("poll_s", None)
-        return values
 
 
 class ResultBody(_Body):
@@ -298,7 +282,7 @@ _SWITCHING_FIGURES = {
 _MEASURED_FIGURES = {"energy_saved", "more_time", "off_target"}
 
 
-class ModelBody(_Body):
+class ModelBody(LeavesOutDefaults, _Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
     Seconds, joules, watts; `full_*` is an iteration with everything at the highest clock, as measured: `full_time_s`
@@ -314,6 +298,8 @@ class ModelBody(_Body):
     that is the target) is above the target, relative. All as measured under the schedule that was checked last; None:
     not known.
     """
+
+    left_out: ClassVar[frozenset[str]] = frozenset(_SWITCHING_FIGURES | _MEASURED_FIGURES)
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]
     delay_s: Seconds
@@ -335,16 +321,6 @@ class ModelBody(_Body):
     ranks_per_host: Degree = 1
     switch_acts_late_s: Seconds = 0.0
     profile: RelativePath = ""
-
-    @model_serializer(mode="wrap")
-    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Figures that are not known are left out, as in records of earlier releases."""
-        values: dict[str, Any] = handler(self)
-        return {
-            name: value
-            for name, value in values.items()
-            if name not in _SWITCHING_FIGURES | _MEASURED_FIGURES or value != type(self).model_fields[name].default
-        }
 
 
 class ProgressBody(_Body):
