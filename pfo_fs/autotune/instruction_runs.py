@@ -76,11 +76,7 @@ def sort_runs(result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: i
                 since_s, before_mhz, from_mhz = 0.0, mhz, before_mhz or top_mhz
                 if mhz and not can_know:
                     found.changed.setdefault(((stage, name), from_mhz, mhz), []).append(run.time_s)
-            settles_s, late_s = min(run.time_s, _CLOCK_SETTLES_WITHIN_S), LATE_S
-            if mhz in known:
-                settles_s, late_s = min(run.time_s, _LATE_IF_KNOWN_S), _LATE_IF_KNOWN_S
-            elif can_know:
-                settles_s, late_s = _UNKNOWN_SETTLES_WITHIN_S, _LATE_IF_UNKNOWN_S
+            settles_s, late_s = _settling(mhz in known, can_know, run.time_s)
             off = abs((run.clock_mhz or top_mhz) / mhz - 1) if mhz and sees_clocks else 0.0
             if off <= _MOST_OFF:  # otherwise there was no time for the change, or the next clock was requested early
                 found.everything.setdefault(key, []).append(run)
@@ -93,6 +89,21 @@ def sort_runs(result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: i
             since_s += run.time_s
         stayed_mhz = before_mhz if sees_clocks and before_mhz and iteration[-1].clock_mhz == before_mhz else 0
     return found
+
+
+def _settling(is_known: bool, can_know: bool, run_s: float) -> tuple[float, float]:
+    """Returns after which time a clock has acted, and for how long an instruction before that ran at the old one, in s.
+
+    Args:
+        is_known: Whether the clock process knows when the clock acts.
+        can_know: Whether it could.
+        run_s: The duration of the instruction.
+    """
+    if is_known:
+        return min(run_s, _LATE_IF_KNOWN_S), _LATE_IF_KNOWN_S
+    if can_know:
+        return _UNKNOWN_SETTLES_WITHIN_S, _LATE_IF_UNKNOWN_S
+    return min(run_s, _CLOCK_SETTLES_WITHIN_S), LATE_S
 
 
 def _known_clocks(result: ProfilingResult) -> Container[int]:
