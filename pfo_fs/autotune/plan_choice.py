@@ -51,6 +51,7 @@ class PlanChoice:
         self._rebuild_model = rebuild_model
         self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
         self._explored = 0  # plans so far that were only in force to measure clocks
+        self._in_force: Trial | None = None  # that of the plan in force, which gets no other window by staying
 
     def forget(self) -> None:
         """Drops what was tried."""
@@ -61,10 +62,16 @@ class PlanChoice:
         """Whether the plan in force is there only to measure clocks."""
         return self._exploring is not None and self._exploring is self._selection.kept
 
-    def next_after(self, trial: Trial) -> str:
-        """Chooses the plan that follows one that was measured; returns a note for the status."""
+    def next_after(self, trial: Trial, *, in_force: bool) -> str:
+        """Chooses the plan that follows one that was measured; returns a note for the status.
+
+        Args:
+            trial: The plan.
+            in_force: Whether it is in force; otherwise the highest clocks were measured since.
+        """
         selection, corrections = self._selection, self._selection.corrections
         self.wants_reference = False
+        self._in_force = trial if in_force else None
         if corrections.count >= MOST_CORRECTIONS or self._trials.measured_again:
             return self._keep_best()
         if self._trials.needs_reference(trial):
@@ -72,8 +79,7 @@ class PlanChoice:
             self.wants_reference = True
             return "the highest clocks are measured again, as what they take is not known well"
         corrections.count += 1
-        in_force = trial.plan
-        promised = 1 - in_force.energy_j / selection.model.full_speed.energy_j
+        promised = 1 - trial.plan.energy_j / selection.model.full_speed.energy_j
         selection.kept = None
         self._rebuild_model()
         if self._explores():
@@ -85,7 +91,7 @@ class PlanChoice:
         saved = self._trials.saved(self._trials.all)
         others = [saved[id(o)] for o in self._trials.all if o is not trial and self._trials.off(o) <= LEAST_ERROR]
         improves = saved[id(trial)] > max(others, default=-1.0) + _LEAST_GAIN
-        if improves and self._gain(in_force) > _LEAST_GAIN:
+        if improves and self._gain(trial.plan) > _LEAST_GAIN:
             return "another plan takes less energy by what was measured under this one"
         if saved[id(trial)] < (1 - _DISAPPOINTS) * promised and corrections.change_price == 1.0:
             corrections.change_price = _FEW_CHANGES
@@ -117,10 +123,10 @@ class PlanChoice:
             return
         aim(selection, self._trials.unexplained(math.isinf(corrections.change_price)))
 
-    def _gain(self, in_force: Plan) -> float:
+    def _gain(self, plan: Plan) -> float:
         """Returns by how much less energy the plan that the planner makes now takes, relative."""
         selection = self._selection
-        same = selection.model.as_it_is(in_force)
+        same = selection.model.as_it_is(plan)
         planned = selection.planned_for(0)
         return 1 - planned.energy_j / same.energy_j if same is not None else 1.0
 
@@ -164,7 +170,7 @@ class PlanChoice:
         perhaps_in_time = self._trials.perhaps_in_time(usable, saved[id(best)], saved, off_of)
         if perhaps_in_time is not None:
             self._trials.measured_again += 1
-            if perhaps_in_time.windows >= selection.full_speed.windows:
+            if perhaps_in_time.windows >= selection.full_speed.windows or perhaps_in_time is self._in_force:
                 self.wants_reference = True
                 return "plans may seem late by chance, so the highest clocks are measured again"
             selection.kept = selection.model.as_it_is(perhaps_in_time.plan)
@@ -192,8 +198,12 @@ class PlanChoice:
         ]
         if not late:
             return False
-        _, trial, selection.kept = min(late, key=lambda each: each[0])
-        trial.repeat()
+        _, trial, plan = min(late, key=lambda each: each[0])
+        if trial is self._in_force:
+            self.wants_reference = True  # then the plan comes back, and is measured
+        else:
+            selection.kept = plan
+            trial.repeat()
         return True
 
     def _makes_changes_dearer(self) -> bool:

@@ -147,7 +147,7 @@ class PlanVerification:
         trial = self._trial(off, saved, saved_error, measured_s / self._measured_s)
         error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         if selection.goal.target.power is None:
-            return replace(self._chosen_after(trial), compared=found)
+            return replace(self._chosen_after(trial, in_force=True), compared=found)
         before = selection.schedules()
         note = self._correct_power(trial.off, error)
         power_w = measured_j / (measured_s + selection.full_speed.tail_s)
@@ -171,12 +171,12 @@ class PlanVerification:
         spans = iteration_spans(results, self._layout)
         if spans:
             self._refine_reference(median_low(fmean(values) for values in spans.values()))
-        return self._chosen_after(latest)
+        return self._chosen_after(latest, in_force=False)
 
-    def _chosen_after(self, trial: Trial) -> Verdict:
+    def _chosen_after(self, trial: Trial, *, in_force: bool) -> Verdict:
         """Chooses the plan that follows one that was measured."""
         before = self._selection.schedules()
-        note = self._choice.next_after(trial)
+        note = self._choice.next_after(trial, in_force=in_force)
         return Verdict(self._selection.schedules() is before and not self.wants_reference, note=note)
 
     def _refine_reference(self, measured_s: float) -> None:

@@ -10,6 +10,7 @@ import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
 from pfo_fs.autotune.believed_trials import BelievedTrials
+from pfo_fs.autotune.corrections import MOST_CORRECTIONS
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
 from pfo_fs.autotune.measured_switching import ClockOffer
@@ -315,6 +316,21 @@ def test_a_plan_that_was_late_by_chance_is_the_plan_after_another_window() -> No
     job.settle()
     assert windows[first] > 1
     assert tuple(job.plan.frequencies_mhz) == first
+
+
+def test_a_plan_in_force_that_may_be_late_by_chance_does_not_stay_without_another_window() -> None:
+    job = Job(lambda plan: 0.0 if plan is slower else 0.004, lambda plan: 0.2 if plan is slower else 1.0)
+    job.noise = 0.005
+    late, slower = job.plan, job.selection.model.full_speed
+    job.selection.kept = slower
+    job.window()
+    job.selection.kept, job.selection.corrections.count = late, MOST_CORRECTIONS
+    verdict = job.window()
+    assert not verdict.converged
+    assert job.verification.wants_reference
+    job.reference()
+    assert not job.verification.wants_reference
+    assert job.plan.frequencies_mhz == late.frequencies_mhz, "it comes back, and so is measured"
 
 
 def test_before_a_plan_counts_as_late_the_highest_clocks_are_measured_again_if_their_time_is_not_known_well() -> None:
