@@ -20,6 +20,9 @@ _TICKS_BETWEEN_YIELDS = 64
 _MAX_UNKNOWNS = 128
 _DEFAULT_SHARE = 0.02
 """An instruction that ran at the default clock for at most this share of its time did not run at it."""
+_LIKE_TICKS, _SEEN_S = 4, 0.002
+"""A few ticks can fit by chance: that they are seen with about this error in s counts as much as the first number of
+ticks."""
 _MOST_ERROR_W = 1000.0
 """A power with a larger standard error says nothing: no GPU draws more."""
 
@@ -161,7 +164,9 @@ class PowerFit:
             return []
         powers = [sum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
         rest = max(0.0, squares - sum(power * b for power, b in zip(powers, right, strict=True)))
-        variance = rest / (len(rows) - size)
+        total_s = sum(sum(shares.values()) for shares, _ in rows)
+        usual_j = _SEEN_S * sum(energy_j for _, energy_j in rows) / total_s
+        variance = (rest + _LIKE_TICKS * usual_j**2) / (len(rows) - size + _LIKE_TICKS)
         found = [
             Power(
                 key[0],

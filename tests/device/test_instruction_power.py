@@ -28,17 +28,21 @@ def one_f_one_b(rng: random.Random, seconds: float, forward_ms: float, backward_
     return found
 
 
+def energies_of(instructions: list[Instruction], watts: dict[str, float]) -> list[tuple[int, float]]:
+    """The energy so far (ns, J) at the begin and the end of each instruction."""
+    found = [(0, 0.0)]
+    for name, t0, t1 in instructions:
+        for t_ns, power_w in ((t0, watts[""]), (t1, watts[name])):
+            last_ns, energy_j = found[-1]
+            found.append((t_ns, energy_j + power_w * (t_ns - last_ns) / 1e9))
+    return found
+
+
 def read(
     instructions: list[Instruction], watts: dict[str, float], tick_ms: int = 100, every_ms: int = 20
 ) -> EnergyCurve:
     """What a counter shows that ticks every `tick_ms` and is read when the curve says."""
-    ends = [0]
-    energies = [0.0]
-    for name, t0, t1 in instructions:
-        energies.append(energies[-1] + watts[""] * (t0 - ends[-1]) / 1e9)
-        ends.append(t0)
-        energies.append(energies[-1] + watts[name] * (t1 - t0) / 1e9)
-        ends.append(t1)
+    ends, energies = zip(*energies_of(instructions, watts), strict=True)
 
     def true_j(t_ns: int) -> float:
         at = min(bisect_right(ends, t_ns), len(ends) - 1)
@@ -144,3 +148,23 @@ def test_too_few_ticks_give_no_answer_rather_than_a_wild_one() -> None:
     for _ in fit.add([("forward", 0, 500 * MS)], [(0, 0.0), (100 * MS, 40.0)]):
         pass
     assert fit.solve() == []
+
+
+@pytest.mark.parametrize("ticks", [5, 6])
+def test_powers_from_a_few_ticks_that_fit_by_chance_are_not_taken_for_precise(ticks: int) -> None:
+    """Ticks of a second, seen 1 ms early or late, in which forwards and backwards run in about the same proportion."""
+    watts = {"forward": 240.0, "backward": 230.0, "": 80.0}
+    wrong: list[float] = []
+    for seed in range(100):
+        rng = random.Random(seed)
+        instructions = one_f_one_b(rng, ticks + 2, 10, 16)
+        exact = EnergyCurve()
+        for t_ns, energy_j in energies_of(instructions, watts):
+            exact.add(t_ns, energy_j)
+        fit = PowerFit()
+        tick_ns = [n * 1000 * MS for n in range(1, ticks + 1)]
+        for _ in fit.add(instructions, [(t_ns + rng.randint(-MS, MS), exact.at(t_ns)) for t_ns in tick_ns]):
+            pass
+        wrong += [abs(power.power - watts[power.instruction]) / max(power.error, 1e-9) for power in fit.solve()]
+    assert len(wrong) > 50
+    assert sum(one > 2 for one in wrong) <= 0.1 * len(wrong)
