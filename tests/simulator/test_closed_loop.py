@@ -353,7 +353,7 @@ class BentTruth(ModelTruth):
 
     def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
         known = super().measurement(stage, instruction, mhz)
-        factor = 1 + 0.6 * (1 - mhz / 1410) if stage == 1 else 1.0
+        factor = 2 - mhz / 1410 if stage == 1 else 1.0
         return replace(known, time_s=factor * known.time_s, energy_j=factor * known.energy_j)
 
 
@@ -365,7 +365,7 @@ def bent(tmp_path: Path, max_profiling_share: float) -> tuple[Play, list[Iterati
     for _ in play.run(30):
         pass
     play.cluster.set_truth(BentTruth(A100, STAGES, slowest_mhz=600))
-    return play, list(play.run(75))
+    return play, list(play.run(120))
 
 
 @pytest.mark.slow
