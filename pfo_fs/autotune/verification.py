@@ -145,9 +145,9 @@ class PlanVerification:
         saved = found.energy_saved if found is not None and measured_j else 0.0
         saved_error = (1 - saved) * job_energy_error(results) if saved else 0.0
         trial = self._trial(off, saved, saved_error, measured_s / self._measured_s)
-        error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         if selection.goal.target.power is None:
             return replace(self._chosen_after(trial, in_force=True), compared=found)
+        error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
         before = selection.schedules()
         note = self._correct_power(trial.off, error)
         power_w = measured_j / (measured_s + selection.full_speed.tail_s)
