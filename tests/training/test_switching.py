@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,13 +64,18 @@ def test_without_a_device_of_torch_clocks_follow_the_callbacks_and_the_note_says
     assert clocks.words[FOLLOWS] == 0
 
 
-def test_a_mark_is_written_when_the_simulated_device_gets_there(clocks: FakeClocks, kernels: SimulatedKernels) -> None:
+def test_a_mark_is_written_when_the_simulated_device_gets_there(
+    clocks: FakeClocks, kernels: SimulatedKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marker = choose_switching("device", clocks, "simulated:a", kernels).marker
     assert marker is not None
     marker.set_plan([900], [0])
+    gets_there = threading.Event()
+    monkeypatch.setattr(kernels.stream, "_run", lambda *_: gets_there.wait(10))
     kernels.stream.launch("backward")
     marker.begin_step()
     assert clocks.words[PROGRESS] == IDLE
+    gets_there.set()
     kernels.stream.synchronize()
     assert clocks.words[PROGRESS] != IDLE
 
