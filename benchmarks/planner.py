@@ -13,7 +13,7 @@ stops where they are absent). 8 stages, 1F1B.
   after `--limit` seconds, and what is left is taken to cost what the last plans cost.
 - changes: the gap to the bound with changes, where a rank stands still for 0.3, 1, 3 and 10 ms at each clock change, at
   the all-maximum iteration time: the published profiles, the measured runs, and generated jobs of all schedules (with
-  the true times of `pfo_fs.simulator`). `--thorough` plans thoroughly, too.
+  the true times of `pfo_fs.simulator`). Planned quickly (as in the loop), shortly (4 s) and thoroughly (15 s).
 - growth: one plan at the all-maximum time for 8 x 96, 16 x 256, 32 x 512 and 64 x 1,024, each in a process of its own.
 
 The published energies are per GPU; the paper's Table 6 scales time and energy alike, which leaves the savings as here.
@@ -143,20 +143,23 @@ def bench_lowtime(profile: Profile, power_w: float, microbatches: int, limit_s: 
     return result
 
 
-def change_problems(data: Path, microbatches: list[int], seeds: int) -> Iterator[tuple[str, Problem]]:
+def change_problems(
+    data: Path, microbatches: list[int], seeds: int, first: int = SEED
+) -> Iterator[tuple[str, Problem]]:
     for name, (file, power_w) in CONFIGURATIONS.items():
         if (data / "profiles" / file).exists():
             for count in microbatches:
                 yield f"{name} x{count}", problem_of(read_profile(data / "profiles" / file), power_w, count)
-    for job in (*yield_jobs.measured(data), *map(generated_job, range(SEED, SEED + seeds))):
+    for job in (*yield_jobs.measured(data), *map(generated_job, range(first, first + seeds))):
         yield job.name, yield_jobs.problem_of(job)
 
 
-def bench_changes(problem: Problem, thorough: bool) -> dict[str, Any]:
+def bench_changes(problem: Problem, effort: str) -> dict[str, Any]:
     """The plan at the all-maximum time."""
     maximum = all_maximum(problem)
     began = time.perf_counter()
-    plan = Planner(problem, thorough=thorough).at(deadline=maximum.iteration_time_s)
+    planner = Planner(problem, thorough=effort == "thorough", quick=effort == "quick")
+    plan = planner.at(deadline=maximum.iteration_time_s)
     seconds = time.perf_counter() - began
     per_stage = one_per_stage(problem, maximum.iteration_time_s)
     return {
@@ -222,7 +225,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for lowtime at 48 and 96 micro-batches")
     parser.add_argument("--change-times", default="0.0003,0.001,0.003,0.01", help="seconds lost at a change")
     parser.add_argument("--seeds", type=int, default=12, help="number of generated jobs")
-    parser.add_argument("--thorough", action="store_true", help="also plan thoroughly where changes take time")
+    parser.add_argument("--efforts", default="quick,short,thorough", help="of plans where changes take time")
+    parser.add_argument("--first", type=int, default=SEED, help="seed of the first generated job")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not (options.data / "profiles").is_dir():
@@ -253,12 +257,11 @@ def main() -> None:
                 report(f"{name} x{count} lowtime", bench_lowtime(profile, power_w, count, limit_s))
     if "changes" in parts:
         counts = [int(count) for count in options.microbatches.split(",")]
-        for name, problem in change_problems(options.data, counts, options.seeds):
+        for name, problem in change_problems(options.data, counts, options.seeds, options.first):
             for lost_s in map(float, options.change_times.split(",")):
-                for thorough in (False, True) if options.thorough else (False,):
-                    costs = SwitchCosts(lost_s)
-                    found = bench_changes(replace(problem, switch_costs=costs), thorough)
-                    report(f"{name} changes {1e3 * lost_s:g} ms {'thorough' if thorough else 'quick'}", found)
+                for effort in options.efforts.split(","):
+                    found = bench_changes(replace(problem, switch_costs=SwitchCosts(lost_s)), effort)
+                    report(f"{name} changes {1e3 * lost_s:g} ms {effort}", found)
         print(change_table(results))
     if "growth" in parts:
         profile = read_profile(options.data / "profiles" / CONFIGURATIONS["gpt3-175b+a100_sxm"][0])

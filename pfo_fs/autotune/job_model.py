@@ -193,7 +193,7 @@ class JobModel:
             # Under a board's power limit, high clocks take the same time, the best one differs by instruction, and
             # every plan changes clocks: these changes must not make it slower than full speed.
             for switch_costs in _falling(problem.switch_costs):
-                planner = Planner(replace(problem, switch_costs=switch_costs), thorough=False)
+                planner = Planner(replace(problem, switch_costs=switch_costs), quick=True)
                 if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _MOST_SLOWDOWN_BY_CHANGES):
                     break
             self._planners[key] = planner
@@ -294,7 +294,7 @@ class JobModel:
         feared = replace(self._wide, profile=careful(offered))
         for errors in _HOPE:
             profile = _with_time_margin(hopeful(offered, errors), min(max(0.0, time_margin), _MOST_MARGIN_IN_TRIALS))
-            planner = Planner(replace(self._wide, profile=profile, switch_costs=costs), thorough=False)
+            planner = Planner(replace(self._wide, profile=profile, switch_costs=costs), quick=True)
             plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
             if plan.replace(problem=feared).iteration_time_s <= deadline_s * (1 + _MOST_LATE_IF_NOT):
                 break

@@ -8,15 +8,19 @@ linear program is a relaxation of all plans. With longer segments and whole shar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pfo_fs.planner.clock_tables import ClockTables
-from pfo_fs.planner.solver import silent_highs
+from pfo_fs.planner.solver import silent_highs, use_interior_point
 
 INTERIOR_POINT_COLUMNS = 600
 _TOLERANCE = 1e-4
-_WHOLE_GAP = 2e-4
+WHOLE_GAP = 2e-4
+_WHOLE, _DIVED, _SHARE = 0.999, 0.15, 1e-4
+"""A dive fixes segments with a clock of at least the first share, and this part of the others at once; a clock with a
+share smaller than the third is not in a mixture."""
 
 
 class Edges:
@@ -42,15 +46,17 @@ class Answer(NamedTuple):
         shares: Shares of clocks, (segments, clocks).
         ends_s: When each node ends, in s.
         makespan_s: Length of the iteration without its overhead, in s.
-        energy_j: The optimum, in J.
-        duals: Duals of the rows of the edges, of the sources and of the sinks; empty for whole shares.
+        energy_j: The optimum, in J; of whole shares, what was found.
+        lower_bound_j: No whole shares take less energy, in J; of the linear program, its optimum.
+        duals: Duals of the rows of the edges, of the sources and of the sinks; nothing for whole shares.
     """
 
     shares: Any
     ends_s: Any
     makespan_s: float
     energy_j: float
-    duals: tuple[Any, Any, Any]
+    lower_bound_j: float
+    duals: tuple[Any, ...]
 
 
 class ChangeProgram:
@@ -174,26 +180,74 @@ class ChangeProgram:
         """Solves the linear program; None if the solver finds nothing within a time in s."""
         import numpy as np
 
-        highs = silent_highs()
-        highs.setOptionValue("time_limit", seconds)
-        if self._model.num_col_ >= INTERIOR_POINT_COLUMNS:
-            for option, value in (
-                ("solver", "ipm"),
-                ("run_crossover", "off"),
-                ("ipm_optimality_tolerance", _TOLERANCE),
-                ("kkt_tolerance", _TOLERANCE),
-            ):
-                highs.setOptionValue(option, value)
-        highs.passModel(self._model)
-        highs.run()
+        for presolve in ("choose", "off"):  # without it where interior points fail with it
+            highs = silent_highs()
+            highs.setOptionValue("time_limit", seconds)
+            highs.setOptionValue("presolve", presolve)
+            if self._model.num_col_ >= INTERIOR_POINT_COLUMNS:
+                use_interior_point(highs, _TOLERANCE)
+            highs.passModel(self._model)
+            highs.run()
+            if highs.getModelStatus().name != "kUnknown":
+                break
         solution = highs.getSolution()
         if not solution.value_valid or not solution.dual_valid or highs.getModelStatus().name == "kInfeasible":
             return None
         duals = np.array(solution.row_dual)
-        parts = duals[self._arcs : self._sources], duals[self._sources : self._sinks], duals[self._sinks :]
-        return self._answer(highs, np.array(solution.col_value), parts)
+        parts = np.split(duals[self._arcs :], [self._sources - self._arcs, self._sinks - self._arcs])
+        return self._answer(highs, np.array(solution.col_value), tuple(parts))
 
-    def whole(self, seconds: float, present: Any, ends_s: Any, makespan_s: float) -> Answer | None:
+    def dived(self, seconds: float) -> Answer | None:
+        """Solves for whole shares quickly and not optimally: segment after segment gets the clock of its largest share.
+
+        Each time the linear program is solved again, so that the others adapt. If that is impossible, the last segments
+        get the highest clock of their shares.
+
+        Args:
+            seconds: Time limit, in s.
+
+        Returns:
+            The answer, or None if no plan was found within the time.
+        """
+        import numpy as np
+
+        until = time.perf_counter() + seconds
+        highs = silent_highs()
+        highs.passModel(self._model)
+        fixed: Any = np.zeros(self._shape[0], bool)
+        while self._optimal(highs, until):
+            values: Any = np.array(highs.getSolution().col_value)
+            shares: Any = np.zeros(self._shape)
+            shares[self._of, self._clock] = values[: len(self._of)]
+            if fixed.all():
+                return self._answer(highs, values, ())
+            largest = np.where(fixed, -1.0, shares.max(axis=1))
+            count = max(1, int(_DIVED * np.count_nonzero(~fixed & (largest <= _WHOLE))))
+            clear = np.sort(largest[~fixed & (largest <= _WHOLE)])[-count:]
+            new = ~fixed & (largest >= min([_WHOLE, *clear.tolist()]))
+            self._fix(highs, new, shares.argmax(axis=1))
+            if not self._optimal(highs, until):
+                self._fix(highs, new, shares.shape[1] - 1 - (shares[:, ::-1] > _SHARE).argmax(axis=1))
+            fixed |= new
+        return None
+
+    def _optimal(self, highs: Any, until: float) -> bool:
+        """Solves again, and says whether there is an optimum."""
+        highs.setOptionValue("time_limit", highs.getRunTime() + max(0.0, until - time.perf_counter()))
+        highs.run()
+        return bool(highs.getModelStatus().name == "kOptimal")
+
+    def _fix(self, highs: Any, segments: Any, clocks: Any) -> None:
+        """Gives each of these segments one clock, by their numbers."""
+        import numpy as np
+
+        shares = np.flatnonzero(segments[self._of])
+        bounds = (self._clock[shares] == clocks[self._of[shares]]).astype(float)
+        highs.changeColsBounds(len(shares), shares.astype(np.int32), bounds, bounds)
+
+    def whole(
+        self, seconds: float, present: Any, ends_s: Any, makespan_s: float, gap: float = WHOLE_GAP
+    ) -> Answer | None:
         """Solves for whole shares.
 
         Args:
@@ -201,6 +255,7 @@ class ChangeProgram:
             present: For each segment, the clock of a plan that is known, as a number.
             ends_s: When each node ends in this plan, in s.
             makespan_s: Its makespan, in s.
+            gap: Relative: the answer is at most so far from the optimum, if the time is enough.
         """
         import highspy
         import numpy as np
@@ -208,7 +263,7 @@ class ChangeProgram:
         highs = silent_highs()
         for option, value in (
             ("time_limit", seconds),
-            ("mip_rel_gap", _WHOLE_GAP),
+            ("mip_rel_gap", gap),
             ("primal_feasibility_tolerance", 1e-8),
             ("mip_feasibility_tolerance", 1e-7),
         ):
@@ -231,16 +286,18 @@ class ChangeProgram:
         solution = highs.getSolution()
         if not solution.value_valid or highs.getInfo().primal_solution_status != 2:
             return None
-        return self._answer(highs, np.array(solution.col_value), ([], [], []))
+        return self._answer(highs, np.array(solution.col_value), ())
 
-    def _answer(self, highs: Any, values: Any, duals: tuple[Any, Any, Any]) -> Answer:
+    def _answer(self, highs: Any, values: Any, duals: tuple[Any, ...]) -> Answer:
         import numpy as np
 
         shares: Any = np.zeros(self._shape)
         shares[self._of, self._clock] = np.clip(values[: len(self._of)], 0.0, 1.0)
         shares /= shares.sum(axis=1)[:, None]
-        makespan_s, energy_j = float(values[self._makespan]), float(highs.getInfo().objective_function_value)
-        return Answer(shares, values[self._ends], makespan_s, energy_j, duals)
+        info = highs.getInfo()
+        makespan_s, energy_j = float(values[self._makespan]), float(info.objective_function_value)
+        bound_j = energy_j if duals else float(info.mip_dual_bound)
+        return Answer(shares, values[self._ends], makespan_s, energy_j, bound_j, duals)
 
 
 def segments_of(tables: ClockTables, plans: Sequence[Any]) -> Any:

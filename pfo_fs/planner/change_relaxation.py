@@ -21,7 +21,10 @@ from pfo_fs.planner.clock_tables import ClockTables, Prices
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxed
 
-_ADDED = 3
+_WEIGHTS = (1.5, 1.0, 0.5, 0.2, 0.0)
+"""The first clocks are the cheapest at the prices without changes, with changes at these multiples of their price."""
+_FIRST, _ADDED = 3, 3
+"""Number of clocks of each node that are taken at first for each weight, and that are added in each round."""
 _LEAST_S, _OVERTIME = 0.5, 1.5
 """The solver gets at least this time for a round, in s, and at most so many times what is left."""
 _CLOSE = 1e-3
@@ -96,9 +99,9 @@ class ChangeRelaxation:
         for pick in (tables.times.argmin(axis=1), np.where(tables.measured, np.arange(known.shape[1]), -1).max(axis=1)):
             always[np.arange(nodes), pick[tables.kind]] = True
         known |= always
-        for weight in (1.0, 0.5, 0.2, 0.0):
+        for weight in _WEIGHTS:
             scaled = Prices(prices.node_w, weight * prices.rank_w, weight * change_j)
-            self._add(known, tables.through(scaled), 2)
+            self._add(known, tables.through(scaled), _FIRST)
         best: MixedClocks | None = None
         for number in range(rounds):
             limit_s = max(_LEAST_S, _OVERTIME * (until - time.perf_counter()))

@@ -22,7 +22,7 @@ from pfo_fs.planner.switching_reason import ChangeLimits, change_limits
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
 
-_QUICK_S, _THOROUGH_S, _LEAST_S = 4.0, 15.0, 1.0
+_SHORT_S, _THOROUGH_S, _LEAST_S = 4.0, 15.0, 1.0
 _MANY = 20
 _MIXED = 1e-4
 """From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
@@ -44,14 +44,20 @@ class Planner:
     Args:
         problem: The problem.
         thorough: Where clock changes cost something, search several times as long.
+        quick: Not thorough, and where GPUs stand still at changes, without the programs that count them: plans take a
+            second or less and save less, since groups of instructions keep their slack. That keeps a job on time whose
+            clocks act later than the problem says.
         seconds: Where GPUs stand still at changes, the search for a plan ends after about this time, in s, with the
             best plan so far; by default 4, and 15 for a thorough search. Of many deadlines, each gets a part of it.
     """
 
-    def __init__(self, problem: Problem, *, thorough: bool = True, seconds: float | None = None) -> None:
+    def __init__(
+        self, problem: Problem, *, thorough: bool = True, quick: bool = False, seconds: float | None = None
+    ) -> None:
         self.problem = problem
-        self.thorough = thorough
-        self.seconds = (_THOROUGH_S if thorough else _QUICK_S) if seconds is None else seconds
+        self.thorough = thorough and not quick
+        self.quick = quick
+        self.seconds = (_THOROUGH_S if self.thorough else _SHORT_S) if seconds is None else seconds
 
     @cached_property
     def _relaxation(self) -> Relaxation:
@@ -63,7 +69,7 @@ class Planner:
 
     @cached_property
     def _switching_planner(self) -> SwitchingPlanner:
-        return SwitchingPlanner(self.problem, self.thorough, self.seconds)
+        return SwitchingPlanner(self.problem, self.thorough, self.quick, self.seconds)
 
     @cached_property
     def _free(self) -> Planner:

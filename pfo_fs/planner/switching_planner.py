@@ -67,13 +67,14 @@ class SwitchingPlanner:
     Args:
         problem: A problem with costs of changes.
         thorough: Search about four times as long where GPUs do not stand still.
+        quick: Where they do, do without the programs that count changes.
         seconds: Where GPUs stand still, the search ends about this long after it began.
     """
 
-    def __init__(self, problem: Problem, thorough: bool, seconds: float) -> None:
+    def __init__(self, problem: Problem, thorough: bool, quick: bool, seconds: float) -> None:
         self._problem = problem
         self._seconds = seconds
-        self._thorough = thorough
+        self._thorough, self._quick = thorough, quick
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._stage_clocks = StageClocks(problem)
         self._hosts = problem.switch_costs.hosts_of(len(self._spans))
@@ -150,8 +151,8 @@ class SwitchingPlanner:
 
     @property
     def _searches_long(self) -> bool:
-        """Whether GPUs stand still and there is time for the program that counts changes; its plans use all slack."""
-        return self._still and self._thorough
+        """Whether GPUs stand still and there is time for the programs that count changes; their plans use all slack."""
+        return self._still and not self._quick
 
     def simple(self, length_s: float, straggler: bool) -> list[list[int]]:
         """The clocks (MHz) of simple plans, some of which may be late."""

@@ -2,34 +2,43 @@
 
 1. The program with changes (`change_relaxation.py`) gives a lower bound, prices of time, and mixtures of clocks.
 2. Rank by rank, mixtures become real clocks within windows of time (`rank_sweeps.py`).
-3. A mixed-integer program decides, for the segments between the changes of the best plans, which clock each of them
-   has and which of these changes are worth their time (`change_program.py`). It is repeated from what it finds until
-   it does not help any more, or the time is up.
+3. Mixtures also say where ranks may change their clocks (`ramped`). Dives through the programs of these segments
+   (`segment_search.py`) give other plans.
+4. Mixed-integer programs improve the best plan, all ranks together in small problems and else two at a time, until they
+   do not help any more, or the time is up.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pfo_fs.planner.change_program import ChangeProgram, segments_of
 from pfo_fs.planner.change_relaxation import ChangeRelaxation, MixedClocks
 from pfo_fs.planner.clock_tables import ClockTables, Prices
 from pfo_fs.planner.problem import Problem
-from pfo_fs.planner.rank_sweeps import RankSweeps, Value
+from pfo_fs.planner.rank_sweeps import LATE, RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxed
+from pfo_fs.planner.segment_search import SegmentSearch, ramped
 
 _BOUND_ROUNDS, _BOUND_SHARE = 12, 0.4
 """Rounds of the bound, and the share of the time after which no other round begins."""
-_PROGRAM_SHARE, _PROGRAM_S = 0.3, 10.0
-"""A mixed-integer program gets this share of the time, and at most so many seconds."""
-_SWEEPS = 3
+_TOGETHER = 600
+"""Problems with more nodes are improved a few ranks at a time, ..."""
+_WIDTH = 2
+"""... so many."""
+_PROGRAM_SHARE, _LEAST_PROGRAM_S = 0.2, 0.5
+"""A mixed-integer program of all ranks gets this share of the time, one of a few ranks the half, but both so many s."""
+_SWEEPS, _MORE_SWEEPS = 3, 9
+"""Sweeps after a mixed-integer program, and after a dive."""
 _SAVES = 1e-4
-_MERGED = 3
-"""Changes of this many of the best plans are offered to a program."""
-_SUPPORT = 1e-3
+_EXACT, _EXACT_GAP, _EXACT_SHARE = 400, 5e-4, 0.4
+"""Problems with no more nodes are then solved over all clocks, with changes anywhere, if the gap is larger than the
+second number, until it is no larger or this share of the time is over: this gives a better bound, too."""
+"""Relative: programs that save less do not help."""
+_TOLERANCE = 1e-6
+"""Relative: the solver's answers are no more exact."""
 
 
 class Timed(NamedTuple):
@@ -90,35 +99,72 @@ class TimedChanges:
         change_j: Any = np.repeat(prices_j, [end - first for first, end in tables.spans])
         makespan_s = length_s - problem.overhead_s
 
-        def valued(clocks: list[int]) -> tuple[Value, list[int]]:
+        def valued(clocks: list[int]) -> Value:
             value = sweeps.value(clocks, length_s, waiting_w)
-            paid_j = float(sum(change_j[node] for node in problem.changes(clocks)))
-            return Value(value.impossible, value.energy_j + paid_j), clocks
+            return value._replace(energy_j=value.energy_j + float(change_j[problem.changes(clocks)].sum()))
+
+        def improved(clocks: list[int], most: int) -> list[int]:
+            return sweeps.improve(clocks, length_s, waiting_w, prices_j, most)
 
         bound_until = began + _BOUND_SHARE * self.seconds
         mixed = self._relaxation.solve(makespan_s, waiting_w, relaxed, change_j, _BOUND_ROUNDS, bound_until)
-        known = [valued(clocks) for clocks in candidates]
         mixed = mixed or self._without_changes(relaxed, change_j)
-        known.append(
-            valued(sweeps.settle(mixed.times_s, mixed.prices.node_w, self._lost_s(mixed), length_s, prices_j, until))
-        )
+        found = _Found(valued)
+        for clocks in candidates:
+            found.add(clocks)
+        found.add(sweeps.settle(mixed.times_s, mixed.prices.node_w, self._lost_s(mixed), length_s, prices_j, until))
         if time.perf_counter() < until:
-            known.append(valued(sweeps.improve(min(known)[1], length_s, waiting_w, prices_j, 1)))
-        best = min(known)
-        merged = 1
-        while time.perf_counter() < until:
-            found = self._merged(sorted(known)[:merged], makespan_s, waiting_w, change_j, until)
-            if found is None:
-                break
-            known.append(valued(found))
-            known.append(valued(sweeps.improve(found, length_s, waiting_w, prices_j, _SWEEPS)))
-            saves_j = best[0].energy_j - min(known)[0].energy_j
-            best = min(known)
-            if saves_j <= _SAVES * abs(best[0].energy_j):
-                if merged == _MERGED:
+            found.add(improved(found.best, 1))
+        search = SegmentSearch(tables, self._relaxation.edges, makespan_s, waiting_w, change_j)
+        offers = [ramped(tables, mixed.shares, falling) for falling in (False, True)]
+        for offered in (offers[:1], offers):
+            left_s = until - time.perf_counter()
+            dived = search.dived(offered, left_s) if left_s > 0 else None
+            if dived is not None:
+                found.add(dived)
+                found.add(improved(dived, _MORE_SWEEPS))
+        self._search(search, offers, found, improved, until)
+        bound_j = max(relaxed.lower_bound_j, mixed.lower_bound_j)
+        left_s = min(until - time.perf_counter(), _EXACT_SHARE * self.seconds)
+        gap_j = found.energy_j - waiting_w * problem.overhead_s - bound_j
+        if len(tables.kind) <= _EXACT and left_s > 0 and gap_j > _EXACT_GAP * abs(bound_j):
+            possible = tables.through(mixed.prices) <= gap_j + bound_j - mixed.lower_bound_j
+            exact = search.best(found.best, possible, left_s, _EXACT_GAP)
+            if exact is not None:
+                found.add(exact[0])
+                bound_j = max(bound_j, exact[1] - _TOLERANCE * abs(exact[1]))
+        return Timed(found.best, bound_j)
+
+    def _search(
+        self,
+        search: SegmentSearch,
+        offers: Sequence[Any],
+        found: _Found,
+        improved: Callable[[list[int], int], list[int]],
+        until: float,
+    ) -> None:
+        """Adds plans from mixed-integer programs, until neither of the offers helps or the time is up."""
+        count, nodes = len(self._tables.spans), len(self._tables.kind)
+        width = count if nodes <= _TOGETHER else _WIDTH
+        number = useless = 0
+        while useless < len(offers) and time.perf_counter() < until:
+            last_j, slow = found.energy_j, False
+            for ranks in _groups(count, width, number):
+                share = _PROGRAM_SHARE * (1.0 if width >= count else 0.5)
+                now = time.perf_counter()
+                limit_s = min(until - now, max(_LEAST_PROGRAM_S, share * self.seconds))
+                if limit_s <= 0:
                     break
-                merged += 1
-        return Timed(best[1], max(relaxed.lower_bound_j, mixed.lower_bound_j))
+                others = [self._tables.numbers(found.second)] if found.second else []
+                clocks = search.improved(found.best, [offers[number % len(offers)], *others], ranks, limit_s)
+                slow |= time.perf_counter() - now > 0.9 * limit_s
+                if clocks is not None:
+                    found.add(clocks)
+            found.add(improved(found.best, _SWEEPS))
+            number += 1
+            useless = 0 if last_j - found.energy_j > _SAVES * abs(last_j) else useless + 1
+            if slow and width > _WIDTH:
+                width, useless = _WIDTH, 0
 
     def _without_changes(self, relaxed: Relaxed, change_j: Any) -> MixedClocks:
         """The relaxation's answer, for problems that are too large for the program with changes."""
@@ -136,48 +182,45 @@ class TimedChanges:
         lost_s = new * self._problem.switch_costs.stands_still_s
         return {node: float(lost_s[node - 1]) for node in np.flatnonzero(~self._tables.first).tolist()}
 
-    def _merged(
-        self,
-        plans: Sequence[tuple[Value, list[int]]],
-        makespan_s: float,
-        waiting_w: float,
-        change_j: Any,
-        until: float,
-    ) -> list[int] | None:
-        """The clocks (MHz) of the best plan that changes clocks only where these plans do; the first is the best."""
-        import numpy as np
 
-        tables, problem, edges = self._tables, self._problem, self._relaxation.edges
-        optional = len(plans) > 1
-        numbers = [tables.numbers(clocks) for _, clocks in plans]
-        segment = segments_of(tables, numbers)
-        count = int(segment[-1]) + 1
-        firsts = np.searchsorted(segment, np.arange(count))
-        present = numbers[0][firsts]
-        known: Any = np.zeros((count, len(tables.clocks_mhz)), bool)
-        for clocks in numbers:
-            known[segment, clocks] = True
-        everything = np.ones_like(known)
-        relaxed = ChangeProgram(tables, edges, segment, everything, makespan_s, waiting_w, change_j, optional).relaxed(
-            max(0.1, until - time.perf_counter())
-        )
-        if relaxed is None:
-            return None
-        support = relaxed.shares > _SUPPORT
-        known |= support
-        known[:, 1:] |= support[:, :-1]
-        known[:, :-1] |= support[:, 1:]
-        program = ChangeProgram(
-            tables, self._relaxation.edges, segment, known, makespan_s, waiting_w, change_j, optional
-        )
-        times_s = tables.times[tables.kind, numbers[0]]
-        timing = problem.timing(times_s.tolist(), problem.changes(plans[0][1]))
-        limit_s = min(_PROGRAM_S, _PROGRAM_SHARE * self.seconds, max(0.1, until - time.perf_counter()))
-        answer = program.whole(
-            limit_s, present, np.array(timing.starts_s) + times_s, timing.iteration_time_s - problem.overhead_s
-        )
-        if answer is None:
-            return None
-        clocks_mhz: Any = np.array(tables.clocks_mhz)
-        chosen: list[int] = clocks_mhz[answer.shares.argmax(axis=1)][segment].tolist()
-        return chosen
+class _Found:
+    """The plans that were found, two of which are kept.
+
+    Attributes:
+        best: Clocks of the best one, in MHz.
+        second: Clocks of the second best one, in MHz; empty if there is none.
+        energy_j: Energy of the best one in J, with the prices of changes.
+    """
+
+    def __init__(self, valued: Callable[[list[int]], Value]) -> None:
+        self._valued = valued
+        self._plans: list[tuple[Value, list[int]]] = []
+
+    def add(self, clocks: list[int]) -> None:
+        """Keeps a plan if it is one of the best."""
+        self._plans = sorted([*self._plans, (self._valued(clocks), clocks)])
+        different = [k for k, plan in enumerate(self._plans) if k == 0 or plan != self._plans[k - 1]]
+        self._plans = [self._plans[k] for k in different[:2]]
+
+    @property
+    def best(self) -> list[int]:
+        return self._plans[0][1]
+
+    @property
+    def second(self) -> list[int]:
+        value, clocks = self._plans[-1]
+        return clocks if len(self._plans) > 1 and value.energy_j < LATE.energy_j else []
+
+    @property
+    def energy_j(self) -> float:
+        return self._plans[0][0].energy_j
+
+
+def _groups(count: int, width: int, number: int) -> list[list[int]]:
+    """The ranks that are planned together; the groups of the next number overlap with those of this one."""
+    if width >= count:
+        return [list(range(count))]
+    offset = number * (width // 2)
+    return [
+        [(first + offset + k) % count for k in range(width) if first + k < count] for first in range(0, count, width)
+    ]

@@ -83,15 +83,15 @@ def simple_plans(problem: Problem, deadline_s: float, straggler_s: float | None 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("thorough", [False, True])
+@pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("switch_time_s", [0.001, 0.005])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_plan_is_slower_than_the_highest_clocks_where_no_slowdown_was_asked(
-    seed: int, switch_time_s: float, thorough: bool
+    seed: int, switch_time_s: float, quick: bool
 ) -> None:
     problem = problem_of(seed, switch_time_s)
     maximum = all_maximum(problem)
-    plan = Planner(problem, thorough=thorough).at(deadline=maximum.iteration_time_s)
+    plan = Planner(problem, quick=quick, seconds=3).at(deadline=maximum.iteration_time_s)
     assert plan.iteration_time_s <= maximum.iteration_time_s
     assert plan.energy_j < maximum.energy_j
 
@@ -107,11 +107,11 @@ def test_no_plan_is_slower_than_the_highest_clocks_where_no_slowdown_was_asked(
     st.booleans(),
 )
 def test_a_plan_is_within_its_deadline_and_never_behind_one_clock_per_stage(
-    seed: int, switch_time_s: float, schedule: str, slowdown: float, straggler: bool, thorough: bool
+    seed: int, switch_time_s: float, schedule: str, slowdown: float, straggler: bool, quick: bool
 ) -> None:
     problem = problem_of(seed, switch_time_s, schedule, ranks=2)
     deadline_s = slowdown * all_maximum(problem).iteration_time_s
-    planner = Planner(problem, thorough=thorough)
+    planner = Planner(problem, quick=quick, seconds=2)
     plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
     assert plan.iteration_time_s <= deadline_s
     simple = simple_plans(problem, deadline_s, deadline_s if straggler else None)
