@@ -246,7 +246,8 @@ class Switching(_Model):
         latency_s: Time from the return of a call until the clock acts, of the slower clocks; None while unknown.
         gpus: Number of GPUs of the host whose clocks are set.
         max_calls_per_s: Most calls per second of all GPUs of the host, if the user limits them.
-        latencies_s: The same latency for each clock, in MHz, for which it is known; only with measurements.
+        latencies_s: The same latency for each clock, in MHz, for which it is known, if only roughly: then the longest
+            likely one; only with measurements.
     """
 
     mode: Annotated[str, _cleaned(64)]

@@ -33,6 +33,9 @@ _TRIES = 6
 """An unknown clock is requested late this often."""
 _KNOWN_NS = 4_000_000
 """A latency counts as known if its standard error is smaller."""
+_ROUGHLY, _ROUGHLY_AFTER = 0.25, 5
+"""After so many changes a latency is known roughly if its error is this share of it, or if it is surely shorter than
+this share of a usual instruction."""
 _LEAST_CHANGES = 2
 """So many changes to a clock are observed before those to other clocks can tell enough of it."""
 _SKIPPED = 8
@@ -155,9 +158,21 @@ class SwitchLatency:
 
     @property
     def learned_s(self) -> dict[int, float]:
-        """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in s."""
-        known = [mhz for mhz in self._estimates.clocks() if mhz and self.knows(mhz)]
-        return {mhz: round(self._estimates.of(mhz).middle_ns / 1e9, 6) for mhz in known}
+        """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in s.
+
+        Where durations scatter by 2 %, no latency may ever be known precisely. Then one that is known roughly counts,
+        too, and the time is the longest likely one.
+        """
+        known_ns = {mhz: self._known_ns(mhz) for mhz in self._estimates.clocks() if mhz}
+        return {mhz: round(latency_ns / 1e9, 6) for mhz, latency_ns in known_ns.items() if latency_ns is not None}
+
+    def _known_ns(self, mhz: int) -> int | None:
+        """The latency of a clock, if only roughly; None if it is not known."""
+        latency = self._estimates.of(mhz)
+        if self.knows(mhz):
+            return latency.middle_ns
+        roughly = latency.error_ns <= _ROUGHLY * latency.middle_ns or latency.high_ns <= _ROUGHLY * self._usual_ns
+        return latency.high_ns if roughly and self._estimates.changes(mhz) >= _ROUGHLY_AFTER else None
 
     @property
     def longest_settle_s(self) -> float | None:

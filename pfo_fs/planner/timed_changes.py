@@ -6,6 +6,7 @@
    (`segment_search.py`) give other plans.
 4. Mixed-integer programs improve the best plan, all ranks together in small problems and else two at a time, until they
    do not help any more, or the time is up.
+5. Small problems are then solved with all clocks and changes anywhere, which gives a better bound, too.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _SWEEPS, _MORE_SWEEPS = 3, 9
 """Sweeps after a mixed-integer program, and after a dive."""
 _SAVES = 1e-4
 _EXACT, _EXACT_GAP, _EXACT_SHARE = 400, 5e-4, 0.4
-"""Problems with no more nodes are then solved over all clocks, with changes anywhere, if the gap is larger than the
-second number, until it is no larger or this share of the time is over: this gives a better bound, too."""
+"""Problems with no more nodes are solved if the gap is larger than the second number, until it is no larger or this
+share of the time is over."""
 """Relative: programs that save less do not help."""
 _TOLERANCE = 1e-6
 """Relative: the solver's answers are no more exact."""
@@ -119,21 +120,14 @@ class TimedChanges:
         offers = [ramped(tables, mixed.shares, falling) for falling in (False, True)]
         for offered in (offers[:1], offers):
             left_s = until - time.perf_counter()
-            dived = search.dived(offered, left_s) if left_s > 0 else None
+            dived = search.dived(offered, left_s / 2) if left_s > 0 else None
             if dived is not None:
                 found.add(dived)
                 found.add(improved(dived, _MORE_SWEEPS))
         self._search(search, offers, found, improved, until)
+        overhead_j = waiting_w * problem.overhead_s
         bound_j = max(relaxed.lower_bound_j, mixed.lower_bound_j)
-        left_s = min(until - time.perf_counter(), _EXACT_SHARE * self.seconds)
-        gap_j = found.energy_j - waiting_w * problem.overhead_s - bound_j
-        if len(tables.kind) <= _EXACT and left_s > 0 and gap_j > _EXACT_GAP * abs(bound_j):
-            possible = tables.through(mixed.prices) <= gap_j + bound_j - mixed.lower_bound_j
-            exact = search.best(found.best, possible, left_s, _EXACT_GAP)
-            if exact is not None:
-                found.add(exact[0])
-                bound_j = max(bound_j, exact[1] - _TOLERANCE * abs(exact[1]))
-        return Timed(found.best, bound_j)
+        return Timed(found.best, max(bound_j, self._solved(search, mixed, found, overhead_j, until)))
 
     def _search(
         self,
@@ -165,6 +159,23 @@ class TimedChanges:
             useless = 0 if last_j - found.energy_j > _SAVES * abs(last_j) else useless + 1
             if slow and width > _WIDTH:
                 width, useless = _WIDTH, 0
+
+    def _solved(
+        self, search: SegmentSearch, mixed: MixedClocks, found: _Found, overhead_j: float, until: float
+    ) -> float:
+        """Adds the best plan of a small problem. Returns a lower bound in J, that of `mixed` if time is short."""
+        left_s = min(until - time.perf_counter(), _EXACT_SHARE * self.seconds)
+        gap_j = found.energy_j - overhead_j - mixed.lower_bound_j
+        if len(self._tables.kind) > _EXACT or left_s <= 0 or gap_j <= _EXACT_GAP * abs(mixed.lower_bound_j):
+            return mixed.lower_bound_j
+        # A better plan has no clock that costs more than the gap at these prices.
+        possible = self._tables.through(mixed.prices) <= gap_j
+        answer = search.best(found.best, possible, left_s, _EXACT_GAP)
+        if answer is None:
+            return mixed.lower_bound_j
+        clocks, bound_j = answer
+        found.add(clocks)
+        return bound_j - _TOLERANCE * abs(bound_j)
 
     def _without_changes(self, relaxed: Relaxed, change_j: Any) -> MixedClocks:
         """The relaxation's answer, for problems that are too large for the program with changes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,12 +48,37 @@ def test_a_clock_that_acts_only_in_the_second_instruction_is_learned_from_that()
     assert 1e9 * latency.learned_s[900] == pytest.approx(FAST_NS + 30 * MS - CALL_NS, rel=0.01)
 
 
-def test_a_request_that_came_early_shows_nothing() -> None:
+def test_a_request_that_came_early_shows_only_that_the_clock_acts_no_later() -> None:
     latency = settled()
     for _ in range(9):
         latency.ran_first(Ran(0, 900, SLOW_NS), 1410, 20 * MS)
         latency.ran_on(Ran(0, 900, SLOW_NS), 200 * MS)
-    assert not latency.learned_s
+    assert not latency.knows(900)
+    assert 1e9 * latency.learned_s[900] <= 20 * MS - CALL_NS
+
+
+def noisy(acts_ns: int, changes: int) -> SwitchLatency:
+    """What is learned if durations scatter by 2 %, of a clock that acts this long after the begin."""
+    latency, rnd = SwitchLatency(call_ns=CALL_NS, top_mhz=1410), random.Random(1)
+    for _ in range(40):
+        for mhz, usual_ns in ((1410, FAST_NS), (1305, round(1.15 * FAST_NS))):
+            latency.ran_steadily(Ran(0, mhz, round(usual_ns * rnd.gauss(1, 0.02))))
+    for _ in range(changes):
+        took_ns = took(acts_ns, round(1.15 * FAST_NS), FAST_NS)
+        latency.ran_first(Ran(0, 1305, round(took_ns * rnd.gauss(1, 0.02))), 1410, 0)
+    return latency
+
+
+@pytest.mark.parametrize("acts_ns", [CALL_NS + 2 * MS, 70 * MS])
+def test_where_durations_scatter_a_latency_is_known_roughly_and_then_the_longest_likely_one(acts_ns: int) -> None:
+    latency = noisy(acts_ns, 12)
+    assert not latency.knows(1305)
+    assert 1e9 * latency.learned_s[1305] >= latency.settle_ns(1305)
+    assert 1e9 * latency.learned_s[1305] == pytest.approx(acts_ns - CALL_NS, abs=0.25 * FAST_NS)
+
+
+def test_a_latency_that_few_changes_have_shown_is_not_known_roughly() -> None:
+    assert not noisy(CALL_NS, 2).learned_s
 
 
 def test_a_change_in_between_spoils_the_measurement() -> None:
