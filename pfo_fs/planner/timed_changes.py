@@ -125,9 +125,8 @@ class TimedChanges:
                 found.add(dived)
                 found.add(improved(dived, _MORE_SWEEPS))
         self._search(search, offers, found, improved, until)
-        overhead_j = waiting_w * problem.overhead_s
-        bound_j = max(relaxed.lower_bound_j, mixed.lower_bound_j)
-        return Timed(found.best, max(bound_j, self._solved(search, mixed, found, overhead_j, until)))
+        bound_j = max(relaxed.lower_bound_j, self._solved(search, mixed, found, waiting_w * problem.overhead_s, until))
+        return Timed(found.best, bound_j)
 
     def _search(
         self,

@@ -179,7 +179,7 @@ def test_a_dive_without_a_plan_in_time_finds_none() -> None:
 def test_a_small_problem_is_solved_and_its_bound_says_so() -> None:
     """The program that mixes clocks leaves a gap of 2 % here."""
     problem = pipeline_with_slack(0.02)
-    planner = Planner(problem, seconds=20)
+    planner = Planner(problem, seconds=100)  # enough on a busy machine; it takes one or two
     plan = planner.at(deadline=all_maximum(problem).iteration_time_s)
     assert plan.gap is not None
     assert plan.gap < 2e-3
