@@ -22,6 +22,7 @@ from itertools import pairwise
 
 from pfo_fs.power_limit.measurements import KnobMeasurement
 from pfo_fs.power_limit.selectors import OptimumSelector
+from pfo_fs.store.power_limit_folder import MOST_MEASURED
 
 _RINGS = (1, 2, 4)
 """Distances from the optimum, in limits, that must be measured: near ones for precision, far ones against noise."""
@@ -130,9 +131,9 @@ def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[Kno
             found.append(by_limit[level])
             continue
         x = math.log(level)
-        time_s = math.exp(_cubic(x, log_limits, log_times, slopes))
-        share = _linear(x, log_limits, shares)
-        found.append(type(points[0]).at(level, share * level * time_s, time_s))
+        time_s = math.exp(min(_cubic(x, log_limits, log_times, slopes), math.log(MOST_MEASURED)))
+        energy_j = min(_linear(x, log_limits, shares) * level * time_s, MOST_MEASURED)
+        found.append(type(points[0]).at(level, energy_j, time_s))
     return found
 
 

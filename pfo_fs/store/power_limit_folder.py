@@ -39,7 +39,9 @@ Knob: TypeAlias = Literal["power_limit", "clock"]
 """What the optimizer sets on all GPUs; a value of it is a level: a power limit in W, or a clock in MHz."""
 
 Level = Annotated[int, Field(gt=0, le=999_999)]
-Positive = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+MOST_MEASURED = 1e15
+"""No energy in J and no time in s is larger."""
+Positive = Annotated[float, Field(gt=0, le=MOST_MEASURED, allow_inf_nan=False)]
 
 
 class PowerLimitMeasurement(BaseModel):

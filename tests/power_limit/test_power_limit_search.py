@@ -111,6 +111,11 @@ def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
             assert 2 * steps <= count * (warmup_steps + profile_steps)
 
 
+def test_a_prediction_far_beyond_strange_measurements_is_still_a_measurement() -> None:
+    known = [pl.PowerLimitMeasurement(power_limit=watts, time=time, energy=9) for watts, time in ((100, 1), (110, 9))]
+    assert all(found.time >= 1 for found in predict([100, 110, 900], known))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_predictions_between_measurements_are_within_5_percent(name: str) -> None:
     """Where a limit can be kept: 100 W are too few for an A40 even at its lowest clock."""
