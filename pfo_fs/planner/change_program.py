@@ -70,7 +70,6 @@ class ChangeProgram:
         length_s: The longest makespan, in s, without the overhead.
         waiting_w: Power of waiting, in W; 0 where the iteration lasts until `length_s` in any case.
         change_j: For each node, the price of a clock change before it, in J.
-        optional: Two segments in a row may have the same clock, which saves the change; otherwise each change is paid.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class ChangeProgram:
         length_s: float,
         waiting_w: float,
         change_j: Any,
-        optional: bool = True,
     ) -> None:
         import highspy
         import numpy as np
@@ -99,7 +97,7 @@ class ChangeProgram:
         shares = len(self._of)
         share_of: Any = np.full(known.shape, -1)
         share_of[self._of, self._clock] = np.arange(shares)
-        inner = np.flatnonzero(begins[firsts][self._of] & optional)
+        inner = np.flatnonzero(begins[firsts][self._of])
         new: Any = shares + np.arange(len(inner))
         ends: Any = shares + len(inner) + np.arange(nodes)
         self._ends = ends
@@ -137,7 +135,7 @@ class ChangeProgram:
         add(arcs, ends[edges.before], -1.0)
         durations(at, edges.after)
         stops = np.flatnonzero(edges.own & begins[edges.after])
-        if lost_s and optional:
+        if lost_s:
             new_of: Any = np.full(shares, -1)
             new_of[inner] = new
             where, which = shares_of(edges.after[stops])
@@ -166,8 +164,6 @@ class ChangeProgram:
         lower: Any = np.zeros(total)
         lower[: known.shape[0]] = 1.0
         lower[self._arcs : self._arcs + len(arcs)] = edges.delay_s
-        if not optional:
-            lower[self._arcs + stops] += lost_s
         row_upper: Any = np.full(total, highspy.kHighsInf)
         row_upper[: known.shape[0]] = 1.0
         model.row_lower_, model.row_upper_ = lower, row_upper

@@ -14,6 +14,7 @@ from pfo_fs.planner.change_program import WHOLE_GAP, Answer, ChangeProgram, Edge
 from pfo_fs.planner.clock_tables import ClockTables
 
 _SUPPORT = 1e-3
+"""A segment may have the clocks with a larger share than this in the linear program, and their neighbours."""
 _MIXED, _ALIKE = 0.03, 0.3
 """A clock with a smaller share than the first does not make a mixture; two mixtures are alike if their shares differ by
 less than the second in total."""

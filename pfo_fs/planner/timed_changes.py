@@ -25,12 +25,11 @@ from pfo_fs.planner.segment_search import SegmentSearch, ramped
 
 _BOUND_ROUNDS, _BOUND_SHARE = 12, 0.4
 """Rounds of the bound, and the share of the time after which no other round begins."""
-_TOGETHER = 600
-"""Problems with more nodes are improved a few ranks at a time, ..."""
-_WIDTH = 2
-"""... so many."""
+_TOGETHER, _WIDTH = 600, 2
+"""In problems with more nodes than the first number, a program improves only as many ranks as the second one says."""
 _PROGRAM_SHARE, _LEAST_PROGRAM_S = 0.2, 0.5
-"""A mixed-integer program of all ranks gets this share of the time, one of a few ranks the half, but both so many s."""
+"""Time limit of a program: for all ranks this share of that of the search, for a few half of it, but at least so many
+seconds."""
 _SWEEPS, _MORE_SWEEPS = 3, 9
 """Sweeps after a mixed-integer program, and after a dive."""
 _SAVES = 1e-4
@@ -162,7 +161,7 @@ class TimedChanges:
     def _solved(
         self, search: SegmentSearch, mixed: MixedClocks, found: _Found, overhead_j: float, until: float
     ) -> float:
-        """Adds the best plan of a small problem. Returns a lower bound in J, that of `mixed` if time is short."""
+        """Adds the best plan of a small problem. Returns a lower bound in J, that of `mixed` or a better one."""
         left_s = min(until - time.perf_counter(), _EXACT_SHARE * self.seconds)
         gap_j = found.energy_j - overhead_j - mixed.lower_bound_j
         if len(self._tables.kind) > _EXACT or left_s <= 0 or gap_j <= _EXACT_GAP * abs(mixed.lower_bound_j):
@@ -174,7 +173,7 @@ class TimedChanges:
             return mixed.lower_bound_j
         clocks, bound_j = answer
         found.add(clocks)
-        return bound_j - _TOLERANCE * abs(bound_j)
+        return max(mixed.lower_bound_j, bound_j - _TOLERANCE * abs(bound_j))
 
     def _without_changes(self, relaxed: Relaxed, change_j: Any) -> MixedClocks:
         """The relaxation's answer, for problems that are too large for the program with changes."""

@@ -217,9 +217,23 @@ def test_a_small_problem_is_solved_and_its_bound_says_so() -> None:
     assert plan.gap < 2e-3
 
 
-def test_a_quick_plan_is_on_time_and_saves_energy() -> None:
-    problem = pipeline_with_slack()
+def test_a_program_over_all_clocks_that_ends_without_a_bound_leaves_the_one_that_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = pipeline_with_slack(0.02)
+    monkeypatch.setattr(SegmentSearch, "best", lambda self, plan, *rest: (list(plan), float("-inf")))
+    planner = Planner(problem, seconds=5)
+    deadline_s = all_maximum(problem).iteration_time_s
+    bound_j = planner.at(deadline=deadline_s).lower_bound_j
+    assert bound_j is not None
+    assert bound_j > planner.least_j(deadline_s) * (1 + 1e-3)
+
+
+def test_a_quick_plan_is_on_time_and_its_bound_ignores_changes() -> None:
+    problem = pipeline_with_slack(0.02)
     maximum = all_maximum(problem)
-    plan = Planner(problem, quick=True).at(deadline=maximum.iteration_time_s)
+    planner = Planner(problem, quick=True)
+    plan = planner.at(deadline=maximum.iteration_time_s)
     assert plan.iteration_time_s <= maximum.iteration_time_s
     assert plan.energy_j < maximum.energy_j
+    assert plan.lower_bound_j == pytest.approx(planner.least_j(maximum.iteration_time_s))
