@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from math import sqrt
 
 from pfo_fs.device.shared_page import IDLE, POINT_MASK
 
@@ -19,12 +20,15 @@ CHUNK = 64
 """The learned times of this many points are added up at once."""
 _FAR_NS = 1_000_000_000
 """Changes that are expected later than this, and behind many points, are not looked at yet."""
-_PAUSES, _LEAST_PAUSES = 5, 3
+_PAUSES, _LEAST_PAUSES = 16, 3
 """The usual pause between steps is the median of the last ones, once so many are known."""
 _MOST_PAUSE, _MOST_LONGER, _MORE_PAUSE_NS = 0.05, 0.0005, 20_000_000
 """The clock stays between steps whose usual pause is below this share of a step, or too short for a change to the
 default clock and back, as long as it does not make the pause longer by the second one: training may compute then, as in
 the optimizer's step. It stays for twice the usual pause, and the third number."""
+_LEAST_HELD, _SURELY = 8, 4.0
+"""Whether the pause is longer shows after so many, and if it is longer by this many standard errors more: that share of
+a short step is less than pauses scatter."""
 
 
 class FollowedPlan:
@@ -86,9 +90,11 @@ class FollowedPlan:
         """
         (self._held_pauses_ns if held else self._pauses_ns).append(max(0, pause_ns))
         self._step_ns = step_ns
-        if len(self._held_pauses_ns) >= _LEAST_PAUSES:
-            longer_ns = _middle(self._held_pauses_ns) - _middle(self._pauses_ns)
-            self._gets_longer = self._gets_longer or longer_ns > _MOST_LONGER * step_ns
+        held_ns, usual_ns = self._held_pauses_ns, self._pauses_ns
+        if len(held_ns) >= _LEAST_HELD:
+            error_ns = _scatter(held_ns) * sqrt(1 / len(held_ns) + 1 / len(usual_ns))
+            most_longer_ns = _MOST_LONGER * step_ns + _SURELY * error_ns
+            self._gets_longer = self._gets_longer or _middle(held_ns) - _middle(usual_ns) > most_longer_ns
 
     def holds_ns(self, change_ns: int) -> int:
         """Returns how long after a step a clock stays, for the next step; 0: it does not stay.
@@ -158,5 +164,11 @@ class FollowedPlan:
                 self.gap_ns[at] += round(share * self.gap_ns[at])
 
 
-def _middle(values: Sequence[int]) -> int:
+def _middle(values: Collection[int]) -> int:
     return sorted(values)[len(values) // 2]
+
+
+def _scatter(values: Collection[int]) -> int:
+    """The range of the middle half, which is about the standard deviation."""
+    ordered, quarter = sorted(values), len(values) // 4
+    return ordered[-1 - quarter] - ordered[quarter]
