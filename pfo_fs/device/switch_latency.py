@@ -172,7 +172,7 @@ class SwitchLatency:
         if self.knows(mhz):
             return latency.middle_ns
         roughly = latency.error_ns <= _ROUGHLY * latency.middle_ns or latency.high_ns <= _ROUGHLY * self._usual_ns
-        return latency.middle_ns if roughly and self._estimates.changes(mhz) >= _ROUGHLY_AFTER else None
+        return latency.high_ns if roughly and self._estimates.changes(mhz) >= _ROUGHLY_AFTER else None
 
     @property
     def longest_settle_s(self) -> float | None:
