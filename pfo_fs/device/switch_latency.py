@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from math import log, sqrt
+from math import log
 from typing import NamedTuple
 
 from pfo_fs.device.call_budget import CallBudget
 from pfo_fs.device.latency_estimate import GRID_NS, REMEMBERED, LatencyEstimates
+from pfo_fs.device.steady_durations import Duration, SteadyDurations
 
 SETTLED_NS = 200_000_000
 """After this time a clock acts in any case."""
@@ -28,7 +29,6 @@ _CALLS = 15
 FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 _WAITS = 64
-_SAMPLES = 64
 _TRIES = 6
 """An unknown clock is requested late this often."""
 _KNOWN_NS = 4_000_000
@@ -42,18 +42,10 @@ _SKIPPED = 8
 """Of changes to clocks that are known precisely, one in so many is looked at: that takes 0.2 ms."""
 _PRECISE_NS, _PRECISE = 300_000, 0.04
 """Until its standard error is smaller than this time, or this share of an instruction, a latency is learned."""
-_SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
-"""Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
-_FIRST_SCATTER = 0.005
-"""Relative deviation of durations before it was measured."""
-_FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
-"""The assumed deviation counts like so many measured ones; later ones count in a mean over about the second number."""
 _SEEN_NS = 200_000
 """The begin and the end of an instruction are seen with this error."""
 _USUAL_ERROR = 0.003
 """Relative: usual durations are wrong by this much, since their instructions did not all run at their clocks."""
-_MIDDLE_ERROR = 1.1
-"""The standard error of the mean of the middle half, as a multiple of that of the mean of all."""
 _SETTLED, _SURE = 2.0, 4.0
 """So many standard errors after its expected latency a clock has acted, nearly always and surely."""
 _FREEDOM = 7.0
@@ -84,21 +76,6 @@ class Ran(NamedTuple):
     early_error_ns: float = 0.0
 
 
-class _Steady:
-    """The duration of an instruction at one clock: the mean of the middle half, since one seen late says nothing."""
-
-    def __init__(self, samples_ns: deque[int]) -> None:
-        self.samples_ns = samples_ns
-        self.took_ns = 0.0
-
-
-class _Duration(NamedTuple):
-    """A duration in ns, and its standard error."""
-
-    took_ns: float
-    error_ns: float
-
-
 class _Pending(NamedTuple):
     """A change whose clock may not have acted yet.
 
@@ -123,6 +100,7 @@ class SwitchLatency:
             down the one that is called first, after a change up the one that is called last.
 
     Attributes:
+        durations: What instructions take at their clocks.
         call_ns: Median duration of a call.
         queue_ns: How long a call may have to wait for those of other GPUs of the node.
         calls_made: Number of calls so far.
@@ -143,12 +121,9 @@ class SwitchLatency:
         self._waits: deque[int] = deque(maxlen=_WAITS)
         self._top_mhz = top_mhz
         self._estimates = LatencyEstimates(settle_ns or {})
-        self._scatter = _FIRST_SCATTER
-        self._deviations = _FIRST_DEVIATIONS
-        self._usual_ns = float(SETTLED_NS)  # the usual duration of an instruction
+        self.durations = SteadyDurations(top_mhz)
         self.calls_made = 0
         self._calls: deque[int] = deque([call_ns], maxlen=_CALLS)
-        self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
         self._pending: _Pending | None = None
         self._skipped = 0
         self._tries: dict[int, int] = {}
@@ -171,7 +146,9 @@ class SwitchLatency:
         latency = self._estimates.of(mhz)
         if self.knows(mhz):
             return latency.middle_ns
-        roughly = latency.error_ns <= _ROUGHLY * latency.middle_ns or latency.high_ns <= _ROUGHLY * self._usual_ns
+        roughly = (
+            latency.error_ns <= _ROUGHLY * latency.middle_ns or latency.high_ns <= _ROUGHLY * self.durations.usual_ns
+        )
         return latency.high_ns if roughly and self._estimates.changes(mhz) >= _ROUGHLY_AFTER else None
 
     @property
@@ -209,7 +186,7 @@ class SwitchLatency:
             return False
         if self._estimates.changes(mhz) < _LEAST_CHANGES and not self._estimates.are_alike:
             return not self._estimates.is_given(mhz)
-        return self._estimates.of(mhz).error_ns > min(_KNOWN_NS, max(_PRECISE_NS, _PRECISE * self._usual_ns))
+        return self._estimates.of(mhz).error_ns > min(_KNOWN_NS, max(_PRECISE_NS, _PRECISE * self.durations.usual_ns))
 
     def settle_ns(self, mhz: int) -> int:
         """Returns the most likely time from the return of a call until the clock acts."""
@@ -239,15 +216,7 @@ class SwitchLatency:
 
     def ran_steadily(self, ran: Ran) -> None:
         """Notes an instruction that ran at its clock from its begin to its end."""
-        steady = self._steady.setdefault(ran.kind, {}).setdefault(ran.mhz, _Steady(deque(maxlen=_SAMPLES)))
-        if len(steady.samples_ns) > 1:
-            deviation = min(abs(ran.took_ns / steady.took_ns - 1), 0.1) if steady.took_ns else 0.0
-            self._deviations = min(self._deviations + 1, _SCATTER_MEMORY)
-            self._scatter += (1.25 * deviation - self._scatter) / self._deviations
-        first = self._usual_ns == SETTLED_NS
-        self._usual_ns += (ran.took_ns - self._usual_ns) / (1 if first else _SCATTER_MEMORY)
-        steady.samples_ns.append(ran.took_ns)
-        steady.took_ns = _middle_mean(steady.samples_ns)
+        self.durations.add(ran.kind, ran.mhz, ran.took_ns)
 
     def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int) -> None:
         """Notes the first instruction after a change of the clock.
@@ -280,8 +249,8 @@ class SwitchLatency:
         if pending is None:
             return
         since_ns = lead_ns - pending.calls_ns  # from the return of the call to the begin
-        own = self._duration(ran.kind, ran.mhz, _NEAR)
-        other = self._duration(ran.kind, pending.from_mhz)
+        own = self.durations.of(ran.kind, ran.mhz, _NEAR)
+        other = self.durations.of(ran.kind, pending.from_mhz)
         if since_ns > self._estimates.of(ran.mhz).after_ns(_SURE) or own is None or other is None:
             self._pending = None
             return
@@ -289,14 +258,14 @@ class SwitchLatency:
             return
         took_ns, early_error_ns = float(ran.took_ns), 0.0
         if ran.early_error_ns:
-            then = self._duration(ran.kind, ran.next_mhz)
+            then = self.durations.of(ran.kind, ran.next_mhz)
             if then is None:
                 return
             faster = own.took_ns / then.took_ns - 1
             took_ns, early_error_ns = took_ns + ran.early_ns * faster, ran.early_error_ns * faster
         # The errors of usual durations are the same each time: they must not become smaller by observing often.
         same = own.error_ns**2 + other.error_ns**2 + (_USUAL_ERROR * own.took_ns) ** 2
-        variance = (self._scatter * took_ns) ** 2 + _SEEN_NS**2 + early_error_ns**2
+        variance = (self.durations.scatter * took_ns) ** 2 + _SEEN_NS**2 + early_error_ns**2
         variance += min(REMEMBERED, 1 + self._estimates.changes(ran.mhz)) * same
         self._estimates.add(ran.mhz, _unlikely(took_ns, since_ns, own, other, variance), is_first=is_first)
 
@@ -311,63 +280,8 @@ class SwitchLatency:
         """Notes that the clock may have changed again."""
         self._pending = None
 
-    def _duration(self, kind: int, mhz: int, within: float = 1.0) -> _Duration | None:
-        """Returns the duration at a clock, if need be from the nearest clock within this share."""
-        table = self._steady.get(kind)
-        if not table:
-            return None
-        mhz = mhz if mhz in table else mhz or self._top_mhz
-        nearest = mhz
-        if mhz not in table:
-            known = [other for other in table if other]
-            if not mhz or not known:
-                return None
-            between = self._between(table, mhz)
-            if between is not None:
-                return between
-            nearest = min(known, key=lambda other: abs(other - mhz))
-            if abs(nearest / mhz - 1) > within:
-                return None
-        steady = table[nearest]
-        scatter_ns = self._scatter_ns(steady)
-        if nearest == mhz:
-            return _Duration(steady.took_ns, scatter_ns)
-        ratio = nearest / mhz
-        guessed_ns = steady.took_ns * (_SENSITIVITY * ratio + 1 - _SENSITIVITY)
-        return _Duration(guessed_ns, sqrt(scatter_ns**2 + (_SENSITIVITY_ERROR * (ratio - 1) * steady.took_ns) ** 2))
 
-    def _between(self, table: Mapping[int, _Steady], mhz: int) -> _Duration | None:
-        """Returns the duration at a clock between two that are known, from the limits that those of others set.
-
-        Durations are convex over 1 / clock, down to a floor where a power limit makes all higher clocks equally fast.
-        So this one lies below the line between its neighbours, and above the line through two on the same side.
-        """
-        above = sorted(other for other in table if other > mhz)
-        below = sorted((other for other in table if 0 < other < mhz), reverse=True)
-        if not above or not below:
-            return None
-        most_ns, least_ns = _on_line(table, mhz, above[0], below[0]), table[above[0]].took_ns
-        scatter_ns = max(self._scatter_ns(table[above[0]]), self._scatter_ns(table[below[0]]))
-        for side in (above, below):
-            if len(side) > 1:
-                reach = abs((1 / mhz - 1 / side[0]) / (1 / side[0] - 1 / side[1]))
-                error_ns = (1 + 2 * reach) * max(self._scatter_ns(table[other]) for other in side[:2])
-                least_ns = max(least_ns, _on_line(table, mhz, *side[:2]) - error_ns)
-        least_ns = min(least_ns, most_ns)
-        return _Duration((most_ns + least_ns) / 2, sqrt(scatter_ns**2 + ((most_ns - least_ns) / 2) ** 2))
-
-    def _scatter_ns(self, steady: _Steady) -> float:
-        """Returns the standard error of a duration."""
-        return _MIDDLE_ERROR * self._scatter * steady.took_ns / sqrt(len(steady.samples_ns))
-
-
-def _on_line(table: Mapping[int, _Steady], mhz: int, first_mhz: int, second_mhz: int) -> float:
-    """Returns the duration at a clock on the line through those at two others, over 1 / clock."""
-    first_ns, second_ns = table[first_mhz].took_ns, table[second_mhz].took_ns
-    return first_ns + (1 / mhz - 1 / first_mhz) / (1 / second_mhz - 1 / first_mhz) * (second_ns - first_ns)
-
-
-def _unlikely(took_ns: float, since_ns: float, own: _Duration, other: _Duration, variance: float) -> list[float]:
+def _unlikely(took_ns: float, since_ns: float, own: Duration, other: Duration, variance: float) -> list[float]:
     """Returns how unlikely each latency of `GRID_NS` makes what an instruction took.
 
     Args:
@@ -384,14 +298,6 @@ def _unlikely(took_ns: float, since_ns: float, own: _Duration, other: _Duration,
     if since_ns < 0 and longer_ns / slower < -since_ns:
         found[0] = 0.0  # it acted before the call returned
     return found
-
-
-def _middle_mean(values: Iterable[int]) -> float:
-    """Returns the mean of the middle half."""
-    ordered = sorted(values)
-    quarter = len(ordered) // 4
-    middle = ordered[quarter : len(ordered) - quarter]
-    return sum(middle) / len(middle)
 
 
 def _median(values: Iterable[int]) -> int:

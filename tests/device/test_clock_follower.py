@@ -483,7 +483,9 @@ def test_an_instruction_that_ran_at_a_higher_clock_for_want_of_calls_does_not_co
     for _ in range(9):
         bench.step(plan, works)
     assert 900 not in [mhz for _, mhz in bench.requests[asked:]]
-    assert abs(bench.latency._steady[1][900].took_ns / lasting(400 * MS)(900) - 1) < 0.05
+    usual = bench.latency.durations.of(1, 900)
+    assert usual is not None
+    assert abs(usual.took_ns / lasting(400 * MS)(900) - 1) < 0.05
 
 
 def test_steps_that_follow_each_other_without_a_pause_teach_no_wrong_latency() -> None:

@@ -1,0 +1,134 @@
+"""What instructions take at each clock at which they ran from begin to end, and from that at others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from math import sqrt
+from typing import NamedTuple
+
+_FIRST_USUAL_NS = 200_000_000.0
+"""Assumed duration of an instruction before any was seen."""
+_SAMPLES = 64
+_SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
+"""Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
+_FIRST_SCATTER = 0.005
+"""Relative deviation of durations before it was measured."""
+_FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
+"""The assumed deviation counts like so many measured ones; later ones count in a mean over about the second number."""
+_MIDDLE_ERROR = 1.1
+"""The standard error of the mean of the middle half, as a multiple of that of the mean of all."""
+
+
+class Duration(NamedTuple):
+    """A duration in ns, and its standard error."""
+
+    took_ns: float
+    error_ns: float
+
+
+class _Steady:
+    """The duration of an instruction at one clock: the mean of the middle half, since one seen late says nothing."""
+
+    def __init__(self) -> None:
+        self.samples_ns: deque[int] = deque(maxlen=_SAMPLES)
+        self.took_ns = 0.0
+
+
+class SteadyDurations:
+    """The durations of one GPU's instructions.
+
+    Args:
+        top_mhz: The default clock; 0 if unknown.
+
+    Attributes:
+        scatter: Relative standard deviation of a duration.
+        usual_ns: The usual duration of an instruction.
+    """
+
+    def __init__(self, top_mhz: int) -> None:
+        self.scatter = _FIRST_SCATTER
+        self.usual_ns = _FIRST_USUAL_NS
+        self._top_mhz = top_mhz
+        self._deviations = _FIRST_DEVIATIONS
+        self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
+
+    def add(self, kind: int, mhz: int, took_ns: int) -> None:
+        """Adds an instruction that ran at its clock from its begin to its end."""
+        self.usual_ns += (took_ns - self.usual_ns) / (_SCATTER_MEMORY if self._steady else 1)
+        steady = self._steady.setdefault(kind, {}).setdefault(mhz, _Steady())
+        if len(steady.samples_ns) > 1:
+            deviation = min(abs(took_ns / steady.took_ns - 1), 0.1) if steady.took_ns else 0.0
+            self._deviations = min(self._deviations + 1, _SCATTER_MEMORY)
+            self.scatter += (1.25 * deviation - self.scatter) / self._deviations
+        steady.samples_ns.append(took_ns)
+        steady.took_ns = _middle_mean(steady.samples_ns)
+
+    def of(self, kind: int, mhz: int, within: float = 1.0) -> Duration | None:
+        """Returns the duration of an instruction at a clock; None if too little is known.
+
+        Args:
+            kind: The number of the instruction.
+            mhz: The clock; 0 is the default clock.
+            within: The duration may follow from that at the nearest clock, if it is within this share.
+        """
+        table = self._steady.get(kind)
+        if not table:
+            return None
+        mhz = mhz if mhz in table else mhz or self._top_mhz
+        nearest = mhz
+        if mhz not in table:
+            known = [other for other in table if other]
+            if not mhz or not known:
+                return None
+            between = self._between(table, mhz)
+            if between is not None:
+                return between
+            nearest = min(known, key=lambda other: abs(other - mhz))
+            if abs(nearest / mhz - 1) > within:
+                return None
+        steady = table[nearest]
+        scatter_ns = self._scatter_ns(steady)
+        if nearest == mhz:
+            return Duration(steady.took_ns, scatter_ns)
+        ratio = nearest / mhz
+        guessed_ns = steady.took_ns * (_SENSITIVITY * ratio + 1 - _SENSITIVITY)
+        return Duration(guessed_ns, sqrt(scatter_ns**2 + (_SENSITIVITY_ERROR * (ratio - 1) * steady.took_ns) ** 2))
+
+    def _between(self, table: Mapping[int, _Steady], mhz: int) -> Duration | None:
+        """Returns the duration at a clock between two that are known, from the limits that those of others set.
+
+        Durations are convex over 1 / clock, down to a floor where a power limit makes all higher clocks equally fast.
+        So this one lies below the line between its neighbours, and above the line through two on the same side.
+        """
+        above = sorted(other for other in table if other > mhz)
+        below = sorted((other for other in table if 0 < other < mhz), reverse=True)
+        if not above or not below:
+            return None
+        most_ns, least_ns = _on_line(table, mhz, above[0], below[0]), table[above[0]].took_ns
+        scatter_ns = max(self._scatter_ns(table[above[0]]), self._scatter_ns(table[below[0]]))
+        for side in (above, below):
+            if len(side) > 1:
+                reach = abs((1 / mhz - 1 / side[0]) / (1 / side[0] - 1 / side[1]))
+                error_ns = (1 + 2 * reach) * max(self._scatter_ns(table[other]) for other in side[:2])
+                least_ns = max(least_ns, _on_line(table, mhz, *side[:2]) - error_ns)
+        least_ns = min(least_ns, most_ns)
+        return Duration((most_ns + least_ns) / 2, sqrt(scatter_ns**2 + ((most_ns - least_ns) / 2) ** 2))
+
+    def _scatter_ns(self, steady: _Steady) -> float:
+        """Returns the standard error of a duration."""
+        return _MIDDLE_ERROR * self.scatter * steady.took_ns / sqrt(len(steady.samples_ns))
+
+
+def _on_line(table: Mapping[int, _Steady], mhz: int, first_mhz: int, second_mhz: int) -> float:
+    """Returns the duration at a clock on the line through those at two others, over 1 / clock."""
+    first_ns, second_ns = table[first_mhz].took_ns, table[second_mhz].took_ns
+    return first_ns + (1 / mhz - 1 / first_mhz) / (1 / second_mhz - 1 / first_mhz) * (second_ns - first_ns)
+
+
+def _middle_mean(values: Iterable[int]) -> float:
+    """Returns the mean of the middle half."""
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    middle = ordered[quarter : len(ordered) - quarter]
+    return sum(middle) / len(middle)
