@@ -26,9 +26,9 @@ _MOST_PAUSE, _MOST_LONGER, _MORE_PAUSE_NS = 0.05, 0.0005, 20_000_000
 """The clock stays between steps whose usual pause is below this share of a step, or too short for a change to the
 default clock and back, as long as it does not make the pause longer by the second one: training may compute then, as in
 the optimizer's step. It stays for twice the usual pause, and the third number."""
-_LEAST_HELD, _SURELY = 8, 4.0
-"""Whether the pause is longer shows after so many, and if it is longer by this many standard errors more: that share of
-a short step is less than pauses scatter."""
+_LEAST_HELD, _SURELY, _TOO_LONG = 8, 2.0, 0.002
+"""Whether the pause is longer shows after so many, and if it is longer by this many standard errors more, since pauses
+scatter by more than that share of a short step; but in any case if it is longer by the last share of a step."""
 
 
 class FollowedPlan:
@@ -93,7 +93,7 @@ class FollowedPlan:
         held_ns, usual_ns = self._held_pauses_ns, self._pauses_ns
         if len(held_ns) >= _LEAST_HELD:
             error_ns = _scatter(held_ns) * sqrt(1 / len(held_ns) + 1 / len(usual_ns))
-            most_longer_ns = _MOST_LONGER * step_ns + _SURELY * error_ns
+            most_longer_ns = min(_MOST_LONGER * step_ns + _SURELY * error_ns, _TOO_LONG * step_ns)
             self._gets_longer = self._gets_longer or _middle(held_ns) - _middle(usual_ns) > most_longer_ns
 
     def holds_ns(self, change_ns: int) -> int:

@@ -588,8 +588,16 @@ def test_a_clock_does_not_stay_where_it_makes_the_pause_longer() -> None:
 def test_a_clock_stays_in_short_steps_though_pauses_scatter_by_more_than_a_longer_one_may_last() -> None:
     scattered, plan = random.Random(7), plan_of([900])
     for number in range(10_000):
-        plan.learn_pause(MS + scattered.randrange(MS // 10), 40 * MS, held=number >= 3)
+        plan.learn_pause(MS + scattered.randrange(MS // 10), 80 * MS, held=number >= 3)
         assert number < 2 or plan.holds_ns(0)
+
+
+def test_a_clock_does_not_stay_in_a_longer_pause_however_much_pauses_scatter() -> None:
+    scattered, plan = random.Random(7), plan_of([900])
+    for number in range(11):
+        longer_ns = 10 * MS if number >= 3 else 0
+        plan.learn_pause(30 * MS + longer_ns + scattered.randrange(20 * MS), 1_000 * MS, held=number >= 3)
+    assert not plan.holds_ns(0)
 
 
 @pytest.mark.parametrize(("rest_ms", "stays"), [(20, True), (60, False)])
