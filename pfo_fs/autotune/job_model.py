@@ -239,6 +239,18 @@ class JobModel:
             self._in_time[in_time] = self._punctual(self._best_offers[key]).in_time(plan, mean_s)
         return self._in_time[in_time]
 
+    def searched(self, deadline_s: float, time_margin: float, change_price: float, mean_s: float) -> Plan:
+        """Returns the plan of a search that takes seconds, where GPUs stand still at clock changes.
+
+        There it saves more than that of `within`, which is made quickly. The arguments are the same.
+        """
+        self.within(deadline_s, time_margin, change_price)
+        deadline_s *= 1 + max(0.0, -time_margin)
+        offer = self._best_offers[self._key(deadline_s, time_margin, change_price)]
+        planner = Planner(self._planner(time_margin, change_price, offer).problem, thorough=False)
+        plan = planner.at(deadline=max(deadline_s, planner.fastest_s)).replace(problem=self.problem)
+        return self._punctual(offer).in_time(plan, mean_s)
+
     def _punctual(self, offer: ClockOffer) -> PunctualPlans:
         """What makes plans with these clocks faster."""
         if offer not in self._punctual_plans:

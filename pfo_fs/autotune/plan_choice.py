@@ -51,11 +51,12 @@ class PlanChoice:
         self._rebuild_model = rebuild_model
         self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
         self._explored = 0  # plans so far that were only in force to measure clocks
+        self._searched = False  # whether a longer search was made for a better plan
         self._in_force: Trial | None = None  # that of the plan in force, which gets no other window by staying
 
     def forget(self) -> None:
         """Drops what was tried."""
-        self._explored, self.wants_reference = 0, False
+        self._explored, self._searched, self.wants_reference = 0, False, False
 
     @property
     def explores(self) -> bool:
@@ -176,7 +177,32 @@ class PlanChoice:
             selection.kept = selection.model.as_it_is(perhaps_in_time.plan)
             return "a plan that saves more may have been late by chance, so it is measured again"
         selection.kept = selection.model.as_it_is(best.plan)
+        if self._searches_longer(saved[id(best)]):
+            return "a longer search has found a plan that takes less energy"
         return ""
+
+    def _searches_longer(self, saved: float) -> bool:
+        """Searches some seconds for a better plan, and puts it in force; returns False if there is none.
+
+        Meanwhile the best one runs. Only where GPUs stand still at clock changes: there, plans that are made quickly
+        save less than is possible.
+        """
+        selection, corrections = self._selection, self._selection.corrections
+        if self._searched or math.isinf(corrections.change_price):
+            return False
+        if not selection.model.problem.switch_costs.stands_still_s:
+            return False
+        self._searched = True
+        before, kept = replace(corrections), selection.kept
+        selection.kept = None
+        self.aim()
+        plan = selection.searched()
+        if self._tried(plan) or 1 - plan.energy_j / selection.model.full_speed.energy_j <= saved + _LEAST_GAIN:
+            selection.corrections, selection.kept = before, kept
+            return False
+        selection.kept = plan
+        corrections.count = MOST_CORRECTIONS  # of those that were measured, the best one stays then
+        return True
 
     def _repeats(self, trials: Sequence[Trial]) -> bool:
         """Puts the best plan in force once more that is on time by the model; returns False if there is none.

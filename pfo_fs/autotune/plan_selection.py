@@ -118,8 +118,17 @@ class PlanSelection:
             return self.model.within(deadline_s, max(0.0, time_margin), change_price, straggler=True)
         if self.goal.target.power is not None:
             return self._within_power(self.goal.target.power)
-        mean_s = self._mean_bias * target_s * (1 + self.corrections.late_by)
-        return self.model.within(self._model_bias * target_s, time_margin, change_price, mean_s=mean_s)
+        return self.model.within(self._model_bias * target_s, time_margin, change_price, mean_s=self._mean_s(target_s))
+
+    def _mean_s(self, target_s: float) -> float:
+        """Returns the longest mean time of an iteration by the model, in s."""
+        return self._mean_bias * target_s * (1 + self.corrections.late_by)
+
+    def searched(self) -> Plan:
+        """Returns the plan of a search that takes seconds, where GPUs stand still at clock changes."""
+        corrections, target_s = self.corrections, self.target_s()
+        deadline_s, mean_s = self._model_bias * target_s, self._mean_s(target_s)
+        return self.model.searched(deadline_s, corrections.time_margin, corrections.change_price, mean_s)
 
     def to_try(self) -> tuple[Plan, float]:
         """Returns a plan with clocks that are hardly known, and the energy in J that it takes if they are good."""

@@ -29,7 +29,10 @@ STANDS_STILL = SwitchCosts(stands_still_s=0.0005)
 
 
 class Job:
-    """Four stages of different lengths; `late` says by how much a plan's iterations are longer than by the model."""
+    """Four stages of different lengths; `late` says by how much a plan's iterations are longer than by the model.
+
+    Only with `searches`, searches of some seconds find better plans.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class Job:
         slowdown: float = 1.0,
         offers: Sequence[ClockOffer] = (ClockOffer(),),
         costs: SwitchCosts = STANDS_STILL,
+        searches: bool = False,
     ) -> None:
         self._late, self._saves, self.noise = late, saves, NOISE
         job, infos = make_job(STAGES, 1)
@@ -57,6 +61,8 @@ class Job:
         pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
         self.selection = PlanSelection(layout, PlanGoal(Target(slowdown=slowdown), {}))
         self.verification = PlanVerification(layout, self.selection, self._rebuild)
+        if not searches:
+            self.selection.searched = lambda: self.selection.planned_for(0)  # type: ignore[method-assign]
 
         def model() -> JobModel:
             change_s = costs.stands_still_s or self.selection.corrections.change_s
@@ -117,6 +123,22 @@ class Job:
 def test_a_plan_that_does_what_it_promised_stays_at_once() -> None:
     job = Job(lambda plan: job.selection.predicted_off(plan))
     assert len(job.settle()) == 1
+
+
+def test_where_gpus_stand_still_at_changes_the_plan_of_a_longer_search_follows() -> None:
+    job = Job(lambda plan: 0.0, costs=SwitchCosts(stands_still_s=0.005), searches=True)
+    first, second = job.settle()
+    assert second.energy_j < 0.98 * first.energy_j
+    assert second.iteration_time_s <= 1.001 * job.selection.model.full_speed.iteration_time_s
+
+
+def test_the_plan_of_a_longer_search_does_not_stay_if_it_is_late() -> None:
+    costs = SwitchCosts(stands_still_s=0.005)
+    first_j = Job(lambda plan: 0.0, costs=costs).plan.energy_j
+    job = Job(lambda plan: 0.01 if plan.energy_j < 0.98 * first_j else 0.0, costs=costs, searches=True)
+    plans = job.settle()
+    assert any(plan.energy_j < 0.98 * first_j for plan in plans)
+    assert plans[-1].energy_j == pytest.approx(first_j, rel=0.01)
 
 
 def test_a_plan_that_is_late_is_followed_by_one_with_as_much_room_as_is_missing() -> None:
