@@ -7,9 +7,14 @@ exactly by mean durations is late on average: by 0.1 to 0.2 % where durations sc
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pfo_fs.planner import Plan, Problem
+
+if TYPE_CHECKING:
+    from pfo_fs.planner.columns import Level
 
 _DRAWS = 48
 """Iterations that are averaged; the same random numbers for each plan, so that plans compare well."""
@@ -35,6 +40,7 @@ class ExpectedTime:
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
         self._levels = levels_of(pipeline.topological, problem.before, problem.after, ranks)
         self._problem = problem
+        self._ranks: Any = np.array([*ranks, -1])
         random = np.random.default_rng(0)
         self._factors: Any = np.exp(scatter * random.standard_normal((len(ranks), _DRAWS)))
 
@@ -43,28 +49,54 @@ class ExpectedTime:
 
         Args:
             plan: The plan.
-            change_s: The time in s for which a rank stands still at a clock change; None: that of the problem.
+            change_s: How much longer an instruction takes after a clock change, in s, if clocks act late. None: ranks
+                stand still at a change as the problem says, which costs nothing while they wait for others.
         """
-        _, ends = self._ends(plan, change_s)
+        _, ends, _ = self._ends(plan, change_s)
         return float(ends.max(axis=0).mean()) + self._problem.overhead_s
 
     def critical(self, plan: Plan) -> tuple[float, list[float]]:
         """Returns the mean time in s, and in which share of iterations each instruction lies on the longest path."""
         from pfo_fs.planner.columns import latest_of
 
-        times, ends = self._ends(plan)
+        times, ends, levels = self._ends(plan)
         lengths = ends.max(axis=0)
-        latest = latest_of(self._levels, times, lengths)
+        latest = latest_of(levels, times, lengths)
         shares = ((latest - ends)[:-1] <= _CRITICAL * lengths).mean(axis=1)
         return float(lengths.mean()) + self._problem.overhead_s, shares.tolist()
 
-    def _ends(self, plan: Plan, change_s: float | None = None) -> tuple[Any, Any]:
-        """Durations in s of all instructions, and when they end; a column per iteration."""
+    def _ends(self, plan: Plan, change_s: float | None = None) -> tuple[Any, Any, Sequence[Level]]:
+        """Durations in s of all instructions, and when they end, with a column per iteration; and their levels."""
         import numpy as np
 
         from pfo_fs.planner.columns import ends_of
 
         times: Any = np.array(plan.times_s)[:, None] * self._factors
-        times[plan.changes] += self._problem.switch_costs.stands_still_s if change_s is None else change_s
+        levels = self._standing_still(plan.changes if change_s is None else [])
+        if change_s is not None:
+            times[plan.changes] += change_s
         times = np.vstack([times, np.zeros((1, _DRAWS))])
-        return times, ends_of(self._levels, times)
+        return times, ends_of(levels, times), levels
+
+    def _standing_still(self, changes: Sequence[int]) -> Sequence[Level]:
+        """The levels, with the time for which a rank stands still before each of these instructions."""
+        import numpy as np
+
+        seconds = self._problem.switch_costs.stands_still_s
+        if not seconds or not changes:
+            return self._levels
+        lost_s: Any = np.zeros(len(self._ranks))
+        lost_s[changes] = seconds
+        found = []
+        for level in self._levels:
+            nodes = level.nodes[:, None]
+            own_before = (level.before == nodes - 1) & (self._ranks[level.before] == self._ranks[nodes])
+            own_after = (level.after == nodes + 1) & (self._ranks[level.after] == self._ranks[nodes])
+            found.append(
+                replace(
+                    level,
+                    before_s=level.before_s + own_before * lost_s[nodes],
+                    after_s=level.after_s + own_after * lost_s[level.after],
+                )
+            )
+        return found

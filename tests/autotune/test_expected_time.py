@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfo_fs.autotune.expected_time import ExpectedTime
-from pfo_fs.planner import Measurement, Plan, Problem, Profile, all_maximum, make_pipeline
+from pfo_fs.planner import Measurement, Plan, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
 
 STAGES, MICROBATCHES = 4, 8
 
@@ -23,6 +25,32 @@ def balanced(overhead_s: float = 0.0) -> tuple[Problem, Plan]:
 def test_without_scatter_the_mean_is_the_longest_path() -> None:
     problem, plan = balanced(overhead_s=0.5)
     assert ExpectedTime(problem, 0.0).of(plan) == pytest.approx(plan.iteration_time_s)
+
+
+def changing(stands_still_s: float, rnd: random.Random) -> Plan:
+    """A plan of stages that wait for each other, whose ranks change between two clocks."""
+    kinds = [(stage, name) for stage in range(STAGES) for name in ("forward", "backward")]
+    table = {
+        (stage, name): [Measurement(mhz, (1 + stage) * 100 / mhz, 30.0) for mhz in (900, 1000)] for stage, name in kinds
+    }
+    pipeline = make_pipeline("1f1b", STAGES, MICROBATCHES)
+    costs = SwitchCosts(stands_still_s=stands_still_s)
+    full = all_maximum(Problem(pipeline, Profile(table), 20.0, switch_costs=costs))
+    return full.replace(frequencies_mhz=tuple(rnd.choice((900, 1000)) for _ in pipeline.instructions))
+
+
+@settings(max_examples=20)
+@given(st.floats(0.0, 0.2), st.randoms(use_true_random=False))
+def test_the_time_for_which_a_rank_stands_still_at_a_change_costs_nothing_while_it_waits(
+    stands_still_s: float, rnd: random.Random
+) -> None:
+    plan = changing(stands_still_s, rnd)
+    expected = ExpectedTime(plan.problem, 0.0)
+    assert expected.of(plan) == pytest.approx(plan.iteration_time_s)
+    assert expected.of(plan, stands_still_s) >= expected.of(plan) * (1 - 1e-9)
+    mean_s, shares = expected.critical(plan)
+    assert mean_s == pytest.approx(plan.iteration_time_s)
+    assert max(shares) == 1
 
 
 @settings(max_examples=20)
