@@ -50,13 +50,21 @@ LOW_RATIO, LONG_TIME = 0.85, 0.002
 _MEMORY = Path("/dev/shm")
 
 
-def row_of(job: SimulatedJob, iterations: int, seconds: float, noise_seed: int, thorough: bool) -> dict[str, Any]:
+def row_of(
+    job: SimulatedJob,
+    iterations: int,
+    seconds: float,
+    noise_seed: int,
+    thorough: bool,
+    scheduler_args: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """Simulates so many iterations of a job, and at least so many seconds; returns its row."""
     began = time.perf_counter()
     plan, per_stage = best_plans(job, thorough)
     planned = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
-        play = Play(job.cluster(noise_seed), Path(folder) / "pfo", PFOSettings(profile_steps=5))
+        settings = PFOSettings(profile_steps=5, scheduler_args=scheduler_args or {})
+        play = Play(job.cluster(noise_seed), Path(folder) / "pfo", settings)
         played: list[Iteration] = []
         while len(played) < iterations or sum(each.time_s for each in played) < seconds:
             played += play.run(iterations)
@@ -184,6 +192,11 @@ def main() -> None:
     parser.add_argument(
         "--node", default="kind", help="of known and measured jobs; launch: clocks are requested as instructions begin"
     )
+    parser.add_argument(
+        "--switch-time",
+        type=float,
+        help="plans count that GPUs stand still so many seconds at a change; `plan` does not",
+    )
     parser.add_argument("--quick", action="store_true", help="search less for the plan with full knowledge")
     parser.add_argument("--status", action="store_true", help="print the policy's last status under each row")
     parser.add_argument("--workers", type=int, default=1)
@@ -195,7 +208,10 @@ def main() -> None:
         job for job in jobs(args.jobs, Path(args.data), seeds, args.node) if not args.only or args.only in job.name
     ]
     chosen = [job for job in chosen if not args.largest or len(job.pipeline.instructions) <= args.largest]
-    todo = [(job, args.iterations, args.seconds, seed, not args.quick) for job in chosen for seed in args.noise_seeds]
+    price = {} if args.switch_time is None else {"switch_time": args.switch_time}
+    todo = [
+        (job, args.iterations, args.seconds, seed, not args.quick, price) for job in chosen for seed in args.noise_seeds
+    ]
     if not args.json:
         print(f"{'':58s} {'plan':>7} {'stage':>7} {'loop':>7} ratio {'time':>8} {'quiet':>8} first  last", end=" ")
         print("profiling again settled")

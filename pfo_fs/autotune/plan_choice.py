@@ -28,6 +28,8 @@ _DISAPPOINTS, _FEW_CHANGES = 0.25, 3.0
 many times as much."""
 _CORRECTIONS_OF_ONE_CLOCK, _CORRECTIONS_OF_DEAR_CHANGES = 2, 3
 """So many plans with one clock per stage may be tried at the end, and so many once changes are known to take time."""
+_MOST_SEARCHED = 2
+"""At most so many plans are tried that were searched for some seconds."""
 _MOST_REPEATED = 2
 """At most so many plans that were late are put in force once more before all run at the highest clocks."""
 
@@ -51,12 +53,13 @@ class PlanChoice:
         self._rebuild_model = rebuild_model
         self._exploring: Plan | None = None  # the last plan that was in force only to measure clocks
         self._explored = 0  # plans so far that were only in force to measure clocks
-        self._searched = False  # whether a longer search was made for a better plan
+        self._searched: list[Plan] = []  # the plans that longer searches have found
         self._in_force: Trial | None = None  # that of the plan in force, which gets no other window by staying
 
     def forget(self) -> None:
         """Drops what was tried."""
-        self._explored, self._searched, self.wants_reference = 0, False, False
+        self._explored, self.wants_reference = 0, False
+        self._searched.clear()
 
     @property
     def explores(self) -> bool:
@@ -185,18 +188,22 @@ class PlanChoice:
         """Searches some seconds for a better plan, and puts it in force; returns False if there is none.
 
         Meanwhile the best one runs. Only where GPUs stand still at clock changes: there, plans that are made quickly
-        save less than is possible.
+        save less than is possible. If the plan that was found turns out to be late, a faster one follows.
         """
         selection, corrections = self._selection, self._selection.corrections
-        if self._searched or math.isinf(corrections.change_price):
+        if len(self._searched) >= _MOST_SEARCHED or math.isinf(corrections.change_price):
             return False
         if not selection.model.problem.switch_costs.stands_still_s:
             return False
-        self._searched = True
+        last = self._trials.of(self._searched[-1]) if self._searched else None
+        late = 0.0 if last is None else self._trials.off(last)
+        if self._searched and late <= LEAST_ERROR:
+            return False
         before, kept = replace(corrections), selection.kept
         selection.kept = None
         self.aim()
-        plan = selection.searched()
+        plan = selection.searched(late)
+        self._searched.append(plan)
         if self._tried(plan) or 1 - plan.energy_j / selection.model.full_speed.energy_j <= saved + _LEAST_GAIN:
             selection.corrections, selection.kept = before, kept
             return False

@@ -124,10 +124,14 @@ class PlanSelection:
         """Returns the longest mean time of an iteration by the model, in s."""
         return self._mean_bias * target_s * (1 + self.corrections.late_by)
 
-    def searched(self) -> Plan:
-        """Returns the plan of a search that takes seconds, where GPUs stand still at clock changes."""
+    def searched(self, late: float) -> Plan:
+        """Returns the plan of a search that takes seconds, where GPUs stand still at clock changes.
+
+        Args:
+            late: By how much the last one was late, relative.
+        """
         corrections, target_s = self.corrections, self.target_s()
-        deadline_s, mean_s = self._model_bias * target_s, self._mean_s(target_s)
+        deadline_s, mean_s = self._model_bias * target_s, self._mean_s(target_s) * (1 - late)
         return self.model.searched(deadline_s, corrections.time_margin, corrections.change_price, mean_s)
 
     def to_try(self) -> tuple[Plan, float]:

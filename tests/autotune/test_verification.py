@@ -62,7 +62,7 @@ class Job:
         self.selection = PlanSelection(layout, PlanGoal(Target(slowdown=slowdown), {}))
         self.verification = PlanVerification(layout, self.selection, self._rebuild)
         if not searches:
-            self.selection.searched = lambda: self.selection.planned_for(0)  # type: ignore[method-assign]
+            self.selection.searched = lambda late: self.selection.planned_for(0)  # type: ignore[method-assign]
 
         def model() -> JobModel:
             change_s = costs.stands_still_s or self.selection.corrections.change_s
@@ -139,6 +139,23 @@ def test_the_plan_of_a_longer_search_does_not_stay_if_it_is_late() -> None:
     plans = job.settle()
     assert any(plan.energy_j < 0.98 * first_j for plan in plans)
     assert plans[-1].energy_j == pytest.approx(first_j, rel=0.01)
+
+
+def test_a_plan_of_a_longer_search_that_is_a_little_late_is_followed_by_a_faster_one() -> None:
+    costs = SwitchCosts(stands_still_s=0.005)
+    first_j = Job(lambda plan: 0.0, costs=costs).plan.energy_j
+    searched: list[Plan] = []
+
+    def late(plan: Plan) -> float:
+        if plan.energy_j < 0.98 * first_j and (not searched or plan.frequencies_mhz == searched[0].frequencies_mhz):
+            searched.append(plan)
+            return 0.003
+        return 0.0
+
+    job = Job(late, costs=costs, searches=True)
+    last = job.settle()[-1]
+    assert searched[0].energy_j < last.energy_j < 0.98 * first_j
+    assert last.iteration_time_s < searched[0].iteration_time_s
 
 
 def test_a_plan_that_is_late_is_followed_by_one_with_as_much_room_as_is_missing() -> None:
