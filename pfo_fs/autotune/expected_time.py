@@ -29,9 +29,11 @@ class ExpectedTime:
     Args:
         problem: The job.
         scatter: Standard deviation of the duration of one instruction, relative.
+        changes_act_late: Whether the instruction after a change is longer by the time for which ranks stand still.
+            Otherwise they stand still before it, which costs nothing while they wait for others.
     """
 
-    def __init__(self, problem: Problem, scatter: float) -> None:
+    def __init__(self, problem: Problem, scatter: float, changes_act_late: bool = False) -> None:
         import numpy as np
 
         from pfo_fs.planner.columns import levels_of
@@ -40,6 +42,7 @@ class ExpectedTime:
         ranks = [rank for rank, order in enumerate(pipeline.orders) for _ in order]
         self._levels = levels_of(pipeline.topological, problem.before, problem.after, ranks)
         self._problem = problem
+        self._change_s = problem.switch_costs.stands_still_s if changes_act_late else 0.0
         self._ranks: Any = np.array([*ranks, -1])
         random = np.random.default_rng(0)
         self._factors: Any = np.exp(scatter * random.standard_normal((len(ranks), _DRAWS)))
@@ -49,8 +52,7 @@ class ExpectedTime:
 
         Args:
             plan: The plan.
-            change_s: How much longer an instruction takes after a clock change, in s, if clocks act late. None: ranks
-                stand still at a change as the problem says, which costs nothing while they wait for others.
+            change_s: How much longer an instruction takes after a clock change, in s; None: as the problem says.
         """
         _, ends, _ = self._ends(plan, change_s)
         return float(ends.max(axis=0).mean()) + self._problem.overhead_s
@@ -72,9 +74,8 @@ class ExpectedTime:
         from pfo_fs.planner.columns import ends_of
 
         times: Any = np.array(plan.times_s)[:, None] * self._factors
-        levels = self._standing_still(plan.changes if change_s is None else [])
-        if change_s is not None:
-            times[plan.changes] += change_s
+        levels = self._standing_still(plan.changes if change_s is None and not self._change_s else [])
+        times[plan.changes] += self._change_s if change_s is None else change_s
         times = np.vstack([times, np.zeros((1, _DRAWS))])
         return times, ends_of(levels, times), levels
 

@@ -126,11 +126,13 @@ class JobModel:
         offers: The clocks that plans may use; of the plans with each of them, the one that takes least energy counts.
         scatter: Standard deviation of the duration of one instruction, relative.
         wide_profile: `profile` with more clocks, which are hardly known; None: there are none.
+        changes_act_late: Whether the instruction after a change is longer by the time for which ranks stand still.
 
     Attributes:
         calibration: The delays that were added to the DAG; None if there are none.
         full_speed: The plan with all instructions at the highest clock.
         full_speed_s: The mean time of an iteration under it, in s.
+        stands_still: Whether GPUs stand still at clock changes.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class JobModel:
         offers: Sequence[ClockOffer] = (ClockOffer(),),
         scatter: float = 0.0,
         wide_profile: Profile | None = None,
+        changes_act_late: bool = False,
     ) -> None:
         self.calibration: Calibration | None = None
         problem = Problem(pipeline, profile, blocking_power_w, gpus_per_rank=gpus_per_rank, switch_costs=switch_costs)
@@ -153,7 +156,8 @@ class JobModel:
         self.problem = problem
         self._wide = problem if wide_profile is None else replace(problem, profile=wide_profile)
         self._offers = offers
-        self._expected = ExpectedTime(problem, scatter)
+        self.stands_still = switch_costs.stands_still_s > 0 and not changes_act_late
+        self._expected = ExpectedTime(problem, scatter, changes_act_late)
         self.full_speed = all_maximum(problem)
         self.full_speed_s = self.expected_s(self.full_speed)
         self._planners: dict[tuple[float, float, ClockOffer], Planner] = {}

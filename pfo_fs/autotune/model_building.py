@@ -29,11 +29,14 @@ class ModelSettings:
         switch_costs: What a clock change costs.
         blocking_power_w: Power of a waiting GPU, in W; None: as measured in the training itself.
         offers: The clocks that plans may use (`MeasuredSwitching.offers`).
+        changes_act_late: Whether the instruction after a change is longer by the time for which ranks stand still,
+            as that time was found from plans that were late.
     """
 
     switch_costs: SwitchCosts
     blocking_power_w: float | None
     offers: tuple[ClockOffer, ...] = (ClockOffer(),)
+    changes_act_late: bool = False
 
 
 def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_waiting_w: float) -> JobModel:
@@ -59,6 +62,7 @@ def build_model(measurements: JobMeasurements, settings: ModelSettings, earlier_
         settings.offers,
         measurements.samples.scatter,
         measurements.profile(WIDE),
+        settings.changes_act_late,
     )
 
 

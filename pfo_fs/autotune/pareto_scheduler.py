@@ -97,7 +97,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._default_target = target_of(slowdown, deadline, power)
         self._measures_switching = switch_time is None
         costs = UNKNOWN_COSTS if switch_time is None else SwitchCosts(stands_still_s=switch_time)
-        self._model_settings = ModelSettings(costs, blocking_power)
+        self._model_settings = ModelSettings(costs, blocking_power, changes_act_late=self._measures_switching)
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._measurements = JobMeasurements(self._layout)
         self._earlier_profile = EarlierProfile()

@@ -193,7 +193,7 @@ class PlanChoice:
         selection, corrections = self._selection, self._selection.corrections
         if len(self._searched) >= _MOST_SEARCHED or math.isinf(corrections.change_price):
             return False
-        if not selection.model.problem.switch_costs.stands_still_s:
+        if not selection.model.stands_still:
             return False
         last = self._trials.of(self._searched[-1]) if self._searched else None
         late = 0.0 if last is None else self._trials.off(last)

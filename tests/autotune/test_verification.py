@@ -31,7 +31,8 @@ STANDS_STILL = SwitchCosts(stands_still_s=0.0005)
 class Job:
     """Four stages of different lengths; `late` says by how much a plan's iterations are longer than by the model.
 
-    Only with `searches`, searches of some seconds find better plans.
+    With `searches`, GPUs stand still at clock changes, so that searches of some seconds find better plans. Otherwise
+    the instruction after a change is longer.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class Job:
         pipeline = pipeline_of([layout.order(rank) for rank in layout.one_pipeline()])
         self.selection = PlanSelection(layout, PlanGoal(Target(slowdown=slowdown), {}))
         self.verification = PlanVerification(layout, self.selection, self._rebuild)
-        if not searches:
-            self.selection.searched = lambda late: self.selection.planned_for(0)  # type: ignore[method-assign]
 
         def model() -> JobModel:
             change_s = costs.stands_still_s or self.selection.corrections.change_s
-            return JobModel(pipeline, Profile(table), 20.0, 1, [], replace(costs, stands_still_s=change_s), offers)
+            switch_costs = replace(costs, stands_still_s=change_s)
+            profile = Profile(table)
+            return JobModel(pipeline, profile, 20.0, 1, [], switch_costs, offers, changes_act_late=not searches)
 
         self._model = model
         full = self._model().full_speed
