@@ -29,8 +29,8 @@ class ModelSettings:
         switch_costs: What a clock change costs.
         blocking_power_w: Power of a waiting GPU, in W; None: as measured in the training itself.
         offers: The clocks that plans may use (`MeasuredSwitching.offers`).
-        changes_act_late: Whether the instruction after a change is longer by the time for which ranks stand still,
-            as that time was found from plans that were late.
+        changes_act_late: Whether the instruction after a change is longer by the time for which ranks stand still, as
+            where that time is not the user's but found from plans that were late.
     """
 
     switch_costs: SwitchCosts

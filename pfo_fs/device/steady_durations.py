@@ -10,6 +10,7 @@ from typing import NamedTuple
 _FIRST_USUAL_NS = 200_000_000.0
 """Assumed duration of an instruction before any was seen."""
 _SAMPLES = 64
+"""So many durations of an instruction at one clock are kept, the latest ones."""
 _SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
 """Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
 _FIRST_SCATTER = 0.005

@@ -137,9 +137,10 @@ def test_the_plan_of_a_longer_search_does_not_stay_if_it_is_late() -> None:
     costs = SwitchCosts(stands_still_s=0.005)
     first_j = Job(lambda plan: 0.0, costs=costs).plan.energy_j
     job = Job(lambda plan: 0.01 if plan.energy_j < 0.98 * first_j else 0.0, costs=costs, searches=True)
-    plans = job.settle()
-    assert any(plan.energy_j < 0.98 * first_j for plan in plans)
-    assert plans[-1].energy_j == pytest.approx(first_j, rel=0.01)
+    first, *searched, last = job.settle()
+    assert len(searched) == 2, "no other plans are tried then"
+    assert all(plan.energy_j < 0.98 * first_j for plan in searched)
+    assert last.frequencies_mhz == first.frequencies_mhz
 
 
 def test_a_plan_of_a_longer_search_that_is_a_little_late_is_followed_by_a_faster_one() -> None:
@@ -157,6 +158,13 @@ def test_a_plan_of_a_longer_search_that_is_a_little_late_is_followed_by_a_faster
     last = job.settle()[-1]
     assert searched[0].energy_j < last.energy_j < 0.98 * first_j
     assert last.iteration_time_s < searched[0].iteration_time_s
+
+
+def test_a_search_leaves_as_much_more_room_as_the_plan_of_the_last_one_was_late() -> None:
+    selection = Job(lambda plan: 0.0, slowdown=1.1, searches=True).selection
+    full_s = selection.full_speed.span_s
+    assert selection.searched(0.0).iteration_time_s == pytest.approx(1.1 * full_s, rel=0.003)
+    assert selection.searched(0.02).iteration_time_s <= 0.98 * 1.101 * full_s
 
 
 def test_a_plan_that_is_late_is_followed_by_one_with_as_much_room_as_is_missing() -> None:

@@ -276,6 +276,17 @@ def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_where_gpus_are_said_to_stand_still_at_changes_a_search_finds_a_better_plan_meanwhile(tmp_path: Path) -> None:
+    settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=4, scheduler_args={"switch_time": 0.01})
+    play = Play(cluster(), tmp_path, settings)
+    played = converged(play)
+    assert any("a longer search has found a plan" in iteration.status_text for iteration in played)
+    summary = summarize(play, played)
+    assert summary.energy_saved > 0.05
+    assert summary.slowdown < 0.002
+
+
+@pytest.mark.slow
 def test_instructions_that_take_longer_than_before_are_planned_for_anew(tmp_path: Path) -> None:
     """All of a single pipeline gets 8 % slower: the pipeline is not a straggler, but its profile is out of date."""
     play = Play(cluster(episodes=[Episode(1.08, 80, 1000, 0)]), tmp_path, SETTINGS)
