@@ -7,7 +7,8 @@ shows that; this is not a change, and the window is an ordinary measurement.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import fmean, median, median_low, stdev
 
 from pfo_fs.autotune.instruction_runs import Kind, RunInstruction, iterations_of
@@ -37,10 +38,13 @@ class PlanWindow:
     Attributes:
         spans_s: For each pipeline, the time of each iteration until its last instruction had ended, in s.
         times_s: The instructions of the ranks whose results are used.
+        latencies_s: For each rank, how late each clock that it changed to in an iteration acts, as far as its clock
+            process knew, in s: one entry for each change, in their order.
     """
 
     spans_s: Mapping[int, Sequence[float]]
     times_s: Times
+    latencies_s: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,13 @@ class Change:
     Attributes:
         iterations: Time of an iteration now, as a multiple of that when the plan began.
         shifts: The same for each kind of instruction that has changed.
+        is_of_clocks: Whether the reason may be that clock processes have learned how late clocks act, so that clocks
+            act at other moments than when the plan began.
     """
 
     iterations: float
     shifts: Mapping[Kind, float]
+    is_of_clocks: bool = False
 
     def __str__(self) -> str:
         what = ", ".join(f"{name} of stage {stage} {ratio - 1:+.1%}" for (stage, name), ratio in self.shifts.items())
@@ -74,7 +81,9 @@ class PlanBaselines:
     def change(
         self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule], noise: float
     ) -> Change | None:
-        """Compares a window with the first one under the same schedules; the first one is kept.
+        """Compares a window with the first one under the same schedules.
+
+        The first one is kept, until a later one differs because clocks act at other moments.
 
         Args:
             results: The results of the window, as `measured_results` returns them.
@@ -85,12 +94,12 @@ class PlanBaselines:
             What has changed; None if nothing has, or if this is the first window.
         """
         now = self._window(results, schedules)
-        for known, before in self._windows:
-            if known == schedules:
-                return change_between(before, now, noise)
-        if now.spans_s:
-            self._windows = [*self._windows[1 - _MOST_PLANS :], (schedules, now)]
-        return None
+        before = next((window for known, window in self._windows if known == schedules), None)
+        change = change_between(before, now, noise) if before is not None else None
+        if now.spans_s and (before is None or (change is not None and change.is_of_clocks)):
+            others = [each for each in self._windows if each[0] != schedules]
+            self._windows = [*others[1 - _MOST_PLANS :], (schedules, now)]
+        return change
 
     def knows(self, schedules: Sequence[FrequencySchedule]) -> bool:
         """Returns whether a window under these schedules is kept."""
@@ -105,12 +114,16 @@ class PlanBaselines:
         in_force = {schedule.rank: schedule for schedule in schedules}
         layout = self._measurements.layout
         times: dict[Kind, dict[int, list[float]]] = {}
+        latencies_s: dict[int, list[float]] = {}
         for result in taken:
             run = layout.run_by(result.rank, in_force.get(result.rank))
+            known_s = result.switching.latencies_s if result.switching is not None else {}
+            changed_to = [mhz for (_, _, before_mhz), (_, _, mhz) in pairwise(run) if mhz != before_mhz]
+            latencies_s[result.rank] = [known_s.get(mhz, 0.0) for mhz in changed_to]
             for iteration in iterations_of(result, run):
                 for kind, mean_s in _settled_means([one.time_s for one in iteration], run).items():
                     times.setdefault(kind, {}).setdefault(result.rank, []).append(mean_s)
-        return PlanWindow(iteration_spans(taken, layout), times)
+        return PlanWindow(iteration_spans(taken, layout), times, latencies_s)
 
 
 def _settled_means(times_s: Sequence[float], run: Sequence[RunInstruction]) -> dict[Kind, float]:
@@ -146,7 +159,19 @@ def change_between(before: PlanWindow, now: PlanWindow, noise: float) -> Change 
         shift = _common([(old[rank], new[rank]) for rank in sorted(old.keys() & new.keys())], 0.0)
         if shift is not None:
             shifts[kind] = shift
-    return Change(iterations, shifts)
+    changed_s = abs(iterations - 1) * median_low(fmean(before.spans_s[pipeline]) for pipeline in both)
+    return Change(iterations, shifts, _moved_s(before, now) >= changed_s)
+
+
+def _moved_s(before: PlanWindow, now: PlanWindow) -> float:
+    """Returns by how much the changes of a rank together may act at other moments, in s, on the rank with most."""
+    return max(
+        (
+            sum(abs(new - old) for old, new in zip(before.latencies_s[rank], now.latencies_s[rank], strict=True))
+            for rank in before.latencies_s.keys() & now.latencies_s.keys()
+        ),
+        default=0.0,
+    )
 
 
 def _common(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], noise: float) -> float | None:

@@ -57,6 +57,10 @@ class IterationWatch:
         self.asks = False
         self._changes.forget()
 
+    def compare_anew(self, plan: Sequence[FrequencySchedule]) -> None:
+        """Compares the iterations of a plan with the next ones from now on, and no longer with its first ones."""
+        self._changes.forget_plan(plan)
+
     def assess(
         self,
         iteration_times: Sequence[IterationTime],
@@ -116,6 +120,10 @@ class PlanChanges:
     def forget(self) -> None:
         """Drops what is known of all plans."""
         self._tests.clear()
+
+    def forget_plan(self, plan: Sequence[FrequencySchedule]) -> None:
+        """Drops what is known of one plan."""
+        self._tests = [(schedules, test) for schedules, test in self._tests if schedules != plan]
 
     def add(self, iteration_times: Sequence[IterationTime], plan: Sequence[FrequencySchedule], pipelines: int) -> bool:
         """Adds iterations, and returns whether they surely differ from the first ones of the plan.

@@ -47,12 +47,19 @@ class Reprofiling:
     ) -> Change | None:
         """Returns what has changed since the first window of a plan; None if nothing has, or if this is the first.
 
+        If it may only be that clocks act at other moments, as clock processes have learned, this window becomes the
+        first one: a plan is then measured once more, and the job is the same.
+
         Args:
             results: The results of the window.
             schedules: The schedules in force.
             noise: Relative standard deviation of an iteration's time.
         """
-        return self._baselines.change(results, schedules, noise)
+        change = self._baselines.change(results, schedules, noise)
+        if change is not None and change.is_of_clocks:
+            self._watch.compare_anew(schedules)
+            return None
+        return change
 
     def is_new_reference(
         self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule], noise: float

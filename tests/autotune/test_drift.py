@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from scheduler_jobs import make_job, order_of
 
 from pfo_fs.autotune.drift import (
     Change,
@@ -14,19 +17,31 @@ from pfo_fs.autotune.drift import (
     restore_missing,
     shift_samples,
 )
+from pfo_fs.autotune.informed_sweep import InformedSweep
+from pfo_fs.autotune.iteration_watch import IterationWatch
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_measurements import JobMeasurements
+from pfo_fs.autotune.noise import IterationNoise
+from pfo_fs.autotune.plan_goal import goal_of
+from pfo_fs.autotune.reprofiling import Reprofiling
 from pfo_fs.autotune.samples import Point, Samples
+from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, Switching, Target
+from pfo_fs.scheduler.base import IterationTime
 
 FORWARD, BACKWARD = (0, "forward"), (0, "backward")
 LAST = (1, "forward")
 
 
-def window(span_s: float = 2.0, scatter: float = 0.0, seed: int = 0, **slower: float) -> PlanWindow:
-    """Five iterations of two ranks that run the forward of their stage."""
+def window(
+    span_s: float = 2.0, scatter: float = 0.0, seed: int = 0, late_s: Sequence[float] = (0.0, 0.0), **slower: float
+) -> PlanWindow:
+    """Five iterations of two ranks that run the forward of their stage, the first one with these changes."""
     noise = 1 + scatter * np.random.default_rng(seed).standard_normal(5)
     times = {
         kind: [s * slower.get(f"stage{kind[0]}", 1.0) * x for x in noise] for kind, s in ((FORWARD, 0.1), (LAST, 0.2))
     }
-    return PlanWindow({0: [span_s * x for x in noise]}, {kind: {kind[0]: values} for kind, values in times.items()})
+    times_s = {kind: {kind[0]: values} for kind, values in times.items()}
+    return PlanWindow({0: [span_s * x for x in noise]}, times_s, {0: late_s, 1: []})
 
 
 def test_of_two_stages_the_one_that_got_slower_is_named() -> None:
@@ -61,6 +76,44 @@ def test_windows_of_the_same_job_with_other_noise_hardly_ever_differ() -> None:
 def test_pipelines_without_a_common_window_are_not_compared() -> None:
     assert change_between(PlanWindow({}, {}), window(), 0.001) is None
     assert change_between(PlanWindow({1: [1.0] * 5}, {}), window(), 0.001) is None
+
+
+@pytest.mark.parametrize(("late_s", "is_of_clocks"), [((0.06, 0.06), True), ((0.0, -0.04), False)])
+def test_clocks_that_act_at_other_moments_by_as_much_as_iterations_differ_may_be_the_reason(
+    late_s: Sequence[float], is_of_clocks: bool
+) -> None:
+    change = change_between(window(), window(2.1, late_s=late_s), 0.001)
+    assert change is not None
+    assert change.is_of_clocks == is_of_clocks
+
+
+PLAN = [FrequencySchedule(rank=0, frequencies=[("forward", 1400), ("forward", 1000), ("forward", 1200)])]
+
+
+def measured(span_s: float, known_s: dict[int, float]) -> list[ProfilingResult]:
+    """The result of a window of a job with one rank, whose clock process knows these latencies."""
+    five = [span_s] * 5
+    switching = Switching(mode="device", latencies_s=known_s)
+    return [ProfilingResult(rank=0, iter_time=five, iter_energy=five, iter_span=five, switching=switching)]
+
+
+def test_iterations_that_differ_since_clock_processes_have_learned_their_clocks_are_no_change_of_the_job() -> None:
+    job, infos = make_job(1, 1)
+    measurements = JobMeasurements(JobLayout(job, infos, lambda: {0: order_of(["forward"] * 3)}))
+    watch = IterationWatch(1, IterationNoise())
+    reprofiling = Reprofiling(measurements, InformedSweep(measurements, 0.003, 64, bool), watch)
+    assert reprofiling.change(measured(2.0, {}), PLAN, 0.001) is None
+    inputs = PlanInputs()
+    for step in range(40):
+        goal = goal_of(inputs, Target(slowdown=1.0))
+        inputs = watch.assess([IterationTime(0, step, 1, 2.0)], inputs, goal, PLAN, 2.0, 2.0, 2.0)
+    assert watch.usual_time(PLAN) is not None
+    assert reprofiling.change(measured(1.9, {1200: 0.12}), PLAN, 0.001) is None
+    assert watch.usual_time(PLAN) is None, "its iterations are compared with those that follow"
+    assert reprofiling.change(measured(1.9, {1200: 0.12}), PLAN, 0.001) is None, (
+        "the second window is the first one now"
+    )
+    assert reprofiling.change(measured(2.0, {1200: 0.12}), PLAN, 0.001) is not None, "compared with the second window"
 
 
 # ---- samples

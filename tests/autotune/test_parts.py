@@ -205,6 +205,20 @@ def test_a_plan_that_comes_back_is_compared_with_its_own_first_iterations() -> N
     assert alarms(list(usual), range(80, 120), 10.3) > 0
 
 
+def test_a_plan_that_is_to_be_compared_anew_is_compared_with_its_next_iterations() -> None:
+    watch, inputs = IterationWatch(1, IterationNoise()), PlanInputs()
+
+    def run(steps: range, span_s: float) -> PlanInputs:
+        goal = goal_of(inputs, NO_SLOWDOWN)
+        return [
+            watch.assess([IterationTime(0, step, 1, span_s)], inputs, goal, PLAN, 10.0, 10.0, 10.0) for step in steps
+        ][-1]
+
+    assert run(range(40), 10.0) == inputs
+    watch.compare_anew(PLAN)
+    assert run(range(40, 120), 10.15) == inputs
+
+
 def test_how_long_iterations_under_the_last_plan_take_is_known_after_some() -> None:
     watch, inputs = IterationWatch(1, IterationNoise()), PlanInputs()
 
