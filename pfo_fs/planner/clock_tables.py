@@ -62,11 +62,28 @@ class ClockTables:
             self.rows[rank, : end - first] = range(first, end)
         self.first: Any = np.zeros(nodes, bool)
         self.first[[first for first, _ in self.spans]] = True
+        self._late: Any = self._late_clocks(problem.switch_costs.acts_late_s)
         self._wrong_s = max(0.0, problem.switch_costs.wrong_clock_s - problem.switch_costs.stands_still_s)
         self._pairs: Any = None
         self._energies: Any = None
         if self._wrong_s:
             self._pairs, self._energies = self._change_energies()
+
+    def _late_clocks(self, late_s: float) -> Any:
+        """For each kind, clock before and own clock, time in s and energy in J beyond those at its own; else None."""
+        import numpy as np
+
+        if not late_s:
+            return None
+        mhz: Any = np.array(self.clocks_mhz)
+        added = np.zeros((2, *self.times.shape, len(mhz)))
+        for kind, known in enumerate(map(np.flatnonzero, self.measured)):
+            # A clock that was not measured counts like the nearest one.
+            nearest = known[np.abs(mhz[:, None] - mhz[known]).argmin(axis=1)]
+            share = np.minimum(1.0, late_s / self.times[kind, nearest])[:, None]
+            for part, values in enumerate((self.times[kind, nearest], self.costs[kind, nearest])):
+                added[part, kind] = share * (values[:, None] - values)
+        return added
 
     def _change_energies(self) -> tuple[Any, Any]:
         """The pair of kinds before and at each node, and for each pair the energy of a change, (before, now) each."""
@@ -100,6 +117,10 @@ class ClockTables:
         times, costs = self.times[self.kind], self.costs[self.kind]
         with np.errstate(invalid="ignore"):
             values = np.where(self.measured[self.kind], costs + prices.node_w[:, None] * times, _NEVER)
+        if self._late is not None:  # an iteration begins at the highest clock
+            firsts = np.flatnonzero(self.first)
+            added_s, added_j = self._late[:, self.kind[firsts], -1]
+            values[firsts] += added_j + prices.node_w[firsts, None] * added_s
         return np.vstack([values, np.zeros(len(self.clocks_mhz))])
 
     def _walk(self, values: Any, prices: Prices, backwards: bool) -> Any:
@@ -117,12 +138,12 @@ class ClockTables:
             here = self.rows[:, at]
             behind = self.rows[:, at + 1] if backwards and at + 1 < self.rows.shape[1] else here
             change = behind if backwards else here  # the node before which the clock changes
-            if backwards and at + 1 == self.rows.shape[1]:
+            if at == (columns[-1] if backwards else 0):
                 arrive = state
-            elif self._energies is None:
+            elif self._energies is None and self._late is None:
                 arrive = np.minimum(state, state.min(axis=1)[:, None] + price[change][:, None])
             else:
-                energy = np.minimum(self._energies[self._pairs[change]], most[change][:, None, None])
+                energy = self._energy_of_changes(change, most, prices)
                 if backwards:
                     other = (state[:, None, :] + energy).min(axis=2)
                 else:
@@ -132,6 +153,26 @@ class ClockTables:
             state = np.where(real, arrive + values[here], arrive if not backwards else state)
             found[here] = state
         return found
+
+    def _energy_of_changes(self, nodes: Any, most_j: Any, prices: Prices) -> Any:
+        """For each of these nodes, the clock before and its own: energy and price of time of a change, in J.
+
+        Args:
+            nodes: The nodes; their number stands for none.
+            most_j: For each node, the most that the wrong clock may cost, in J.
+            prices: The prices.
+        """
+        import numpy as np
+
+        shape = len(nodes), len(self.clocks_mhz), len(self.clocks_mhz)
+        energy: Any = np.zeros(shape)
+        if self._energies is not None:
+            energy += np.minimum(self._energies[self._pairs[nodes]], most_j[nodes][:, None, None])
+        if self._late is not None:
+            real = nodes < len(self.kind)
+            added_s, added_j = self._late[:, self.kind[nodes[real]]]
+            energy[real] += added_j + prices.node_w[nodes[real], None, None] * added_s
+        return energy
 
     def least(self, prices: Prices) -> float:
         """The least cost of all ranks together at these prices, in J."""

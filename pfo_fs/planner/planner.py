@@ -28,6 +28,8 @@ _MIXED = 1e-4
 """From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
 _BISECTIONS, _SHORT_ENOUGH = 8, 0.005
 """For a limit on energy or power, the search ends this close to the shortest iteration that the relaxation allows."""
+_SHORTER = 4
+"""Where clocks act late, the plan that ignores changes is late; it is made so often for less and less time."""
 _CHANGE_SHARE, _CHANGE_ENERGY = 0.1, (1e-6, 1e-4)
 """A plan may take more energy to save clock changes: a tenth of its gap to the bound, but at least and at most these
 shares of its energy."""
@@ -267,17 +269,38 @@ class Planner:
                 (tuple(clocks_mhz), ChangeLimits(), answer.lower_bound_j)
                 for clocks_mhz, answer in zip(rounded, relaxed, strict=True)
             ]
-        free: list[list[int]] = [[] for _ in targets_s]
+        free: list[list[list[int]]] = [[] for _ in targets_s]
         if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
-            ignoring = self._free
-            free = [ignoring.problem.frequencies_of(each) for each in ignoring._rounded(relaxed, targets_s, waiting_w)]
+            free = self._ignoring_changes(relaxed, targets_s, waiting_w)
         chosen = []
         self._switching_planner.timed.seconds = max(_LEAST_S, self.seconds / len(targets_s))
-        for answer, target_s, free_mhz in zip(relaxed, targets_s, free, strict=True):
-            found = self._switching_planner.plan(answer, target_s, straggler, free_mhz)
-            limits = change_limits(problem, free_mhz, limited=found.limited)
+        for answer, target_s, ignoring in zip(relaxed, targets_s, free, strict=True):
+            found = self._switching_planner.plan(answer, target_s, straggler, ignoring)
+            limits = change_limits(problem, ignoring[0] if ignoring else [], limited=found.limited)
             chosen.append((tuple(found.clocks_mhz), limits, found.lower_bound_j))
         return chosen
+
+    def _ignoring_changes(
+        self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float
+    ) -> list[list[list[int]]]:
+        """For each target, the clocks (MHz) of the plan that ignores changes, and one for less time if it is late."""
+        problem, free = self.problem, self._free
+        found = [[free.problem.frequencies_of(each)] for each in free._rounded(relaxed, targets_s, waiting_w)]
+        if not problem.switch_costs.acts_late_s:
+            return found
+        for plans, target_s in zip(found, targets_s, strict=True):
+            within_s = target_s
+            for _ in range(_SHORTER):
+                late_s = problem.timing(problem.times_at(plans[-1])).iteration_time_s - target_s
+                if late_s <= _CLOSE * target_s:
+                    break
+                within_s -= late_s
+                if within_s < free.fastest_s:
+                    break
+                answer = self._solve(within_s, waiting_w)
+                (each,) = free._rounded([answer], [within_s], waiting_w)
+                plans.append(free.problem.frequencies_of(each))
+        return found
 
     def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
         """Real clocks for relaxed answers, within their targets."""

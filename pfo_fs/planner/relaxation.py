@@ -20,11 +20,13 @@ from typing import Any
 
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.problem import Problem, group_options
-from pfo_fs.planner.solver import silent_highs
+from pfo_fs.planner.solver import silent_highs, use_interior_point
 
 INTERIOR_POINT_NODES = 5_000
 """From about this many nodes on, the interior-point method is faster: at 8,192 instructions the dual simplex method
 takes the same time (8 s), and its time grows with the square of their number."""
+INTERIOR_POINT_COLUMNS = 8_000
+"""The same for the number of variables where clocks act late: 27,000 of them take 0.7 s in place of 3 s."""
 INTERIOR_POINT_TOLERANCE = 1e-3
 
 
@@ -82,7 +84,9 @@ def between(first: Relaxed, second: Relaxed, deadlines_s: tuple[float, float, fl
 class Relaxation:
     """The linear program of a problem; it is solved for one deadline after another, each time from the last basis."""
 
-    def __init__(self, problem: Problem, groups: Sequence[Sequence[int]] | None = None) -> None:
+    def __init__(
+        self, problem: Problem, groups: Sequence[Sequence[int]] | None = None, *, acts_late: bool = False
+    ) -> None:
         """Builds the program.
 
         Args:
@@ -90,13 +94,18 @@ class Relaxation:
             groups: Sets of nodes that must share one clock, each node in one of them; a rank stands still
                 between two groups. Without groups every node is free and changes cost nothing, which gives a lower
                 bound for all plans.
+            acts_late: Without groups: the clocks of the nodes act as late as the problem says, nearly; then the answer
+                has no lower bound.
         """
         import highspy
         import numpy as np
 
         self._problem = problem
         columns = _Columns()
-        durations = _free_durations(problem, columns) if groups is None else _shared(problem, groups, columns)
+        if acts_late:
+            durations = _late_durations(problem, columns)
+        else:
+            durations = _free_durations(problem, columns) if groups is None else _shared(problem, groups, columns)
         changes = set() if groups is None else _boundaries(problem, groups)
         rows = _Rows(durations)
         horizon_s = _horizon(problem)
@@ -130,6 +139,8 @@ class Relaxation:
         self._free_rows[len(rows.lower) - len(columns.convex) :] = True
         self.interior_point = len(durations) >= INTERIOR_POINT_NODES
         self._highs = self._load(highspy)
+        if acts_late and len(self._cost) >= INTERIOR_POINT_COLUMNS:
+            use_interior_point(self._highs, INTERIOR_POINT_TOLERANCE)
 
     def _load(self, highspy: Any) -> Any:
         model = highspy.HighsLp()
@@ -184,6 +195,15 @@ class Relaxation:
             prices.tolist(),
             *self._bound(duals, float(x[self._makespan])),
         )
+
+    def edge_prices_w(self) -> tuple[Any, Any]:
+        """The prices of a second of the latest answer, in J/s: on each edge into each node, and at each last node."""
+        import numpy as np
+
+        duals = np.maximum(np.array(self._highs.getSolution().row_dual), 0.0)
+        waits = [bool(before) for before in self._problem.before for _ in range(max(1, len(before)))]
+        lasts = sum(not after for after in self._problem.after)
+        return duals[: self._arrivals][waits], duals[self._arrivals : self._arrivals + lasts]
 
     def _bound(self, duals: Any, makespan_s: float) -> tuple[float, float, float]:
         """The lower bound that `duals` prove (see the module's text), the makespan, and the bound's slope."""
@@ -279,6 +299,36 @@ def _free_durations(problem: Problem, columns: _Columns) -> list[tuple[float, Te
         columns.offset += choices.costs_j[0]
         edges = edges_of[instruction.stage, instruction.name]
         durations.append((choices.times_s[0], [(columns.add(slope, 0.0, width), 1.0) for slope, width in edges]))
+    return durations
+
+
+def _late_durations(problem: Problem, columns: _Columns) -> list[tuple[float, Terms]]:
+    """Every node at a mixture of clocks that act late.
+
+    What that adds to an instruction is nearly a difference of two numbers, of the clock before and of its own. So the
+    clock of a node takes its number off the time and energy of this node, and adds that of the next instruction there.
+    """
+    durations: list[tuple[float, Terms]] = []
+    late_s = problem.switch_costs.acts_late_s
+    for first, end in pairwise(problem.pipeline.first_nodes):
+        kinds = {id(each): each for each in problem.choices[first:end]}
+        useful = {each.frequencies_mhz[k] for each in kinds.values() for k in each.hull}
+        highest = max(max(each.frequencies_mhz) for each in kinds.values())
+        clocks_mhz = sorted({*useful, highest})
+        parts_of = {key: each.late_parts(clocks_mhz, late_s) for key, each in kinds.items()}
+        before: list[tuple[int, int]] = []  # columns of the clocks of the node before, and these clocks
+        for choices in problem.choices[first:end]:
+            parts, at = parts_of[id(choices)], choices.option_at
+            own = [mhz for mhz in clocks_mhz if mhz in at]
+            share = [columns.add(choices.costs_j[at[mhz]] - parts[mhz][1], 0.0, 1.0) for mhz in own]
+            columns.convex.append(share)
+            terms = [(c, choices.times_s[at[mhz]] - parts[mhz][0]) for c, mhz in zip(share, own, strict=True)]
+            for column, mhz in before:
+                terms.append((column, parts[mhz][0]))
+                columns.cost[column] += parts[mhz][1]
+            columns.offset += 0.0 if before else parts[highest][1]
+            durations.append((0.0 if before else parts[highest][0], terms))
+            before = list(zip(share, own, strict=True))
     return durations
 
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 from pfo_fs.errors import PlannerError
+from pfo_fs.planner.change_relaxation import ChangeRelaxation
+from pfo_fs.planner.clock_tables import ClockTables
 from pfo_fs.planner.group_rounding import groups_of, rounded, slowed_down
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_runs import RankRuns, Window
@@ -33,6 +36,11 @@ _TIME_WEIGHT = 10.0
 """The energy of a change is multiplied by each of these in turn: the relaxation that sets the prices does not count
 changes. The first weight usually gives the best plan. Where GPUs stand still and the plan is made quickly, energy and
 time of a change are multiplied by the second number instead."""
+_PRICE_SHARES = (0.5, 1.0)
+"""Where clocks act late, ranks take their clocks at these shares of the prices of time at first."""
+_TIMES_LATE = (1.0, 0.5, 1.5)
+"""The program of clocks that act late knows only nearly what that costs, so it is solved as if they acted so many times
+as late, too."""
 _SHORTER = 4
 """The groups' program does not know what clocks cost that act late: it is solved so often, for less and less time."""
 _MOST_GROUPS = 600
@@ -103,7 +111,7 @@ class SwitchingPlanner:
         share = {rank: 1 - 1 / len(host) for host in self._hosts for rank in host}
         return [costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))]
 
-    def plan(self, relaxed: Relaxed, length_s: float, straggler: bool, free_mhz: Sequence[int]) -> Switched:
+    def plan(self, relaxed: Relaxed, length_s: float, straggler: bool, ignoring: Sequence[list[int]]) -> Switched:
         """Returns the best plan found within the length.
 
         The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
@@ -113,14 +121,15 @@ class SwitchingPlanner:
             relaxed: The answer of the relaxation without changes, whose duals are the first prices.
             length_s: The longest iteration time in s; that of `problem.fastest` or longer.
             straggler: The iteration lasts until `length_s` in any case, so that ending earlier saves no waiting.
-            free_mhz: Clock of each node, in MHz, of the plan that ignores what changes cost; empty if there is none.
+            ignoring: Clocks of the nodes, in MHz, of plans that ignore what changes cost, if there are any.
         """
         waiting_w = 0.0 if straggler else self._problem.waiting_power_w
         none = [0.0] * len(self._spans)
-        candidates = [*self.simple(length_s, straggler), *([list(free_mhz)] if free_mhz else [])]
+        candidates = [*self.simple(length_s, straggler), *ignoring]
         bound_j = relaxed.lower_bound_j
         if self._problem.switch_costs.acts_late_s:
-            candidates.append(self._settled(relaxed, length_s))
+            settled, late_bound_j = self._settled(relaxed, length_s, waiting_w)
+            candidates, bound_j = candidates + settled, max(bound_j, late_bound_j)
         if self._searches_long:
             best, bound_j = self.timed.plan(candidates, relaxed, length_s, waiting_w, none)
             value = self._sweeps.value(best, length_s, waiting_w)
@@ -138,12 +147,45 @@ class SwitchingPlanner:
             limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
         return Switched(limited if limited_value < value else best, True, bound_j)
 
-    def _settled(self, relaxed: Relaxed, length_s: float) -> list[int]:
-        """The clocks (MHz) that rank after rank takes at falling prices of time."""
+    def _settled(self, relaxed: Relaxed, length_s: float, waiting_w: float) -> tuple[list[list[int]], float]:
+        """Clocks (MHz) that rank after rank takes at falling prices of time, if clocks act late; and a bound in J."""
         import numpy as np
 
-        prices_w, none = np.array(relaxed.prices_w), [0.0] * len(self._spans)
-        return self._sweeps.settle(relaxed.times_s, prices_w, {}, length_s, none, time.perf_counter() + self._seconds)
+        none, makespan_s, bound_j = [0.0] * len(self._spans), length_s - self._problem.overhead_s, -_INFINITE
+        found: list[list[int]] = []
+        until = time.perf_counter() + self._seconds
+
+        def settle(answer: Relaxed, price_share: float) -> None:
+            prices_w = price_share * np.array(answer.prices_w)
+            found.append(self._sweeps.settle(answer.times_s, prices_w, {}, length_s, none, until))
+
+        for relaxation in self._late_relaxations:
+            with suppress(PlannerError):  # of a short deadline, which fewer plans keep if clocks act otherwise
+                answer = relaxation.solve(makespan_s, waiting_w)
+                if not self._quick:
+                    arcs_w, sinks_w = relaxation.edge_prices_w()
+                    bound = self._change_relaxation.bound(arcs_w, sinks_w, waiting_w, np.array(0.0))
+                    bound_j = max(bound_j, bound.at(makespan_s))
+                for share in _PRICE_SHARES:
+                    settle(answer, share)
+        if not found:
+            settle(relaxed, 1.0)
+        return found, bound_j
+
+    @cached_property
+    def _late_relaxations(self) -> list[Relaxation]:
+        """The programs in which clocks act late: as late as they do, and if there is time, also sooner and later."""
+        problem, costs = self._problem, self._problem.switch_costs
+        return [
+            Relaxation(
+                replace(problem, switch_costs=replace(costs, acts_late_s=times * costs.acts_late_s)), acts_late=True
+            )
+            for times in (_TIMES_LATE[:1] if self._quick else _TIMES_LATE)
+        ]
+
+    @cached_property
+    def _change_relaxation(self) -> ChangeRelaxation:
+        return ChangeRelaxation(self._problem, ClockTables(self._problem))
 
     @property
     def _still(self) -> bool:

@@ -40,8 +40,8 @@ def every_plan(problem: Problem) -> list[Plan]:
     return [Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*rows)]
 
 
-def with_costs(problem: Problem, still_s: float, late_s: float = 0.0) -> Problem:
-    return replace(problem, switch_costs=SwitchCosts(still_s, late_s=late_s))
+def with_costs(problem: Problem, still_s: float, late_s: float = 0.0, acts_late_s: float = 0.0) -> Problem:
+    return replace(problem, switch_costs=SwitchCosts(still_s, late_s=late_s, acts_late_s=acts_late_s))
 
 
 @settings(max_examples=25, deadline=None)
@@ -62,9 +62,9 @@ def test_bound_optimum_and_plan_are_in_order_and_the_plan_is_on_time(
 
 
 @settings(max_examples=25, deadline=None)
-@given(small_problems(), st.integers(0, 10**6), st.sampled_from([0.0, 0.01]))
-def test_any_prices_of_time_give_a_valid_bound(problem: Problem, seed: int, late_s: float) -> None:
-    problem = with_costs(problem, 0.01, late_s)
+@given(small_problems(), st.integers(0, 10**6), st.sampled_from([(0.01, 0.0), (0.01, 0.01), (0.0, 0.0, 0.02)]))
+def test_any_prices_of_time_give_a_valid_bound(problem: Problem, seed: int, costs_s: tuple[float, ...]) -> None:
+    problem = with_costs(problem, *costs_s)
     tables, rng = ClockTables(problem), random.Random(seed)
     relaxation = ChangeRelaxation(problem, tables)
     arcs, sinks = ([rng.uniform(0, 300) for _ in row] for row in (relaxation.edges.after, relaxation.edges.sinks))
