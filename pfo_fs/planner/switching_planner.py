@@ -38,9 +38,9 @@ changes. The first weight usually gives the best plan. Where GPUs stand still an
 time of a change are multiplied by the second number instead."""
 _PRICE_SHARES = (0.5, 1.0)
 """Where clocks act late, ranks take their clocks at these shares of the prices of time at first."""
-_TIMES_LATE = (1.0, 0.5, 1.5)
+_TIMES_LATE, _LATE_SHARE = (1.0, 0.5, 1.5), 0.5
 """The program of clocks that act late knows only nearly what that costs, so it is solved as if they acted so many times
-as late, too."""
+as late, too, unless this share of the time is over."""
 _SHORTER = 4
 """The groups' program does not know what clocks cost that act late: it is solved so often, for less and less time."""
 _MOST_GROUPS = 600
@@ -153,13 +153,16 @@ class SwitchingPlanner:
 
         none, makespan_s, bound_j = [0.0] * len(self._spans), length_s - self._problem.overhead_s, -_INFINITE
         found: list[list[int]] = []
-        until = time.perf_counter() + self._seconds
+        now = time.perf_counter()
+        until, begin_until = now + self._seconds, now + _LATE_SHARE * self._seconds
 
         def settle(answer: Relaxed, price_share: float) -> None:
             prices_w = price_share * np.array(answer.prices_w)
             found.append(self._sweeps.settle(answer.times_s, prices_w, {}, length_s, none, until))
 
         for relaxation in self._late_relaxations:
+            if found and time.perf_counter() > begin_until:
+                break
             with suppress(PlannerError):  # of a short deadline, which fewer plans keep if clocks act otherwise
                 answer = relaxation.solve(makespan_s, waiting_w)
                 if not self._quick:
