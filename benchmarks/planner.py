@@ -1,6 +1,6 @@
 """The planner against lowtime: the same profile, blocking power and exact evaluation, in one run.
 
-    python benchmarks/planner.py [--data ../shared/data] [--parts plans,lowtime,changes,growth] [--json FILE]
+    python benchmarks/planner.py [--data ../shared/data] [--parts plans,lowtime,changes,late,growth] [--json FILE]
 
 Needs `pip install -e '.[benchmark]'`, and the published profiles of the Perseus artifact in `--data` (it says so and
 stops where they are absent). 8 stages, 1F1B.
@@ -14,6 +14,7 @@ stops where they are absent). 8 stages, 1F1B.
 - changes: the gap to the bound with changes, where a rank stands still for 0.3, 1, 3 and 10 ms at each clock change, at
   the all-maximum iteration time: the published profiles, the measured runs, and generated jobs of all schedules (with
   the true times of `pfo_fs.simulator`). Planned quickly (as in the loop), shortly (4 s) and thoroughly (15 s).
+- late: the same for clocks that act so long after the begin of their instruction, while the GPU computes.
 - growth: one plan at the all-maximum time for 8 x 96, 16 x 256, 32 x 512 and 64 x 1,024, each in a process of its own.
 
 The published energies are per GPU; the paper's Table 6 scales time and energy alike, which leaves the savings as here.
@@ -176,16 +177,17 @@ def change_table(results: dict[str, Any]) -> str:
     """Mean and worst gap and seconds of each kind of job and time of a change."""
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name, result in results.items():
-        if " changes " in name:
-            kind = "generated" if name.startswith("generated") else "known" if " x" in name else "measured"
-            rows.setdefault((kind, name.split(" changes ")[1]), []).append(result)
-    lines = [f"{'jobs':<34} {'n':>3} {'mean gap':>9} {'worst':>7} {'mean s':>7} {'worst':>7} late worse"]
+        job, part, cell = name.partition(" changes ") if " changes " in name else name.partition(" late ")
+        if part:
+            kind = "generated" if job.startswith("generated") else "known" if " x" in job else "measured"
+            rows.setdefault((kind, part.strip() + " " + cell), []).append(result)
+    lines = [f"{'jobs':<40} {'n':>3} {'mean gap':>9} {'worst':>7} {'mean s':>7} {'worst':>7} late worse"]
     for (kind, cell), found in sorted(rows.items()):
         gaps, seconds = [100 * each["gap"] for each in found], [each["seconds"] for each in found]
         late = sum(each["late"] > 1e-9 for each in found)
         worse = sum(each["better_than_one_per_stage_percent"] < -1e-6 for each in found)
         lines.append(
-            f"{kind + ' ' + cell:<34} {len(found):>3} {statistics.fmean(gaps):>8.3f}% {max(gaps):>6.2f}% "
+            f"{kind + ' ' + cell:<40} {len(found):>3} {statistics.fmean(gaps):>8.3f}% {max(gaps):>6.2f}% "
             f"{statistics.fmean(seconds):>7.1f} {max(seconds):>7.1f} {late:>4} {worse:>5}"
         )
     return "\n".join(lines)
@@ -220,10 +222,12 @@ def grow(profile: Profile, power_w: float, stages: int, microbatches: int, queue
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
-    parser.add_argument("--parts", default="plans,lowtime,changes,growth")
+    parser.add_argument("--parts", default="plans,lowtime,changes,late,growth")
     parser.add_argument("--microbatches", default=",".join(map(str, MICROBATCHES)))
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for lowtime at 48 and 96 micro-batches")
-    parser.add_argument("--change-times", default="0.0003,0.001,0.003,0.01", help="seconds lost at a change")
+    parser.add_argument(
+        "--change-times", default="0.0003,0.001,0.003,0.01", help="seconds lost, or acted late, at a change"
+    )
     parser.add_argument("--seeds", type=int, default=12, help="number of generated jobs")
     parser.add_argument("--efforts", default="quick,short,thorough", help="of plans where changes take time")
     parser.add_argument("--first", type=int, default=SEED, help="seed of the first generated job")
@@ -255,13 +259,15 @@ def main() -> None:
             if "lowtime" in parts:
                 limit_s = options.limit if count > 24 else float("inf")
                 report(f"{name} x{count} lowtime", bench_lowtime(profile, power_w, count, limit_s))
-    if "changes" in parts:
+    costs = {"changes": "stands_still_s", "late": "acts_late_s"}
+    for part in filter(costs.__contains__, parts):
         counts = [int(count) for count in options.microbatches.split(",")]
         for name, problem in change_problems(options.data, counts, options.seeds, options.first):
-            for lost_s in map(float, options.change_times.split(",")):
+            for seconds in map(float, options.change_times.split(",")):
                 for effort in options.efforts.split(","):
-                    found = bench_changes(replace(problem, switch_costs=SwitchCosts(lost_s)), effort)
-                    report(f"{name} changes {1e3 * lost_s:g} ms {effort}", found)
+                    found = bench_changes(replace(problem, switch_costs=SwitchCosts(**{costs[part]: seconds})), effort)
+                    report(f"{name} {part} {1e3 * seconds:g} ms {effort}", found)
+    if not costs.keys().isdisjoint(parts):
         print(change_table(results))
     if "growth" in parts:
         profile = read_profile(options.data / "profiles" / CONFIGURATIONS["gpt3-175b+a100_sxm"][0])

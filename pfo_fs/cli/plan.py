@@ -62,6 +62,10 @@ def plan(
     driver_time: Annotated[float, typer.Option(help="Seconds that one driver call for one GPU takes.")] = 0.0,
     latency: Annotated[float, typer.Option(help="Seconds from a driver call until the clock acts.")] = 0.0,
     late: Annotated[float, typer.Option(help="Seconds by which this differs from change to change.")] = 0.0,
+    acts_late: Annotated[
+        float,
+        typer.Option(help="Seconds that an instruction runs at the clock before, if clocks are not requested early."),
+    ] = 0.0,
     ranks_per_host: Annotated[
         int, typer.Option(help="Ranks of the pipeline that share a host and its driver.", min=1)
     ] = 1,
@@ -116,7 +120,7 @@ def plan(
             overhead,
             calibrate,
             derive,
-            plan_request.Switching(switching, switch_time, driver_time, latency, late, ranks_per_host),
+            plan_request.Switching(switching, switch_time, driver_time, latency, late, acts_late, ranks_per_host),
         )
     )
     for warning in problem.warnings:

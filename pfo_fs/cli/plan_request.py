@@ -45,13 +45,14 @@ class Switching:
     driver_time: float = 0.0
     latency: float = 0.0
     late: float = 0.0
+    acts_late: float = 0.0
     ranks_per_host: int = 1
 
     def costs(self, ranks: int, gpus_per_rank: int) -> SwitchCosts:
         """Returns the costs for a pipeline of this many ranks.
 
         Raises:
-            ConfigError: A number is negative, or both a file and numbers are given.
+            ConfigError: A number is negative, both a file and numbers are given, or GPUs stand still and act late, too.
             PlanError: The file is not valid.
         """
         numbers = {
@@ -59,19 +60,31 @@ class Switching:
             "driver-time": self.driver_time,
             "latency": self.latency,
             "late": self.late,
+            "acts-late": self.acts_late,
         }
         for name, value in numbers.items():
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"--{name} is {value}; it cannot be negative")
         hosts = even_hosts(ranks, self.ranks_per_host)
+        if self.acts_late and (self.switch_time or self.latency or self.late):
+            raise ConfigError(
+                "--acts-late is for clocks that are not requested early, while the GPU computes; leave --switch-time, "
+                "--latency and --late out"
+            )
         if self.file is None:
             return SwitchCosts(
-                self.switch_time, self.driver_time * gpus_per_rank, self.latency, self.late, gpus_per_rank, hosts
+                self.switch_time,
+                self.driver_time * gpus_per_rank,
+                self.latency,
+                self.late,
+                gpus_per_rank,
+                hosts,
+                acts_late_s=self.acts_late,
             )
         if any(numbers.values()):
             raise ConfigError(
-                "--switching has the costs of clock changes; leave --switch-time, --driver-time, --latency "
-                "and --late out"
+                "--switching has the costs of clock changes; leave --switch-time, --driver-time, --latency, --late "
+                "and --acts-late out"
             )
         return costs_of(read_switching(self.file), gpus_per_rank, hosts)
 

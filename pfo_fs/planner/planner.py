@@ -6,17 +6,13 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 from pfo_fs.errors import ConfigError, Impossible
-from pfo_fs.planner.change_reduction import fewer_changes
-from pfo_fs.planner.columns import Columns
-from pfo_fs.planner.exact import small_enough, solve_exactly
+from pfo_fs.planner.free_plans import FreePlans
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed, between
-from pfo_fs.planner.rounding import Rounder
-from pfo_fs.planner.switching_planner import SwitchingPlanner, without_costs
+from pfo_fs.planner.switching_planner import SwitchingPlanner
 from pfo_fs.planner.switching_reason import ChangeLimits, change_limits
 
 _CLOSE = 1e-9
@@ -28,11 +24,6 @@ _MIXED = 1e-4
 """From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
 _BISECTIONS, _SHORT_ENOUGH = 8, 0.005
 """For a limit on energy or power, the search ends this close to the shortest iteration that the relaxation allows."""
-_SHORTER = 4
-"""Where clocks act late, the plan that ignores changes is late; it is made so often for less and less time."""
-_CHANGE_SHARE, _CHANGE_ENERGY = 0.1, (1e-6, 1e-4)
-"""A plan may take more energy to save clock changes: a tenth of its gap to the bound, but at least and at most these
-shares of its energy."""
 
 
 class Planner:
@@ -66,17 +57,13 @@ class Planner:
         return Relaxation(self.problem)
 
     @cached_property
-    def _columns(self) -> Columns:
-        return Columns(self.problem)
-
-    @cached_property
     def _switching_planner(self) -> SwitchingPlanner:
         return SwitchingPlanner(self.problem, self.thorough, self.quick, self.seconds)
 
     @cached_property
-    def _free(self) -> Planner:
-        """The planner of the same problem without costs of clock changes."""
-        return Planner(without_costs(self.problem))
+    def _free(self) -> FreePlans:
+        """Plans that ignore what clock changes cost."""
+        return FreePlans(self.problem)
 
     @cached_property
     def fastest_s(self) -> float:
@@ -261,75 +248,24 @@ class Planner:
         """Real clocks within their targets, what keeps them from more changes, and the bound of effective energy."""
         problem = self.problem
         waiting_w = 0.0 if straggler else problem.waiting_power_w
+        free: list[list[int]] = [[] for _ in targets_s]
+        if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
+            free = self._free.clocks_mhz(relaxed, targets_s, waiting_w)
         if problem.switch_costs.none:
-            rounded = [
-                problem.frequencies_of(assignment) for assignment in self._rounded(relaxed, targets_s, waiting_w)
-            ]
             return [
                 (tuple(clocks_mhz), ChangeLimits(), answer.lower_bound_j)
-                for clocks_mhz, answer in zip(rounded, relaxed, strict=True)
+                for clocks_mhz, answer in zip(free, relaxed, strict=True)
             ]
-        free: list[list[list[int]]] = [[] for _ in targets_s]
-        if not problem.switch_costs.stands_still_s:  # otherwise the plan that ignores changes is late
-            free = self._ignoring_changes(relaxed, targets_s, waiting_w)
         chosen = []
         self._switching_planner.timed.seconds = max(_LEAST_S, self.seconds / len(targets_s))
-        for answer, target_s, ignoring in zip(relaxed, targets_s, free, strict=True):
+        for answer, target_s, clocks_mhz in zip(relaxed, targets_s, free, strict=True):
+            ignoring = [clocks_mhz] if clocks_mhz else []
+            if clocks_mhz and problem.switch_costs.acts_late_s:
+                ignoring += self._free.sooner(clocks_mhz, target_s, waiting_w, self._solve)
             found = self._switching_planner.plan(answer, target_s, straggler, ignoring)
-            limits = change_limits(problem, ignoring[0] if ignoring else [], limited=found.limited)
+            limits = change_limits(problem, clocks_mhz, limited=found.limited)
             chosen.append((tuple(found.clocks_mhz), limits, found.lower_bound_j))
         return chosen
-
-    def _ignoring_changes(
-        self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float
-    ) -> list[list[list[int]]]:
-        """For each target, the clocks (MHz) of the plan that ignores changes, and one for less time if it is late."""
-        problem, free = self.problem, self._free
-        found = [[free.problem.frequencies_of(each)] for each in free._rounded(relaxed, targets_s, waiting_w)]
-        if not problem.switch_costs.acts_late_s:
-            return found
-        for plans, target_s in zip(found, targets_s, strict=True):
-            within_s = target_s
-            for _ in range(_SHORTER):
-                late_s = problem.timing(problem.times_at(plans[-1])).iteration_time_s - target_s
-                if late_s <= _CLOSE * target_s:
-                    break
-                within_s -= late_s
-                if within_s < free.fastest_s:
-                    break
-                answer = self._solve(within_s, waiting_w)
-                (each,) = free._rounded([answer], [within_s], waiting_w)
-                plans.append(free.problem.frequencies_of(each))
-        return found
-
-    def _rounded(self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], waiting_w: float) -> list[list[int]]:
-        """Real clocks for relaxed answers, within their targets."""
-        import numpy as np
-
-        problem, columns = self.problem, self._columns
-        overhead_s = problem.overhead_s
-        # Without a straggler the relaxation may end before the deadline: waiting longer costs more than it saves.
-        lengths: Any = np.array(
-            [
-                target_s - overhead_s
-                if waiting_w == 0
-                else min(target_s - overhead_s, answer.makespan_s * (1 + _CLOSE))
-                for answer, target_s in zip(relaxed, targets_s, strict=True)
-            ]
-        )
-        lengths = np.maximum(lengths, self.fastest_s - overhead_s)
-        options = Rounder(columns).round(relaxed, lengths)
-        for column, target_s in enumerate(targets_s if small_enough(problem) else ()):
-            exact = solve_exactly(problem, target_s - overhead_s, waiting_w)
-            if exact is not None:
-                options[:-1, column], lengths[column] = exact, target_s - overhead_s
-        bounds: Any = np.array([answer.lower_bound_j for answer in relaxed])
-        energies = columns.cost(options) + waiting_w * columns.makespan(options)
-        allowed = np.clip(_CHANGE_SHARE * (energies - bounds), *(share * np.abs(energies) for share in _CHANGE_ENERGY))
-        options = fewer_changes(columns, options, lengths, waiting_w, allowed)
-        late = columns.makespan(options) + overhead_s > np.array(targets_s)
-        options[:-1, late] = np.array(problem.fastest)[:, None]
-        return [column.tolist() for column in options[:-1].T]
 
     # ---- energies and powers
 

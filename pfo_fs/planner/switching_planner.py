@@ -28,7 +28,7 @@ from pfo_fs.planner.rank_runs import RankRuns, Window
 from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.stage_clocks import StageClocks
-from pfo_fs.planner.switch_costs import MOST_BUSY, SwitchCosts, queue_s
+from pfo_fs.planner.switch_costs import MOST_BUSY, queue_s
 from pfo_fs.planner.timed_changes import TimedChanges
 
 _WEIGHTS = (1.0, 0.6, 2.0)
@@ -326,8 +326,3 @@ class SwitchingPlanner:
             for rank in host:
                 prices_j[rank] = high_j[number] if high_j[number] < _INFINITE else prices_j[rank]
         return prices_j
-
-
-def without_costs(problem: Problem) -> Problem:
-    """The same problem, in which clock changes cost nothing."""
-    return replace(problem, switch_costs=SwitchCosts())

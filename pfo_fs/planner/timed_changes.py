@@ -164,7 +164,9 @@ class TimedChanges:
         """Adds the best plan of a small problem. Returns a lower bound in J, that of `mixed` or a better one."""
         left_s = min(until - time.perf_counter(), _EXACT_SHARE * self.seconds)
         gap_j = found.energy_j - overhead_j - mixed.lower_bound_j
-        if len(self._tables.kind) > _EXACT or left_s <= 0 or gap_j <= _EXACT_GAP * abs(mixed.lower_bound_j):
+        # Programs do not count that clocks act late, too.
+        small = len(self._tables.kind) <= _EXACT and not self._problem.switch_costs.acts_late_s
+        if not small or left_s <= 0 or gap_j <= _EXACT_GAP * abs(mixed.lower_bound_j):
             return mixed.lower_bound_j
         # A better plan has no clock that costs more than the gap at these prices.
         possible = self._tables.through(mixed.prices) <= gap_j

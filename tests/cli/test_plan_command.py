@@ -191,6 +191,11 @@ def test_a_driver_that_is_slow_for_many_gpus_means_fewer_changes_and_the_plan_sa
     assert float(str(busy["driver_calls_per_s"])) > 0
 
 
+def test_clocks_that_act_late_mean_fewer_changes(profile: Path) -> None:
+    late = changes_of(profile, "--acts-late", "0.5")
+    assert int(str(late["clock_changes"])) < int(str(changes_of(profile)["clock_changes"]))
+
+
 def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path) -> None:
     shown = pfo_fs(*arguments(profile, "--latency", "100", "--ranks-per-host", "3"))
     assert shown.returncode == 0, shown.stderr
@@ -215,6 +220,7 @@ def test_the_measured_costs_of_clock_changes_are_read_from_a_file(profile: Path,
         (["--switching", "MISSING"], "No such file"),
         (["--switching", "GOOD", "--late", "0.001"], "leave --switch-time"),
         (["--driver-time", "-1"], "--driver-time is -1"),
+        (["--acts-late", "0.01", "--switch-time", "0.01"], "--acts-late is for clocks that are not requested early"),
     ],
 )
 def test_wrong_costs_of_clock_changes_are_refused(profile: Path, tmp_path: Path, more: list[str], reason: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_problems import random_profile
+from planner_problems import random_profile, small_problems
 
+from pfo_fs.device.physics import A100
 from pfo_fs.errors import ConfigError
 from pfo_fs.planner import Measurement, Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
-from pfo_fs.simulator import Cluster, Nuisances, ProfileTruth
+from pfo_fs.simulator import Cluster, ModelTruth, Nuisances, ProfileTruth
 
 WAITING_W = 60.0
 
@@ -20,6 +23,19 @@ def problem_of(seed: int, acts_late_s: float, schedule: str = "1f1b", clocks: in
     pipeline = make_pipeline(schedule, 2, 4)
     profile = random_profile(random.Random(seed), pipeline, clocks)
     return Problem(pipeline, profile, WAITING_W, switch_costs=SwitchCosts(acts_late_s=acts_late_s))
+
+
+def uneven_problem(seed: int, acts_late_s: float, stages: int = 4, microbatches: int = 8) -> Problem:
+    """An A100 job whose stages take different times; instructions take some ten times as long as clocks act late."""
+    rng = random.Random(seed)
+    truth = ModelTruth(A100, stages)
+    pipeline = make_pipeline("1f1b", stages, microbatches)
+    table = {}
+    for kind in sorted({(i.stage, i.name) for i in pipeline.instructions}):
+        share = rng.uniform(0.8, 1.0)
+        found = [truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz[::4]]
+        table[kind] = [replace(each, time_s=share * each.time_s, energy_j=share * each.energy_j) for each in found]
+    return Problem(pipeline, Profile(table), WAITING_W, switch_costs=SwitchCosts(acts_late_s=acts_late_s))
 
 
 @settings(max_examples=40, deadline=None)
@@ -49,6 +65,56 @@ def test_a_plan_is_on_time_though_clocks_act_late(seed: int, acts_late_s: float,
     assert plan.energy_j <= highest.energy_j * (1 + 1e-9)
     assert plan.lower_bound_j is not None
     assert plan.energy_j >= plan.lower_bound_j * (1 - 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_problems(), st.sampled_from([0.003, 0.01, 0.05]), st.floats(1.0, 1.2))
+def test_bound_optimum_and_plan_are_in_order(problem: Problem, acts_late_s: float, slowdown: float) -> None:
+    problem = replace(problem, switch_costs=SwitchCosts(acts_late_s=acts_late_s))
+    planner = Planner(problem)
+    deadline_s = planner.fastest_s * slowdown
+    plan = planner.at(deadline=deadline_s)
+    rows = [problem.measured_by_kind[i.stage, i.name].frequencies_mhz for i in problem.pipeline.instructions]
+    every = [Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*rows)]
+    least_j = min(each.energy_j for each in every if each.iteration_time_s <= deadline_s)
+    assert plan.lower_bound_j is not None
+    assert plan.lower_bound_j <= least_j * (1 + 1e-9) <= plan.energy_j * (1 + 2e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plans_are_near_the_bound_though_instructions_without_slack_follow_slower_ones(seed: int) -> None:
+    problem = uneven_problem(seed, 0.01)
+    highest = all_maximum(problem)
+    plan = Planner(problem).at(deadline=highest.iteration_time_s)
+    assert plan.gap is not None
+    assert plan.gap < 0.01
+    assert plan.gap < 0.25 * (highest.energy_j / plan.energy_j - 1), "most of what can be saved is saved"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_plan_made_quickly_saves_nearly_as_much(seed: int) -> None:
+    problem = uneven_problem(seed, 0.01)
+    highest = all_maximum(problem)
+    quick, thorough = (Planner(problem, quick=each).at(deadline=highest.iteration_time_s) for each in (True, False))
+    assert highest.energy_j - quick.energy_j > 0.9 * (highest.energy_j - thorough.energy_j)
+
+
+def test_the_numbers_of_clocks_give_exactly_what_a_very_late_clock_adds() -> None:
+    choices = next(iter(problem_of(5, 0.0).measured_by_kind.values()))
+    clocks = choices.frequencies_mhz
+    parts = choices.late_parts(clocks, 10.0)
+    for before, own in itertools.product(clocks, clocks):
+        added = choices.late(before, own, 10.0)
+        assert parts[before][0] - parts[own][0] == pytest.approx(added[0])
+        assert parts[before][1] - parts[own][1] == pytest.approx(added[1])
+
+
+def test_large_programs_of_late_clocks_are_solved_by_interior_points() -> None:
+    problem = uneven_problem(0, 0.01, stages=8, microbatches=32)
+    assert len(problem.pipeline.instructions) == 512
+    plan = Planner(problem, quick=True).at(deadline=all_maximum(problem).iteration_time_s)
+    assert plan.gap is not None
+    assert plan.gap < 0.02
 
 
 def test_a_clock_that_acts_at_once_after_the_begin_costs_nothing() -> None:
