@@ -132,8 +132,7 @@ class JobModel:
         calibration: The delays that were added to the DAG; None if there are none.
         full_speed: The plan with all instructions at the highest clock.
         full_speed_s: The mean time of an iteration under it, in s.
-        rewards_search: Whether a search of seconds finds better plans than `within`: where GPUs stand still at clock
-            changes, or clocks act late.
+        stands_still: Whether GPUs stand still at clock changes.
     """
 
     def __init__(
@@ -157,8 +156,7 @@ class JobModel:
         self.problem = problem
         self._wide = problem if wide_profile is None else replace(problem, profile=wide_profile)
         self._offers = offers
-        stands_still = switch_costs.stands_still_s > 0 and not changes_act_late
-        self.rewards_search = stands_still or switch_costs.acts_late_s > 0
+        self.stands_still = switch_costs.stands_still_s > 0 and not changes_act_late
         self._expected = ExpectedTime(problem, scatter, changes_act_late)
         self.full_speed = all_maximum(problem)
         self.full_speed_s = self.expected_s(self.full_speed)
@@ -246,7 +244,7 @@ class JobModel:
         return self._in_time[in_time]
 
     def searched(self, deadline_s: float, time_margin: float, change_price: float, mean_s: float) -> Plan:
-        """Returns the plan of a search that takes seconds; for jobs with `rewards_search`.
+        """Returns the plan of a search that takes seconds, where GPUs stand still at clock changes.
 
         There it saves more than that of `within`, which is made quickly. The arguments are the same.
         """

@@ -187,13 +187,13 @@ class PlanChoice:
     def _searches_longer(self, saved: float) -> bool:
         """Searches some seconds for a better plan, and puts it in force; returns False if there is none.
 
-        Meanwhile the best one runs. Only where GPUs stand still at clock changes or clocks act late: there, plans that
-        are made quickly save less than is possible. If the plan turns out to be late, a faster one follows.
+        Meanwhile the best one runs. Only where GPUs stand still at clock changes: there, plans that are made quickly
+        save less than is possible. If the plan that was found turns out to be late, a faster one follows.
         """
         selection, corrections = self._selection, self._selection.corrections
         if len(self._searched) >= _MOST_SEARCHED or math.isinf(corrections.change_price):
             return False
-        if not selection.model.rewards_search:
+        if not selection.model.stands_still:
             return False
         last = self._trials.of(self._searched[-1]) if self._searched else None
         late = 0.0 if last is None else self._trials.off(last)
