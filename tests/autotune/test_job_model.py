@@ -36,13 +36,27 @@ TOP = {1410: (0.10, 40.0), 1200: (0.11, 33.0), 1005: (0.125, 30.0)}
 
 
 def model_of(
-    stage_0: dict[int, tuple[float, float]], offers: Sequence[ClockOffer] = (ClockOffer(),), error_s: float = 0.0
+    stage_0: dict[int, tuple[float, float]],
+    offers: Sequence[ClockOffer] = (ClockOffer(),),
+    error_s: float = 0.0,
+    costs: SwitchCosts | None = None,
+    changes_act_late: bool = False,
 ) -> JobModel:
     """Two stages; the second one takes twice as long, so the first has time to spare."""
     long = {mhz: (2 * time_s, 2 * energy_j) for mhz, (time_s, energy_j) in TOP.items()}
     names = ("forward", "backward")
     table = {(stage, name): rows((stage_0, long)[stage], error_s) for stage in (0, 1) for name in names}
-    return JobModel(make_pipeline("1f1b", 2, 6), Profile(table), 20.0, 1, [], SwitchCosts(), offers, scatter=0.005)
+    return JobModel(
+        make_pipeline("1f1b", 2, 6),
+        Profile(table),
+        20.0,
+        1,
+        [],
+        costs or SwitchCosts(),
+        offers,
+        scatter=0.005,
+        changes_act_late=changes_act_late,
+    )
 
 
 def clocks_of(plan: Plan, stage: int) -> set[int]:
@@ -55,6 +69,15 @@ def test_a_plan_is_not_longer_than_all_at_the_highest_clocks() -> None:
     plan = model.within(model.full_speed.iteration_time_s)
     assert plan.iteration_time_s <= model.full_speed.iteration_time_s * (1 + 1e-9)
     assert plan.energy_j < model.full_speed.energy_j
+
+
+def test_a_time_of_changes_that_was_found_from_late_plans_makes_instructions_longer_and_no_gpu_stand_still() -> None:
+    said, found = (model_of(TOP, costs=SwitchCosts(0.002), changes_act_late=each) for each in (False, True))
+    assert (said.stands_still, found.stands_still) == (True, False)
+    plan = model_of(TOP).within(said.full_speed.iteration_time_s)
+    plan = plan.replace(problem=said.problem)
+    assert plan.changes
+    assert found.expected_s(plan) > said.expected_s(plan)
 
 
 def test_clocks_that_are_as_fast_as_the_highest_one_stay_on_offer() -> None:
