@@ -15,6 +15,9 @@ from pfo_fs.planner import Plan
 
 _MOST_OFF = 0.002
 """Relative: of plans that all miss the target, one that misses it by less than this may stay."""
+_HARDLY_OFF, _MUCH_MORE = 0.0015, 0.02
+"""A plan that misses the target by less than the first number stays nevertheless if it saves more than those which keep
+to it by the second one; one that was later by far gets another window for that if its clocks were new; relative."""
 _LEAST_GAIN = 0.003
 """Relative: another plan is tried if it takes less energy than the plan in force by more than this, and if the plan in
 force was such an improvement too."""
@@ -179,6 +182,10 @@ class PlanChoice:
                 return "plans may seem late by chance, so the highest clocks are measured again"
             selection.kept = selection.model.as_it_is(perhaps_in_time.plan)
             return "a plan that saves more may have been late by chance, so it is measured again"
+        more = [trial for trial in usable if saved[id(trial)] > saved[id(best)] + _MUCH_MORE]
+        best = self._trials.best_of([trial for trial in more if off_of[id(trial)] <= _HARDLY_OFF], saved) or best
+        if self._repeats([trial for trial in more if off_of[id(trial)] > _HARDLY_OFF]):
+            return "a plan that saves more was late while its clocks were new, so it is measured again"
         selection.kept = selection.model.as_it_is(best.plan)
         if self._searches_longer(saved[id(best)]):
             return "a longer search has found a plan that takes less energy"

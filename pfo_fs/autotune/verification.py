@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median_low
+from typing import NamedTuple
 
 from pfo_fs.autotune.believed_trials import LEAST_ERROR, BelievedTrials
 from pfo_fs.autotune.corrections import MOST_CORRECTIONS, Corrections
@@ -51,6 +52,20 @@ class Verdict:
     compared: Compared | None = None
     power_w: float | None = None
     note: str = ""
+
+
+class _Tried(NamedTuple):
+    """What a window has told about the plan in force.
+
+    Attributes:
+        trial: The plan's trial, this window included.
+        compared: What the plan saves and costs in this window; None: not known.
+        power_w: Its mean power in this window, in W.
+    """
+
+    trial: Trial
+    compared: Compared | None
+    power_w: float
 
 
 class PlanVerification:
@@ -121,10 +136,33 @@ class PlanVerification:
             if self._missed > _MOST_MISSED:
                 return None
             return Verdict(again=True, note="nothing was measured on the first stage, so the plan is measured again")
+        tried = self._tried(results, noise, power_drift_factor)
+        if tried is None:
+            return None
+        if selection.goal.target.power is None:
+            return replace(self._chosen_after(tried.trial, in_force=True), compared=tried.compared)
+        window = self._trials.window_iterations * tried.trial.windows
+        error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / window**0.5)
+        before = selection.schedules()
+        note = self._correct_power(tried.trial.off, error)
+        return Verdict(selection.schedules() is before, compared=tried.compared, power_w=tried.power_w, note=note)
+
+    def note(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> None:
+        """Counts a window as a trial of the plan in force, though profiling goes on and another plan follows.
+
+        If that plan and those after it turn out to be worse, this one comes back. The arguments are those of `verify`.
+        """
+        if not self._selection.goal.slowdowns and iteration_spans(results, self._layout):
+            self._tried(results, noise, power_drift_factor)
+
+    def _tried(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> _Tried | None:
+        """Adds a window with results of the first stage to the trials; None if it tells nothing about the plan."""
+        selection = self._selection
         self._missed = 0
         if self._target != selection.goal.target:
             self._target = selection.goal.target
             self._trials.forget()
+        spans = iteration_spans(results, self._layout)
         means_s = [fmean(values) for values in spans.values()]
         measured_s = median_low(means_s)
         first = first_stage_results(results, self._layout).values()
@@ -145,13 +183,7 @@ class PlanVerification:
         saved = found.energy_saved if found is not None and measured_j else 0.0
         saved_error = (1 - saved) * job_energy_error(results) if saved else 0.0
         trial = self._trial(off, saved, saved_error, measured_s / self._measured_s)
-        if selection.goal.target.power is None:
-            return replace(self._chosen_after(trial, in_force=True), compared=found)
-        error = max(LEAST_ERROR, _STANDARD_ERRORS * noise / (iterations * trial.windows) ** 0.5)
-        before = selection.schedules()
-        note = self._correct_power(trial.off, error)
-        power_w = measured_j / (measured_s + selection.full_speed.tail_s)
-        return Verdict(selection.schedules() is before, compared=found, power_w=power_w, note=note)
+        return _Tried(trial, found, measured_j / (measured_s + selection.full_speed.tail_s))
 
     @property
     def wants_reference(self) -> bool:

@@ -90,6 +90,10 @@ class Job:
         assert verdict is not None
         return verdict
 
+    def note(self) -> None:
+        """Measures the plan in force, while profiling goes on."""
+        self.verification.note(self._results(self.plan), self.noise, 1.0)
+
     def reference(self) -> Verdict:
         """Measures the highest clocks before the next plan is chosen."""
         assert self.verification.wants_reference
@@ -182,6 +186,27 @@ def test_of_plans_that_are_on_time_the_one_that_was_measured_to_save_most_stays(
     assert plans[0].frequencies_mhz == first
     assert len(plans) > 1, "it disappoints, so one with fewer changes is tried"
     assert job.plan.frequencies_mhz != first
+
+
+def test_a_plan_that_was_measured_while_profiling_went_on_comes_back_if_those_after_it_are_late() -> None:
+    first = Job(lambda plan: 0.0).plan.frequencies_mhz
+    job = Job(lambda plan: 0.0 if plan.frequencies_mhz == first else 0.05)
+    job.note()
+    job.selection.kept = job.selection.model.within(1.02 * job.selection.model.full_speed.iteration_time_s)
+    assert job.plan.frequencies_mhz != first
+    job.settle()
+    assert job.plan.frequencies_mhz == first
+
+
+@pytest.mark.parametrize(("off", "stays"), [(0.0014, True), (0.0017, False)])
+def test_a_plan_that_hardly_misses_its_target_stays_if_the_others_save_much_less(off: float, stays: bool) -> None:
+    first = Job(lambda plan: 0.0).plan.frequencies_mhz
+    job = Job(
+        lambda plan: off if plan.frequencies_mhz == first else 0.0,
+        lambda plan: 1.0 if plan.frequencies_mhz == first else 0.2,
+    )
+    job.settle()
+    assert (job.plan.frequencies_mhz == first) == stays
 
 
 def test_if_every_plan_is_late_all_run_at_the_highest_clocks_and_the_note_says_why() -> None:
@@ -291,6 +316,20 @@ def test_a_plan_that_was_late_while_its_clocks_were_new_gets_another_window(lear
             break
     assert job.selection.corrections.full_speed_only != learns
     assert learns == (job.plan.energy_j < 0.99 * job._full_j)
+
+
+def test_a_plan_that_was_late_while_its_clocks_were_new_gets_another_window_if_those_on_time_save_much_less() -> None:
+    windows: Counter[tuple[int, ...]] = Counter()
+    first = Job(lambda plan: 0.0, slowdown=1.02).plan.frequencies_mhz
+
+    def late(plan: Plan) -> float:
+        windows[tuple(plan.frequencies_mhz)] += 1
+        return 0.05 if plan.frequencies_mhz == first and windows[tuple(first)] == 1 else 0.0
+
+    offers = (ClockOffer(frozenset({900})), ClockOffer(latency_s=0.02))
+    job = Job(late, lambda plan: 1.0 if plan.frequencies_mhz == first else 0.2, slowdown=1.02, offers=offers)
+    job.settle()
+    assert job.plan.frequencies_mhz == first
 
 
 def test_if_all_plans_with_clock_changes_are_late_changes_get_the_time_that_explains_it() -> None:
