@@ -111,7 +111,7 @@ class BelievedTrials:
                 plans late in which there are any.
             without: A trial that does not count.
         """
-        trials = [trial for trial in self.all if trial.simple == simple and trial is not without]
+        trials = [trial for trial in self.all if trial.simple == simple and not trial.early and trial is not without]
         trials = [trial for trial in trials if not trial.exploring] or trials
         total, windows = 0.0, 0
         for trial in trials:
@@ -197,7 +197,7 @@ class BelievedTrials:
     def change_s(self) -> float:
         """Returns the time in s that a clock change seems to cost, by how late plans with different ones were."""
         selection = self._selection
-        trials = [trial for trial in self.all if not trial.exploring and not trial.simple]
+        trials = [trial for trial in self.all if not trial.exploring and not trial.early and not trial.simple]
         plans = [(trial, plan) for trial in trials if (plan := selection.model.as_it_is(trial.plan)) is not None]
 
         def unlikely(change_s: float) -> float:

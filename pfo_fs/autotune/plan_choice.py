@@ -162,7 +162,7 @@ class PlanChoice:
         on_time = on_time or [trial for trial in usable if off_of[id(trial)] <= _MOST_OFF]
         saved = self._trials.saved(usable)
         best = self._trials.best_of(on_time, saved)
-        if not any(not trial.simple for trial in on_time) and self._makes_changes_dearer():
+        if not any(not trial.simple and not trial.early for trial in on_time) and self._makes_changes_dearer():
             return "all plans with clock changes were late, so one for which changes take time is tried"
         if self._tries_one_clock(0.0 if best is None else saved[id(best)]):
             return "plans with clock changes deliver less than one clock per stage promises, so that is tried"

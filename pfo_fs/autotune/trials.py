@@ -30,6 +30,7 @@ class Trial:
         saved_error: Standard error of it.
         windows: Number of windows.
         exploring: Whether it was in force only to measure clocks.
+        early: Whether it was in force only before the last profiling windows, while its clocks were new.
         simple: Whether each stage runs at one clock.
         repeated: Whether it was put in force a second time.
         whole: Time of its iterations, as a multiple of that on the first stage, whose iteration times are watched.
@@ -41,6 +42,7 @@ class Trial:
     saved_error: float = 0.0
     windows: int = 0
     exploring: bool = False
+    early: bool = False
     simple: bool = False
     repeated: bool = False
     whole: float = 1.0

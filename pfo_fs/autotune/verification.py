@@ -153,7 +153,9 @@ class PlanVerification:
         If that plan and those after it turn out to be worse, this one comes back. The arguments are those of `verify`.
         """
         if not self._selection.goal.slowdowns and iteration_spans(results, self._layout):
-            self._tried(results, noise, power_drift_factor)
+            tried = self._tried(results, noise, power_drift_factor)
+            if tried is not None and tried.trial.windows == 1:
+                tried.trial.early = True
 
     def _tried(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> _Tried | None:
         """Adds a window with results of the first stage to the trials; None if it tells nothing about the plan."""
@@ -229,6 +231,7 @@ class PlanVerification:
             simple = math.isinf(self._selection.corrections.change_price)
             trial = Trial(plan, exploring=self._choice.explores, simple=simple)
             self._trials.all.append(trial)
+        trial.early = False
         trial.add(off, saved, saved_error, whole)
         self._trials.latest = trial
         return trial

@@ -198,6 +198,16 @@ def test_a_plan_that_was_measured_while_profiling_went_on_comes_back_if_those_af
     assert job.plan.frequencies_mhz == first
 
 
+def test_how_late_a_plan_was_while_profiling_went_on_gives_those_after_it_no_room_until_it_is_measured_again() -> None:
+    job = Job(lambda plan: 0.01)
+    before = job.selection.corrections.time_margin
+    job.note()
+    job.verification.aim()
+    assert job.selection.corrections.time_margin == before
+    job.window()
+    assert job.selection.corrections.time_margin > 0.003
+
+
 @pytest.mark.parametrize(("off", "stays"), [(0.0014, True), (0.0017, False)])
 def test_a_plan_that_hardly_misses_its_target_stays_if_the_others_save_much_less(off: float, stays: bool) -> None:
     first = Job(lambda plan: 0.0).plan.frequencies_mhz
