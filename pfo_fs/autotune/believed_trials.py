@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
 
 from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.trials import Trial, believed_savings, expected_difference
@@ -76,28 +75,30 @@ class BelievedTrials:
             plan: The plan in force, which stays.
             usual: What these iterations take.
         """
-        selection = self._selection
-        if self.of(plan) is None or selection.goal.target.power is not None or selection.runs_at_full_speed:
+        selection, trial = self._selection, self.of(plan)
+        if trial is None or selection.goal.target.power is not None or selection.runs_at_full_speed:
             return False
         if self._found_late >= _MOST_LATE:
             return False
-        wholes = [trial.whole for trial in self.all]
-        whole_error = stdev(wholes) / math.sqrt(len(wholes)) if len(wholes) > 1 else 0.0
+        whole_error = self.noise / math.sqrt(self.window_iterations * trial.windows) if trial.whole != 1.0 else 0.0
         error = math.hypot(usual.error, self._reference_error(), whole_error)
-        return self._late(usual) - LEAST_ERROR > _LATE_ERRORS * error
+        return self._late(trial, usual) - LEAST_ERROR > _LATE_ERRORS * error
 
     def found_late(self, plan: Plan, usual: UsualTime) -> None:
         """Takes these iterations into account; the arguments are those of `is_late`."""
         trial = self.of(plan)
         if trial is not None:
-            trial.off = self._late(usual)
+            trial.off = self._late(trial, usual)
             trial.windows = max(trial.windows, usual.iterations // self.window_iterations)
             self._found_late += 1
             self.measured_again, self.references_left = 0, 2 * _MOST_REFERENCES
 
-    def _late(self, usual: UsualTime) -> float:
-        """Returns how far they are from the target; in zero-bubble schedules the first stage may not end last."""
-        return usual.time_s * fmean(trial.whole for trial in self.all) / self._selection.target_s() - 1
+    def _late(self, trial: Trial, usual: UsualTime) -> float:
+        """Returns how far they are from the target.
+
+        In zero-bubble schedules the first stage may not end last; by how much sooner it ends depends on the plan.
+        """
+        return usual.time_s * trial.whole / self._selection.target_s() - 1
 
     def _reference_error(self) -> float:
         """Returns the relative standard error of the time at the highest clocks."""

@@ -33,7 +33,8 @@ class Trial:
         early: Whether it was in force only before the last profiling windows, while its clocks were new.
         simple: Whether each stage runs at one clock.
         repeated: Whether it was put in force a second time.
-        whole: Time of its iterations, as a multiple of that on the first stage, whose iteration times are watched.
+        whole: Time of its iterations, as a multiple of that on the first stage, whose iteration times are watched; the
+            mean over its windows.
     """
 
     plan: Plan
@@ -54,7 +55,7 @@ class Trial:
     def add(self, off: float, saved: float, saved_error: float = 0.0, whole: float = 1.0) -> None:
         """Adds a window."""
         self.windows += 1
-        self.whole = whole
+        self.whole += (whole - self.whole) / self.windows
         self.saved_error = math.hypot((self.windows - 1) * self.saved_error, saved_error) / self.windows
         self.off += (off - self.off) / self.windows
         self.saved += (saved - self.saved) / self.windows

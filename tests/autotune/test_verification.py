@@ -503,6 +503,16 @@ def test_a_plan_that_stays_turns_out_to_be_late_if_many_iterations_show_it(
     assert job.verification.is_late(usual(job, off, error=error)) == late
 
 
+def test_where_another_stage_ends_last_each_plan_counts_with_its_own_time_between() -> None:
+    """Iteration times are those of the first stage, as in zero-bubble schedules."""
+    job = settled()
+    trials, highest = BelievedTrials(job.selection), job.selection.model.full_speed
+    trials.noise, trials.window_iterations = job.noise, STEPS
+    trials.all = [Trial(highest, windows=1, whole=1.0), Trial(job.plan, windows=1, whole=1.01)]
+    assert not trials.is_late(job.plan, usual(job, -0.01))
+    assert trials.is_late(job.plan, usual(job, -0.006))
+
+
 def test_a_plan_that_turns_out_to_be_late_is_followed_by_a_faster_one() -> None:
     job = settled()
     first = job.plan
