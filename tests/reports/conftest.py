@@ -24,7 +24,7 @@ def played_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ModelTruth(A100, 4),
         pipelines=3,
         episodes=[Episode(1.2, 180, 210, 1)],
-        seed=0,
+        seed=2,  # the plan from before the straggler comes back and stays
     )
     play = Play(cluster, root, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
     for _ in play.run(240):
