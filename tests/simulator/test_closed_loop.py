@@ -157,7 +157,7 @@ def test_a_damaged_profile_is_said_and_does_no_harm(
 @pytest.mark.slow
 def test_a_plan_has_room_for_durations_that_scatter(tmp_path: Path) -> None:
     """Full speed has room for that everywhere; a plan that used all of it would be late by half a percent."""
-    play = Play(cluster(time_jitter=0.03), tmp_path, SETTINGS)
+    play = Play(cluster(seed=1, time_jitter=0.03), tmp_path, SETTINGS)
     played = converged(play, 150)
 
     def mean_s(number: int | None) -> float:
@@ -165,7 +165,7 @@ def test_a_plan_has_room_for_durations_that_scatter(tmp_path: Path) -> None:
 
     assert mean_s(play.first_plan) < 1.004 * mean_s(1)
     assert mean_s(played[-1].number) < 1.004 * mean_s(1)
-    assert played[-1].energy_j < played[10].energy_j
+    assert summarize(play, played).energy_saved > 0.01
 
 
 @pytest.mark.slow
