@@ -163,7 +163,7 @@ class ParetoScheduler(FrequencyScheduler):
             self._measurements.take(results, schedules)
             yield from self._sweep.further(usage_of(self._one_plan()))
             if self._sweep.windows > windows:
-                self._verification.note(results, self._noise.usual, self._measurements.power_drift_factor)
+                self._verification.count_early(results, self._noise.usual, self._measurements.power_drift_factor)
                 self._verdict = Verdict()
                 self._rebuild_model()
                 self._verification.aim()

@@ -147,7 +147,7 @@ class PlanVerification:
         note = self._correct_power(tried.trial.off, error)
         return Verdict(selection.schedules() is before, compared=tried.compared, power_w=tried.power_w, note=note)
 
-    def note(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> None:
+    def count_early(self, results: Sequence[ProfilingResult], noise: float, power_drift_factor: float) -> None:
         """Counts a window as a trial of the plan in force, though profiling goes on and another plan follows.
 
         If that plan and those after it turn out to be worse, this one comes back. The arguments are those of `verify`.

@@ -5,6 +5,9 @@ one clock at these prices, changes included (`rank_runs.py`). Each run becomes a
 linear program gives the time that each group may take. The best of what comes out, of the plan that ignores changes,
 and of simple plans are then improved rank by rank (`rank_sweeps.py`).
 
+Where clocks act late, a program that counts that nearly (`Relaxation`) gives times and prices, and rank after
+rank takes its best clocks at these prices. At the same prices, each rank's cheapest clocks give a lower bound.
+
 If there are more changes than a host's driver can make, each change of its ranks gets a price, which rises until they
 fit.
 """

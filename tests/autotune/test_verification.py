@@ -90,9 +90,9 @@ class Job:
         assert verdict is not None
         return verdict
 
-    def note(self) -> None:
+    def window_before_profiling(self) -> None:
         """Measures the plan in force, while profiling goes on."""
-        self.verification.note(self._results(self.plan), self.noise, 1.0)
+        self.verification.count_early(self._results(self.plan), self.noise, 1.0)
 
     def reference(self) -> Verdict:
         """Measures the highest clocks before the next plan is chosen."""
@@ -191,7 +191,7 @@ def test_of_plans_that_are_on_time_the_one_that_was_measured_to_save_most_stays(
 def test_a_plan_that_was_measured_while_profiling_went_on_comes_back_if_those_after_it_are_late() -> None:
     first = Job(lambda plan: 0.0).plan.frequencies_mhz
     job = Job(lambda plan: 0.0 if plan.frequencies_mhz == first else 0.05)
-    job.note()
+    job.window_before_profiling()
     job.selection.kept = job.selection.model.within(1.02 * job.selection.model.full_speed.iteration_time_s)
     assert job.plan.frequencies_mhz != first
     job.settle()
@@ -201,7 +201,7 @@ def test_a_plan_that_was_measured_while_profiling_went_on_comes_back_if_those_af
 def test_how_late_a_plan_was_while_profiling_went_on_gives_those_after_it_no_room_until_it_is_measured_again() -> None:
     job = Job(lambda plan: 0.01)
     before = job.selection.corrections.time_margin
-    job.note()
+    job.window_before_profiling()
     job.verification.aim()
     assert job.selection.corrections.time_margin == before
     job.window()
