@@ -81,8 +81,9 @@ class BelievedTrials:
         if self._found_late >= _MOST_LATE:
             return False
         whole_error = self.noise / math.sqrt(self.window_iterations * trial.windows) if trial.whole != 1.0 else 0.0
-        error = math.hypot(usual.error, self._reference_error(), whole_error)
-        return self._late(trial, usual) - LEAST_ERROR > _LATE_ERRORS * error
+        beyond = self._late(trial, usual) - _LATE_ERRORS * math.hypot(usual.error, self._reference_error(), whole_error)
+        # A plan may stay though it is a little late; it turns out to be late if it is later than was believed then.
+        return beyond > LEAST_ERROR and beyond > self.off(trial)
 
     def found_late(self, plan: Plan, usual: UsualTime) -> None:
         """Takes these iterations into account; the arguments are those of `is_late`."""

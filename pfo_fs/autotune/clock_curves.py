@@ -3,8 +3,11 @@
 With z = log(highest clock / clock), the logarithm of an instruction's time rises with z by a slope between 0 (it waits
 for memory, or the board's power limit holds the clock back) and 1 (it follows the clock); the slope changes smoothly.
 The logarithm of its power falls likewise. So both are random lines whose slope wanders, a Gaussian process: between
-measured points its mean is a cubic spline, and its error grows with the distance from them. A plateau needs no case of
-its own: there the slope is 0, or below.
+measured points its mean is a cubic spline, and its error grows with the distance from them.
+
+Often time does not change at all down to some clock, because memory or the board's power limit holds instructions back.
+So it may be that the line begins only at one of the measured clocks, and is flat above. How much that counts is chosen
+by the measurements, too; without it, noise at one clock of the plateau would look like a slope.
 
 Stages of a model are often alike, and so are instructions on one kind of GPU. How much of a curve is common to all, and
 how much is each instruction's own, is chosen by the measurements (by marginal likelihood).
@@ -29,6 +32,9 @@ _ROUGHNESS = (0.3, 1.0, 3.0)
 """Multiples of the usual roughness that may be that of the job."""
 _OF_EQUAL_NAMES = 0.6
 """Share of what is common that instructions of another name do not have."""
+_LOWEST_PLATEAU, _LEAST_LIKELY = 0.5, 0.003
+"""No plateau ends at a lower clock than this share of the highest one. Ends that are less likely than the second number
+are left out."""
 _LEVEL_DEVIATION = 1.0
 """Of the logarithm at the highest clock, around what was measured there."""
 _MOST_POINTS_TOGETHER = 600
@@ -46,6 +52,7 @@ class Prior:
         roughness: How far an instruction at a clock usually is from its smooth curve, relative: GPUs do not follow the
             clock exactly, by 0.05 % in time and 0.5 % in power in the published profiles.
         least_error: Relative error of each measured value at least.
+        plateau: How likely it is that the curve is flat down to some measured clock.
     """
 
     slope: float
@@ -53,9 +60,10 @@ class Prior:
     bend: float
     roughness: float
     least_error: float
+    plateau: float = 0.0
 
 
-TIME = Prior(0.7, 0.4, 1.2, 0.0007, 0.0003)
+TIME = Prior(0.7, 0.4, 1.2, 0.0007, 0.0003, plateau=0.1)
 POWER = Prior(-1.6, 1.0, 5.0, 0.005, 0.002)
 
 
@@ -86,11 +94,16 @@ class Sites:
         self.names: Array = np.array([names[kind[1]] for kind, _ in where], dtype=int)
         self.z: Array = np.array([math.log(top_mhz[kind] / mhz) for kind, mhz in where])
 
-    def covariance(self, prior: Prior, own_share: float, roughness: float, rows: Array, columns: Array) -> Array:
-        """Returns the covariance of the logarithms at two sets of sites before anything is measured."""
+    def covariance(
+        self, prior: Prior, own_share: float, roughness: float, end: float, rows: Array, columns: Array
+    ) -> Array:
+        """Returns the covariance of the logarithms at two sets of sites before anything is measured.
+
+        Curves are flat for z up to `end`.
+        """
         import numpy as np
 
-        z = np.maximum(self.z, 0.0)
+        z = self.below(end)
         low, high = np.minimum.outer(z[rows], z[columns]), np.maximum.outer(z[rows], z[columns])
         shape = prior.slope_error**2 * low * high + prior.bend**2 * low**2 * (3 * high - low) / 6
         same_kind = np.equal.outer(self.kinds[rows], self.kinds[columns])
@@ -98,6 +111,12 @@ class Sites:
         common = (1 - own_share) * (1 - _OF_EQUAL_NAMES + _OF_EQUAL_NAMES * same_name)
         rough = roughness**2 * np.equal.outer(rows, columns)
         return shape * (common + own_share * same_kind) + _LEVEL_DEVIATION**2 * same_kind + rough
+
+    def below(self, end: float) -> Array:
+        """Returns by how much z is larger than `end`, or 0, for each site."""
+        import numpy as np
+
+        return np.maximum(self.z - end, 0.0)
 
 
 class Belief:
@@ -128,6 +147,58 @@ class Belief:
         return Belief(self.mean, self.covariance - gain)
 
 
+class _Curves:
+    """Curves that are flat down to a clock: what measurements say of them.
+
+    Args:
+        prior: What is known beforehand.
+        sites: All sites.
+        values, errors: As for `believe`.
+        end: The curves are flat for z up to this.
+    """
+
+    def __init__(self, prior: Prior, sites: Sites, values: Array, errors: Array, end: float) -> None:
+        import numpy as np
+
+        self._prior, self._sites, self._end = prior, sites, end
+        self._known = known = np.flatnonzero(np.isfinite(values))
+        self._mean = prior.slope * sites.below(end)
+        for kind in range(int(sites.kinds.max()) + 1):
+            own = known[sites.kinds[known] == kind]
+            if len(own):
+                first = own[np.argmin(sites.z[own])]  # the highest clock that was measured gives the level
+                self._mean[sites.kinds == kind] += values[first] - self._mean[first]
+        self._rest = (values - self._mean)[known]
+        self._noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
+
+    def log_likelihood(self, own_share: float, roughness: float) -> float:
+        """Returns how likely the measurements are, but for a constant, as a logarithm."""
+        import numpy as np
+
+        lower, whitened = self._whitened(own_share, roughness)
+        return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(lower)).sum())
+
+    def belief(self, own_share: float, roughness: float, wanted: int) -> Belief:
+        """Returns what is believed at the first sites after the measurements."""
+        import numpy as np
+
+        rows = np.arange(wanted)
+        lower, whitened = self._whitened(own_share, roughness)
+        half = np.linalg.solve(lower, self._covariance(own_share, roughness, self._known, rows))
+        covariance = self._covariance(own_share, roughness, rows, rows) - half.T @ half
+        return Belief(self._mean[rows] + half.T @ whitened, covariance)
+
+    def _whitened(self, own_share: float, roughness: float) -> tuple[Array, Array]:
+        """The root of the covariance of the measurements, and the measurements without their mean, divided by it."""
+        import numpy as np
+
+        lower = np.linalg.cholesky(self._covariance(own_share, roughness, self._known, self._known) + self._noise)
+        return lower, np.linalg.solve(lower, self._rest)
+
+    def _covariance(self, own_share: float, roughness: float, rows: Array, columns: Array) -> Array:
+        return self._sites.covariance(self._prior, own_share, roughness, self._end, rows, columns)
+
+
 def believe(prior: Prior, sites: Sites, values: Array, errors: Array, wanted: int) -> Belief:
     """Returns what is believed at the first sites after measurements at some of all sites.
 
@@ -140,29 +211,46 @@ def believe(prior: Prior, sites: Sites, values: Array, errors: Array, wanted: in
     """
     import numpy as np
 
-    known, rows = np.flatnonzero(np.isfinite(values)), np.arange(wanted)
-    mean = prior.slope * sites.z
-    for kind in range(int(sites.kinds.max()) + 1):
-        own = known[sites.kinds[known] == kind]
-        if len(own):
-            first = own[np.argmin(sites.z[own])]  # the highest clock that was measured gives the level
-            mean[sites.kinds == kind] += values[first] - mean[first]
-    rest = (values - mean)[known]
-    noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
+    sloped = _Curves(prior, sites, values, errors, 0.0)
     choices = [(own_share, times * prior.roughness) for own_share in _OWN_SHARES for times in _ROUGHNESS]
-    unlikely = []
-    for own_share, roughness in choices:
-        lower = np.linalg.cholesky(sites.covariance(prior, own_share, roughness, known, known) + noise)
-        whitened = np.linalg.solve(lower, rest)
-        unlikely.append(float(whitened @ whitened) + 2 * float(np.log(np.diag(lower)).sum()))
     # The mean of the choices, each as likely as it makes the measurements: a few of them exclude none.
-    likely = np.exp(-0.5 * (np.array(unlikely) - min(unlikely)))
+    likely = _likely([sloped.log_likelihood(*choice) for choice in choices])
     own_share, roughness = np.average(np.array(choices), axis=0, weights=likely).tolist()
-    lower = np.linalg.cholesky(sites.covariance(prior, own_share, roughness, known, known) + noise)
-    whitened = np.linalg.solve(lower, rest)
-    half = np.linalg.solve(lower, sites.covariance(prior, own_share, roughness, known, rows))
-    covariance = sites.covariance(prior, own_share, roughness, rows, rows) - half.T @ half
-    return Belief(mean[rows] + half.T @ whitened, covariance)
+    measured_z = {round(float(z), 6) for z in sites.z[np.isfinite(values)]}
+    ends = sorted(z for z in measured_z if 0 < z < -math.log(_LOWEST_PLATEAU)) if prior.plateau else []
+    curves = [sloped, *(_Curves(prior, sites, values, errors, end) for end in ends)]
+    before = [1 - prior.plateau, *[prior.plateau / len(ends) for _ in ends]]
+    likely = _likely(
+        [
+            each.log_likelihood(own_share, roughness) + math.log(share)
+            for each, share in zip(curves, before, strict=True)
+        ]
+    )
+    likely = np.where(likely < _LEAST_LIKELY, 0.0, likely)
+    return _mixed(
+        [each.belief(own_share, roughness, wanted) for each, share in zip(curves, likely, strict=True) if share],
+        [share for share in likely / likely.sum() if share],
+    )
+
+
+def _likely(logarithms: Sequence[float]) -> Array:
+    """Returns how likely each choice is, relative to all of them."""
+    import numpy as np
+
+    likely = np.exp(np.array(logarithms) - max(logarithms))
+    return likely / likely.sum()
+
+
+def _mixed(beliefs: Sequence[Belief], shares: Sequence[float]) -> Belief:
+    """Returns the mean and the covariance of a mixture of beliefs."""
+    import numpy as np
+
+    mean = sum(share * each.mean for each, share in zip(beliefs, shares, strict=True))
+    covariance = sum(
+        share * (each.covariance + np.outer(each.mean - mean, each.mean - mean))
+        for each, share in zip(beliefs, shares, strict=True)
+    )
+    return Belief(mean, covariance)
 
 
 @dataclass(frozen=True)

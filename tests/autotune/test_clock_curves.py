@@ -106,6 +106,18 @@ def test_a_plateau_is_found_as_one() -> None:
     assert table[1140].time_s > 1.05 * table[1410].time_s
 
 
+def test_noise_at_the_clocks_of_a_plateau_is_not_taken_for_a_slope() -> None:
+    def truth(kind: Kind, mhz: int) -> tuple[float, float]:
+        return (1 + kind[0]) * 0.05 * max(1.0, 1100 / mhz), 90 + 250 * (mhz / 1410) ** 2.5
+
+    kinds = [(stage, name) for stage in range(2) for name in ("forward", "backward")]
+    off = []
+    for seed in range(8):
+        points = points_of(truth, dict.fromkeys(kinds, [1410, 1350, 1245, 1110, 975]), error=0.005, seed=seed)
+        off += [row[1110].time_s / row[1410].time_s - 1 for row in fitted(points).values()]
+    assert rms(off) < 0.002
+
+
 def test_a_highest_clock_that_is_slower_than_a_lower_one_stays_slower() -> None:
     def truth(kind: Kind, mhz: int) -> tuple[float, float]:
         time_s, power_w = follows(0.8, 1290)(kind, mhz)

@@ -503,6 +503,17 @@ def test_a_plan_that_stays_turns_out_to_be_late_if_many_iterations_show_it(
     assert job.verification.is_late(usual(job, off, error=error)) == late
 
 
+@pytest.mark.parametrize(("off", "late"), [(0.0015, False), (0.003, True)])
+def test_a_plan_that_stays_though_it_is_a_little_late_is_late_only_if_it_is_later_than_that(
+    off: float, late: bool
+) -> None:
+    job = settled()
+    trials = BelievedTrials(job.selection)
+    trials.noise, trials.window_iterations = 0.0001, STEPS
+    trials.all = [Trial(job.plan, off=0.0015, windows=3)]
+    assert trials.is_late(job.plan, usual(job, off, error=0.0001)) == late
+
+
 def test_where_another_stage_ends_last_each_plan_counts_with_its_own_time_between() -> None:
     """Iteration times are those of the first stage, as in zero-bubble schedules."""
     job = settled()
@@ -525,10 +536,10 @@ def test_a_plan_that_turns_out_to_be_late_is_followed_by_a_faster_one() -> None:
 
 def test_two_plans_of_a_target_turn_out_to_be_late_at_most() -> None:
     job = settled()
-    for _ in range(2):
-        assert job.verification.is_late(usual(job, 0.05))
-        job.verification.found_late(usual(job, 0.05))
-    assert not job.verification.is_late(usual(job, 0.05))
+    for off in (0.05, 0.1):
+        assert job.verification.is_late(usual(job, off))
+        job.verification.found_late(usual(job, off))
+    assert not job.verification.is_late(usual(job, 0.2))
 
 
 def test_the_highest_clocks_are_never_late() -> None:
