@@ -6,8 +6,8 @@ The logarithm of its power falls likewise. So both are random lines whose slope 
 measured points its mean is a cubic spline, and its error grows with the distance from them.
 
 Often time does not change at all down to some clock, because memory or the board's power limit holds instructions back.
-So it may be that the line begins only at one of the measured clocks, and is flat above. How much that counts is chosen
-by the measurements, too; without it, noise at one clock of the plateau would look like a slope.
+So it may be that the line begins only at or a little below one of the measured clocks, and is flat above. How much that
+counts is chosen by the measurements, too; without it, noise at one clock of the plateau would look like a slope.
 
 Stages of a model are often alike, and so are instructions on one kind of GPU. How much of a curve is common to all, and
 how much is each instruction's own, is chosen by the measurements (by marginal likelihood).
@@ -16,7 +16,7 @@ how much is each instruction's own, is chosen by the measurements (by marginal l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ _OF_EQUAL_NAMES = 0.6
 _LOWEST_PLATEAU, _LEAST_LIKELY = 0.5, 0.003
 """No plateau ends at a lower clock than this share of the highest one. Ends that are less likely than the second number
 are left out."""
+_ENDS = (0.0, 0.25, 0.5)
+"""Where a plateau may end between the last measured clock on it and the next one; each is as likely as the others."""
 _LEVEL_DEVIATION = 1.0
 """Of the logarithm at the highest clock, around what was measured there."""
 _MOST_POINTS_TOGETHER = 600
@@ -216,21 +218,29 @@ def believe(prior: Prior, sites: Sites, values: Array, errors: Array, wanted: in
     # The mean of the choices, each as likely as it makes the measurements: a few of them exclude none.
     likely = _likely([sloped.log_likelihood(*choice) for choice in choices])
     own_share, roughness = np.average(np.array(choices), axis=0, weights=likely).tolist()
-    measured_z = {round(float(z), 6) for z in sites.z[np.isfinite(values)]}
-    ends = sorted(z for z in measured_z if 0 < z < -math.log(_LOWEST_PLATEAU)) if prior.plateau else []
-    curves = [sloped, *(_Curves(prior, sites, values, errors, end) for end in ends)]
+    ends = _plateaus(sites.z[np.isfinite(values)].tolist()) if prior.plateau else []
+    curves = [[sloped], *([_Curves(prior, sites, values, errors, end) for end in each] for each in ends)]
     before = [1 - prior.plateau, *[prior.plateau / len(ends) for _ in ends]]
     likely = _likely(
-        [
-            each.log_likelihood(own_share, roughness) + math.log(share)
-            for each, share in zip(curves, before, strict=True)
-        ]
+        [each[0].log_likelihood(own_share, roughness) + math.log(p) for each, p in zip(curves, before, strict=True)]
     )
-    likely = np.where(likely < _LEAST_LIKELY, 0.0, likely)
-    return _mixed(
-        [each.belief(own_share, roughness, wanted) for each, share in zip(curves, likely, strict=True) if share],
-        [share for share in likely / likely.sum() if share],
-    )
+    shares = [
+        (each, share / len(alike))
+        for alike, share in zip(curves, likely, strict=True)
+        for each in alike
+        if share >= _LEAST_LIKELY
+    ]
+    return _mixed([(each.belief(own_share, roughness, wanted), share) for each, share in shares])
+
+
+def _plateaus(measured_z: Iterable[float]) -> list[list[float]]:
+    """For each measured z, where a plateau may end that it lies on: there, or on the way to the next one."""
+    ordered = sorted({round(z, 6) for z in measured_z})
+    return [
+        [z + share * (following - z) for share in (_ENDS if following > z else _ENDS[:1])]
+        for z, following in zip(ordered, [*ordered[1:], ordered[-1]], strict=True)
+        if 0 < z < -math.log(_LOWEST_PLATEAU)
+    ]
 
 
 def _likely(logarithms: Sequence[float]) -> Array:
@@ -241,16 +251,16 @@ def _likely(logarithms: Sequence[float]) -> Array:
     return likely / likely.sum()
 
 
-def _mixed(beliefs: Sequence[Belief], shares: Sequence[float]) -> Belief:
-    """Returns the mean and the covariance of a mixture of beliefs."""
+def _mixed(beliefs: Sequence[tuple[Belief, float]]) -> Belief:
+    """Returns the mean and the covariance of a mixture of beliefs, each with its share."""
     import numpy as np
 
-    mean = sum(share * each.mean for each, share in zip(beliefs, shares, strict=True))
+    total = sum(share for _, share in beliefs)
+    mean = sum(share * each.mean for each, share in beliefs) / total
     covariance = sum(
-        share * (each.covariance + np.outer(each.mean - mean, each.mean - mean))
-        for each, share in zip(beliefs, shares, strict=True)
+        share * (each.covariance + np.outer(each.mean - mean, each.mean - mean)) for each, share in beliefs
     )
-    return Belief(mean, covariance)
+    return Belief(mean, covariance / total)
 
 
 @dataclass(frozen=True)
