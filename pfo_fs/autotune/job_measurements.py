@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from statistics import median, median_low
 
@@ -70,10 +71,8 @@ class JobMeasurements:
             by_stage.setdefault(self.layout.place[result.rank].pp_rank, []).append(result)
         for group in by_stage.values():
             middle_s = median(busy_s(result) for result in group)
-            for result in group:
-                if len(group) < 3 or abs(busy_s(result) - middle_s) <= _OUTLIER_RANK * middle_s:
-                    run = self.layout.run_by(result.rank, in_force.get(result.rank))
-                    self.samples.add(result, run, self.power_drift_factor)
+            usual = [each for each in group if abs(busy_s(each) - middle_s) <= _OUTLIER_RANK * middle_s]
+            self._add(self.samples, group if len(group) < 3 else usual, in_force)
         by_rank = {result.rank: result for result in results}
         ranks = self.healthy_pipeline(by_rank)
         if schedules and ranks:
@@ -89,10 +88,22 @@ class JobMeasurements:
         """Returns what one window alone measured under schedules."""
         in_force = {schedule.rank: schedule for schedule in schedules}
         samples = Samples()
-        for result in results:
-            if self.is_taken(result.rank):
-                samples.add(result, self.layout.run_by(result.rank, in_force.get(result.rank)), self.power_drift_factor)
+        self._add(samples, [result for result in results if self.is_taken(result.rank)], in_force)
         return samples
+
+    def _add(
+        self, samples: Samples, results: Sequence[ProfilingResult], in_force: Mapping[int, FrequencySchedule]
+    ) -> None:
+        """Adds results under schedules to samples."""
+        groups = Counter(self._group_of(result) for result in results)
+        for result in results:
+            run = self.layout.run_by(result.rank, in_force.get(result.rank))
+            samples.add(result, run, self.power_drift_factor, groups[self._group_of(result)])
+
+    def _group_of(self, result: ProfilingResult) -> tuple[int, int]:
+        """The pipeline and the stage of a rank: ranks that have both in common compute together."""
+        info = self.layout.place[result.rank]
+        return info.dp_rank, info.pp_rank
 
     def is_taken(self, rank: int) -> bool:
         """Returns whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""

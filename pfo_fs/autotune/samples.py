@@ -104,13 +104,21 @@ class Samples:
     late: LateClocks = field(default_factory=LateClocks)
     _scatters: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SCATTERS))
 
-    def add(self, result: ProfilingResult, ran: Sequence[RunInstruction], power_drift_factor: float = 1.0) -> None:
+    def add(
+        self,
+        result: ProfilingResult,
+        ran: Sequence[RunInstruction],
+        power_drift_factor: float = 1.0,
+        together: int = 1,
+    ) -> None:
         """Adds what one rank measured while it ran `ran`; iterations that ran something else are left out.
 
         Args:
             result: What was measured.
             ran: The rank's instructions, in order, with their clocks.
             power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
+            together: Number of ranks that are added and compute these instructions together, as with tensor
+                parallelism. They wait for each other in each of them, so that their durations are the same ones.
         """
         top_mhz = max([mhz for _, _, mhz in ran] + [mhz for curve in self.points.values() for mhz in curve], default=0)
         sorted_runs = sort_runs(result, ran, top_mhz)
@@ -131,11 +139,11 @@ class Samples:
                 # The mean is wrong by an unknown part of the change, however many runs there are.
                 wrong = sum(sorted_runs.wrong_s.get((kind, mhz), ())) / count
                 error_s = math.hypot(error_s, wrong or LATE_S * _FIRST_SCATTER)
-            self._point(kind, mhz).add_times(count, mean_s, error_s)
+            self._point(kind, mhz).add_times(count, mean_s, error_s * math.sqrt(together))
         for change, values in sorted_runs.changed.items():
             kept = _without_outliers(values)
             mean_s = fmean(kept)
-            self.late.add(*change, len(kept), mean_s, self._deviation(kept, mean_s) / math.sqrt(len(kept)))
+            self.late.add(*change, len(kept), mean_s, self._deviation(kept, mean_s) * math.sqrt(together / len(kept)))
         self._add_powers(result, ran, runs, power_drift_factor)
 
     def _deviation(self, values_s: Sequence[float], mean_s: float) -> float:

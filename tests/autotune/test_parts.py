@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from scheduler_jobs import make_job, one_f_one_b, order_of
+from scheduler_jobs import make_job, one_f_one_b, order_of, schedule_of
 
 from pfo_fs.autotune.corrections import Corrections
 from pfo_fs.autotune.iteration_watch import IterationWatch, PlanChanges
@@ -152,6 +154,27 @@ def test_a_slow_pipeline_is_not_measured() -> None:
     measurements.slow_pipelines = frozenset({0})
     assert [measurements.is_taken(rank) for rank in (0, 1)] == [False, True]
     assert measurements.healthy_pipeline({0, 1}) == [1]
+
+
+def test_ranks_that_compute_together_tell_no_more_than_one_of_them_and_pipelines_do() -> None:
+    def error(dp: int, tp: int) -> float:
+        job, infos = make_job(1, dp, tp)
+        measurements = JobMeasurements(
+            JobLayout(job, infos, lambda: dict.fromkeys(range(dp * tp), order_of(["forward"])))
+        )
+        durations_s = [[0.1 + 0.001 * math.sin(number)] for number in range(40)]
+        results = [
+            ProfilingResult(
+                rank=rank, iter_time=[1.0] * 40, iter_energy=[300.0] * 40, time_breakdown={"forward": durations_s}
+            )
+            for rank in range(dp * tp)
+        ]
+        measurements.take(results, [schedule_of(rank, ["forward"], lambda _: 1200) for rank in range(dp * tp)])
+        return measurements.samples.points[0, "forward"][1200].time_error
+
+    alone = error(1, 1)
+    assert error(1, 4) == pytest.approx(alone)
+    assert error(4, 1) == pytest.approx(alone / 2)
 
 
 # ---- iterations between windows
