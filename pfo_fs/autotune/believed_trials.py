@@ -15,12 +15,13 @@ LEAST_ERROR = 0.001
 _MOST_WINDOWS, _WORTH_A_WINDOW = 4, 0.01
 """A plan is measured so often at most to find out whether it was late by chance, and only if it saves so much more than
 the best one that was in time, relative."""
-_MOST_MEASURED_AGAIN = 2
-"""At most so many windows answer whether plans were late by chance."""
+_MOST_MEASURED_AGAIN, _MORE_AGAIN, _WORTH_MORE_WINDOWS = 2, 4, 0.08
+"""At most so many windows answer whether plans were late by chance; up to the second number if the plan saves more than
+the best one by the third, relative."""
 _LEAST_REFERENCE_ERROR, _REFERENCE_ERRORS = 0.0004, 1.5
 """The time at the highest clocks is not known well if its relative standard error is larger than the first number; that
 matters where a plan is off what the model predicts by the second number of such errors."""
-_MOST_REFERENCES = 2
+_MOST_REFERENCES = 1
 """The highest clocks are measured again at most so often while plans are tried, and twice as often when one is late."""
 _LATE_ERRORS, _MOST_LATE = 1.0, 2
 """A plan turns out to be late if its iterations are too long by so many standard errors; at most so often."""
@@ -185,12 +186,13 @@ class BelievedTrials:
             least_saved: What the best plan saves that was in time, relative.
             saved_of, off_of: What is believed of each plan, by the id of its trial.
         """
-        if self.measured_again >= _MOST_MEASURED_AGAIN:
+        if self.measured_again >= _MORE_AGAIN:
             return None
+        worth = _WORTH_A_WINDOW if self.measured_again < _MOST_MEASURED_AGAIN else _WORTH_MORE_WINDOWS
         found = [
             trial
             for trial in trials
-            if saved_of[id(trial)] > least_saved + _WORTH_A_WINDOW
+            if saved_of[id(trial)] > least_saved + worth
             and trial.windows < _MOST_WINDOWS
             and 0 < off_of[id(trial)] - LEAST_ERROR <= self._error(trial.windows)
         ]

@@ -15,13 +15,13 @@ from pfo_fs.planner import Plan
 
 _MOST_OFF = 0.002
 """Relative: of plans that all miss the target, one that misses it by less than this may stay."""
-_HARDLY_OFF, _MUCH_MORE = 0.0015, 0.02
-"""A plan that misses the target by less than the first number stays nevertheless if it saves more than those which keep
-to it by the second one; one that was later by far gets another window for that if its clocks were new; relative."""
+_MAY_MISS = ((0.02, 0.0015), (0.08, 0.0019))
+"""A plan that saves more than those which keep to the target by a first number stays nevertheless if it misses it by
+less than the second one; one that was later by far gets another window for that if its clocks were new; relative."""
 _LEAST_GAIN = 0.003
 """Relative: another plan is tried if it takes less energy than the plan in force by more than this, and if the plan in
 force was such an improvement too."""
-_MOST_EXPLORING, _LEAST_HOPE = 4, 0.005
+_MOST_EXPLORING, _LEAST_HOPE = 3, 0.005
 """At most this many plans are in force only to measure clocks, and only while such a plan may take less energy than the
 best one that is known by more than this, relative."""
 _TOO_LATE_TO_EXPLORE = 0.015
@@ -182,9 +182,10 @@ class PlanChoice:
                 return "plans may seem late by chance, so the highest clocks are measured again"
             selection.kept = selection.model.as_it_is(perhaps_in_time.plan)
             return "a plan that saves more may have been late by chance, so it is measured again"
-        more = [trial for trial in usable if saved[id(trial)] > saved[id(best)] + _MUCH_MORE]
-        best = self._trials.best_of([trial for trial in more if off_of[id(trial)] <= _HARDLY_OFF], saved) or best
-        if self._repeats([trial for trial in more if off_of[id(trial)] > _HARDLY_OFF]):
+        may_miss = {id(trial): _may_miss(saved[id(trial)] - saved[id(best)]) for trial in usable}
+        stay = [trial for trial in usable if off_of[id(trial)] <= may_miss[id(trial)]]
+        best = self._trials.best_of([best, *stay], saved) or best
+        if self._repeats([trial for trial in usable if 0 < may_miss[id(trial)] < off_of[id(trial)]]):
             return "a plan that saves more was late while its clocks were new, so it is measured again"
         selection.kept = selection.model.as_it_is(best.plan)
         if self._searches_longer(saved[id(best)]):
@@ -284,3 +285,8 @@ class PlanChoice:
             return False
         corrections.count = min(corrections.count, MOST_CORRECTIONS - _CORRECTIONS_OF_ONE_CLOCK)
         return True
+
+
+def _may_miss(more: float) -> float:
+    """Returns by how much a plan may miss the target that saves so much more than all that keep to it, relative."""
+    return max((off for least, off in _MAY_MISS if more > least), default=0.0)
