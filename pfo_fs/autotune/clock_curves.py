@@ -32,9 +32,9 @@ _ROUGHNESS = (0.3, 1.0, 3.0)
 """Multiples of the usual roughness that may be that of the job."""
 _OF_EQUAL_NAMES = 0.6
 """Share of what is common that instructions of another name do not have."""
-_LOWEST_PLATEAU, _LEAST_LIKELY = 0.5, 0.003
-"""No plateau ends at a lower clock than this share of the highest one. Ends that are less likely than the second number
-are left out."""
+_PLATEAU_ENDS, _LEAST_LIKELY = (0.5, 0.95), 0.003
+"""Plateaus end between these shares of the highest clock: real GPUs are often fastest a little below it, which a
+shorter plateau would hide. Ends that are less likely than the second number are left out."""
 _ENDS = (0.0, 0.25, 0.5)
 """Where a plateau may end between the last measured clock on it and the next one; each is as likely as the others."""
 _LEVEL_DEVIATION = 1.0
@@ -239,7 +239,7 @@ def _plateaus(measured_z: Iterable[float]) -> list[list[float]]:
     return [
         [z + share * (following - z) for share in (_ENDS if following > z else _ENDS[:1])]
         for z, following in zip(ordered, [*ordered[1:], ordered[-1]], strict=True)
-        if 0 < z < -math.log(_LOWEST_PLATEAU)
+        if _PLATEAU_ENDS[0] < math.exp(-z) < _PLATEAU_ENDS[1]
     ]
 
 
