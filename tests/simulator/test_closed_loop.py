@@ -394,7 +394,7 @@ def test_only_the_stage_that_has_changed_is_profiled_again(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_profiling_again_waits_for_its_budget_and_the_plan_is_corrected_meanwhile(tmp_path: Path) -> None:
-    play, since = bent(tmp_path, 0.008)
+    play, since = bent(tmp_path, 0.006)
     assert any("ward of stage 1 +" in i.status_text for i in since), "or nothing was found"
     assert not any(i.status_text.startswith("profiling") for i in since)
     assert "profiling took" in since[-1].status_text
