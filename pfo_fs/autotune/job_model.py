@@ -29,6 +29,7 @@ from pfo_fs.planner import (
     one_per_stage,
     pipeline_from_orders,
 )
+from pfo_fs.planner.switch_costs import MOST_BUSY
 
 _MOST_CACHED_PLANS = 32
 _COUNTED_AS = {
@@ -50,6 +51,10 @@ _MOST_LATE_IF_NOT = 0.015
 """Relative: how late such a plan may be if they are worse than estimated by a standard error."""
 _ENOUGH_SAVED = 0.95
 """With slow clocks no plan is made if one without them saves this share of what the relaxation allows with them."""
+_DRIVER_SHARE = 0.5
+"""The planner counts this share of the time that a driver needs for a change and of that until it acts. With all of
+them, a rank keeps each clock until all its GPUs have it; but clock processes make what fits of a shorter run: a GPU's
+newest request wins, and a change down is left out where the next one is due. There are never more calls than fit."""
 _MOST_SLOWDOWN_BY_CHANGES = 0.0005
 """Relative: clock changes may make the fastest plan slower than full speed by at most this."""
 
@@ -186,13 +191,12 @@ class JobModel:
         if key not in self._planners:
             if any(other[:2] != key[:2] for other in self._planners):
                 self._planners.clear()
-            costs = replace(self.problem.switch_costs, latency_s=offer.latency_s)
             problem = replace(
                 self.problem,
                 profile=_with_time_margin(
                     careful(without_slow_clocks(self.problem.profile, offer.left_out_mhz)), max(0.0, time_margin)
                 ),
-                switch_costs=_priced(costs, change_price),
+                switch_costs=_counted(self.problem.switch_costs, offer, change_price),
             )
             # Under a board's power limit, high clocks take the same time, the best one differs by instruction, and
             # every plan changes clocks: these changes must not make it slower than full speed.
@@ -306,7 +310,7 @@ class JobModel:
         deadline_s *= 1 + max(0.0, -time_margin)
         offer = self._best_offers[self._key(deadline_s, time_margin)]
         offered = without_slow_clocks(self._wide.profile, offer.left_out_mhz)
-        costs = replace(self._wide.switch_costs, latency_s=offer.latency_s)
+        costs = _counted(self._wide.switch_costs, offer)
         feared = replace(self._wide, profile=careful(offered))
         for errors in _HOPE:
             profile = _with_time_margin(hopeful(offered, errors), min(max(0.0, time_margin), _MOST_MARGIN_IN_TRIALS))
@@ -358,15 +362,18 @@ def _falling(costs: SwitchCosts) -> list[SwitchCosts]:
     return [replace(costs, stands_still_s=share * costs.stands_still_s) for share in shares]
 
 
-def _priced(costs: SwitchCosts, times: float) -> SwitchCosts:
-    """The costs, as if a change took this many times as long."""
+def _counted(costs: SwitchCosts, offer: ClockOffer, price: float = 1.0) -> SwitchCosts:
+    """The costs that the planner counts with these clocks, as if a change cost this multiple of what it is known to."""
+    share = _DRIVER_SHARE * price
+    busy = MOST_BUSY * costs.calls / costs.driver_time_s if costs.driver_time_s else math.inf
     return replace(
         costs,
-        stands_still_s=costs.stands_still_s * times,
-        driver_time_s=costs.driver_time_s * times,
-        latency_s=costs.latency_s * times,
-        late_s=costs.late_s * times,
-        acts_late_s=costs.acts_late_s * times,
+        stands_still_s=costs.stands_still_s * price,
+        driver_time_s=costs.driver_time_s * share,
+        latency_s=offer.latency_s * share,
+        late_s=costs.late_s * share,
+        acts_late_s=costs.acts_late_s * price,
+        max_calls_per_s=min(costs.max_calls_per_s, busy),
     )
 
 

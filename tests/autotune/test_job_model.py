@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
+from planner_problems import random_profile
 
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
 from pfo_fs.autotune.measured_switching import ClockOffer
@@ -69,6 +71,29 @@ def test_a_plan_is_not_longer_than_all_at_the_highest_clocks() -> None:
     plan = model.within(model.full_speed.iteration_time_s)
     assert plan.iteration_time_s <= model.full_speed.iteration_time_s * (1 + 1e-9)
     assert plan.energy_j < model.full_speed.energy_j
+
+
+def test_a_rank_may_change_its_clock_again_before_the_driver_would_have_made_its_last_change() -> None:
+    free = model_of(TOP)
+    slow = model_of(TOP, costs=SwitchCosts(driver_time_s=0.15))
+    plans = [model.within(model.full_speed.iteration_time_s) for model in (free, slow)]
+    clocks = plans[0].frequencies_mhz
+    assert slow.problem.switch_load_of(clocks, slow.problem.times_at(clocks)).too_short
+    assert plans[1].frequencies_mhz == clocks
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_plan_has_no_more_changes_than_the_driver_of_a_host_can_make(seed: int, share: float) -> None:
+    pipeline = make_pipeline("1f1b", 4, 8)
+    profile = random_profile(random.Random(seed), pipeline, 8)
+    longest_s = max(row.time_s for rows in profile.measurements.values() for row in rows)
+    costs = SwitchCosts(driver_time_s=share * longest_s, hosts=((0, 1, 2, 3),))
+    model = JobModel(pipeline, profile, 20.0, 1, [], costs)
+    plan = model.within(1.02 * model.full_speed.iteration_time_s)
+    load = model.problem.switch_load_of(plan.frequencies_mhz, model.problem.times_at(plan.frequencies_mhz))
+    assert load.changes
+    assert not load.overloaded
 
 
 def test_a_time_of_changes_that_was_found_from_late_plans_makes_instructions_longer_and_no_gpu_stand_still() -> None:
