@@ -15,7 +15,7 @@ from pfo_fs.planner import Measurement, Plan, Profile
 
 _HOPE_FOR_POWER = 0.5
 """Powers may be better than estimated by this share of what times may be: slow energy counters hardly tell them."""
-_CAREFUL = 0.5
+_CAREFUL = 0.3
 """Plans count this many standard errors more time than estimated at clocks below the highest one."""
 
 

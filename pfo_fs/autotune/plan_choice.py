@@ -21,7 +21,7 @@ less than the second one; one that was later by far gets another window for that
 _LEAST_GAIN = 0.003
 """Relative: another plan is tried if it takes less energy than the plan in force by more than this, and if the plan in
 force was such an improvement too."""
-_MOST_EXPLORING, _LEAST_HOPE = 3, 0.005
+_MOST_EXPLORING, _LEAST_HOPE = 4, 0.005
 """At most this many plans are in force only to measure clocks, and only while such a plan may take less energy than the
 best one that is known by more than this, relative."""
 _TOO_LATE_TO_EXPLORE = 0.015
