@@ -154,12 +154,12 @@ class Mean(NamedTuple):
     energy_j: float
 
 
-def noisy_mean(cluster: Cluster, schedules: RankSchedules) -> Mean:
-    """Runs schedules until they are settled, and then for some iterations, always with the same noise."""
+def noisy_mean(cluster: Cluster, schedules: RankSchedules, iterations: int = _NOISY_ITERATIONS) -> Mean:
+    """Runs schedules until they are settled, and then for so many iterations, always with the same noise."""
     clocks = cluster.clocks_of(schedules)
     cluster.settled(clocks)
     cluster.repeat_noise(0)
-    ran = [cluster.run(clocks) for _ in range(_NOISY_ITERATIONS if cluster.nuisances.time_jitter else 1)]
+    ran = [cluster.run(clocks) for _ in range(iterations if cluster.nuisances.time_jitter else 1)]
     return Mean(fmean(each.time_s for each in ran), fmean(each.energy_j for each in ran))
 
 
