@@ -193,7 +193,9 @@ def best_plans(job: SimulatedJob, thorough: bool) -> tuple[Result, Result]:
         margin = 0.0
         for _ in range(_ROUNDS):
             slower = _with_margin(profile, margin)
-            planner = Planner(replace(problem, profile=slower, switch_costs=costs), quick=not thorough)
+            planner = Planner(
+                replace(problem, profile=slower, switch_costs=costs), search="thorough" if thorough else "quick"
+            )
             plan = planner.at(deadline=max(full_plan.iteration_time_s, planner.fastest_s))
             found.append(played(plan, f"{name}, margin {margin:.2%}"))
             late = found[-1].time

@@ -47,6 +47,7 @@ from pfo_fs.planner import (
     Planner,
     Problem,
     Profile,
+    Search,
     SwitchCosts,
     all_maximum,
     even_deadlines,
@@ -155,11 +156,11 @@ def change_problems(
         yield job.name, yield_jobs.problem_of(job)
 
 
-def bench_changes(problem: Problem, effort: str) -> dict[str, Any]:
+def bench_changes(problem: Problem, search: Search) -> dict[str, Any]:
     """The plan at the all-maximum time."""
     maximum = all_maximum(problem)
     began = time.perf_counter()
-    planner = Planner(problem, thorough=effort == "thorough", quick=effort == "quick")
+    planner = Planner(problem, search=search)
     plan = planner.at(deadline=maximum.iteration_time_s)
     seconds = time.perf_counter() - began
     per_stage = one_per_stage(problem, maximum.iteration_time_s)
@@ -229,7 +230,7 @@ def main() -> None:
         "--change-times", default="0.0003,0.001,0.003,0.01", help="seconds lost, or acted late, at a change"
     )
     parser.add_argument("--seeds", type=int, default=12, help="number of generated jobs")
-    parser.add_argument("--efforts", default="quick,short,thorough", help="of plans where changes take time")
+    parser.add_argument("--searches", default="quick,short,thorough", help="of plans where changes take time")
     parser.add_argument("--first", type=int, default=SEED, help="seed of the first generated job")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -264,9 +265,9 @@ def main() -> None:
         counts = [int(count) for count in options.microbatches.split(",")]
         for name, problem in change_problems(options.data, counts, options.seeds, options.first):
             for seconds in map(float, options.change_times.split(",")):
-                for effort in options.efforts.split(","):
-                    found = bench_changes(replace(problem, switch_costs=SwitchCosts(**{costs[part]: seconds})), effort)
-                    report(f"{name} {part} {1e3 * seconds:g} ms {effort}", found)
+                for search in options.searches.split(","):
+                    found = bench_changes(replace(problem, switch_costs=SwitchCosts(**{costs[part]: seconds})), search)
+                    report(f"{name} {part} {1e3 * seconds:g} ms {search}", found)
     if not costs.keys().isdisjoint(parts):
         print(change_table(results))
     if "growth" in parts:

@@ -204,11 +204,11 @@ def plans(args: argparse.Namespace) -> None:
                 with suppress(PfoError):
                     found["one per stage"] = one_per_stage(problem, deadline_s)
                 began = time.perf_counter()
-                planner = Planner(replace(quick, switch_costs=costs), quick=True)
+                planner = Planner(replace(quick, switch_costs=costs), search="quick")
                 found["ours"] = planner.at(deadline=max(deadline_s, planner.fastest_s))
                 seconds = time.perf_counter() - began
                 for scale in SCALES if args.search else ():
-                    other = Planner(replace(quick, switch_costs=scaled(costs, scale)), thorough=True)
+                    other = Planner(replace(quick, switch_costs=scaled(costs, scale)))
                     found[f"scale {scale:g}"] = other.at(deadline=max(deadline_s, other.fastest_s))
                 rows = {key: figures(job, plan, settings, highest) for key, plan in found.items()}
                 # The best plan that is not slower than all at the highest clocks by more than noise.

@@ -201,7 +201,7 @@ class JobModel:
             # Under a board's power limit, high clocks take the same time, the best one differs by instruction, and
             # every plan changes clocks: these changes must not make it slower than full speed.
             for switch_costs in _falling(problem.switch_costs):
-                planner = Planner(replace(problem, switch_costs=switch_costs), quick=True)
+                planner = Planner(replace(problem, switch_costs=switch_costs), search="quick")
                 if planner.fastest_s <= self.full_speed.iteration_time_s * (1 + _MOST_SLOWDOWN_BY_CHANGES):
                     break
             self._planners[key] = planner
@@ -255,7 +255,7 @@ class JobModel:
         self.within(deadline_s, time_margin, change_price)
         deadline_s *= 1 + max(0.0, -time_margin)
         offer = self._best_offers[self._key(deadline_s, time_margin, change_price)]
-        planner = Planner(self._planner(time_margin, change_price, offer).problem, thorough=False)
+        planner = Planner(self._planner(time_margin, change_price, offer).problem, search="short")
         plan = planner.at(deadline=max(deadline_s, planner.fastest_s)).replace(problem=self.problem)
         return self._punctual(offer).in_time(plan, mean_s)
 
@@ -314,7 +314,7 @@ class JobModel:
         feared = replace(self._wide, profile=careful(offered))
         for errors in _HOPE:
             profile = _with_time_margin(hopeful(offered, errors), min(max(0.0, time_margin), _MOST_MARGIN_IN_TRIALS))
-            planner = Planner(replace(self._wide, profile=profile, switch_costs=costs), quick=True)
+            planner = Planner(replace(self._wide, profile=profile, switch_costs=costs), search="quick")
             plan = planner.at(deadline=max(deadline_s, planner.fastest_s))
             if plan.replace(problem=feared).iteration_time_s <= deadline_s * (1 + _MOST_LATE_IF_NOT):
                 break

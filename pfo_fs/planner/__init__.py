@@ -22,6 +22,7 @@ from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, parse_profile, read_profile
 from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, costs_of, even_hosts
+from pfo_fs.planner.switching_planner import Search
 
 __all__ = [
     "BLOCKING_POWER_W",
@@ -38,6 +39,7 @@ __all__ = [
     "Planner",
     "Problem",
     "Profile",
+    "Search",
     "SwitchCosts",
     "SwitchLoad",
     "all_maximum",

@@ -116,4 +116,4 @@ def plans_by_changes(problem: Problem, deadline_s: float) -> list[Plan]:
     Raises:
         Impossible: No plan is so fast.
     """
-    return ChangeBudget(Planner(problem, thorough=False), deadline_s).curve(_CURVE_PRICES)
+    return ChangeBudget(Planner(problem, search="short"), deadline_s).curve(_CURVE_PRICES)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import get_args
 
 from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.planner.free_plans import FreePlans
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed, between
-from pfo_fs.planner.switching_planner import SwitchingPlanner
+from pfo_fs.planner.switching_planner import Search, SwitchingPlanner
 from pfo_fs.planner.switching_reason import ChangeLimits, change_limits
 
 _CLOSE = 1e-9
@@ -36,21 +37,20 @@ class Planner:
 
     Args:
         problem: The problem.
-        thorough: Where clock changes cost something, search several times as long.
-        quick: Not thorough, and where GPUs stand still at changes, without the programs that count them: plans take a
-            second or less and save less, since groups of instructions keep their slack. That keeps a job on time whose
-            clocks act later than the problem says.
+        search: How long to search where clock changes cost something; see `Search`.
         seconds: Where GPUs stand still at changes, the search for a plan ends after about this time, in s, with the
             best plan so far; by default 4, and 15 for a thorough search. Of many deadlines, each gets a part of it.
+
+    Raises:
+        ConfigError: There is no such search.
     """
 
-    def __init__(
-        self, problem: Problem, *, thorough: bool = True, quick: bool = False, seconds: float | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, *, search: Search = "thorough", seconds: float | None = None) -> None:
+        if search not in get_args(Search):
+            raise ConfigError(f"search={search!r}: give one of {', '.join(get_args(Search))}")
         self.problem = problem
-        self.thorough = thorough and not quick
-        self.quick = quick
-        self.seconds = (_THOROUGH_S if self.thorough else _SHORT_S) if seconds is None else seconds
+        self.search = search
+        self.seconds = (_THOROUGH_S if search == "thorough" else _SHORT_S) if seconds is None else seconds
 
     @cached_property
     def _relaxation(self) -> Relaxation:
@@ -58,7 +58,7 @@ class Planner:
 
     @cached_property
     def _switching_planner(self) -> SwitchingPlanner:
-        return SwitchingPlanner(self.problem, self.thorough, self.quick, self.seconds)
+        return SwitchingPlanner(self.problem, self.search, self.seconds)
 
     @cached_property
     def _free(self) -> FreePlans:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from pfo_fs.errors import PlannerError
 from pfo_fs.planner.change_relaxation import ChangeRelaxation
@@ -58,6 +58,17 @@ _PRICE_STEPS = 12
 _INFINITE = float("inf")
 
 
+Search: TypeAlias = Literal["quick", "short", "thorough"]
+"""How long to search for a plan in which clock changes cost something.
+
+short: Where GPUs stand still at changes, some seconds.
+thorough: Several times as long.
+quick: As short, but where GPUs stand still, without the programs that count changes: plans take a second or less and
+    save less, since groups of instructions keep their slack. That keeps a job on time whose clocks act later than the
+    problem says.
+"""
+
+
 class Switched(NamedTuple):
     """A plan for a problem with costs of changes.
 
@@ -77,15 +88,14 @@ class SwitchingPlanner:
 
     Args:
         problem: A problem with costs of changes.
-        thorough: Search about four times as long where GPUs do not stand still.
-        quick: Where they do, do without the programs that count changes.
+        search: How long to search.
         seconds: Where GPUs stand still, the search ends about this long after it began.
     """
 
-    def __init__(self, problem: Problem, thorough: bool, quick: bool, seconds: float) -> None:
+    def __init__(self, problem: Problem, search: Search, seconds: float) -> None:
         self._problem = problem
         self._seconds = seconds
-        self._thorough, self._quick = thorough, quick
+        self._thorough, self._quick = search == "thorough", search == "quick"
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._stage_clocks = StageClocks(problem)
         self._hosts = problem.switch_costs.hosts_of(len(self._spans))

@@ -22,7 +22,7 @@ def planned(seed: int, costs: SwitchCosts, slowdown: float = 1.02, stages: int =
     """A plan that uses up the time that it has."""
     pipeline = make_pipeline("1f1b", stages, 6)
     problem = Problem(pipeline, random_profile(random.Random(seed), pipeline, 8), 60.0, switch_costs=costs)
-    plan = Planner(problem, quick=True).at(deadline=slowdown * all_maximum(problem).iteration_time_s)
+    plan = Planner(problem, search="quick").at(deadline=slowdown * all_maximum(problem).iteration_time_s)
     return plan, ExpectedTime(problem, SCATTER)
 
 

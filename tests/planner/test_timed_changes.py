@@ -232,7 +232,7 @@ def test_a_program_over_all_clocks_that_ends_without_a_bound_leaves_the_one_that
 def test_a_quick_plan_is_on_time_and_its_bound_ignores_changes() -> None:
     problem = pipeline_with_slack(0.02)
     maximum = all_maximum(problem)
-    planner = Planner(problem, quick=True)
+    planner = Planner(problem, search="quick")
     plan = planner.at(deadline=maximum.iteration_time_s)
     assert plan.iteration_time_s <= maximum.iteration_time_s
     assert plan.energy_j < maximum.energy_j
