@@ -26,16 +26,19 @@ class Offer:
     Attributes:
         time_error, power_error: The largest relative errors of their estimates.
         lowest: The lowest clock, as a share of the lowest one that was measured for any instruction.
+        next_below: Whether the next clock below those that were measured of an instruction is included, whatever its
+            errors. Where a GPU offers few clocks, these are large, and no other clock would ever be tried.
     """
 
     time_error: float = MOST_TIME_ERROR
     power_error: float = MOST_POWER_ERROR
     lowest: float = 1.0
+    next_below: bool = False
 
 
 SURE = Offer()
 """What plans use."""
-WIDE = Offer(time_error=0.06, power_error=0.2, lowest=0.6)
+WIDE = Offer(time_error=0.06, power_error=0.2, lowest=0.6, next_below=True)
 """What plans try, to find out."""
 EVERYTHING = Offer(time_error=math.inf, power_error=math.inf)
 
@@ -66,6 +69,7 @@ def estimated_profile(
     table: dict[Kind, list[Measurement]] = {}
     for group in fit_curves(measured, wanted, elsewhere):
         for kind, estimates in group.table().items():
+            below = max((mhz for mhz in wanted[kind] if mhz < min(measured[kind])), default=0)
             table[kind] = [
                 Measurement(
                     mhz,
@@ -78,6 +82,7 @@ def estimated_profile(
                 for mhz, one in estimates.items()
                 if mhz in measured[kind]
                 or (one.time_error <= offer.time_error and one.power_error <= offer.power_error)
+                or (offer.next_below and mhz == below)
             ]
     return Profile(table, source)
 

@@ -20,8 +20,9 @@ from pfo_fs.models import ProfilingResult
 
 _FURTHER_WINDOWS = 2
 """At most this many windows follow the first plan."""
-_LONGER = 0.1
-"""Relative: iterations of a window may take about this much longer than at the highest clocks."""
+_LONGER = (0.1, 0.2, 0.3)
+"""Relative: iterations of a window may take about this much longer than at the highest clocks; more where all clocks
+that fit into less were measured before, as on GPUs that offer few clocks."""
 _LOWEST = 0.35
 """As a share of the highest clock: the energy of any instruction rises again below about this clock."""
 _MOST_CLOCKS = 6
@@ -82,7 +83,7 @@ class InformedSweep(ProfileSweep):
         if time_error <= enough * _TIME_TOLERANCES and power_error <= enough * _POWER_TOLERANCES:
             self._further = 0
             return
-        wanted = next_clocks(stages, curves, self._most, self._most >= CLOCKS_WITH_HIGHEST, _LONGER, in_plan)
+        wanted = self._wanted(stages, curves, in_plan)
         if self._kinds:
             wanted = [
                 clocks if not stage.kinds.keys().isdisjoint(self._kinds) else []
@@ -90,6 +91,23 @@ class InformedSweep(ProfileSweep):
             ]
         if any(wanted) and self.windows < self.max_windows:
             yield from self._measure(wanted, self._most, message)
+
+    def _wanted(self, stages: Sequence[StageRun], curves: Sequence[ClockCurves], in_plan: Usage) -> list[list[int]]:
+        """Returns the clocks that tell most, for each stage: of the shortest window in which any of them is new."""
+        points = self._measurements.samples.points
+        with_highest = self._most >= CLOCKS_WITH_HIGHEST
+        found = []
+        for longer in _LONGER:
+            wanted = next_clocks(stages, curves, self._most, with_highest, longer, in_plan)
+            found.append(wanted)
+            if any(
+                mhz not in points.get(kind, {})
+                for stage, clocks in zip(stages, wanted, strict=True)
+                for kind in stage.kinds
+                for mhz in clocks
+            ):
+                return wanted
+        return found[0]
 
     def _stretches(self, results: Sequence[ProfilingResult]) -> int:
         """Returns how many stretches of an iteration are long enough for the ticks of an energy counter."""
