@@ -19,6 +19,7 @@ from pfo_fs.planner import Measurement, make_pipeline
 from pfo_fs.scheduler import IterationTime
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
+from pfo_fs.simulator.job_generator import generated_job
 from pfo_fs.simulator.summary import first_place_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -48,6 +49,17 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path
     summary = summarize(play, converged(play))
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.002
+
+
+def test_on_gpus_that_offer_few_clocks_windows_go_below_the_second_highest_one(tmp_path: Path) -> None:
+    job = generated_job(300219)  # stages of equal length: with all at the third clock, iterations are 18 % longer
+    clocks_mhz = sorted(job.truth.clocks_mhz, reverse=True)
+    play = Play(job.cluster(1), tmp_path, SETTINGS)
+    for _ in play.run(32):
+        pass
+    numbers = play.folder.schedule_numbers()
+    orders = [order for number in numbers for plan in play.schedules_of(number) for order in plan.values()]
+    assert clocks_mhz[2] in {mhz for order in orders for _, mhz in order}
 
 
 @pytest.mark.slow
