@@ -115,7 +115,7 @@ def hopeful(profile: Profile, errors: float) -> Profile:
 
 
 def _hopeful(row: Measurement, errors: float) -> Measurement:
-    time_s = row.time_s - errors * row.time_spread_s
+    time_s = row.time_s - min(errors * row.time_spread_s, row.time_s / 2)
     power_w = (row.energy_j - min(errors * _HOPE_FOR_POWER * row.energy_spread_j, row.energy_j / 2)) / row.time_s
     return replace(row, time_s=time_s, energy_j=power_w * time_s)
 

@@ -87,7 +87,7 @@ class Leads(Protocol):
         """Notes that an instruction has run after a change to this clock."""
 
     def disturbed(self) -> None:
-        """Notes that the clock may have changed again since `ran_first`, so that `ran_on` tells nothing of it."""
+        """Notes that the clock may have changed again in the instruction after `ran_first`."""
 
 
 class _Request(NamedTuple):
@@ -175,7 +175,6 @@ class ClockFollower:
         stays = held and self._requested == plan.clock_from[0]
         self._requests.clear()
         self._shown.clear()
-        self._leads.disturbed()  # what runs now does not follow on the last change of the step before
         if stays:
             self._requests[0] = _Request(self._requested_ns, None)
             self._shown.add(0)

@@ -80,10 +80,12 @@ class _Pending(NamedTuple):
     """A change whose clock may not have acted yet.
 
     Attributes:
+        mhz: The clock.
         from_mhz: The clock before.
         calls_ns: Time from the request to the return of the call after which instructions run at the clock.
     """
 
+    mhz: int
     from_mhz: int
     calls_ns: float
 
@@ -231,7 +233,7 @@ class SwitchLatency:
         self._skipped = (self._skipped + 1) % _SKIPPED
         if self._skipped and estimates.changes(ran.mhz) >= REMEMBERED and estimates.of(ran.mhz).error_ns < _PRECISE_NS:
             return
-        self._pending = _Pending(from_mhz, self._calls_ns(ran.mhz, from_mhz))
+        self._pending = _Pending(ran.mhz, from_mhz, self._calls_ns(ran.mhz, from_mhz))
         self._observe(ran, lead_ns, is_first=True)
 
     def ran_on(self, ran: Ran, lead_ns: int) -> None:
@@ -246,7 +248,7 @@ class SwitchLatency:
     def _observe(self, ran: Ran, lead_ns: int, *, is_first: bool) -> None:
         """Learns from the duration of an instruction, unless the clock had surely acted before it began."""
         pending = self._pending
-        if pending is None:
+        if pending is None or pending.mhz != ran.mhz:  # where a clock stays between steps, it may follow another change
             return
         since_ns = lead_ns - pending.calls_ns  # from the return of the call to the begin
         own = self.durations.of(ran.kind, ran.mhz, _NEAR)

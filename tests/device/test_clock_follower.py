@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pfo_fs.device.clock_follower import NEVER, ClockFollower
 from pfo_fs.device.followed_plan import START, FollowedPlan
 from pfo_fs.device.shared_page import IDLE
-from pfo_fs.device.switch_latency import Ran, SwitchLatency
+from pfo_fs.device.switch_latency import SwitchLatency
 
 MS = 1_000_000
 TOP_MHZ = 1410
@@ -541,30 +541,6 @@ def test_between_steps_that_follow_each_other_at_once_the_clock_stays(clocks_mhz
     before = back_to_back(bench, plan, [lasting(60 * MS)] * 3)
     assert 0 not in [mhz for _, mhz in bench.requests[before:]]
     assert len(bench.requests) - before == 2 * (len(set(clocks_mhz)) - 1) * 2
-
-
-def test_an_instruction_at_a_clock_that_stays_teaches_nothing_of_the_last_change_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench, plan = Bench(), plan_of([900, 1200, TOP_MHZ], [0, 0, 0])
-    bench.latency = SwitchLatency({900: SETTLE_NS[900]}, CALL_NS, TOP_MHZ, 10_000.0)
-    bench.follower = ClockFollower(bench.latency)
-    taught: list[tuple[int, int]] = []  # the clock after the last change, and that of the instruction
-    observe, changed_to = bench.latency._observe, 0
-
-    def observed(ran: Ran, lead_ns: int, *, is_first: bool) -> None:
-        nonlocal changed_to
-        changed_to = ran.mhz if is_first else changed_to
-        if bench.latency._pending is not None:
-            taught.append((changed_to, ran.mhz))
-        observe(ran, lead_ns, is_first=is_first)
-
-    monkeypatch.setattr(bench.latency, "_observe", observed)
-    for mhz in (TOP_MHZ, 1200, 900):  # what instructions take
-        back_to_back(bench, plan_of([mhz] * 3, [0] * 3), [lasting(60 * MS)] * 3)
-    back_to_back(bench, plan, [lasting(60 * MS)] * 3, steps=30)
-    assert taught
-    assert [(to_mhz, mhz) for to_mhz, mhz in taught if to_mhz != mhz] == []
 
 
 def test_between_such_steps_the_clock_of_the_first_instruction_is_requested_if_it_is_another_one() -> None:

@@ -48,6 +48,15 @@ def test_a_clock_that_acts_only_in_the_second_instruction_is_learned_from_that()
     assert 1e9 * latency.learned_s[900] == pytest.approx(FAST_NS + 30 * MS - CALL_NS, rel=0.01)
 
 
+def test_an_instruction_at_a_third_clock_teaches_nothing_of_the_change_before() -> None:
+    latency = settled()
+    for _ in range(5):
+        latency.ran_steadily(Ran(0, 1200, 120 * MS))
+    latency.ran_first(Ran(0, 900, FAST_NS), 1410, 0)
+    latency.ran_on(Ran(0, 1200, FAST_NS), 10 * MS)
+    assert latency._estimates.clocks() == [900]
+
+
 def test_a_request_that_came_early_shows_only_that_the_clock_acts_no_later() -> None:
     latency = settled()
     for _ in range(9):
