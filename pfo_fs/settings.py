@@ -46,7 +46,7 @@ class PFOSettings(BaseSettings):
     poll_interval: float | None = Field(default=None, gt=0, le=60)
     watch: str = Field(default="auto", pattern="^(auto|poll|events)$")
     profile_steps: int = Field(default=5, ge=1, le=1000)
-    profile_seconds: float = Field(default=2.0, ge=0, le=600)
+    profile_seconds: float = Field(default=4.0, ge=0, le=600)
     lease_timeout: float = Field(default=3.0, gt=0.1, le=600)
     straggler_timeout: float = Field(default=60.0, ge=2, le=3600)
 

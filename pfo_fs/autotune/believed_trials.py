@@ -18,10 +18,10 @@ the best one that was in time, relative."""
 _MOST_MEASURED_AGAIN, _MORE_AGAIN, _WORTH_MORE_WINDOWS = 2, 4, 0.08
 """At most so many windows answer whether plans were late by chance; up to the second number if the plan saves more than
 the best one by the third, relative."""
-_LEAST_REFERENCE_ERROR, _REFERENCE_ERRORS = 0.0004, 1.5
-"""The time at the highest clocks is not known well if its relative standard error is larger than the first number; that
-matters where a plan is off what the model predicts by the second number of such errors."""
-_MOST_REFERENCES = 1
+_REFERENCE_ERROR = 0.0006
+"""The time at the highest clocks is not known well if its relative standard error is larger than this: every plan is
+compared with it."""
+_MOST_REFERENCES = 2
 """The highest clocks are measured again at most so often while plans are tried, and twice as often when one is late."""
 _LATE_ERRORS, _MOST_LATE = 1.0, 2
 """A plan turns out to be late if its iterations are too long by so many standard errors; at most so often."""
@@ -134,18 +134,14 @@ class BelievedTrials:
         return self.noise * math.sqrt(all_windows / self.window_iterations)
 
     def needs_reference(self, trial: Trial) -> bool:
-        """Returns whether to measure the highest clocks again before a plan is judged.
+        """Returns whether to measure the highest clocks again before a plan is judged: their time is not known well.
 
-        It may seem off what the model predicts only by an error of their time, which was measured seldom. Of a plan
-        that tries clocks, the model cannot predict well what iterations take.
+        Plans that only try clocks are not judged by it.
         """
-        selection, error = self._selection, self._reference_error()
-        plan = selection.model.as_it_is(trial.plan)
-        if not self.references_left or trial.exploring or plan is None or selection.runs_at_full_speed:
+        selection = self._selection
+        if not self.references_left or trial.exploring or selection.runs_at_full_speed:
             return False
-        if error < _LEAST_REFERENCE_ERROR:
-            return False
-        return abs(trial.off - selection.predicted_off(plan)) >= _REFERENCE_ERRORS * error
+        return self._reference_error() > _REFERENCE_ERROR
 
     def off(self, trial: Trial) -> float:
         """Returns how far a plan is from the target, by what was measured under it and others, and by the model."""
