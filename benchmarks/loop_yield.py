@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first generated job")
     parser.add_argument("--noise-seeds", type=int, nargs="+", default=[1], help="each job is simulated with each")
     parser.add_argument("--iterations", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=120, help="jobs with short iterations run at least so long")
+    parser.add_argument("--seconds", type=float, default=200, help="jobs with short iterations run at least so long")
     parser.add_argument("--only", help="only jobs whose name contains this")
     parser.add_argument("--largest", type=int, help="only jobs of at most so many instructions")
     parser.add_argument(

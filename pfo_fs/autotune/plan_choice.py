@@ -24,8 +24,8 @@ force was such an improvement too."""
 _MOST_EXPLORING, _LEAST_HOPE = 4, 0.005
 """At most this many plans are in force only to measure clocks, and only while such a plan may take less energy than the
 best one that is known by more than this, relative."""
-_TOO_LATE_TO_EXPLORE = 0.015
-"""Relative: no plans try clocks after one was late by more than this, as on nodes whose clocks act very late."""
+_VERY_LATE = 0.015
+"""Relative: a plan that was late by more than this counts as one more of those, so that few of them cost time."""
 _DISAPPOINTS, _FEW_CHANGES = 0.25, 3.0
 """If a plan saves less than it promised by more than this share, one is tried beside it for which clock changes cost so
 many times as much."""
@@ -109,8 +109,9 @@ class PlanChoice:
     def _explores(self) -> bool:
         """Puts a plan in force that tries clocks which are hardly known; returns False if none promises enough."""
         selection = self._selection
-        if self._explored >= _MOST_EXPLORING or self._trials.all[-1].off > _TOO_LATE_TO_EXPLORE:
-            self._explored = _MOST_EXPLORING
+        if self._trials.all[-1].off > _VERY_LATE:
+            self._explored += 1
+        if self._explored >= _MOST_EXPLORING:
             return False
         plan, hoped_j = selection.to_try()
         if 1 - hoped_j / selection.planned_for(0).energy_j < _LEAST_HOPE or self._tried(plan):

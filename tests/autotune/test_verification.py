@@ -465,7 +465,7 @@ def test_before_a_plan_counts_as_late_the_highest_clocks_are_measured_again_if_t
     assert job.verification._trials.all[0].off == pytest.approx(0.0015, abs=1e-4)
 
 
-def test_the_highest_clocks_are_measured_again_only_once_while_plans_are_tried() -> None:
+def test_the_highest_clocks_are_measured_again_at_most_twice_while_plans_are_tried() -> None:
     job = Job(lambda plan: 0.0 if plan is job.selection.model.full_speed else 0.01)
     job.noise = 0.002
     references = 0
@@ -476,7 +476,7 @@ def test_the_highest_clocks_are_measured_again_only_once_while_plans_are_tried()
             job.reference()
         if job.selection.corrections.full_speed_only:
             break
-    assert references == 1
+    assert references == 2
 
 
 def test_the_highest_clocks_are_not_measured_again_because_of_a_plan_that_tries_clocks() -> None:
@@ -485,6 +485,35 @@ def test_the_highest_clocks_are_not_measured_again_because_of_a_plan_that_tries_
     trials.noise = 0.002
     assert trials.needs_reference(Trial(job.plan, off=0.01))
     assert not trials.needs_reference(Trial(job.plan, off=0.01, exploring=True))
+
+
+@pytest.mark.parametrize("off", [0.0, 0.01])
+@pytest.mark.parametrize(("noise", "again"), [(0.004, True), (0.0005, False)])
+def test_the_highest_clocks_are_measured_again_if_their_time_is_not_known_well(
+    noise: float, again: bool, off: float
+) -> None:
+    job = Job(lambda plan: 0.0)
+    trials = BelievedTrials(job.selection)
+    trials.noise, trials.window_iterations = noise, 5
+    assert trials.needs_reference(Trial(job.plan, off=off)) == again
+
+
+@pytest.mark.parametrize(("late", "most"), [(0.0, 4), (0.02, 2)])
+def test_fewer_plans_try_clocks_where_such_plans_are_very_late(
+    late: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Plan] = []
+    job = Job(lambda plan: late if plan in tried else 0.0)
+
+    def to_try() -> tuple[Plan, float]:
+        full_speed = job.selection.model.full_speed
+        clocks = [1380 - 30 * len(tried), *full_speed.frequencies_mhz[1:]]
+        tried.append(full_speed.replace(frequencies_mhz=tuple(clocks)))
+        return tried[-1], 0.5 * full_speed.energy_j
+
+    monkeypatch.setattr(job.selection, "to_try", to_try)
+    job.settle()
+    assert len(tried) == most
 
 
 def test_a_window_at_the_highest_clocks_chooses_no_plan_once_there_is_another_target() -> None:
