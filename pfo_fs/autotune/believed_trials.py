@@ -136,10 +136,12 @@ class BelievedTrials:
     def needs_reference(self, trial: Trial) -> bool:
         """Returns whether to measure the highest clocks again before a plan is judged: their time is not known well.
 
-        Plans that only try clocks are not judged by it.
+        Plans that only try clocks are not judged by it, nor plans for a deadline.
         """
         selection = self._selection
         if not self.references_left or trial.exploring or selection.runs_at_full_speed:
+            return False
+        if selection.goal.target.deadline is not None:
             return False
         return self._reference_error() > _REFERENCE_ERROR
 

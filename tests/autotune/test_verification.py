@@ -498,6 +498,14 @@ def test_the_highest_clocks_are_measured_again_if_their_time_is_not_known_well(
     assert trials.needs_reference(Trial(job.plan, off=off)) == again
 
 
+def test_the_highest_clocks_are_not_measured_again_for_a_deadline() -> None:
+    job = Job(lambda plan: 0.0)
+    trials = BelievedTrials(job.selection)
+    trials.noise = 0.002
+    job.selection.goal = PlanGoal(Target(deadline=1.1 * job.selection.full_speed.span_s), {})
+    assert not trials.needs_reference(Trial(job.plan))
+
+
 @pytest.mark.parametrize(("late", "most"), [(0.0, 4), (0.02, 2)])
 def test_fewer_plans_try_clocks_where_such_plans_are_very_late(
     late: float, most: int, monkeypatch: pytest.MonkeyPatch
