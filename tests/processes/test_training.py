@@ -277,6 +277,7 @@ def test_eight_stages_train_by_a_plan_of_lowtimes(
             "PFO_FS_SIM_DIR": str(sim_dir),
             "PFO_FS_SIM_TIME_SCALE": "4",
             "PFO_FS_SCHEDULER": "PointSolution3D",
+            "PFO_FS_PROFILE_SECONDS": "0",  # six iterations may be over sooner
             "PFO_FS_SCHEDULER_ARGS": json.dumps({"solution_path": str(plan)}),
             "OMP_NUM_THREADS": "1",
         },
