@@ -105,7 +105,8 @@ class Boundaries(NamedTuple):
     """How far the changes of the clock were from the boundaries of the instructions that they were for.
 
     A boundary lasts from the end of one instruction to the begin of the next one: while the device waits, each time is
-    as good as another. A change before it is early, one after it is late.
+    as good as another. A change before it is early, one after it is late. A clock that is there when the step begins is
+    in time for the first instruction.
     """
 
     boundaries: int
@@ -133,7 +134,7 @@ def boundary_errors(
         steps: The steps, in the order of time.
         clocks_mhz: The clock of each instruction of a step, each of them only once, so that a change shows which
             instruction it is for.
-        changes: (time in ns on the host's clock, MHz) of each change that was made, in the order of time.
+        changes: (time in ns on the host's clock at which it acts, MHz) of each change, in the order of time.
 
     Raises:
         ValueError: Two instructions have the same clock, or a step has not one begin per instruction.
@@ -147,7 +148,10 @@ def boundary_errors(
     for step in steps:
         if not len(step.begins_ns) == len(step.ends_ns) == len(clocks_mhz):
             raise ValueError(f"a step has {len(step.begins_ns)} begins for {len(clocks_mhz)} instructions")
-        inside = changes[bisect_right(times, step.begin_ns) : bisect_right(times, step.end_ns)]
+        first = bisect_right(times, step.begin_ns)
+        inside = changes[first : bisect_right(times, step.end_ns)]
+        if first and changes[first - 1][1] == clocks_mhz[0]:
+            inside = [(step.begin_ns, clocks_mhz[0]), *inside]
         set_ns: dict[int, float] = {}
         for at_ns, mhz in inside:
             set_ns.setdefault(mhz, at_ns)

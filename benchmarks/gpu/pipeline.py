@@ -3,7 +3,8 @@
 Two stages of a transformer run 1F1B on one GPU, each in its own CUDA stream. One thread launches both and waits for the
 device at the end of each step only, as a training loop does that reads its loss. The first stage is rank 0 of a job of
 one rank. It follows a plan in which each instruction has a clock of its own, so the log of the dry run shows for which
-instruction a clock would have been set. CUDA events show when the device began the instruction.
+instruction a clock would have been set. CUDA events show when the device began the instruction. A dry run cannot learn
+when a clock acts, so the clock process is told a time, and a clock counts as changed so long after its request.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from benchmarks.gpu.cuda import DeviceClock, gpu_spec, make_event
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device.gpu_spec import open_gpu
 from pfo_fs.scheduler.plan_file import format_lowtime_plan
+from pfo_fs.switching_file import VARIABLE, CallTime, MeasuredSwitching
 
 MODES = ("launch", "device", "sync")
 NONE = "none"
 _SETTLE_S = 0.003
 """The clock process follows the last instruction within this time after the device's end."""
 _SCHEDULE_S = 30.0
+_ACTS_AFTER_S = 0.005
+"""From the request of a clock until it acts, as the clock process is told."""
 
 
 class Sizes(NamedTuple):
@@ -242,9 +246,10 @@ def knows_switching() -> bool:
 
 
 def read_changes(log: Path) -> list[tuple[float, int]]:
-    """Returns (time in ns, MHz) of each clock in the log of a dry run; 0 MHz is a reset."""
+    """Returns (time in ns at which it acts, MHz) of each clock in the log of a dry run; 0 MHz is a reset."""
     entries = [json.loads(line) for line in log.read_text().splitlines()]
-    return [(entry["t_ns"], entry["mhz"]) for entry in entries if entry["action"] in ("lock", "reset")]
+    acts_after_ns = _ACTS_AFTER_S * 1e9
+    return [(entry["t_ns"] + acts_after_ns, entry["mhz"]) for entry in entries if entry["action"] in ("lock", "reset")]
 
 
 # ---- all of it
@@ -278,12 +283,16 @@ def measure(sizes: Sizes | None = None) -> Iterator[dict[str, Any]]:
         sizes = sizes_for_memory(torch.cuda.get_device_properties(0).total_memory)
     job = Job(sizes)
     supported = supported_clocks_mhz()
-    clocks_mhz = alternating_clocks([mhz for mhz in supported if mhz >= max(supported) / 2], len(job.names))
+    # Without the highest one, so that the first clock of a step is another one than that between steps.
+    clocks_mhz = alternating_clocks([mhz for mhz in supported if 2 * mhz >= max(supported) > mhz], len(job.names))
     modes = MODES if knows_switching() else MODES[:1]
     seen = {mode: _Seen() for mode in (NONE, *modes)}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         os.environ["PFO_FS_RUN_DIR"] = os.environ["PFO_FS_SIM_DIR"] = name
+        costs = MeasuredSwitching(call_s=CallTime(median=0.0001), latency_s=dict.fromkeys(supported, _ACTS_AFTER_S))
+        (folder / "switching.json").write_text(costs.model_dump_json())
+        os.environ[VARIABLE] = str(folder / "switching.json")
         opts: dict[str, PFOFileOptimizer | None] = {NONE: None}
         for mode in modes:
             opts[mode] = stack.enter_context(optimizer_for(mode, folder, job.names, clocks_mhz))
@@ -327,7 +336,7 @@ def measure(sizes: Sizes | None = None) -> Iterator[dict[str, Any]]:
 
 
 def _warm_up(job: Job, opts: dict[str, PFOFileOptimizer | None]) -> None:
-    """Runs steps until each rank follows its plan, and pfo-fs has tried what it does not know of this GPU."""
+    """Runs steps until each rank follows its plan, and the clock process knows what instructions take."""
     for mode, opt in opts.items():
         deadline_s = time.monotonic() + _SCHEDULE_S
         while opt is not None and opt.schedule_number < 0:
