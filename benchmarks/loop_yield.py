@@ -21,6 +21,7 @@ The columns of its row:
     first      iterations until the first plan
     last       iterations until the last plan; windows between do not count if the same plan follows
     profiling  share of all time that was lost to profiling
+    run        time of the whole run against the highest clocks', profiling and plans that were tried included
     again      how often the loop asked for measuring windows after it had a plan, those at the highest clocks too
     settled    whether the loop keeps the last plan, as far as it knows
 
@@ -71,7 +72,7 @@ def row_of(
         while len(played) < iterations or sum(each.time_s for each in played) < seconds:
             played += play.run(iterations)
         summary = summarize(play, played)
-        loop_saved, loop_time = as_run(play, summary.plan_number)
+        loop_saved, loop_time, highest_s = as_run(play, summary.plan_number)
     return {
         "job": job.name,
         "noise_seed": noise_seed,
@@ -89,6 +90,7 @@ def row_of(
         "quiet_loop": summary.energy_saved,
         "first": summary.deployed_at,
         "last": summary.settled_at,
+        "run_time": summary.time_s / (len(played) * highest_s) - 1,
         "profiling": summary.overhead_s / summary.time_s,
         "profiling_steps": summary.profiling_steps,
         "again": summary.profiling_again,
@@ -99,21 +101,22 @@ def row_of(
     }
 
 
-def as_run(play: Play, number: int | None) -> tuple[float, float]:
+def as_run(play: Play, number: int | None) -> tuple[float, float, float]:
     """Energy saved and time lost by a schedule against the highest clocks, relative; with the same noise for both.
 
     It goes on with the clock processes of the run, which know only the latencies that they have learned.
+
+    Returns:
+        Energy saved, time lost, and the time of an iteration at the highest clocks in s.
     """
     cluster = play.cluster
-    if number is None:
-        return 0.0, 0.0
     iterations = max(_LEAST_ITERATIONS, _INSTRUCTIONS // len(cluster.pipeline.instructions))
     time_s, energy_j = [], []
-    for schedules in (play.schedules_of(number), [{}]):
+    for schedules in ([{}] if number is None else play.schedules_of(number), [{}]):
         ran = noisy_mean(cluster, schedules, iterations)
         time_s.append(ran.time_s)
         energy_j.append(ran.energy_j)
-    return 1 - energy_j[0] / energy_j[1], time_s[0] / time_s[1] - 1
+    return 1 - energy_j[0] / energy_j[1], time_s[0] / time_s[1] - 1, time_s[1]
 
 
 def text_of(row: dict[str, Any]) -> str:
@@ -125,7 +128,8 @@ def text_of(row: dict[str, Any]) -> str:
     saved = f"{row['plan']:7.2%} {row['stage']:7.2%} {row['loop']:7.2%}"
     return (
         f"{row['job']:58.58s} {saved} {ratio:>5s} {row['time']:+8.3%} {row['quiet_time']:+8.3%} "
-        f"{first:>5} {last:>5} {row['profiling']:9.2%} {row['again']:5d} {'yes' if row['settled'] else 'NO':>7s}"
+        f"{first:>5} {last:>5} {row['profiling']:9.2%} {row['run_time']:+8.2%} {row['again']:5d} "
+        f"{'yes' if row['settled'] else 'NO':>7s}"
     )
 
 
@@ -179,6 +183,8 @@ def totals_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "profiled_again": sum(row["again"] > 0 for row in good),
         "profiling_mean": statistics.fmean(row["profiling"] for row in good) if good else None,
         "profiling_worst": max((row["profiling"] for row in good), default=None),
+        "run_time_mean": statistics.fmean(row["run_time"] for row in good) if good else None,
+        "run_time_worst": max((row["run_time"] for row in good), default=None),
     }
 
 
@@ -217,7 +223,7 @@ def main() -> None:
     ]
     if not args.json:
         print(f"{'':58s} {'plan':>7} {'stage':>7} {'loop':>7} ratio {'time':>8} {'quiet':>8} first  last", end=" ")
-        print("profiling again settled")
+        print("profiling      run again settled")
     rows = []
     for row in rows_of(todo, args.workers):
         rows.append(row)

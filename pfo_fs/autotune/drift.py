@@ -38,13 +38,13 @@ class PlanWindow:
     Attributes:
         spans_s: For each pipeline, the time of each iteration until its last instruction had ended, in s.
         times_s: The instructions of the ranks whose results are used.
-        latencies_s: For each rank, how late each clock that it changed to in an iteration acts, as far as its clock
-            process knew, in s: one entry for each change, in their order.
+        latencies_s: For each rank, how late each clock that it changed to in an iteration acts, in s: one entry for
+            each change, in their order; None where its clock process did not know.
     """
 
     spans_s: Mapping[int, Sequence[float]]
     times_s: Times
-    latencies_s: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    latencies_s: Mapping[int, Sequence[float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Change:
     Attributes:
         iterations: Time of an iteration now, as a multiple of that when the plan began.
         shifts: The same for each kind of instruction that has changed.
-        is_of_clocks: Whether the reason may be that clock processes have learned how late clocks act, so that clocks
-            act at other moments than when the plan began.
+        is_of_clocks: Whether the reason may be that clocks act at other moments than when the plan began: clock
+            processes have learned how late they act, or only ranks have changed whose clock processes do not know it.
     """
 
     iterations: float
@@ -114,12 +114,12 @@ class PlanBaselines:
         in_force = {schedule.rank: schedule for schedule in schedules}
         layout = self._measurements.layout
         times: dict[Kind, dict[int, list[float]]] = {}
-        latencies_s: dict[int, list[float]] = {}
+        latencies_s: dict[int, list[float | None]] = {}
         for result in taken:
             run = layout.run_by(result.rank, in_force.get(result.rank))
-            known_s = result.switching.latencies_s if result.switching is not None else {}
             changed_to = [mhz for (_, _, before_mhz), (_, _, mhz) in pairwise(run) if mhz != before_mhz]
-            latencies_s[result.rank] = [known_s.get(mhz, 0.0) for mhz in changed_to]
+            if result.switching is not None and result.switching.mode != "launch":  # its clock process learns latencies
+                latencies_s[result.rank] = [result.switching.latencies_s.get(mhz) for mhz in changed_to]
             for iteration in iterations_of(result, run):
                 for kind, mean_s in _settled_means([one.time_s for one in iteration], run).items():
                     times.setdefault(kind, {}).setdefault(result.rank, []).append(mean_s)
@@ -154,20 +154,27 @@ def change_between(before: PlanWindow, now: PlanWindow, noise: float) -> Change 
     if iterations is None:
         return None
     shifts = {}
+    shifted: set[int] = set()
     for kind in sorted(before.times_s.keys() & now.times_s.keys()):
         old, new = before.times_s[kind], now.times_s[kind]
-        shift = _common([(old[rank], new[rank]) for rank in sorted(old.keys() & new.keys())], 0.0)
+        ranks = sorted(old.keys() & new.keys())
+        shift = _common([(old[rank], new[rank]) for rank in ranks], 0.0)
         if shift is not None:
             shifts[kind] = shift
+            shifted.update(ranks)
     changed_s = abs(iterations - 1) * median_low(fmean(before.spans_s[pipeline]) for pipeline in both)
-    return Change(iterations, shifts, _moved_s(before, now) >= changed_s)
+    unsure = bool(shifted) and all(None in now.latencies_s.get(rank, ()) for rank in shifted)
+    return Change(iterations, shifts, unsure or _moved_s(before, now) >= changed_s)
 
 
 def _moved_s(before: PlanWindow, now: PlanWindow) -> float:
     """Returns by how much the changes of a rank together may act at other moments, in s, on the rank with most."""
     return max(
         (
-            sum(abs(new - old) for old, new in zip(before.latencies_s[rank], now.latencies_s[rank], strict=True))
+            sum(
+                abs((new or 0.0) - (old or 0.0))
+                for old, new in zip(before.latencies_s[rank], now.latencies_s[rank], strict=True)
+            )
             for rank in before.latencies_s.keys() & now.latencies_s.keys()
         ),
         default=0.0,

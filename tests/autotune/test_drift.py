@@ -10,6 +10,7 @@ from scheduler_jobs import make_job, order_of
 
 from pfo_fs.autotune.drift import (
     Change,
+    PlanBaselines,
     PlanWindow,
     change_between,
     keep_highest_only,
@@ -33,7 +34,11 @@ LAST = (1, "forward")
 
 
 def window(
-    span_s: float = 2.0, scatter: float = 0.0, seed: int = 0, late_s: Sequence[float] = (0.0, 0.0), **slower: float
+    span_s: float = 2.0,
+    scatter: float = 0.0,
+    seed: int = 0,
+    late_s: Sequence[float | None] = (0.0, 0.0),
+    **slower: float,
 ) -> PlanWindow:
     """Five iterations of two ranks that run the forward of their stage, the first one with these changes."""
     noise = 1 + scatter * np.random.default_rng(seed).standard_normal(5)
@@ -87,14 +92,40 @@ def test_clocks_that_act_at_other_moments_by_as_much_as_iterations_differ_may_be
     assert change.is_of_clocks == is_of_clocks
 
 
+@pytest.mark.parametrize(("slower", "is_of_clocks"), [({"stage0": 1.1}, True), ({"stage0": 1.1, "stage1": 1.1}, False)])
+def test_where_only_ranks_have_changed_whose_latencies_are_unknown_clocks_may_be_the_reason(
+    slower: dict[str, float], is_of_clocks: bool
+) -> None:
+    change = change_between(window(), window(2.1, late_s=(None, 0.0), **slower), 0.001)
+    assert change is not None
+    assert change.is_of_clocks == is_of_clocks
+
+
+def test_where_clocks_are_set_at_launch_no_latency_is_unknown() -> None:
+    job, infos = make_job(1, 1)
+    measurements = JobMeasurements(JobLayout(job, infos, lambda: {0: order_of(["forward"] * 3)}))
+    baselines = PlanBaselines(measurements)
+    for mode, is_of_clocks in (("launch", False), ("device", True)):
+        baselines.forget()
+        assert baselines.change(measured(2.0, {}, mode), PLAN, 0.001) is None
+        change = baselines.change(measured(2.1, {}, mode), PLAN, 0.001)
+        assert change is not None
+        assert change.is_of_clocks == is_of_clocks
+
+
 PLAN = [FrequencySchedule(rank=0, frequencies=[("forward", 1400), ("forward", 1000), ("forward", 1200)])]
 
 
-def measured(span_s: float, known_s: dict[int, float]) -> list[ProfilingResult]:
+def measured(span_s: float, known_s: dict[int, float], mode: str = "device") -> list[ProfilingResult]:
     """The result of a window of a job with one rank, whose clock process knows these latencies."""
     five = [span_s] * 5
-    switching = Switching(mode="device", latencies_s=known_s)
-    return [ProfilingResult(rank=0, iter_time=five, iter_energy=five, iter_span=five, switching=switching)]
+    times = {"forward": [[0.3 * span_s] * 3] * 5}
+    switching = Switching(mode=mode, latencies_s=known_s)
+    return [
+        ProfilingResult(
+            rank=0, iter_time=five, iter_energy=five, iter_span=five, time_breakdown=times, switching=switching
+        )
+    ]
 
 
 def test_iterations_that_differ_since_clock_processes_have_learned_their_clocks_are_no_change_of_the_job() -> None:
@@ -108,12 +139,14 @@ def test_iterations_that_differ_since_clock_processes_have_learned_their_clocks_
         goal = goal_of(inputs, Target(slowdown=1.0))
         inputs = watch.assess([IterationTime(0, step, 1, 2.0)], inputs, goal, PLAN, 2.0, 2.0, 2.0)
     assert watch.usual_time(PLAN) is not None
-    assert reprofiling.change(measured(1.9, {1200: 0.12}), PLAN, 0.001) is None
+    assert reprofiling.change(measured(1.9, {1000: 0.01, 1200: 0.12}), PLAN, 0.001) is None
     assert watch.usual_time(PLAN) is None, "its iterations are compared with those that follow"
-    assert reprofiling.change(measured(1.9, {1200: 0.12}), PLAN, 0.001) is None, (
+    assert reprofiling.change(measured(1.9, {1000: 0.01, 1200: 0.12}), PLAN, 0.001) is None, (
         "the second window is the first one now"
     )
-    assert reprofiling.change(measured(2.0, {1200: 0.12}), PLAN, 0.001) is not None, "compared with the second window"
+    assert reprofiling.change(measured(2.0, {1000: 0.01, 1200: 0.12}), PLAN, 0.001) is not None, (
+        "compared with the second window"
+    )
 
 
 # ---- samples
