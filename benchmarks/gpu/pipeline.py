@@ -1,10 +1,12 @@
 """Part `pipeline`: for each way of switching, how far clocks are from the instructions that they are for, and its cost.
 
-Two stages of a transformer run 1F1B on one GPU, each in its own CUDA stream. One thread launches both and waits for the
-device at the end of each step only, as a training loop does that reads its loss. The first stage is rank 0 of a job of
-one rank. It follows a plan in which each instruction has a clock of its own, so the log of the dry run shows for which
-instruction a clock would have been set. CUDA events show when the device began the instruction. A dry run cannot learn
-when a clock acts, so the clock process is told a time, and a clock counts as changed so long after its request.
+First, one stage of a transformer runs forwards and backwards by turns, as the last stage of a pipeline does. Then two
+stages run 1F1B on the one GPU, each in its own CUDA stream: their instructions slow each other down. One thread
+launches everything and waits for the device at the end of each step only, as a training loop does that reads its loss.
+The first stage is rank 0 of a job of one rank. It follows a plan in which each instruction has a clock of its own, so
+the log of the dry run shows for which instruction a clock would have been set. CUDA events show when the device began
+the instruction. A dry run cannot learn when a clock acts, so the clock process is told a time, and a clock counts as
+changed so long after its request.
 """
 
 from __future__ import annotations
@@ -113,7 +115,8 @@ class Job:
         ends: list[Any] = []
         begin_ns = time.monotonic_ns()
         if opt is not None:
-            opt.on_step_begin()
+            with torch.cuda.stream(self.stages[0].stream):  # where its instructions run, so that marks come in order
+                opt.on_step_begin()
         for stage, name, i in self.order:
             with torch.cuda.stream(self.stages[stage].stream):
                 self._wait_for_neighbour(passes, stage, name, i)
@@ -132,7 +135,8 @@ class Job:
                     if opt is not None:
                         opt.on_instruction_end(name)
         if opt is not None:
-            opt.on_step_end()
+            with torch.cuda.stream(self.stages[0].stream):
+                opt.on_step_end()
         torch.cuda.synchronize()
         finished_ns = time.monotonic_ns()
         for part in self.stages:
@@ -276,11 +280,18 @@ class _Seen:
             self.ahead_ms += [(at - called) / 1e6 for at, (called, _) in zip(begins_ns, one.calls, strict=True)]
 
 
-def measure(sizes: Sizes | None = None) -> Iterator[dict[str, Any]]:
+def measure() -> Iterator[dict[str, Any]]:
+    """Measures one stage alone, then two stages that share the GPU."""
+    gpu_spec()
+    sizes = sizes_for_memory(torch.cuda.get_device_properties(0).total_memory)
+    for stages in (1, sizes.stages):
+        for result in measure_job(sizes._replace(stages=stages)):
+            yield {"stages": stages, **result}
+        torch.cuda.empty_cache()
+
+
+def measure_job(sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Runs all ways by turns, and compares them."""
-    if sizes is None:
-        gpu_spec()
-        sizes = sizes_for_memory(torch.cuda.get_device_properties(0).total_memory)
     job = Job(sizes)
     supported = supported_clocks_mhz()
     # Without the highest one, so that the first clock of a step is another one than that between steps.
@@ -298,6 +309,7 @@ def measure(sizes: Sizes | None = None) -> Iterator[dict[str, Any]]:
             opts[mode] = stack.enter_context(optimizer_for(mode, folder, job.names, clocks_mhz))
         _warm_up(job, opts)
         _run_by_turns(job, opts, seen)
+        os.environ.pop("PFO_FS_DRY_RUN_LOG", None)  # its folder is removed, and the next job opens the GPU first
         changes = {mode: read_changes(folder / f"{mode}.log") for mode in modes}
         really = {mode: getattr(opt, "switching", "launch") for mode, opt in opts.items()}
 

@@ -12,6 +12,8 @@ and requests a change before the boundary at which it is needed:
 - The default clock after a step is requested so that it most likely acts at the end: nothing of the step runs after it.
 - Between steps that follow each other at once, the clock is that of the next step's first instruction: the default
   clock would be in force too late, and then the next step's clock.
+- Where training marks the begin and the end of a step in another CUDA stream than instructions, these marks come while
+  the step before, or this one, still runs. From then on, steps begin and end with their instructions.
 
 The module does arithmetic only: the caller says what the device has reached and when, and asks for the clock. The clock
 process and the simulator use the same code.
@@ -130,6 +132,8 @@ class ClockFollower:
         self._requests: dict[int, _Request] = {}  # for each change of this step whose clock was requested
         self._waited: dict[int, int] = {}  # for each clock, its requests while its latency was to be learned
         self._shown: set[int] = set()  # those after which an instruction has ended
+        self._turn_before = -1
+        self._other_stream = False  # whether the begin and the end of steps are marked in another stream
         self.due_ns = NEVER
 
     def look(self, now_ns: int) -> None:
@@ -139,7 +143,8 @@ class ClockFollower:
     def reached(self, turn: int, code: int, plan: FollowedPlan, now_ns: int) -> None:
         """Notes that the device has reached a point, at some time since the last look.
 
-        A point that lies before the last one of the same step, as marks of two streams can come, is ignored.
+        A point that lies before the last one of the same step, as marks of two streams can come, is ignored, unless the
+        step seemed to have ended.
 
         Args:
             turn: Another number for each step.
@@ -147,9 +152,17 @@ class ClockFollower:
             plan: The plan of this step.
             now_ns: The time of this look.
         """
-        at = plan.place.get(code, len(plan.codes) - 1)
+        last = len(plan.codes) - 1
+        at = plan.place.get(code, last)
         at_ns = now_ns
-        if plan is self._plan and turn == self._turn:
+        follows = plan is self._plan and turn == self._turn
+        if self._came_early(turn, follows and at < self._at == last):
+            self._other_stream, follows = True, False
+        if self._other_stream:
+            if at == 0 or (at == last and follows):
+                return
+            at = last if at == last - 1 else at
+        if follows:
             if at <= self._at:
                 return
             expected_ns = plan.expected_ns(self._at, at)
@@ -159,14 +172,19 @@ class ClockFollower:
             self._note_length(plan, at, at_ns, now_ns)
         else:
             self._begin(plan, at, now_ns)
-        if at == len(plan.codes) - 1:
-            ran = plan is self._plan and turn == self._turn  # otherwise the step does not run as scheduled
-            self._hold_until_ns = now_ns + self._holds_ns(plan) if ran and plan.clock_from[at] else 0
+        if at == last:  # if the step runs as scheduled
+            self._hold_until_ns = now_ns + self._holds_ns(plan) if follows and plan.clock_from[at] else 0
+        if turn != self._turn:
+            self._turn_before = self._turn
         self._plan, self._turn, self._at, self._at_ns = plan, turn, at, at_ns
         if len(self._requests) > _MANY_REQUESTS:  # those of clocks that are no longer in force are not needed any more
             since = plan.since[at]
             self._requests = {place: request for place, request in self._requests.items() if place >= since}
         self._unsure_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
+
+    def _came_early(self, turn: int, goes_on: bool) -> bool:
+        """Returns whether the step before goes on though the next one has begun, or this one though it has ended."""
+        return goes_on or (self._at == 0 and turn == self._turn_before != self._turn)
 
     def _begin(self, plan: FollowedPlan, at: int, now_ns: int) -> None:
         """Takes up the next step; its first clock may be in force already."""
@@ -180,6 +198,8 @@ class ClockFollower:
             self._shown.add(0)
         last = len(plan.codes) - 1
         if follows and at <= 1 and self._at >= last - 2:
+            if self._other_stream and self._at == last - 2:  # the end was not seen: there was no pause
+                plan.learn(self._at, last, now_ns - self._at_ns)
             # Of points that the device passes at once, only the last one is seen.
             known_ns = max(0, plan.expected_ns(self._at, last)) + max(0, plan.expected_ns(0, at))
             plan.learn_pause(now_ns - self._at_ns - known_ns, self._at_ns - self._began_ns, held=held)

@@ -156,9 +156,9 @@ class FollowedPlan:
         for at in range(first + 1, last + 1):
             self._seen[at] = 1 if odd else self._seen[at] + 1
         weight = 1.0 if odd else max(1 / _MEMORY, 1 / (1 + self._seen[last]))
-        if last == first + 1:
-            self.gap_ns[last] += round(weight * error_ns)
-        elif expected_ns:
+        if last == first + 1 or not expected_ns:
+            self.gap_ns[first + 1] += round(weight * error_ns)
+        else:
             share = weight * error_ns / expected_ns
             for at in range(first + 1, last + 1):
                 self.gap_ns[at] += round(share * self.gap_ns[at])

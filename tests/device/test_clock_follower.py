@@ -154,6 +154,10 @@ class Bench:
             if height(in_force) < height(mhz)
         )
 
+    def in_force_at(self, at_ns: int) -> int:
+        """The clock that was in force at a time."""
+        return next(mhz for when_ns, mhz in reversed(self.in_force) if when_ns <= at_ns)
+
     def requested_at(self, at_ns: int) -> int:
         """The clock that was requested last at a time."""
         return next((mhz for when_ns, mhz in reversed(self.requests) if when_ns <= at_ns), 0)
@@ -502,6 +506,14 @@ def test_steps_that_follow_each_other_without_a_pause_teach_no_wrong_latency() -
     assert learned_s is None or abs(1e9 * learned_s - SETTLE_NS[900]) < 3 * MS
 
 
+def test_points_that_once_came_at_once_are_learned_anew_when_they_take_time() -> None:
+    plan = plan_of([900, 1200])
+    plan.learn(1, 3, 0)
+    for _ in range(3):
+        plan.learn(1, 3, 50 * MS)
+    assert plan.expected_ns(1, 3) == pytest.approx(50 * MS, rel=0.01)
+
+
 def test_a_point_that_comes_after_a_later_one_of_the_same_step_changes_nothing() -> None:
     follower = Bench(calls_per_s=10_000.0).follower
     plan = plan_of([900, 1200, 900])
@@ -509,6 +521,42 @@ def test_a_point_that_comes_after_a_later_one_of_the_same_step_changes_nothing()
     assert follower.wanted(2 * MS) == 1200
     follower.reached(1, 1, plan, 3 * MS)  # the end of the first one, marked on another stream
     assert follower.wanted(4 * MS) == 1200
+
+
+@pytest.mark.parametrize("rest_ms", [0, 5, 300])
+def test_where_the_end_of_a_step_is_marked_in_another_stream_its_last_instructions_get_their_clocks(
+    rest_ms: int,
+) -> None:
+    clocks_mhz = [900, 1200, 1005, 1200, 900, 1005]
+    bench, plan = Bench(), plan_of(clocks_mhz, [0] * 6)
+    *does, (_, end) = step_of([lasting(60 * MS)] * 6)
+    place = next(at for at, (_, code) in enumerate(does) if code == 3 << 1 | 1)
+    does[place : place + 1] = [(lasting(20 * MS), end), (lasting(40 * MS), 3 << 1 | 1)]
+    for _ in range(12):
+        bench.launch(plan, does)
+        bench.rest(rest_ms * MS)
+    bench.run()
+    middles_ns = [
+        (bench.time_of(turn, position << 1) + bench.time_of(turn, position << 1 | 1)) // 2
+        for turn in range(9, 13)
+        for position in range(6)
+    ]
+    assert [bench.in_force_at(at_ns) for at_ns in middles_ns] == 4 * clocks_mhz
+
+
+def test_a_step_that_begins_in_another_stream_while_the_one_before_still_runs_leaves_its_clocks_alone() -> None:
+    follower, plan = Bench().follower, plan_of([1200, 900, 1200])
+    for turn in (1, 2, 3):
+        start_ns = 500 * MS * turn
+        follower.reached(turn, 0, plan, start_ns)
+        follower.reached(turn, 2, plan, start_ns + 100 * MS)
+        follower.reached(turn, 4, plan, start_ns + 200 * MS)
+        assert follower.wanted(start_ns + 200 * MS) == 1200
+        follower.reached(turn + 1, START, plan, start_ns + 210 * MS)
+        if turn > 1:  # from the first one on, it is known
+            assert follower.wanted(start_ns + 220 * MS) == 1200
+        follower.reached(turn, 5, plan, start_ns + 300 * MS)
+        assert follower.wanted(start_ns + 301 * MS) == 0
 
 
 def test_where_clocks_change_before_the_last_one_has_surely_acted_one_waits_so_that_its_latency_shows() -> None:
