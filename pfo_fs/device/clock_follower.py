@@ -79,7 +79,11 @@ class Leads(Protocol):
     def ran_steadily(self, ran: Ran) -> None:
         """Notes an instruction that ran at its clock from its begin to its end."""
 
-    def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int) -> None:
+    @property
+    def calls_made(self) -> int:
+        """Number of calls so far."""
+
+    def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int, call: int) -> None:
         """Notes the first instruction after a change of the clock."""
 
     def ran_on(self, ran: Ran, lead_ns: int) -> None:
@@ -98,10 +102,12 @@ class _Request(NamedTuple):
     Attributes:
         at_ns: When it was made.
         from_mhz: The clock in force before; None if it is not known, or if the clock has not changed.
+        call: The number of the call that it leads to.
     """
 
     at_ns: int
     from_mhz: int | None
+    call: int = 0
 
 
 class ClockFollower:
@@ -240,7 +246,7 @@ class ClockFollower:
         if not is_first:
             self._leads.ran_on(ran, lead_ns)
         elif request.from_mhz is not None and self._unsure_ns <= 3 * _FINE_NS:
-            self._leads.ran_first(ran, request.from_mhz, lead_ns)
+            self._leads.ran_first(ran, request.from_mhz, lead_ns, request.call)
         else:
             self._leads.disturbed()
         if lead_ns > self._leads.settled_ns(ran.mhz) and max(self._requests) == own:
@@ -329,7 +335,7 @@ class ClockFollower:
             known = self._leads.knows(mhz)
             self._settled_ns = now_ns + (lead_ns if known else 2 * self._leads.lead_ns(mhz, up=True))
         if place is not None and place not in self._requests:
-            self._requests[place] = _Request(now_ns, from_mhz)
+            self._requests[place] = _Request(now_ns, from_mhz, self._leads.calls_made + 1)
             if self._leads.explores(mhz):
                 self._waited[mhz] = self._waited.get(mhz, 0) + 1
 

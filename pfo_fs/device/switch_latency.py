@@ -29,6 +29,8 @@ _CALLS = 15
 FIRST_CALL_NS = 5_000_000
 """Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 _WAITS = 64
+_CALLS_KEPT = 64
+"""Of so many calls, the duration of each is kept: that of the call for a request counts, not of one that came later."""
 _TRIES = 6
 """An unknown clock is requested late this often."""
 _KNOWN_NS = 4_000_000
@@ -131,6 +133,7 @@ class SwitchLatency:
         self._tries: dict[int, int] = {}
         self.call_ns = call_ns
         self._last_call_ns = call_ns
+        self._each_call_ns: deque[int] = deque(maxlen=_CALLS_KEPT)  # the last ones, waits included
         self.queue_ns = 0
 
     @property
@@ -167,6 +170,7 @@ class SwitchLatency:
         self._calls.append(took_ns)
         self.call_ns = round(_median(self._calls))
         self._last_call_ns = took_ns + waited_ns
+        self._each_call_ns.append(self._last_call_ns)
         self._waits.append(waited_ns)
         self.queue_ns = sorted(self._waits)[len(self._waits) * 9 // 10]
         self._budget.called()
@@ -220,20 +224,23 @@ class SwitchLatency:
         """Notes an instruction that ran at its clock from its begin to its end."""
         self.durations.add(ran.kind, ran.mhz, ran.took_ns)
 
-    def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int) -> None:
+    def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int, call: int = 0) -> None:
         """Notes the first instruction after a change of the clock.
 
         Args:
             ran: The instruction.
             from_mhz: The clock before the change, which had acted.
             lead_ns: The time from the request to the begin of the instruction; negative if it was requested later.
+            call: The number of the call that the request led to, the first one being 1; 0: the last call.
         """
         self._pending = None
         estimates = self._estimates
         self._skipped = (self._skipped + 1) % _SKIPPED
         if self._skipped and estimates.changes(ran.mhz) >= REMEMBERED and estimates.of(ran.mhz).error_ns < _PRECISE_NS:
             return
-        self._pending = _Pending(ran.mhz, from_mhz, self._calls_ns(ran.mhz, from_mhz))
+        if call > self.calls_made:
+            return  # the call has not returned yet
+        self._pending = _Pending(ran.mhz, from_mhz, self._calls_ns(ran.mhz, from_mhz, self._call_took_ns(call)))
         self._observe(ran, lead_ns, is_first=True)
 
     def ran_on(self, ran: Ran, lead_ns: int) -> None:
@@ -253,10 +260,8 @@ class SwitchLatency:
         since_ns = lead_ns - pending.calls_ns  # from the return of the call to the begin
         own = self.durations.of(ran.kind, ran.mhz, _NEAR)
         other = self.durations.of(ran.kind, pending.from_mhz)
-        if since_ns > self._estimates.of(ran.mhz).after_ns(_SURE) or own is None or other is None:
+        if own is None or other is None:
             self._pending = None
-            return
-        if abs(own.took_ns / other.took_ns - 1) < _LEAST_DIFFERENCE:
             return
         took_ns, early_error_ns = float(ran.took_ns), 0.0
         if ran.early_error_ns:
@@ -265,18 +270,32 @@ class SwitchLatency:
                 return
             faster = own.took_ns / then.took_ns - 1
             took_ns, early_error_ns = took_ns + ran.early_ns * faster, ran.early_error_ns * faster
+        # An instruction that took as long as at the clock before contradicts a latency that seems to be known surely.
+        as_expected = abs(took_ns - own.took_ns) <= abs(took_ns - other.took_ns)
+        if since_ns > self._estimates.of(ran.mhz).after_ns(_SURE) and as_expected:
+            self._pending = None
+            return
+        if abs(own.took_ns / other.took_ns - 1) < _LEAST_DIFFERENCE:
+            return
         # The errors of usual durations are the same each time: they must not become smaller by observing often.
         same = own.error_ns**2 + other.error_ns**2 + (_USUAL_ERROR * own.took_ns) ** 2
         variance = (self.durations.scatter * took_ns) ** 2 + _SEEN_NS**2 + early_error_ns**2
         variance += min(REMEMBERED, 1 + self._estimates.changes(ran.mhz)) * same
         self._estimates.add(ran.mhz, _unlikely(took_ns, since_ns, own, other, variance), is_first=is_first)
 
-    def _calls_ns(self, mhz: int, from_mhz: int) -> float:
-        """Returns the time from the last request to the return of the call after which the clock began to count."""
+    def _call_took_ns(self, call: int) -> int:
+        """Returns how long a call took, with its wait, by its number; the median if that is not kept any more."""
+        back = self.calls_made - call
+        if not call or not self._each_call_ns:
+            return self._last_call_ns
+        return self._each_call_ns[-1 - back] if back < len(self._each_call_ns) else self.call_ns
+
+    def _calls_ns(self, mhz: int, from_mhz: int, call_ns: int) -> float:
+        """Returns the time from a request, whose call took `call_ns`, until the call after which the clock counts."""
         others_ns = (min(self._tp_degree, max(1, self.gpus)) - 1) * self.call_ns
         if mhz != 0 and (from_mhz == 0 or mhz < from_mhz):
-            return max(min(self.call_ns, self._last_call_ns), self._last_call_ns - others_ns)
-        return max(self._last_call_ns, self.call_ns + others_ns)
+            return max(min(self.call_ns, call_ns), call_ns - others_ns)
+        return max(call_ns, self.call_ns + others_ns)
 
     def disturbed(self) -> None:
         """Notes that the clock may have changed again."""

@@ -492,6 +492,15 @@ def test_an_instruction_that_ran_at_a_higher_clock_for_want_of_calls_does_not_co
     assert abs(usual.took_ns / lasting(400 * MS)(900) - 1) < 0.05
 
 
+def test_each_change_teaches_with_the_call_of_its_own_request() -> None:
+    bench, plan, taught = Bench(), plan_of([900, 1200, 1005]), []
+    bench.latency.ran_first = lambda ran, from_mhz, lead_ns, call: taught.append((ran.mhz, call))
+    for _ in range(6):
+        bench.step(plan, [lasting(100 * MS)] * 3)
+    assert {mhz for mhz, _ in taught} == {1200, 1005}
+    assert all(bench.requests[call - 1][1] == mhz for mhz, call in taught)
+
+
 def test_steps_that_follow_each_other_without_a_pause_teach_no_wrong_latency() -> None:
     bench = Bench(known=False)
     works = [lasting(100 * MS)] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,9 @@ CALL_NS = 5 * MS
 FAST_NS, SLOW_NS = 100 * MS, 140 * MS  # at 1410 and at 900 MHz
 
 
-def settled(**options: int) -> SwitchLatency:
+def settled(**options: Any) -> SwitchLatency:
     """A latency that knows what the instruction 0 takes at 1410 and at 900 MHz, and what a call takes."""
-    latency = SwitchLatency(top_mhz=1410, **options)  # type: ignore[arg-type]
+    latency = SwitchLatency(top_mhz=1410, **options)
     for _ in range(5):
         latency.called(CALL_NS)
         latency.ran_steadily(Ran(0, 1410, FAST_NS))
@@ -106,6 +107,29 @@ def test_an_instruction_that_the_clock_hardly_changes_shows_nothing() -> None:
         latency.ran_steadily(Ran(0, 900, FAST_NS + MS))
         latency.ran_first(Ran(0, 900, FAST_NS), 1410, 0)
     assert not latency.learned_s
+
+
+def test_the_call_of_the_request_counts_and_not_a_slow_one_that_came_later() -> None:
+    latency = settled()
+    for _ in range(4):
+        latency.called(CALL_NS)
+        call = latency.calls_made
+        latency.called(60 * MS)
+        latency.ran_first(Ran(0, 900, took(20 * MS, SLOW_NS, FAST_NS)), 1410, 0, call)
+    assert 1e9 * latency.learned_s[900] == pytest.approx(20 * MS - CALL_NS, abs=MS)
+
+
+def test_an_instruction_whose_call_has_not_returned_teaches_nothing() -> None:
+    latency = settled()
+    latency.ran_first(Ran(0, 900, SLOW_NS), 1410, 0, latency.calls_made + 1)
+    assert latency._estimates.changes(900) == 0
+
+
+def test_a_latency_that_seems_sure_is_corrected_by_instructions_that_take_as_long_as_at_the_clock_before() -> None:
+    latency = settled(settle_ns={900: MS})
+    for _ in range(40):
+        latency.ran_first(Ran(0, 900, FAST_NS), 1410, 20 * MS)
+    assert latency.lead_ns(900) > 20 * MS
 
 
 def test_an_outlier_does_not_move_what_is_learned() -> None:
