@@ -21,9 +21,10 @@ process and the simulator use the same code.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pfo_fs.device.followed_plan import CHUNK, FollowedPlan
+from pfo_fs.device.leads import Leads
 from pfo_fs.device.switch_latency import Ran
 
 NEVER = 1 << 62
@@ -42,58 +43,6 @@ _DRIFT = 0.01
 _MANY_REQUESTS = 16
 _MOST_WAITED = 32
 """A clock whose latency is to be learned waits for the one before until it was requested so often."""
-
-
-class Leads(Protocol):
-    """How long before it acts a change must be requested."""
-
-    @property
-    def call_ns(self) -> int:
-        """How long one call of the driver takes."""
-
-    @property
-    def queue_ns(self) -> int:
-        """How long a call may have to wait for those of other GPUs of the node."""
-
-    def allows_down(self, now_ns: int) -> bool:
-        """Returns whether there is room for a call now and another one later."""
-
-    def lead_ns(self, mhz: int, *, up: bool = False) -> int:
-        """Returns the time from the request of this clock, in MHz, until it acts; 0 MHz is the default clock.
-
-        Where it is unknown, that of a slow clock if the change is `up`, which then comes early.
-        """
-
-    def usual_lead_ns(self, mhz: int) -> int:
-        """Returns the most likely time from the request of this clock until it acts."""
-
-    def explores(self, mhz: int) -> bool:
-        """Returns whether this clock is to be requested late, so that its latency shows."""
-
-    def knows(self, mhz: int) -> bool:
-        """Returns whether the latency of this clock is known."""
-
-    def settled_ns(self, mhz: int) -> int:
-        """Returns the time from the request of a clock after which it has surely acted."""
-
-    def ran_steadily(self, ran: Ran) -> None:
-        """Notes an instruction that ran at its clock from its begin to its end."""
-
-    @property
-    def calls_made(self) -> int:
-        """Number of calls so far."""
-
-    def ran_first(self, ran: Ran, from_mhz: int, lead_ns: int, call: int) -> None:
-        """Notes the first instruction after a change of the clock."""
-
-    def ran_on(self, ran: Ran, lead_ns: int) -> None:
-        """Notes a further instruction at the same clock."""
-
-    def tried(self, mhz: int) -> None:
-        """Notes that an instruction has run after a change to this clock."""
-
-    def disturbed(self) -> None:
-        """Notes that the clock may have changed again in the instruction after `ran_first`."""
 
 
 class _Request(NamedTuple):
@@ -249,8 +198,14 @@ class ClockFollower:
             self._leads.ran_first(ran, request.from_mhz, lead_ns, request.call)
         else:
             self._leads.disturbed()
-        if lead_ns > self._leads.settled_ns(ran.mhz) and max(self._requests) == own:
+        if lead_ns <= self._leads.settled_ns(ran.mhz):
+            return
+        later = [place for place in self._requests if place > own]
+        if not later:
             self._leads.ran_steadily(ran)
+        elif len(later) == 1 and (asked := self._requests[later[0]]).from_mhz == ran.mhz:
+            before = Ran(ran.kind, plan.clock_from[later[0]], ran.took_ns)
+            self._leads.ran_before(before, ran.mhz, self._at_ns - asked.at_ns, asked.call)
 
     def _next(self, plan: FollowedPlan, own: int, end_ns: int) -> tuple[int, float, float]:
         """Returns the clock that was requested next, and how long before `end_ns` it acts, with its error."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clock_follower import NEVER, ClockFollower, Leads
+from pfo_fs.device.clock_follower import NEVER, ClockFollower
 from pfo_fs.device.followed_plan import FollowedPlan
+from pfo_fs.device.leads import Leads
 
 
 class ClockRequests:

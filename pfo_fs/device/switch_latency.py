@@ -7,7 +7,8 @@ has done d / t_b of its work by then and takes
     y = d + (1 - d / t_b) * t_c
 
 where t_b and t_c are its durations at the two clocks. These are known from instructions that ran at one clock from
-begin to end. So each instruction after a change tells how likely each latency is (`latency_estimate.py`). The latency
+begin to end. So each instruction after a change tells how likely each latency is (`latency_estimate.py`), and so does
+the one before, in which the clock was requested: it is shorter or longer if the clock acted before its end. The latency
 is learned for each clock, because it depends on the clock that is requested far more than on the one before
 (arXiv:2502.20075).
 """
@@ -242,6 +243,22 @@ class SwitchLatency:
             return  # the call has not returned yet
         self._pending = _Pending(ran.mhz, from_mhz, self._calls_ns(ran.mhz, from_mhz, self._call_took_ns(call)))
         self._observe(ran, lead_ns, is_first=True)
+
+    def ran_before(self, ran: Ran, from_mhz: int, lead_ns: int, call: int) -> None:
+        """Notes an instruction in which a clock was requested that is needed after it: it may have acted too early.
+
+        Args:
+            ran: The instruction, with the requested clock.
+            from_mhz: The clock at which it began.
+            lead_ns: The time from the request to its begin, which is negative.
+            call: The number of the call that the request led to.
+        """
+        if call > self.calls_made:
+            return
+        kept = self._pending
+        self._pending = _Pending(ran.mhz, from_mhz, self._calls_ns(ran.mhz, from_mhz, self._call_took_ns(call)))
+        self._observe(ran, lead_ns, is_first=True)
+        self._pending = kept
 
     def ran_on(self, ran: Ran, lead_ns: int) -> None:
         """Notes a further instruction at the same clock: the clock may have changed only now.

@@ -119,6 +119,20 @@ def test_the_call_of_the_request_counts_and_not_a_slow_one_that_came_later() -> 
     assert 1e9 * latency.learned_s[900] == pytest.approx(20 * MS - CALL_NS, abs=MS)
 
 
+@pytest.mark.parametrize(
+    ("acts_ns", "low_ns", "high_ns"), [(0, 0, 2 * MS), (10 * MS, 8 * MS, 12 * MS), (70 * MS, 30 * MS, 999 * MS)]
+)
+def test_an_instruction_in_which_the_next_clock_was_requested_shows_whether_it_acted_before_the_end(
+    acts_ns: int, low_ns: int, high_ns: int
+) -> None:
+    latency = settled()
+    for _ in range(20):
+        began_before_ns = SLOW_NS - 40 * MS  # the request comes 40 ms before the instruction would end
+        took_ns = took(min(began_before_ns + CALL_NS + acts_ns, SLOW_NS), FAST_NS, SLOW_NS)
+        latency.ran_before(Ran(0, 1410, took_ns), 900, -began_before_ns, 0)
+    assert low_ns <= latency.settle_ns(1410) <= high_ns
+
+
 def test_an_instruction_whose_call_has_not_returned_teaches_nothing() -> None:
     latency = settled()
     latency.ran_first(Ran(0, 900, SLOW_NS), 1410, 0, latency.calls_made + 1)

@@ -51,6 +51,19 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path
     assert summary.slowdown < 0.002
 
 
+@pytest.mark.slow
+def test_clocks_that_act_at_once_are_not_taken_to_be_late_however_long_a_job_runs(tmp_path: Path) -> None:
+    job = generated_job(280065)  # short instructions that scatter by 2 %
+    play = Play(job.cluster(1), tmp_path, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
+    played = list(play.run(1500))
+    (schedules,) = play.schedules_of(played[-1].number)
+    assert all(
+        play.cluster.settle_s(0, rank, mhz) < 0.003
+        for rank, frequencies in schedules.items()
+        for mhz in {mhz for _, mhz in frequencies}
+    )
+
+
 def test_on_gpus_that_offer_few_clocks_windows_go_below_the_second_highest_one(tmp_path: Path) -> None:
     job = generated_job(300219)  # stages of equal length: with all at the third clock, iterations are 18 % longer
     clocks_mhz = sorted(job.truth.clocks_mhz, reverse=True)
