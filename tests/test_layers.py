@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,12 @@ def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
 )
 def test_starting_does_not_import(code: str, absent: set[str]) -> None:
     assert not absent & modules_loaded_by(code)
+
+
+def test_one_module_reads_yaml_and_nothing_else_makes_objects_from_it() -> None:
+    reading = re.compile(r"\byaml\.(\w*[Ll]oad\w*|scan|parse|compose\w*|C?\w*Constructor)\b")
+    readers = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if reading.search(path.read_text())}
+    assert readers == {"schedule_yaml/nodes.py"}
 
 
 def test_the_public_names_are_these() -> None:

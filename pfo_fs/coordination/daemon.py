@@ -155,7 +155,7 @@ class Daemon:
         """Returns what the site allows; called in the thread that claims jobs."""
         now = self._monotonic()
         if now - self._site_read >= _READ_SITE_EVERY_S:
-            self._site = read_site_policy(self._shared)
+            self._site = read_site_policy(self._shared, self._site)
             self._site_read = now
             if self._site.problem:
                 self._log.log(logging.WARNING, self._site.problem)

@@ -5,15 +5,16 @@ coordination: daemon-only   # a job never schedules itself; without a daemon it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import yaml
 
 from pfo_fs.errors import StoreError, StoreUnavailable
+from pfo_fs.schedule_yaml.nodes import compose, describe_node, pairs_of
+from pfo_fs.schedule_yaml.parse import unknown_key
+from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems
 from pfo_fs.store import SharedDirectory
-
-_ALLOWED = ("auto", "daemon-only")
 
 
 @dataclass(frozen=True)
@@ -35,46 +36,58 @@ class SitePolicy:
         return self.coordination == "daemon-only"
 
 
-def read_site_policy(shared: SharedDirectory) -> SitePolicy:
+_POLICIES = {policy.coordination: policy for policy in (SitePolicy("auto"), SitePolicy("daemon-only"))}
+_DEFAULT = _POLICIES["auto"]
+
+
+def read_site_policy(shared: SharedDirectory, last: SitePolicy = _DEFAULT) -> SitePolicy:
     """Reads `site.yaml`; without that file everything is allowed.
 
-    A file that cannot be read or is not valid counts as `daemon-only`: the site wanted a restriction, so the strictest
-    one is used. `problem` then says what is wrong.
+    A file that cannot be read or is not valid changes nothing: what the process has read before stays in force.
+    `problem` says what is wrong, and the mended file counts when it is read next.
+
+    Args:
+        shared: The shared directory.
+        last: What this process has read before.
 
     Raises:
         StoreUnavailable: The file system does not answer.
     """
     try:
         content = shared.read_site()
+        return _DEFAULT if content is None else parse_site_policy(content)
     except StoreUnavailable:
         raise
     except StoreError as error:
-        return SitePolicy("daemon-only", f"site.yaml cannot be read: {error.args[-1]}; no job schedules itself")
-    return SitePolicy() if content is None else parse_site_policy(content)
+        problem = f"site.yaml cannot be read: {error.args[-1]}"
+    except ScheduleProblems as error:
+        problem = f"site.yaml is not valid: {error}"
+    return replace(last, problem=f"{problem}. Until it is mended, `coordination: {last.coordination}` is in force")
 
 
 def parse_site_policy(content: bytes) -> SitePolicy:
-    """Parses the content of a `site.yaml`; `problem` says what is wrong with it."""
-    try:
-        # The loader builds plain values only. References are refused, because a few bytes can expand to gigabytes.
-        if any(isinstance(token, (yaml.AliasToken, yaml.AnchorToken)) for token in yaml.scan(content)):
-            return _invalid("it uses references (& and *)")
-        found: Any = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        return _invalid("it is not YAML" + (f", see line {mark.line + 1}" if mark else ""))
-    if found is None:
-        return SitePolicy()
-    if not isinstance(found, dict):
-        return _invalid("it must be a mapping such as `coordination: daemon-only`")
-    unknown = sorted(str(key)[:40] for key in found if key != "coordination")
-    if unknown:
-        return _invalid(f"it has {unknown[0]!r}; only `coordination` is known")
-    value = found.get("coordination", "auto")
-    if value not in _ALLOWED:
-        return _invalid(f"coordination is {str(value)[:40]!r}; it can be {' or '.join(_ALLOWED)}")
-    return SitePolicy(value)
+    """Parses the content of a `site.yaml`.
+
+    Raises:
+        ScheduleProblems: The content is not valid. No other exception is raised, whatever `content` is.
+    """
+    found: dict[str, SitePolicy] = {}
+    root = compose(content)
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
+        return _DEFAULT
+    if not isinstance(root, yaml.MappingNode):
+        raise _problem(1, f"expected `coordination: daemon-only`, got {describe_node(root)}")
+    for key, line, value in pairs_of(root):
+        if key != "coordination":
+            raise _problem(line, unknown_key(key, ["coordination"]))
+        if key in found:
+            raise _problem(line, f"the key {key!r} is given twice")
+        policy = _POLICIES.get(value.value) if isinstance(value, yaml.ScalarNode) else None
+        if policy is None:
+            raise _problem(line, f"coordination is {describe_node(value)}; it can be {' or '.join(_POLICIES)}")
+        found[key] = policy
+    return found.get("coordination", _DEFAULT)
 
 
-def _invalid(reason: str) -> SitePolicy:
-    return SitePolicy("daemon-only", f"site.yaml is not valid: {reason}. Until it is valid, no job schedules itself")
+def _problem(line: int, reason: str) -> ScheduleProblems:
+    return ScheduleProblems([Problem(line, reason)])

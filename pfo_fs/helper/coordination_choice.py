@@ -27,17 +27,21 @@ class CoordinationChoice:
 
     Attributes:
         chosen: `daemon` or `local`, once that is known.
-        warning: Text for the log about the choice; may be empty.
     """
 
     def __init__(self, mode: Mode, now_s: float) -> None:
         self.chosen: Literal["daemon", "local"] | None = "daemon" if mode == "daemon" else None
-        self.warning = ""
+        self._site_problem = self._reason = ""
         self._mode = mode
         self._since_s = now_s
         self._heartbeat: tuple[int, int] | None = None
         self._moved_at_s = -math.inf
         self._moves = 0
+
+    @property
+    def warning(self) -> str:
+        """Text for the log about the choice; may be empty."""
+        return "; ".join(filter(None, (self._site_problem, self._reason)))
 
     def first_question(self) -> AskWhoSchedules | None:
         """Returns the first question to the directory; None if the choice is made."""
@@ -47,15 +51,14 @@ class CoordinationChoice:
 
     def learn(self, found: WhoSchedules, now_s: float) -> AskWhoSchedules | ClaimForRank0 | None:
         """Uses the directory's answer; returns the next question, or None if the choice is made."""
-        daemon = found.daemon
+        daemon, self._site_problem = found.daemon, found.site.problem
         if found.site.daemon_only:
-            why = found.site.problem or "site.yaml allows only a daemon to schedule"
-            self.warning = f"{why}; default clocks until a daemon claims this job"
+            self._reason = "site.yaml allows only a daemon to schedule; default clocks until a daemon claims this job"
             self.chosen = "daemon"
             return None
         if self._mode == "local" or found.claimed or daemon is None or daemon.stopped:
             if self._mode == "auto" and found.daemon_problem:
-                self.warning = f"{found.daemon_problem}; rank 0 schedules this job itself unless that daemon does"
+                self._reason = f"{found.daemon_problem}; rank 0 schedules this job itself unless that daemon does"
             return ClaimForRank0()  # if rank 0 does not get the claim, the result says who has it
         heartbeat = daemon.generation, daemon.counter
         if heartbeat != self._heartbeat:
@@ -63,10 +66,10 @@ class CoordinationChoice:
             self._heartbeat, self._moved_at_s = heartbeat, now_s
         patience_s = min(_LONGEST_SILENCE_S, max(_SHORTEST_SILENCE_S, 3 * daemon.interval_s))
         if now_s - self._moved_at_s > patience_s:
-            self.warning = f"the daemon on {daemon.host} does not answer; rank 0 schedules this job itself"
+            self._reason = f"the daemon on {daemon.host} does not answer; rank 0 schedules this job itself"
             return ClaimForRank0()
         if self._moves and now_s - self._since_s > _BUSY_DAEMON_S:
-            self.warning = f"the daemon on {daemon.host} runs but is busy; default clocks until it claims this job"
+            self._reason = f"the daemon on {daemon.host} runs but is busy; default clocks until it claims this job"
             self.chosen = "daemon"
             return None
         return AskWhoSchedules()

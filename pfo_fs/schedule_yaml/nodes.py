@@ -1,7 +1,8 @@
-"""Turns untrusted bytes into a YAML node tree with line numbers, or into a list of problems; constructs no objects.
+"""The only reader of YAML in this package: turns untrusted bytes into a tree of nodes with line numbers, or a problem.
 
-PyYAML's pure loader composes nodes only. What could use up memory or time is refused while events arrive, before a
-node is built from them: aliases (the "billion laughs" attack), anchors, tags, merge keys, depth, further documents.
+It constructs no objects: `schedule.yaml` and `site.yaml` are read from the tree, whose values are text. PyYAML's pure
+loader composes nodes only. What could use up memory or time is refused while events arrive, before a node is built
+from them: aliases (the "billion laughs" attack), anchors, tags, depth, too many nodes, further documents.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pfo_fs.schedule_yaml.problems import Problem, ScheduleProblems
 MAX_YAML_BYTES = 256 * 1024
 MAX_DEPTH = 8
 """`stages: 0: - [...]` is 4 deep."""
+MAX_NODES = 50_000
+"""A clock for each of two instructions of 4,096 ranks are 24,000 nodes. The loader makes some 40,000 in a second."""
 
 
 class _Refused(Exception):
@@ -26,7 +29,7 @@ class _Refused(Exception):
 class _Loader(yaml.SafeLoader):
     """Composes plain trees: without aliases, anchors, tags and halves of characters, and of limited depth."""
 
-    depth = 0
+    depth = nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -40,7 +43,10 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.ScalarEvent) and any("\ud800" <= character <= "\udfff" for character in event.value):
             raise _Refused(line, "an escape such as \\ud800 is only half of a character")
         if self.depth >= MAX_DEPTH:
-            raise _Refused(line, f"nested more than {MAX_DEPTH} levels deep; a schedule needs half of that")
+            raise _Refused(line, f"nested more than {MAX_DEPTH} levels deep; half of that is enough")
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise _Refused(line, f"more than {MAX_NODES:,} keys and values; write ranges such as `0-3`, or `x7`")
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -55,7 +61,8 @@ def compose(text: bytes | str) -> yaml.Node | None:
         text: UTF-8 text of at most `MAX_YAML_BYTES`.
 
     Raises:
-        ScheduleProblems: The text is too large, not UTF-8, not YAML, or YAML with something that schedules do not use.
+        ScheduleProblems: The text is too large, not UTF-8, not YAML, or YAML with something that is not used here. No
+            other exception is raised, whatever `text` is.
     """
     decoded, line = _decode(text), 1
     try:
@@ -79,6 +86,8 @@ def compose(text: bytes | str) -> yaml.Node | None:
     except (ValueError, OverflowError):  # PyYAML passes the number to chr() unchecked
         reason = "is not YAML: an escape such as \\UFFFFFFFF is not the code of a character"
         raise ScheduleProblems([Problem(line, reason)]) from None
+    except Exception as error:  # a fault of PyYAML itself
+        raise ScheduleProblems([Problem(line, f"is not YAML: {type(error).__name__}")]) from error
 
 
 def _decode(text: bytes | str) -> str:
@@ -102,7 +111,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
     if error.problem and "another document" in error.problem:
-        return Problem(line, "a second document begins here (`---`); a schedule is one document")
+        return Problem(line, "a second document begins here (`---`); the file is one document")
     reason = f"is not YAML: {error.problem or error}"
     if error.context:
         start = f" that begins in line {error.context_mark.line + 1}" if error.context_mark else ""

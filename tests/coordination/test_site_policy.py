@@ -14,17 +14,18 @@ from pfo_fs.coordination import Coordinator, SitePolicy, read_site_policy
 from pfo_fs.coordination.site_policy import parse_site_policy
 from pfo_fs.helper.coordination_choice import CoordinationChoice
 from pfo_fs.helper.operations import ClaimForRank0, WhoSchedules
+from pfo_fs.schedule_yaml import ScheduleProblems
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, SharedDirectory, bodies
 
-DAEMON_ONLY = SitePolicy("daemon-only")
+AUTO, DAEMON_ONLY = SitePolicy(), SitePolicy("daemon-only")
 
 
-def site(root: Path, content: str | None) -> SitePolicy:
+def site(root: Path, content: str | None, before: SitePolicy = AUTO) -> SitePolicy:
     shared = SharedDirectory(Files(root, create=True))
     if content is not None:
         (root / "site.yaml").write_text(content)
-    return read_site_policy(shared)
+    return read_site_policy(shared, before)
 
 
 def test_without_the_file_everything_is_allowed(tmp_path: Path) -> None:
@@ -40,38 +41,79 @@ def test_the_file_can_ask_for_daemon_only(tmp_path: Path) -> None:
     assert site(tmp_path, "coordination: daemon-only\n") == DAEMON_ONLY
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("coordination: deamon-only\n", "'deamon-only'; it can be auto or daemon-only"),
-        ("coordination: [auto]\n", "it can be"),
-        ("cordination: daemon-only\n", "'cordination'; only `coordination` is known"),
-        ("- daemon-only\n", "must be a mapping"),
-        ("coordination: {", "not YAML, see line 1"),
-        ("a: &a [1]\ncoordination: *a\n", "references"),
-        ("coordination: \x00", "not YAML"),
-        ("#" * 20_000, "at most"),
-    ],
-)
-def test_a_file_that_is_not_valid_counts_as_daemon_only_and_the_reason_is_kept(
-    tmp_path: Path, content: str, problem: str
+BROKEN = [
+    ("coordination: deamon-only\n", "line 1: coordination is 'deamon-only'; it can be auto or daemon-only"),
+    ("\ncoordination: [auto]\n", "line 2: coordination is a list of 1; it can be"),
+    ("cordination: daemon-only\n", "unknown key 'cordination'; did you mean 'coordination'?"),
+    ("- daemon-only\n", "expected `coordination: daemon-only`, got a list"),
+    ("coordination: {", "line 1: is not YAML"),
+    ("a: &a [1]\ncoordination: *a\n", "anchors"),
+    ("coordination: auto\ncoordination: daemon-only\n", "given twice"),
+    ("? [a, b]\n: auto\n", "something that is not text"),
+    ("2026-11-26: auto\n", "unknown key '2026-11-26'"),
+    ("coordination: \x00", "NUL"),
+    ("[" * 16_000, "levels deep"),
+    ("#" * 20_000, "at most"),
+]
+
+
+@pytest.mark.parametrize(("content", "problem"), BROKEN)
+@pytest.mark.parametrize("before", [AUTO, DAEMON_ONLY], ids=lambda policy: policy.coordination)
+def test_a_file_that_is_not_valid_changes_nothing_and_its_mistake_is_named(
+    tmp_path: Path, before: SitePolicy, content: str, problem: str
 ) -> None:
-    found = site(tmp_path, content)
-    assert found.daemon_only
+    found = site(tmp_path, content, before)
+    assert found.coordination == before.coordination
     assert problem in found.problem
+    assert f"`coordination: {before.coordination}` is in force" in found.problem
 
 
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_text("coordination: auto\n")
+    (tmp_path / "elsewhere").write_text("coordination: daemon-only\n")
     (tmp_path / "pfo").mkdir(mode=0o700)
     (tmp_path / "pfo" / "site.yaml").symlink_to(tmp_path / "elsewhere")
-    assert site(tmp_path / "pfo", None).daemon_only
+    found = site(tmp_path / "pfo", None)
+    assert not found.daemon_only
+    assert "links are not followed" in found.problem
 
 
-@given(st.binary(max_size=200))
-def test_no_content_raises(content: bytes) -> None:
-    found = parse_site_policy(content)
-    assert found.daemon_only or not found.problem
+def test_the_mended_file_is_in_force_when_it_is_read_next(tmp_path: Path) -> None:
+    broken = site(tmp_path, "coordination: daemon")
+    assert broken.problem
+    assert site(tmp_path, "coordination: daemon-only", broken) == DAEMON_ONLY
+
+
+TAGS = "int float bool null binary timestamp omap pairs set str seq map merge python/name:os.system".split()
+ODD_SCALARS = ["''", "0x" + "f" * 8000, "9" * 5000, "1_0:99:99", "2026-99-99", "2026-11-26T25:61:61Z", ".inf", "[]"]
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("place", ["coordination: {}", "{}: auto", "{}", "- {}"])
+def test_every_tag_is_a_problem_whatever_its_value(tag: str, place: str) -> None:
+    for value in ODD_SCALARS:
+        with pytest.raises(ScheduleProblems, match="tags"):
+            parse_site_policy(place.format(f"!!{tag} {value}").encode())
+
+
+@pytest.mark.parametrize("value", ODD_SCALARS)
+def test_every_value_that_is_no_rule_is_a_problem(value: str) -> None:
+    with pytest.raises(ScheduleProblems, match="it can be auto or daemon-only"):
+        parse_site_policy(f"coordination: {value}".encode())
+
+
+@given(st.binary(max_size=200) | st.text(alphabet="[]{}:,-?&*!|>%@`'\"#\\ \n\tax0U", max_size=200).map(str.encode))
+def test_no_content_raises_anything_but_the_one_problem(content: bytes) -> None:
+    try:
+        parse_site_policy(content)
+    except ScheduleProblems as error:
+        assert error.problems
+
+
+def test_rank_0_schedules_its_job_under_a_broken_file_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    choice = CoordinationChoice("auto", 0.0)
+    found = WhoSchedules(claimed=False, daemon=None, site=site(tmp_path, "coordination: !!int ''"))
+    assert isinstance(choice.learn(found, 0.0), ClaimForRank0)
+    assert "site.yaml is not valid: line 1" in choice.warning
 
 
 @pytest.mark.parametrize("asked_for", ["auto", "local"])

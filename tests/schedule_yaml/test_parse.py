@@ -368,3 +368,21 @@ def test_a_wrong_target_or_straggler_is_reported_with_its_reason(text: str, reas
     with pytest.raises(ScheduleProblems) as caught:
         parse_schedule_yaml(text)
     assert reason in str(caught.value)
+
+
+NUMBERS = ["0x" + "f" * 8000, "9" * 5000, "1" * 300 + ".5", "1_0:99:99", "2026-99-99", ".inf", ".nan", "1e999", "-0"]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize(
+    "place",
+    ["all: {}", "stages: {{{}: 9}}", "ranks: {{0: [f {}]}}", "target: {{slowdown: {}}}", "straggler: {{pipeline: {}}}"],
+)
+def test_no_odd_number_raises_anything_but_a_problem(place: str, number: str) -> None:
+    with contextlib.suppress(ScheduleProblems):
+        parse_schedule_yaml(place.format(number))
+
+
+def test_a_small_file_of_very_many_values_is_refused_before_they_are_all_built() -> None:
+    with pytest.raises(ScheduleProblems, match="more than 50,000 keys and values"):
+        parse_schedule_yaml("all: [" + "1," * 60_000 + "1]")
