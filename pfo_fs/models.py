@@ -169,7 +169,7 @@ def is_safe_job_id(job_id: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._+=-]{0,254}", job_id))
 
 
-class RankInfo(_Model):
+class RankInfo(LeavesOutDefaults, _Model):
     """One rank of a job.
 
     Attributes:
@@ -178,13 +178,17 @@ class RankInfo(_Model):
         pp_rank: Rank in the pipeline-parallel group, which is the stage where a rank holds one stage.
         tp_rank: Rank in the tensor-parallel group.
         available_frequencies: Graphics clocks that the rank's GPU offers, in MHz; empty where clocks cannot be set.
+        host: The name of the rank's host; empty if it is not known.
     """
+
+    left_out: ClassVar[frozenset[str]] = frozenset({"host"})
 
     rank: RankNumber
     dp_rank: RankNumber
     pp_rank: RankNumber
     tp_rank: RankNumber
     available_frequencies: list[Megahertz] = Field(max_length=4096)
+    host: ShortText = ""
 
 
 class FrequencySchedule(_Model):

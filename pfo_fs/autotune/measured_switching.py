@@ -58,7 +58,7 @@ class MeasuredSwitching(NamedTuple):
 def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> MeasuredSwitching | None:
     """Returns what a change of one rank costs; None if no rank has reported it, or clocks do not follow the device.
 
-    Ranks are taken to lie on hosts in the order of their numbers, as launchers place them. The slowest rank counts.
+    The slowest rank counts.
     The latency depends on the clock that is requested. Clocks of unknown latency count with the median of the known.
 
     Args:
@@ -152,8 +152,7 @@ def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, 
     Ranks of the same stage on one host, in tensor or data parallelism, change their clocks at the same time.
     """
     together, stages = 1, set()
-    for first in range(0, len(infos), gpus):
-        of_host = infos[first : first + gpus]
+    for of_host in _by_host(infos, gpus):
         together = max(together, *Counter(info.pp_rank for info in of_host).values())
         pipeline = min(info.dp_rank for info in of_host)
         stages.add(tuple(sorted({info.pp_rank for info in of_host if info.dp_rank == pipeline})))
@@ -164,3 +163,17 @@ def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, 
             seen |= set(host)
             hosts.append(host)
     return together, tuple(hosts)
+
+
+def _by_host(infos: Sequence[RankInfo], gpus: int) -> list[list[RankInfo]]:
+    """Returns the ranks of each host.
+
+    Where a host is not known (an older release registered the rank), ranks are taken to lie on hosts of so many GPUs in
+    the order of their numbers, as launchers place them.
+    """
+    if not all(info.host for info in infos):
+        return [list(infos[first : first + gpus]) for first in range(0, len(infos), gpus)]
+    hosts: dict[str, list[RankInfo]] = {}
+    for info in infos:
+        hosts.setdefault(info.host, []).append(info)
+    return list(hosts.values())

@@ -8,6 +8,7 @@ import os
 import pwd
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -89,7 +90,9 @@ def daemon(
         log_level=log_level,
     )
     _log_to_stderr(settings.log_level)
-    sys.path.insert(0, os.getcwd())  # --scheduler package.module:Class is searched here first, as by python -m
+    if ":" in settings.scheduler:  # package.module:Class; last, so that nothing there takes another module's place
+        with suppress(OSError):
+            sys.path.append(os.getcwd())
     files = Files(shared_dir, create=True, users=users)
     _warn_of_mount(files.root)
     serving = Daemon(files, settings)

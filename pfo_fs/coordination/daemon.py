@@ -19,6 +19,7 @@ from pfo_fs.coordination.leader import Leader, Leadership
 from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy
+from pfo_fs.coordination.workers import Workers
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 from pfo_fs.settings import PFOSettings
@@ -53,6 +54,9 @@ class Daemon:
         self._shared = SharedDirectory(files, f"daemon@{socket.gethostname()}:{os.getpid()}")
         self._watcher = Watcher(files.root, "jobs", settings.watch)
         scheduler = settings.scheduler.rpartition(":")[2]
+        # Of its own, since a job's folder may hold any number of folders to watch.
+        self._events = Workers(1)
+        self._followed: set[str] = set()
         self._leader = Leader(self._shared, settings.lease_timeout, scheduler, self._interval_s, monotonic)
         self._jobs: ServedJobs | None = None
         self._served: Leadership | None = None  # the one for which `_jobs` was made
@@ -109,7 +113,8 @@ class Daemon:
             self._serve(leadership)
         if self._jobs is None:
             return min(0.5, self._settings.lease_timeout / 4)
-        self._watcher.start()  # does nothing if it has started already
+        if self._watcher.is_due and not self._events.busy:
+            self._events.start(self._watcher.start)
         wait_s = min(self._jobs.turn(), self._leader.next_look_at - self._monotonic())
         return max(_LEAST_WAIT_S, wait_s)
 
@@ -117,7 +122,8 @@ class Daemon:
         """Stops serving the jobs for the earlier leadership, and starts to serve them for this one."""
         if self._jobs is not None:
             self._jobs.close()
-            self._watcher.stop()
+            self._followed.clear()
+            self._events.start(self._watcher.stop)
         self._jobs, self._served = None, leadership
         if leadership is None:
             return
@@ -146,10 +152,14 @@ class Daemon:
         )
 
     def _follow(self, job_id: str, wanted: bool) -> None:
+        if not self._watcher.uses_events or wanted == (job_id in self._followed):
+            return
         if wanted:
-            self._watcher.follow(job_id)
+            self._followed.add(job_id)
+            self._events.start(lambda: self._watcher.follow(job_id))
         else:
-            self._watcher.leave(job_id)
+            self._followed.discard(job_id)
+            self._events.start(lambda: self._watcher.leave(job_id))
 
     def _read_site(self) -> SitePolicy:
         """Returns what the site allows; called in the thread that claims jobs."""
@@ -162,7 +172,7 @@ class Daemon:
         return self._site
 
     def _resign(self) -> None:
-        self._watcher.stop()
+        self._events.start(self._stop_watching)
         try:
             self._leader.resign()
         except (StoreError, RecordError) as error:
@@ -170,3 +180,7 @@ class Daemon:
         if self._jobs is not None:
             self._jobs.close()
         log.info("stopped")
+
+    def _stop_watching(self) -> None:
+        self._watcher.stop()
+        self._events.close()

@@ -9,12 +9,10 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from filelock import BaseFileLock
-
 import pfo_fs
 from pfo_fs.coordination.leader_lease import LeaderLease
 from pfo_fs.errors import StoreError
-from pfo_fs.store import SharedDirectory, bodies
+from pfo_fs.store import CourtesyLock, SharedDirectory, bodies
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ class Leader:
         self._monotonic = monotonic
         self._host = socket.gethostname()
         self._lease = LeaderLease(lease_s, monotonic())
-        self._lock: BaseFileLock | None = None
+        self._lock: CourtesyLock | None = None
         self._counter = 0
         self._noted_leader = 0
 
@@ -111,9 +109,9 @@ class Leader:
             )
             self.step_down()
         elif step == "beat":
-            self._take_lock()  # a silent leader that this daemon replaced may have released it since
             self._write(stopped=False)
             self._lease.beat(now)
+            self._take_lock()  # a silent leader that this daemon replaced may have released it since
 
     def _claim(self, newest: int, generation: int, now: float) -> None:
         silent_s = self._lease.silent_s
@@ -190,6 +188,5 @@ class Leader:
 
     def _release_lock(self) -> None:
         if self._lock is not None:
-            with suppress(OSError):
-                self._lock.release()
+            self._lock.release()
             self._lock = None

@@ -76,7 +76,8 @@ class RankRegistry:
         # Most ranks offer the same clocks: one list of them is kept, which saves most of the memory.
         clocks = self._clocks.setdefault(tuple(clocks), clocks)
         rank = body.rank_info.rank
-        self.by_rank[rank] = body.rank_info.model_copy(update={"available_frequencies": clocks})
+        known = {"available_frequencies": clocks, "host": body.rank_info.host or body.host}
+        self.by_rank[rank] = body.rank_info.model_copy(update=known)
         self._gpu_names[rank] = body.gpu_name
 
     def all_known(self, job: JobInfo) -> bool:

@@ -108,6 +108,8 @@ class ServedJobs:
             self._folders_polling = True
             list_now, self._folders_changed = self._folders_changed, False
             self._folders_worker.start(lambda: self._poll_folders(list_now))
+        self._workers.retry()
+        self._folders_worker.retry()
         soonest = math.inf if self._folders_polling else self._folders_due
         free = {job_id: entry for job_id, entry in self._entries.items() if not entry.polling}
         if any(entry.due <= now for entry in free.values()):

@@ -8,6 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from pfo_fs.coordination.log_once import LogOnce
+
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 0.05
@@ -33,6 +35,7 @@ class Workers:
         self._has_watcher = False  # one thread that runs no call watches the calls that wait
         self._wanted = False  # an idle thread is to become that watcher
         self._closed = False
+        self._log = LogOnce(log, time.monotonic)
 
     @property
     def busy(self) -> bool:
@@ -43,6 +46,11 @@ class Workers:
         """Runs `call` soon. It should not raise; an exception is logged."""
         with self._changed:
             self._calls.append((time.monotonic(), call))
+            self._provide_watcher()
+
+    def retry(self) -> None:
+        """Starts a thread for calls that wait, if none could be started before."""
+        with self._changed:
             self._provide_watcher()
 
     def close(self) -> None:
@@ -60,8 +68,12 @@ class Workers:
             self._wanted = True
             self._changed.notify()
         elif self._threads < self._most:
+            try:
+                threading.Thread(target=self._run, daemon=True, name="pfo-fs-worker").start()
+            except RuntimeError as error:  # the limit of processes is reached; `retry` tries again
+                self._log.log(logging.WARNING, f"{error}; jobs wait until that works")
+                return
             self._threads += 1
-            threading.Thread(target=self._run, daemon=True, name="pfo-fs-worker").start()
         else:
             return  # a running thread takes the call when its own has ended
         self._has_watcher = True

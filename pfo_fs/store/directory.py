@@ -13,8 +13,6 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import chain
 
-from filelock import BaseFileLock
-
 from pfo_fs.errors import AlreadyClaimed, NotShared, RecordError, StoreError, StoreUnavailable
 from pfo_fs.models import JobInfo, is_safe_job_id
 from pfo_fs.store import bodies as b
@@ -22,7 +20,7 @@ from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
 from pfo_fs.store.leaders import Leaders
-from pfo_fs.store.locks import try_lock
+from pfo_fs.store.locks import CourtesyLock, try_lock
 from pfo_fs.store.records import Header, decode, encode
 
 log = logging.getLogger(__name__)
@@ -212,7 +210,7 @@ class SharedDirectory:
         """Writes the leader's heartbeat."""
         self.files.publish(layout.DAEMON, encode(Header("daemon", "", self.writer, body.counter), body))
 
-    def try_leader_lock(self) -> BaseFileLock | None:
+    def try_leader_lock(self) -> CourtesyLock | None:
         """Acquires and returns the lock of the leading daemon; None if it is held, or if locks do not work here."""
         return try_lock(self.files, layout.DAEMON_LOCK)
 

@@ -1,13 +1,15 @@
 """Locks, by `filelock`, for clear messages where locks work. Correctness never depends on one.
 
 On many mounts a lock is silently local to the host, or lost at the next reconnection. So the protocol is also correct
-if no lock here has any effect (`Files.claim`).
+if no lock here has any effect (`Files.claim`). On others a call never returns (NFS whose lock manager is gone, FUSE):
+so calls are made in a thread, and a process waits for one for a limited time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -15,6 +17,22 @@ from filelock import BaseFileLock, FileLock, Timeout
 from pfo_fs.store.fs import Files
 
 log = logging.getLogger(__name__)
+
+ANSWERS_WITHIN_S = 2.0
+"""A call of a lock that takes longer is given up; as long as it hangs, no other lock is tried in this process."""
+
+_hanging: list[threading.Thread] = []
+
+
+class CourtesyLock:
+    """A lock that is held."""
+
+    def __init__(self, lock: BaseFileLock) -> None:
+        self._lock = lock
+
+    def release(self) -> None:
+        """Releases it, but does not wait for a file system that hangs."""
+        _in_time(lambda: _release(self._lock), ANSWERS_WITHIN_S)
 
 
 @contextmanager
@@ -25,18 +43,43 @@ def courtesy_lock(files: Files, path: str, timeout_s: float = 2.0) -> Iterator[b
         yield lock is not None
     finally:
         if lock is not None:
-            with suppress(OSError):
-                lock.release()
+            lock.release()
 
 
-def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> BaseFileLock | None:
-    """Acquires and returns the lock at `path`; None if it is held, or if this file system has no locks."""
+def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> CourtesyLock | None:
+    """Acquires and returns the lock at `path`; None if it is held, or if locks do not work on this file system."""
+    _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
+    if _hanging:
+        return None
+    got: list[BaseFileLock] = []
+    is_late = False
+    handing_over = threading.Lock()
+
+    def acquire() -> None:
+        lock = _acquired(files, path, timeout_s)
+        with handing_over:
+            if lock is not None and not is_late:
+                got.append(lock)
+                return
+        if lock is not None:
+            _release(lock)
+
+    answered = _in_time(acquire, timeout_s + ANSWERS_WITHIN_S)
+    with handing_over:
+        is_late = True
+    if not answered:
+        log.warning("the lock %s does not answer; going on without it", files.root / path)
+    return CourtesyLock(got[0]) if got else None
+
+
+def _acquired(files: Files, path: str, timeout_s: float) -> BaseFileLock | None:
     if not (files.root / path).parent.is_dir():
         return None  # filelock would make the folders, on this host's own disk if the file system is not mounted
     lock = FileLock(
         str(files.root / path),
         timeout=timeout_s,
         mode=0o660 if files.shared_with_group else 0o600,
+        thread_local=False,  # it is released in another thread
         fallback_to_soft=False,
     )
     try:
@@ -47,3 +90,21 @@ def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> BaseFileLock | 
         log.debug("no lock at %s: %s", path, error)
         return None
     return lock
+
+
+def _release(lock: BaseFileLock) -> None:
+    with suppress(OSError):
+        lock.release()
+
+
+def _in_time(call: Callable[[], None], limit_s: float) -> bool:
+    """Returns whether `call`, in a thread, has ended within `limit_s`; False also if there can be no more threads."""
+    thread = threading.Thread(target=call, daemon=True, name="pfo-fs-lock")
+    try:
+        thread.start()
+    except RuntimeError:  # the limit of processes is reached
+        return False
+    thread.join(limit_s)
+    if thread.is_alive():
+        _hanging.append(thread)
+    return not thread.is_alive()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from watchdog.observers.api import ObservedWatch
 
 log = logging.getLogger(__name__)
+
+_RETRY_AFTER_S = 60.0
+"""After file-system events could not be had, they are asked for again after this time."""
 
 
 class Watcher:
@@ -39,6 +44,7 @@ class Watcher:
         # Not a threading.Event: setting one in a signal handler deadlocks if the signal came inside its `wait`.
         self._changed: SimpleQueue[str | None] = SimpleQueue()
         self._observer: Any = None
+        self._not_before = -math.inf  # when `start` tries again
         self._followed: dict[str, ObservedWatch] = {}
 
     @property
@@ -46,20 +52,26 @@ class Watcher:
         """Whether events shorten the wait right now."""
         return self._observer is not None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `start` is to be called."""
+        return self._wanted and self._observer is None and time.monotonic() >= self._not_before
+
     def start(self) -> None:
         """Starts the observer if events are to be used; if it cannot start, polling alone is enough."""
-        if not self._wanted or self._observer is not None:
+        if not self.is_due:
             return
         from watchdog.observers import Observer
 
         # watchdog warns that it adds a folder twice if the folder is made and filled at once, which does no harm.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.")
-        observer = Observer()
         try:
+            observer = Observer()
             self._schedule(observer, self._path, recursive=False)
             observer.start()
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # no inotify instance is left, or no thread
             log.info("no file-system events for %s (%s); polling alone", self._path, error)
+            self._not_before = time.monotonic() + _RETRY_AFTER_S
             return
         self._observer = observer
 
@@ -69,14 +81,14 @@ class Watcher:
             return
         try:
             self._followed[name] = self._schedule(self._observer, self._path / name, recursive=True)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             log.debug("no file-system events for %s: %s", name, error)
 
     def leave(self, name: str) -> None:
         """Stops observing below `name`."""
         watch = self._followed.pop(name, None)
         if watch is not None and self._observer is not None:
-            with suppress(KeyError, OSError):
+            with suppress(KeyError, OSError, RuntimeError):
                 self._observer.unschedule(watch)
 
     def _schedule(self, observer: Any, path: Path, *, recursive: bool) -> ObservedWatch:

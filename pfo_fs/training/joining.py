@@ -263,6 +263,7 @@ class JobJoiner:
             pp_rank=dims.pp_rank,
             tp_rank=dims.tp_rank,
             available_frequencies=clocks.available_clocks_mhz[:4096],
+            host=socket.gethostname(),
         )
         body = {
             "rank_info": info.model_dump(),

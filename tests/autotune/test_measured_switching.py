@@ -115,3 +115,21 @@ def test_the_highest_clock_of_an_instruction_stays_in_the_profile_even_if_it_is_
     rows = [Measurement(mhz, 1000 / mhz, 100.0) for mhz in (1410, 1200, 600)]
     kept = without_slow_clocks(Profile({(0, "forward"): rows}), frozenset({1410, 600}))
     assert [row.frequency_mhz for row in kept.measurements[0, "forward"]] == [1410, 1200]
+
+
+def test_ranks_that_say_on_which_host_they_are_share_a_driver_with_the_ranks_there_only() -> None:
+    """Two jobs of one user with four GPUs each share each host: the clock processes see eight GPUs."""
+    infos = [info(rank, rank).model_copy(update={"host": f"node{rank // 4}"}) for rank in range(8)]
+    found = measured_switching([result(rank, report(gpus=8)) for rank in range(8)], infos)
+    assert found is not None
+    assert found.costs.hosts_of(8) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_hosts_are_told_by_name_also_where_ranks_are_placed_round_robin() -> None:
+    infos = [
+        info(rank, rank // 2, dp_rank=rank % 2).model_copy(update={"host": f"node{rank % 2}"}) for rank in range(4)
+    ]
+    found = measured_switching([result(rank, report(gpus=2)) for rank in range(4)], infos)
+    assert found is not None
+    assert found.costs.calls == 1
+    assert found.costs.hosts_of(2) == [[0, 1]]

@@ -1,0 +1,125 @@
+"""Daemons in a working directory that is hostile or gone, and on hosts that are short of something."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import make_job, rank_infos, register
+from running import Processes
+
+import pfo_fs
+from pfo_fs.coordination.daemon import Daemon
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import Files, SharedDirectory
+
+Wait = Callable[..., Any]
+PACKAGE = str(Path(pfo_fs.__file__).parents[1])
+PLANTED = ("statistics", "secrets", "highspy", "scipy", "numpy", "yaml", "typer", "rich", "watchdog", "lowtime")
+START = {
+    "module": ["-m", "pfo_fs", "daemon"],
+    "script": ["-c", "import sys; del sys.path[0]; from pfo_fs.__main__ import daemon_main; daemon_main()"],
+}
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[Daemon], None]]:
+    """Runs daemons in threads of this process."""
+    started: list[tuple[Daemon, threading.Thread]] = []
+
+    def run(daemon: Daemon) -> None:
+        thread = threading.Thread(target=daemon.run, daemon=True, name="test")
+        thread.start()
+        started.append((daemon, thread))
+
+    yield run
+    for daemon, thread in started:
+        daemon.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def leads(root: Path) -> bool:
+    return SharedDirectory(Files(root, create=True)).read_daemon() is not None
+
+
+@pytest.mark.parametrize("python_path", [PACKAGE, f":{PACKAGE}"], ids=["plain", "with an empty part"])
+@pytest.mark.parametrize("way", START)
+def test_files_in_the_working_directory_are_never_run(
+    way: str, python_path: str, tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    """A group's member plants modules in the shared directory, and the daemon is started there."""
+    root = tmp_path / "pfo"
+    root.mkdir(mode=0o700)
+    for name in PLANTED:
+        (root / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\nraise ImportError\n")
+    environment = {**os.environ, "PYTHONPATH": python_path}
+    processes.python(*START[way], ".", cwd=root, env=environment)
+    folder, infos = make_job(root, 1), rank_infos(1)
+    register(folder, infos)
+    wait_for(folder.read_current, what="a report about the job")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_scheduler_is_found_in_the_working_directory_after_all_other_modules(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    (tmp_path / "mine.py").write_text("from pfo_fs.scheduler import Manual\nclass Mine(Manual): pass\n")
+    (tmp_path / "statistics.py").write_text("raise SystemExit('planted')\n")
+    root = tmp_path / "pfo"
+    environment = {**os.environ, "PYTHONPATH": PACKAGE}
+    processes.python("-m", "pfo_fs", "daemon", str(root), "--scheduler", "mine:Mine", cwd=tmp_path, env=environment)
+    wait_for(lambda: leads(root), what="a leader")
+
+
+def test_a_daemon_starts_in_a_working_directory_that_was_removed(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    gone, root = tmp_path / "gone", tmp_path / "pfo"
+    gone.mkdir()
+    code = (
+        f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); "
+        f"os.execv(sys.executable, [sys.executable, '-m', 'pfo_fs', 'daemon', {str(root)!r}, "
+        "'--scheduler', 'schedulers:ThreeSteps'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{Path(__file__).parents[1]}"}
+    processes.python("-c", code, env=environment)
+    wait_for(lambda: leads(root), what="a leader")
+
+
+def test_a_daemon_polls_where_file_system_events_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: Callable[[Daemon], None], wait_for: Wait
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+    monkeypatch.setattr("watchdog.observers.Observer", refuse)
+    running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", watch="events")))
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    wait_for(folder.read_current, what="a report about the job")
+
+
+def test_a_daemon_goes_on_when_threads_can_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: Callable[[Daemon], None], wait_for: Wait
+) -> None:
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refuse_some(thread: threading.Thread) -> None:
+        if thread.name.startswith("pfo-fs") and len(refused) < 5:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_some)
+    running(Daemon(Files(tmp_path), PFOSettings(scheduler="Manual", watch="poll", poll_interval=0.05)))
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    wait_for(folder.read_current, what="a report about the job")
+    assert len(refused) == 5
