@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from pfo_fs.coordination.log_once import LogOnce
-from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import JobFolder, bodies
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class StatusPublisher:
         Raises:
             StoreError: The file cannot be written.
         """
-        if (body == self._published and not force and self._still_there(body.generation)) or not self._still_leads():
+        if (body == self._published and not force and self._still_there()) or not self._still_leads():
             return
         if body.status_text != self._status_text:
             self._status_text = body.status_text
@@ -62,14 +62,19 @@ class StatusPublisher:
         self._folder.write_current(body)
         self._published = body
 
-    def _still_there(self, generation: int) -> bool:
-        """Checks every two seconds that no older coordinator, suspended before, has replaced what was published."""
+    def _still_there(self) -> bool:
+        """Checks every two seconds that what was published is still there: an older coordinator that was
+        suspended before may have replaced it, or another user, whose file may name any generation."""
         now = self._monotonic()
         if now - self._checked < _CHECK_EVERY_S:
             return True
         self._checked = now
-        current = self._folder.read_current()
-        return current == self._published or (current is not None and current.generation > generation)
+        try:
+            return self._folder.read_current() == self._published
+        except StoreUnavailable:
+            raise
+        except (RecordError, StoreError):  # of a user who is not trusted, or no record at all
+            return False
 
     def no_answer(self, error: StoreError | RecordError) -> None:
         """Logs that the shared directory does not answer."""

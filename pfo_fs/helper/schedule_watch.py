@@ -1,14 +1,25 @@
-"""Decides when to poll for a new schedule, and which messages about it the ranks of this host have not received."""
+"""Decides when to poll for a new schedule, and which messages about it the ranks of this host have not received.
+
+A schedule with a lower (generation, number) than the last one is not followed at once: the read may be stale, or a
+leader that was stopped and replaced has written it. But what `current.json` says for long was published by the
+scheduling process, which puts it back when another user replaces the file. So if the file names an older schedule, or
+none, or is gone for long, the ranks drop what they have, and begin anew with what the file says.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 
 from pfo_fs.helper.operations import ScheduleFound
-from pfo_fs.ipc.messages import Message, PaceLeaseRenewed
+from pfo_fs.ipc.messages import Message, PaceLeaseRenewed, SchedulesWithdrawn
 from pfo_fs.store import bodies
 
+log = logging.getLogger("pfo_fs.helper")
+
+BELIEVED_AFTER_S = 10.0
+"""An older schedule than the last one is followed when `current.json` has said nothing else for this time."""
 _EAGER_S, _SOON_S = 5.0, 30.0
 """While the first schedule is awaited: how long to poll very often on a local mount, and often on any mount."""
 
@@ -30,6 +41,7 @@ class ScheduleWatch:
         self._next_s = now_s
         self._is_polling = self._has_restarted = False
         self._lease: tuple[float, int] | None = None
+        self._older_since_s: float | None = None  # since when `current.json` names an older schedule than `known`
         self._message = ""
         self._asked_s = 0.0  # the coordinator asks to poll at most once in this time
 
@@ -64,11 +76,15 @@ class ScheduleWatch:
         """Notes that a poll is under way."""
         self._is_polling, self._has_restarted = True, False
 
-    def learn(self, found: ScheduleFound, *, local_mount: bool) -> list[Message]:
+    def learn(self, found: ScheduleFound, now_s: float, *, local_mount: bool) -> list[Message]:
         """Uses the result of a poll; returns the messages for the ranks of this host."""
         current = found.current
         if current is not None:
             self._asked_s = current.poll_s
+        published = (current.generation, current.number) if current is not None and current.number >= 0 else (-1, -1)
+        if published < self.known:
+            return self._doubt(now_s)
+        self._older_since_s = None
         if current is None or current.number < 0:
             return []
         told: list[Message] = []
@@ -82,6 +98,22 @@ class ScheduleWatch:
             if not self._has_restarted:
                 self.known = current.generation, current.number
         return told
+
+    def _doubt(self, now_s: float) -> list[Message]:
+        """Returns the message that drops the last schedule, if the file has named an older one for long."""
+        self._older_since_s = now_s if self._older_since_s is None else self._older_since_s
+        if now_s - self._older_since_s < BELIEVED_AFTER_S:
+            return []
+        log.warning(
+            "current.json has named no schedule, or an older one than %d of generation %d, for %.0f s: did another "
+            "user write the file before? Default clocks, then what it says now",
+            self.known[1],
+            self.known[0],
+            now_s - self._older_since_s,
+        )
+        self._older_since_s = None
+        self.restart(now_s)
+        return [SchedulesWithdrawn()]
 
     def lease(self, lease_s: float, heartbeat: int, *, local_mount: bool) -> list[Message]:
         """Returns the message that renews the ranks' lease: the time for which they may follow the schedule.

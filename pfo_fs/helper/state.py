@@ -300,7 +300,7 @@ class HelperState:
             self._job.coordinator = None
 
     def _on_found(self, found: op.ScheduleFound) -> None:
-        for told in self._watch.learn(found, local_mount=self._local_mount):
+        for told in self._watch.learn(found, self._now_s, local_mount=self._local_mount):
             self._tell_training(told)
         if self._board.name == 0:
             text = self._watch.text_for_log(found.current)

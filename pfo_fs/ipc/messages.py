@@ -322,6 +322,10 @@ class DirectoryBack(Message, frozen=True, kw_only=True):
     """The shared directory answers again."""
 
 
+class SchedulesWithdrawn(Message, frozen=True, kw_only=True):
+    """What the helper has sent is not what the scheduling process has published: default clocks until it sends more."""
+
+
 class LogLine(Message, frozen=True, kw_only=True):
     """A log record of the helper, which has no output of its own; `level` as in `logging`."""
 
@@ -358,6 +362,7 @@ ToTraining: TypeAlias = (
     | PaceLeaseRenewed
     | DirectoryLost
     | DirectoryBack
+    | SchedulesWithdrawn
     | LogLine
     | PowerLimitFilesOpened
     | ProfilePart

@@ -10,7 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from pfo_fs.ipc.messages import DirectoryBack, DirectoryLost, NewSchedule, PaceLeaseRenewed, ToTraining
+from pfo_fs.ipc.messages import (
+    DirectoryBack,
+    DirectoryLost,
+    NewSchedule,
+    PaceLeaseRenewed,
+    SchedulesWithdrawn,
+    ToTraining,
+)
 from pfo_fs.training.pace_lease import PaceLease
 from pfo_fs.training.schedule_feed import (
     DIRECTORY_LOST,
@@ -21,7 +28,7 @@ from pfo_fs.training.schedule_feed import (
     ScheduleUpdate,
     pending_for,
 )
-from pfo_fs.training.schedule_switcher import Resume, Suspend
+from pfo_fs.training.schedule_switcher import Resume, Suspend, Withdraw
 
 _MOST_PENDING = 64
 
@@ -53,7 +60,7 @@ class HelperFeed:
             self._take(message, step, updates)
         if self._lease.has_just_ended():
             updates.append(Suspend(LEASE_OVER, LEASE_OVER_TEXT))
-        if self._pending:
+        if self._pending or self._missed:
             self._look_for_gaps(step, updates)
         return updates
 
@@ -70,6 +77,9 @@ class HelperFeed:
                 self._pending[message.number] = start_step
                 if len(self._pending) > _MOST_PENDING:
                     del self._pending[min(self._pending)]
+        elif isinstance(message, SchedulesWithdrawn):
+            self._started, self._pending = -1, {}
+            updates.append(Withdraw())
         elif isinstance(message, PaceLeaseRenewed):
             self._lease.renew(message.lease_s)
             updates.append(Resume(LEASE_OVER))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 from pfo_fs.ipc.messages import NewSchedule, RankPlan, ToTraining
-from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, Suspend
+from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, Suspend, Withdraw
 
-ScheduleUpdate: TypeAlias = "PendingSchedule[RankPlan] | Suspend | Resume"
+ScheduleUpdate: TypeAlias = "PendingSchedule[RankPlan] | Suspend | Resume | Withdraw"
 """An update from a feed to the switcher."""
 
 # Reasons for default clocks.

@@ -53,6 +53,11 @@ class Resume:
     reason: str
 
 
+@dataclass(frozen=True)
+class Withdraw:
+    """Drops all schedules, the one in force too: default clocks until another one comes, whatever its number."""
+
+
 class ScheduleSwitcher(Generic[What]):
     """Brings schedules into force, each at its step, and suspends them while there is a reason for default clocks.
 
@@ -82,12 +87,14 @@ class ScheduleSwitcher(Generic[What]):
         """The number of the schedule that a step measures; -1 for none, also while the schedule is suspended."""
         return -1 if self._reasons else self.number
 
-    def take(self, update: PendingSchedule[What] | Suspend | Resume) -> None:
+    def take(self, update: PendingSchedule[What] | Suspend | Resume | Withdraw) -> None:
         """Applies an update from a schedule feed."""
         if isinstance(update, PendingSchedule):
             self.expect(update)
         elif isinstance(update, Suspend):
             self.suspend(update.reason, update.text)
+        elif isinstance(update, Withdraw):
+            self.withdraw()
         else:
             self.resume(update.reason)
 
@@ -106,6 +113,12 @@ class ScheduleSwitcher(Generic[What]):
         self._pending[coming.number] = coming
         if len(self._pending) > _MOST_PENDING:
             del self._pending[min(self._pending)]
+
+    def withdraw(self) -> None:
+        """Drops all schedules, so that one with a lower number can come into force."""
+        self.number, self._in_force, self._pending = -1, None, {}
+        self._reasons.discard(_OVER)
+        self._set_schedule(None)
 
     def step_begin(self, step: int) -> PendingSchedule[What] | None:
         """Does what is due at this step; returns the schedule that comes into force with it, if one does."""

@@ -18,6 +18,7 @@ from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory, bodies, load_prof, load_ranks, load_sched
+from pfo_fs.store.records import Header, encode
 
 
 class Exploding(FrequencyScheduler):
@@ -518,3 +519,57 @@ def test_a_new_coordinator_goes_on_from_the_announced_schedule_though_an_old_lis
     current = folder.read_current()
     assert current is not None
     assert current.number == 1
+
+
+def forged(folder: JobFolder, generation: int, number: int) -> bytes:
+    header = Header("current", folder.attempt or "", "another user", 10**6)
+    return encode(header, bodies.CurrentBody(generation=generation, number=number, state="running"))
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2, 999_999_999])
+@pytest.mark.parametrize("number", [-1, 0, 7, 999_999_999])
+def test_a_coordinator_puts_back_what_another_user_writes_over_its_announcement(
+    tmp_path: Path, clock: Clock, generation: int, number: int
+) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    poll(coordinator, clock, 2)
+    before = folder.read_current()
+    folder.files.publish(f"{folder.path}/current.json", forged(folder, generation, number))
+    poll(coordinator, clock, 10)
+    assert folder.read_current() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"no record", b"x" * 300_000], ids=len)
+def test_a_coordinator_puts_its_announcement_in_the_place_of_what_is_no_record(
+    tmp_path: Path, clock: Clock, content: bytes
+) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    poll(coordinator, clock, 2)
+    before = folder.read_current()
+    folder.files.publish(f"{folder.path}/current.json", content)
+    poll(coordinator, clock, 10)
+    assert folder.read_current() == before
+
+
+def test_a_schedule_goes_into_force_under_the_next_number_where_another_user_has_written_one(
+    tmp_path: Path, clock: Clock
+) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    coordinator = coordinate(folder, clock, **use(ThreeSteps))
+    poll(coordinator, clock, 2)
+    schedule = FrequencySchedule(rank=0, frequencies=[("forward", 210)])
+    source = bodies.Source(kind="scheduler", policy="another")
+    folder.write_schedule(1, 999_999_999, 0, source, [schedule], infos)
+    (folder.files.root / folder.path / "schedule.yaml").write_text("all: 0\n")
+    poll(coordinator, clock, 30)
+    current = folder.read_current()
+    assert current is not None
+    assert current.generation == 1
+    assert current.number > 1
+    assert current.source is not None
+    assert current.source.kind == "yaml"

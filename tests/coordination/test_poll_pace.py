@@ -69,7 +69,7 @@ def test_a_user_who_sets_the_interval_gets_it(tmp_path: Path, clock: Clock) -> N
     register(folder, rank_infos(1))
     assert train(folder, coordinate(folder, clock, poll_interval=1), clock, 2 * int(CALM_AFTER_S)).poll_s == 0
     watch = ScheduleWatch(0.5, random.Random(0), 0.0)
-    watch.learn(ScheduleFound(current(poll_s=10.0)), local_mount=False)
+    watch.learn(ScheduleFound(current(poll_s=10.0)), 0.0, local_mount=False)
     assert watch.interval_s(local_mount=False) == 0.5
 
 
@@ -105,6 +105,6 @@ def test_a_job_on_this_hosts_disk_is_polled_as_before() -> None:
 
 def test_a_helper_polls_as_rarely_as_it_is_asked_to() -> None:
     watch = ScheduleWatch(None, random.Random(0), 0.0)
-    watch.learn(ScheduleFound(current(poll_s=10.0)), local_mount=False)
+    watch.learn(ScheduleFound(current(poll_s=10.0)), 0.0, local_mount=False)
     watch.polled(100.0, local_mount=False)
     assert 108.0 <= watch.due_s() <= 112.0

@@ -24,13 +24,14 @@ from pfo_fs.ipc.messages import (
     PaceLeaseRenewed,
     RankPlan,
     ScheduleApplied,
+    SchedulesWithdrawn,
     ToTraining,
 )
 from pfo_fs.training.broadcast_feed import BroadcastFeed
 from pfo_fs.training.helper_feed import HelperFeed
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.schedule_feed import ScheduleFeed
-from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher, Suspend
+from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher, Suspend, Withdraw
 from pfo_fs.training.warn_once import WarnOnce
 
 RANKS = 3
@@ -367,6 +368,15 @@ def test_a_job_of_one_rank_follows_its_own_helpers_schedules_from_the_step_at_wh
     (update,) = feed.step_begin(7, 0.1, [new_schedule(3, steps=5)])
     assert isinstance(update, PendingSchedule)
     assert (update.number, update.start_step, update.steps) == (3, 7, 5)
+
+
+def test_after_a_withdrawal_lower_numbers_are_not_taken_for_missed_ones() -> None:
+    feed = HelperFeed(0)
+    first = feed.step_begin(0, 0.1, [new_schedule(7), new_schedule(9, start_step=5)])
+    assert any(isinstance(update, Suspend) for update in first)
+    updates = feed.step_begin(2, 0.1, [SchedulesWithdrawn(), new_schedule(2), new_schedule(3, start_step=4)])
+    assert [type(update) for update in updates] == [Withdraw, PendingSchedule, PendingSchedule, Resume]
+    assert feed.step_begin(4, 0.1, ()) == []
 
 
 def test_a_rank_leaves_the_pace_of_a_straggler_when_its_own_lease_ends() -> None:

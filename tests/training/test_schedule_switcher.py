@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher
+from pfo_fs.training.schedule_switcher import PendingSchedule, ScheduleSwitcher, Withdraw
 
 
 class Rank:
@@ -60,6 +60,16 @@ def test_a_schedule_that_is_superseded_before_it_starts_is_in_force_until_the_ne
     rank.expect(0, start_step=3)
     rank.expect(1, start_step=5)
     assert rank.steps(7) == [None] * 3 + ["schedule 0"] * 2 + ["schedule 1"] * 2
+
+
+def test_after_a_withdrawal_clocks_are_default_until_a_schedule_comes_whatever_its_number(rank: Rank) -> None:
+    rank.expect(7, steps=1)
+    rank.expect(9, start_step=6)
+    assert rank.steps(3) == ["schedule 7", None, None]
+    rank.switcher.take(Withdraw())
+    assert (rank.runs, rank.switcher.number) == (None, -1)
+    rank.expect(2, start_step=4)
+    assert rank.steps(5) == [None, "schedule 2", "schedule 2", "schedule 2", "schedule 2"]
 
 
 def test_the_order_in_which_schedules_are_heard_does_not_count(rank: Rank) -> None:

@@ -1,0 +1,77 @@
+"""Which schedule a host follows when `current.json` names an older one, or is gone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfo_fs.helper.operations import ScheduleFound
+from pfo_fs.helper.schedule_watch import BELIEVED_AFTER_S, ScheduleWatch
+from pfo_fs.ipc import messages as m
+from pfo_fs.store.bodies import CurrentBody
+
+Pair = tuple[int, int]
+"""Generation and number that `current.json` names."""
+
+
+class Ranks:
+    """The ranks of a host whose helper polls `current.json` once a second."""
+
+    def __init__(self) -> None:
+        self.watch = ScheduleWatch(1.0, random.Random(0), 0.0)
+        self.now_s = 0.0
+        self.follow: int | None = None
+
+    def see(self, current: Pair | None, polls: int = 1) -> int | None:
+        """Polls while the file says this; returns the number that the ranks follow then; None: default clocks."""
+        for _ in range(polls):
+            self.now_s += 1.0
+            body = current and CurrentBody(generation=current[0], number=current[1], state="running")
+            is_new = current is not None and current[1] >= 0 and current > self.watch.known
+            found = ScheduleFound(body, m.NewSchedule(number=current[1]) if current and is_new else None)
+            for told in self.watch.learn(found, self.now_s, local_mount=True):
+                if isinstance(told, m.SchedulesWithdrawn):
+                    self.follow = None
+                elif isinstance(told, m.NewSchedule):
+                    self.follow = told.number
+            self.watch.polled(self.now_s, local_mount=True)
+        return self.follow
+
+
+LONG = int(BELIEVED_AFTER_S) + 3
+pairs = st.tuples(st.sampled_from([0, 1, 2, 999_999_999]), st.sampled_from([-1, 0, 1, 7, 999_999_999]))
+
+
+@given(st.lists(st.tuples(st.none() | pairs, st.integers(1, 30)), max_size=6), pairs)
+def test_whatever_was_written_before_ranks_follow_what_the_file_says_for_long(
+    earlier: list[tuple[Pair | None, int]], last: Pair
+) -> None:
+    ranks = Ranks()
+    for current, polls in earlier:
+        ranks.see(current, polls)
+    assert ranks.see(last, LONG) == (last[1] if last[1] >= 0 else None)
+
+
+def test_ranks_go_to_default_clocks_when_the_file_is_gone_for_long() -> None:
+    ranks = Ranks()
+    assert ranks.see((999_999_999, 7)) == 7
+    assert ranks.see(None, LONG) is None
+
+
+@pytest.mark.parametrize("stale", [(1, 3), (0, 9), (1, -1), None])
+def test_one_stale_read_changes_nothing(stale: Pair | None) -> None:
+    ranks = Ranks()
+    for _ in range(20):
+        assert ranks.see((1, 4), 3) == 4
+        assert ranks.see(stale, 3) == 4
+
+
+def test_a_schedule_that_came_after_a_withdrawal_stays() -> None:
+    ranks = Ranks()
+    ranks.see((999_999_999, 7))
+    ranks.see((1, 2), LONG)
+    assert ranks.see((1, 2), 5 * LONG) == 2
+    assert ranks.see((1, 3)) == 3
