@@ -278,9 +278,10 @@ class ProfilingResult(LeavesOutDefaults, _Model):
         iter_span: Time from each iteration's begin to the end of its last instruction, in seconds; empty if unknown.
         powers: The power of each instruction at each clock, with its standard error.
         switching: How its clocks are switched; None if they are not, or from an older release.
+        iter_step: The step of each iteration; empty from an older release.
     """
 
-    left_out: ClassVar[frozenset[str]] = frozenset({"switching", "clock_breakdown"})
+    left_out: ClassVar[frozenset[str]] = frozenset({"switching", "clock_breakdown", "iter_step"})
 
     rank: RankNumber
     iter_time: list[Seconds] = Field(max_length=MAX_ITERATIONS)
@@ -291,6 +292,7 @@ class ProfilingResult(LeavesOutDefaults, _Model):
     iter_span: list[Seconds] = Field(default=[], max_length=MAX_ITERATIONS)
     powers: list[InstructionPower] = Field(default=[], max_length=1024)
     switching: Switching | None = None
+    iter_step: list[StepNumber] = Field(default=[], max_length=MAX_ITERATIONS)
 
 
 class Target(_Model):

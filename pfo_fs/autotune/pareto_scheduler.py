@@ -274,7 +274,7 @@ class ParetoScheduler(FrequencyScheduler):
         super().observe(profiling_results)
         if profiling:
             results = plausible_results(profiling_results, self._layout.place)
-            self._budget.add_window(measured_results(results), self._selection.full_speed.step_s)
+            self._budget.add_window(measured_results(results))
 
     def load_profile(self, csv: str, source: str) -> None:
         """Reads the profile of an earlier job, to compare it with the first measurements of this one."""
@@ -321,6 +321,7 @@ class ParetoScheduler(FrequencyScheduler):
             error = _STANDARD_ERRORS * noise * (2 / len(results[0].iter_time)) ** 0.5
             full_speed = pooled(full_speed, warm_up.span_s, error)
         self._selection.full_speed = full_speed
+        self._budget.use_reference(results)
         self._noise.add(noise)
         self._measurements.power_drift_factor = 1.0
         self._sweep.is_known = self._earlier_profile.merge_into(self._measurements)

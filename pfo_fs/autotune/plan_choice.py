@@ -89,7 +89,7 @@ class PlanChoice:
         promised = 1 - trial.plan.energy_j / selection.model.full_speed.energy_j
         selection.kept = None
         self._rebuild_model()
-        if self._explores():
+        if self._explores(trial):
             return "trying clocks that may take less energy"
         self.aim()
         off = self._trials.off(trial)
@@ -106,10 +106,14 @@ class PlanChoice:
                 return f"it saves less than the {promised:.1%} that were planned, so one with fewer changes is tried"
         return self._keep_best()
 
-    def _explores(self) -> bool:
-        """Puts a plan in force that tries clocks which are hardly known; returns False if none promises enough."""
+    def _explores(self, trial: Trial) -> bool:
+        """Puts a plan in force that tries clocks which are hardly known; returns False if none promises enough.
+
+        Args:
+            trial: The plan that was measured last.
+        """
         selection = self._selection
-        if self._trials.all[-1].off > _VERY_LATE:
+        if trial.off > _VERY_LATE:
             self._explored += 1
         if self._explored >= _MOST_EXPLORING:
             return False

@@ -77,7 +77,7 @@ class ClockFollower:
         self._at_ns = 0
         self._began_ns = 0
         self._hold_until_ns = 0  # the clock stays between two steps until then
-        self._requested_ns = 0  # when the clock in force was requested
+        self._requested_ns = self._requested_call = 0  # when the clock in force was requested, and by which call
         self._looked_ns = 0
         self._unsure_ns = 0  # the point at `_at` was reached up to this long before `_at_ns`
         self._requested = 0
@@ -149,7 +149,7 @@ class ClockFollower:
         self._requests.clear()
         self._shown.clear()
         if stays:
-            self._requests[0] = _Request(self._requested_ns, None)
+            self._requests[0] = _Request(self._requested_ns, None, self._requested_call)
             self._shown.add(0)
         last = len(plan.codes) - 1
         if follows and at <= 1 and self._at >= last - 2:
@@ -198,7 +198,7 @@ class ClockFollower:
             self._leads.ran_first(ran, request.from_mhz, lead_ns, request.call)
         else:
             self._leads.disturbed()
-        if lead_ns <= self._leads.settled_ns(ran.mhz):
+        if lead_ns <= self._leads.settled_ns(ran.mhz, request.call):
             return
         later = [place for place in self._requests if place > own]
         if not later:
@@ -285,6 +285,7 @@ class ClockFollower:
                 from_mhz = self._requested
             self._goes_up = _above(mhz, self._requested)
             self._requested, self._requested_ns = mhz, now_ns
+            self._requested_call = self._leads.calls_made + 1
             lead_ns = self._leads.lead_ns(mhz)
             self._acts_ns = now_ns + lead_ns + self._leads.queue_ns
             known = self._leads.knows(mhz)

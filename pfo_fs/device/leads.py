@@ -36,8 +36,8 @@ class Leads(Protocol):
     def knows(self, mhz: int) -> bool:
         """Returns whether the latency of this clock is known."""
 
-    def settled_ns(self, mhz: int) -> int:
-        """Returns the time from the request of a clock after which it has surely acted."""
+    def settled_ns(self, mhz: int, call: int) -> int:
+        """Returns the time from the request of a clock, by this call, after which it has surely acted."""
 
     def ran_steadily(self, ran: Ran) -> None:
         """Notes an instruction that ran at its clock from its begin to its end."""

@@ -72,6 +72,7 @@ class Measured(NamedTuple):
             "iter_time": [_short(step.time_s) for step in self.steps],
             "iter_energy": [_short(step.energy_j) for step in self.steps],
             "iter_span": [_short(step.span_s) for step in self.steps],
+            "iter_step": [step.step for step in self.steps],
             "time_breakdown": {name: [_shorts(step.times.get(name, [])) for step in self.steps] for name in names},
             "energy_breakdown": {name: [_shorts(step.energies.get(name, [])) for step in self.steps] for name in names},
             "clock_breakdown": {name: [step.clocks.get(name, []) for step in self.steps] for name in names},

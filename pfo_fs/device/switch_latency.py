@@ -199,10 +199,17 @@ class SwitchLatency:
         """Returns the most likely time from the return of a call until the clock acts."""
         return self._estimates.of(mhz or self._top_mhz).middle_ns
 
-    def settled_ns(self, mhz: int) -> int:
-        """Returns the time from the request of a clock after which it has nearly always acted."""
-        latency = self._estimates.of(mhz or self._top_mhz)
-        return min(SETTLED_NS, self._last_call_ns + latency.after_ns(_SETTLED))
+    def settled_ns(self, mhz: int, call: int = 0) -> int:
+        """Returns the time from the request of a clock after which it has nearly always acted.
+
+        Args:
+            mhz: The clock.
+            call: The number of the call that the request led to; 0: the last call.
+        """
+        if call > self.calls_made:
+            return SETTLED_NS  # the call has not returned yet
+        took_ns = self._call_took_ns(call)
+        return max(took_ns, min(SETTLED_NS, took_ns + self._estimates.of(mhz or self._top_mhz).after_ns(_SETTLED)))
 
     def tried(self, mhz: int) -> None:
         """Notes that an instruction has run after a change to this clock."""

@@ -113,8 +113,8 @@ class HFGlobalPowerLimitOptimizer:
         self.optimizer.on_epoch_begin()
 
     def on_epoch_end(self, *_args: Any, **_kwargs: Any) -> None:
-        """An epoch ends."""
-        self.optimizer.on_epoch_end()
+        """An epoch ends; what is being measured goes on in the next one."""
+        self.optimizer.pause_measurement()
 
     def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
         """A step begins."""

@@ -75,9 +75,9 @@ class LightningPowerLimitOptimizer:
                 logger.log_metrics(found, step=trainer.global_step)
 
     def on_train_epoch_end(self, *_args: Any) -> None:
-        """An epoch ends."""
+        """An epoch ends; what is being measured goes on in the next one."""
         if self.optimizer is not None:
-            self.optimizer.on_epoch_end()
+            self.optimizer.pause_measurement()
 
     def on_validation_start(self, *_args: Any) -> None:
         """Validation begins; it is not measured."""

@@ -58,7 +58,7 @@ class Planner:
 
     @cached_property
     def _switching_planner(self) -> SwitchingPlanner:
-        return SwitchingPlanner(self.problem, self.search, self.seconds)
+        return SwitchingPlanner(self.problem, self.search)
 
     @cached_property
     def _free(self) -> FreePlans:
@@ -176,7 +176,7 @@ class Planner:
         relaxed = self._solve(target_s, problem.waiting_power_w)
         prices_j = [price_j] * len(problem.pipeline.orders)
         simple = search.simple(target_s, False)
-        found = search.timed.plan(simple, relaxed, target_s, problem.waiting_power_w, prices_j)
+        found = search.timed.plan(simple, relaxed, target_s, problem.waiting_power_w, prices_j, self.seconds)
         overhead_j = problem.waiting_power_w * problem.overhead_s
         bound_j = relaxed.lower_bound_j + overhead_j
         clocks_mhz = tuple(found.clocks_mhz)
@@ -257,12 +257,12 @@ class Planner:
                 for clocks_mhz, answer in zip(free, relaxed, strict=True)
             ]
         chosen = []
-        self._switching_planner.timed.seconds = max(_LEAST_S, self.seconds / len(targets_s))
+        seconds = max(min(_LEAST_S, self.seconds), self.seconds / len(targets_s))
         for answer, target_s, clocks_mhz in zip(relaxed, targets_s, free, strict=True):
             ignoring = [clocks_mhz] if clocks_mhz else []
             if clocks_mhz and problem.switch_costs.acts_late_s:
                 ignoring += self._free.sooner(clocks_mhz, target_s, waiting_w, self._solve)
-            found = self._switching_planner.plan(answer, target_s, straggler, ignoring)
+            found = self._switching_planner.plan(answer, target_s, straggler, ignoring, seconds)
             limits = change_limits(problem, clocks_mhz, limited=found.limited)
             chosen.append((tuple(found.clocks_mhz), limits, found.lower_bound_j))
         return chosen

@@ -89,12 +89,10 @@ class SwitchingPlanner:
     Args:
         problem: A problem with costs of changes.
         search: How long to search.
-        seconds: Where GPUs stand still, the search ends about this long after it began.
     """
 
-    def __init__(self, problem: Problem, search: Search, seconds: float) -> None:
+    def __init__(self, problem: Problem, search: Search) -> None:
         self._problem = problem
-        self._seconds = seconds
         self._thorough, self._quick = search == "thorough", search == "quick"
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._stage_clocks = StageClocks(problem)
@@ -107,7 +105,7 @@ class SwitchingPlanner:
     @cached_property
     def timed(self) -> TimedChanges:
         """The search for plans in which changes have a price, in time or for their number."""
-        return TimedChanges(self._problem, self._sweeps, self._seconds)
+        return TimedChanges(self._problem, self._sweeps)
 
     @cached_property
     def _runs(self) -> list[RankRuns]:
@@ -124,7 +122,9 @@ class SwitchingPlanner:
         share = {rank: 1 - 1 / len(host) for host in self._hosts for rank in host}
         return [costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))]
 
-    def plan(self, relaxed: Relaxed, length_s: float, straggler: bool, ignoring: Sequence[list[int]]) -> Switched:
+    def plan(
+        self, relaxed: Relaxed, length_s: float, straggler: bool, ignoring: Sequence[list[int]], seconds: float
+    ) -> Switched:
         """Returns the best plan found within the length.
 
         The simple plans (one clock per stage, every instruction at its highest clock, at its fastest, or at its
@@ -135,16 +135,17 @@ class SwitchingPlanner:
             length_s: The longest iteration time in s; that of `problem.fastest` or longer.
             straggler: The iteration lasts until `length_s` in any case, so that ending earlier saves no waiting.
             ignoring: Clocks of the nodes, in MHz, of plans that ignore what changes cost, if there are any.
+            seconds: Where GPUs stand still, the search ends about this long after it began.
         """
         waiting_w = 0.0 if straggler else self._problem.waiting_power_w
         none = [0.0] * len(self._spans)
         candidates = [*self.simple(length_s, straggler), *ignoring]
         bound_j = relaxed.lower_bound_j
         if self._problem.switch_costs.acts_late_s:
-            settled, late_bound_j = self._settled(relaxed, length_s, waiting_w)
+            settled, late_bound_j = self._settled(relaxed, length_s, waiting_w, seconds)
             candidates, bound_j = candidates + settled, max(bound_j, late_bound_j)
         if self._searches_long:
-            best, bound_j = self.timed.plan(candidates, relaxed, length_s, waiting_w, none)
+            best, bound_j = self.timed.plan(candidates, relaxed, length_s, waiting_w, none, seconds)
             value = self._sweeps.value(best, length_s, waiting_w)
         else:
             candidates += self._suggested(relaxed, length_s, waiting_w, none)
@@ -153,21 +154,23 @@ class SwitchingPlanner:
         if not any(prices_j):
             return Switched(best, False, bound_j)
         if self._searches_long:
-            limited, _ = self.timed.plan([*candidates, best], relaxed, length_s, waiting_w, prices_j)
+            limited, _ = self.timed.plan([*candidates, best], relaxed, length_s, waiting_w, prices_j, seconds)
             limited_value = self._sweeps.value(limited, length_s, waiting_w)
         else:
             candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
             limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
         return Switched(limited if limited_value < value else best, True, bound_j)
 
-    def _settled(self, relaxed: Relaxed, length_s: float, waiting_w: float) -> tuple[list[list[int]], float]:
+    def _settled(
+        self, relaxed: Relaxed, length_s: float, waiting_w: float, seconds: float
+    ) -> tuple[list[list[int]], float]:
         """Clocks (MHz) that rank after rank takes at falling prices of time, if clocks act late; and a bound in J."""
         import numpy as np
 
         none, makespan_s, bound_j = [0.0] * len(self._spans), length_s - self._problem.overhead_s, -_INFINITE
         found: list[list[int]] = []
         now = time.perf_counter()
-        until, begin_until = now + self._seconds, now + _LATE_SHARE * self._seconds
+        until, begin_until = now + seconds, now + _LATE_SHARE * seconds
 
         def settle(answer: Relaxed, price_share: float) -> None:
             prices_w = price_share * np.array(answer.prices_w)

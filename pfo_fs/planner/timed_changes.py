@@ -59,12 +59,10 @@ class TimedChanges:
     Args:
         problem: The problem.
         sweeps: Improves plans rank by rank, and says how good they are.
-        seconds: The search ends about this long after it began, the bound included.
     """
 
-    def __init__(self, problem: Problem, sweeps: RankSweeps, seconds: float) -> None:
+    def __init__(self, problem: Problem, sweeps: RankSweeps) -> None:
         self._problem, self._sweeps = problem, sweeps
-        self.seconds = seconds
 
     @cached_property
     def _tables(self) -> ClockTables:
@@ -81,6 +79,7 @@ class TimedChanges:
         length_s: float,
         waiting_w: float,
         prices_j: Sequence[float],
+        seconds: float,
     ) -> Timed:
         """Returns the best plan found.
 
@@ -90,11 +89,12 @@ class TimedChanges:
             length_s: The longest iteration time, in s.
             waiting_w: Power of waiting, in W; 0 where the iteration lasts until `length_s` in any case.
             prices_j: For each rank, the price of a change beyond its time and energy, in J.
+            seconds: The search ends about this long after it began, the bound included.
         """
         import numpy as np
 
         began = time.perf_counter()
-        until = began + self.seconds
+        until = began + seconds
         problem, tables, sweeps = self._problem, self._tables, self._sweeps
         change_j: Any = np.repeat(prices_j, [end - first for first, end in tables.spans])
         makespan_s = length_s - problem.overhead_s
@@ -106,7 +106,7 @@ class TimedChanges:
         def improved(clocks: list[int], most: int) -> list[int]:
             return sweeps.improve(clocks, length_s, waiting_w, prices_j, most)
 
-        bound_until = began + _BOUND_SHARE * self.seconds
+        bound_until = began + _BOUND_SHARE * seconds
         mixed = self._relaxation.solve(makespan_s, waiting_w, relaxed, change_j, _BOUND_ROUNDS, bound_until)
         mixed = mixed or self._without_changes(relaxed, change_j)
         found = _Found(valued)
@@ -123,8 +123,10 @@ class TimedChanges:
             if dived is not None:
                 found.add(dived)
                 found.add(improved(dived, _MORE_SWEEPS))
-        self._search(search, offers, found, improved, until)
-        bound_j = max(relaxed.lower_bound_j, self._solved(search, mixed, found, waiting_w * problem.overhead_s, until))
+        self._search(search, offers, found, improved, seconds, until)
+        left_s = min(until - time.perf_counter(), _EXACT_SHARE * seconds)
+        bound_j = self._solved(search, mixed, found, waiting_w * problem.overhead_s, left_s)
+        bound_j = max(relaxed.lower_bound_j, bound_j)
         return Timed(found.best, bound_j)
 
     def _search(
@@ -133,6 +135,7 @@ class TimedChanges:
         offers: Sequence[Any],
         found: _Found,
         improved: Callable[[list[int], int], list[int]],
+        seconds: float,
         until: float,
     ) -> None:
         """Adds plans from mixed-integer programs, until neither of the offers helps or the time is up."""
@@ -144,7 +147,7 @@ class TimedChanges:
             for ranks in _groups(count, width, number):
                 share = _PROGRAM_SHARE * (1.0 if width >= count else 0.5)
                 now = time.perf_counter()
-                limit_s = min(until - now, max(_LEAST_PROGRAM_S, share * self.seconds))
+                limit_s = min(until - now, max(_LEAST_PROGRAM_S, share * seconds))
                 if limit_s <= 0:
                     break
                 others = [self._tables.numbers(found.second)] if found.second else []
@@ -159,10 +162,9 @@ class TimedChanges:
                 width, useless = _WIDTH, 0
 
     def _solved(
-        self, search: SegmentSearch, mixed: MixedClocks, found: _Found, overhead_j: float, until: float
+        self, search: SegmentSearch, mixed: MixedClocks, found: _Found, overhead_j: float, left_s: float
     ) -> float:
         """Adds the best plan of a small problem. Returns a lower bound in J, that of `mixed` or a better one."""
-        left_s = min(until - time.perf_counter(), _EXACT_SHARE * self.seconds)
         gap_j = found.energy_j - overhead_j - mixed.lower_bound_j
         # Programs do not count that clocks act late, too.
         small = len(self._tables.kind) <= _EXACT and not self._problem.switch_costs.acts_late_s

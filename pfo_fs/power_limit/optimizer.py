@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import time
 import weakref
@@ -15,23 +14,23 @@ from typing import Literal
 
 from pfo_fs.device.step_metrics import StepMetrics
 from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.power_limit.arguments import check_arguments
 from pfo_fs.power_limit.callbacks import UnusedCallbacks
 from pfo_fs.power_limit.candidates import LevelAgreement, agree_on_levels
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.drift import DriftWatch
+from pfo_fs.power_limit.epochs import EpochLengths
 from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import RankGroup
-from pfo_fs.power_limit.search import CoarseToFine, FullSweep, Search
+from pfo_fs.power_limit.search import search_named
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, State, Warmup
 from pfo_fs.store.power_limit_folder import folder_key
 
 log = logging.getLogger("pfo_fs")
-
-_SEARCHES: dict[str, type[FullSweep] | type[CoarseToFine]] = {"full": FullSweep, "coarse-to-fine": CoarseToFine}
 
 
 class GlobalPowerLimitOptimizer(UnusedCallbacks):
@@ -105,19 +104,11 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         knob: Knob = "power_limit",
         clock_step: int = 45,
     ) -> None:
-        _check_steps(wait_steps=(wait_steps, 0), warmup_steps=(warmup_steps, 0))
-        _check_steps(profile_steps=(profile_steps, 1), pl_step=(pl_step, 1), clock_step=(clock_step, 1))
+        counts = {"wait_steps": (wait_steps, 0), "warmup_steps": (warmup_steps, 0), "profile_steps": (profile_steps, 1)}
+        check_arguments(knob, reprofile_drift, **counts, pl_step=(pl_step, 1), clock_step=(clock_step, 1))
         # A path of a wrong type raises TypeError on all ranks, not on rank 0 alone.
         profile_path = None if profile_path is None else os.fsdecode(profile_path)
         shared_dir = None if shared_dir is None else os.fsdecode(shared_dir)
-        if knob not in KNOBS:
-            raise ConfigError(f"knob is {knob!r}; it can be 'power_limit' or 'clock'")
-        if search not in _SEARCHES:
-            raise ConfigError(f"search is {search!r}; it can be 'full' or 'coarse-to-fine'")
-        if reprofile_drift is not None and not 0 < reprofile_drift < math.inf:
-            raise ConfigError(
-                f"reprofile_drift is {reprofile_drift}; 0.2 is for steps that take 20 % more or less time"
-            )
         self.state: State = Off("not started")
         self.measurements: Sequence[KnobMeasurement] = []
         self.power_limits: list[int] = []
@@ -125,7 +116,8 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         self.unit = KNOBS[knob].unit
         self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
         self.profile_path = profile_path
-        self._search: Search = _SEARCHES[search](warmup_steps, profile_steps)
+        self._search = search_named(search, warmup_steps, profile_steps)
+        self._epochs = EpochLengths(warmup_steps, self._search.window_steps)
         self._drift_threshold = reprofile_drift
         self._drift_watch: DriftWatch | None = None
         self._gpus = RankGpus(monitor, knob)
@@ -197,18 +189,31 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
     # ---- training calls these
 
     def on_epoch_end(self) -> None:
-        """Marks the end of an epoch: a window that is not complete is dropped, and begins again in the next epoch."""
-        if isinstance(self.state, Warmup | Profiling):
-            if isinstance(self.state, Profiling):
-                self._gpus.cancel_window()
-            self.state = Ready(self.state.current_power_limit, 1, self.unit)
-            self._gpus.set_level(self.power_limits[0])
+        """Marks the end of an epoch: a window that is not complete is dropped, and begins again in the next epoch.
+
+        Call `pause_measurement` instead where windows may go on over epochs.
+        """
+        warning = self._epochs.ends(dropped=self._drop_window())
+        if warning and self._ranks.rank == 0:
+            log.warning("%s: %s", self._name, warning)
+
+    def _drop_window(self) -> bool:
+        """Drops a window that is not complete, so that it begins again; returns False if there is none."""
+        state = self.state
+        if not isinstance(state, Warmup | Profiling):
+            return False
+        if isinstance(state, Profiling):
+            self._gpus.cancel_window()
+        self.state = Ready(state.current_power_limit, 1, self.unit)
+        self._gpus.set_level(self.power_limits[0])
+        return True
 
     def on_step_begin(self) -> None:
         """Marks the beginning of a step; states change only here and at the end of an epoch."""
         if self._closed:
             return
         self._metrics.step_begins()
+        self._epochs.step_begins()
         self.resume_measurement()
         state = self.state
         if isinstance(state, Done):
@@ -266,7 +271,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
 
     def pause(self) -> None:
         """Restores the earlier levels until the next step begins: at the end of training in a process that goes on."""
-        self.on_epoch_end()
+        self._drop_window()
         self._gpus.pause()
 
     def close(self) -> None:
@@ -385,12 +390,6 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             self.measurements = []
             self._gpus.set_level(self.power_limits[0])
             self.state = Ready(self.power_limits[0], 1, self.unit)
-
-
-def _check_steps(**values: tuple[int, int]) -> None:
-    for name, (value, least) in values.items():
-        if value < least:
-            raise ConfigError(f"{name} is {value}; give at least {least}")
 
 
 def _close_at_exit(reference: weakref.ref[GlobalPowerLimitOptimizer]) -> None:

@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
+from pfo_fs.errors import ConfigError
 from pfo_fs.power_limit.measurements import KnobMeasurement
 from pfo_fs.power_limit.selectors import OptimumSelector
 from pfo_fs.store.power_limit_folder import MOST_MEASURED
@@ -110,6 +111,18 @@ class CoarseToFine(Search):
         position = levels.index(best)
         around = [position + distance for ring in _RINGS for distance in (ring, -ring)]
         return next((levels[i] for i in around if 0 <= i < count and levels[i] not in known), None)
+
+
+def search_named(name: str, warmup_steps: int, profile_steps: int) -> Search:
+    """Returns the search of a name; the other arguments are those of its class.
+
+    Raises:
+        ConfigError: There is no such search.
+    """
+    kinds: dict[str, type[FullSweep] | type[CoarseToFine]] = {"full": FullSweep, "coarse-to-fine": CoarseToFine}
+    if name not in kinds:
+        raise ConfigError(f"search is {name!r}; it can be 'full' or 'coarse-to-fine'")
+    return kinds[name](warmup_steps, profile_steps)
 
 
 def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[KnobMeasurement]:

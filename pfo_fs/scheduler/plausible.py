@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
+from itertools import chain, pairwise
+from typing import Any
 
 from pfo_fs.models import ProfilingResult
 
@@ -17,6 +18,8 @@ _MOST_W = 1e6
 
 def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]) -> list[ProfilingResult]:
     """Returns the results that can be true, sorted by rank, at most one per rank; the log names the others.
+
+    The n-th iterations of all of them are of the same step: ranks may begin to measure a step apart, or leave one out.
 
     Args:
         results: The results from the shared directory.
@@ -32,7 +35,50 @@ def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]
             log.warning("the profiling result of rank %d is left out: it holds impossible values", result.rank)
         else:
             found[result.rank] = result
-    return [found[rank] for rank in sorted(found)]
+    return _of_common_steps([found[rank] for rank in sorted(found)])
+
+
+def _of_common_steps(results: list[ProfilingResult]) -> list[ProfilingResult]:
+    """Leaves out iterations that not all results have; all stay where less than half would, or steps are not known."""
+    if len({tuple(result.iter_step) for result in results}) <= 1:
+        return results
+    common = set.intersection(*(set(result.iter_step) for result in results))
+    if any(not _knows_steps(result) or 2 * len(common) < len(result.iter_step) for result in results):
+        return results
+    return [_of_steps(result, common) for result in results]
+
+
+def _knows_steps(result: ProfilingResult) -> bool:
+    """Returns whether all of its lists have one entry for each of its steps, which are in order."""
+    steps = result.iter_step
+    rows = [
+        result.iter_time,
+        result.iter_energy,
+        *(row for rows in _breakdowns(result).values() for row in rows.values()),
+    ]
+    in_order = all(before < after for before, after in pairwise(steps))
+    return in_order and len(result.iter_span) in (0, len(steps)) and all(len(row) == len(steps) for row in rows)
+
+
+def _of_steps(result: ProfilingResult, steps: Collection[int]) -> ProfilingResult:
+    """Returns a result with the iterations of these steps only; its powers stay those of all of them."""
+    kept = [number for number, step in enumerate(result.iter_step) if step in steps]
+    lists = {name: [row[number] for number in kept if row] for name, row in _lists(result).items()}
+    breakdowns = {
+        name: {instruction: [row[number] for number in kept] for instruction, row in rows.items()}
+        for name, rows in _breakdowns(result).items()
+    }
+    return result.model_copy(update={**lists, **breakdowns})
+
+
+def _lists(result: ProfilingResult) -> dict[str, list[Any]]:
+    """Returns what a result holds for each iteration, by the name of the field."""
+    return {name: getattr(result, name) for name in ("iter_step", "iter_time", "iter_energy", "iter_span")}
+
+
+def _breakdowns(result: ProfilingResult) -> dict[str, dict[str, list[Any]]]:
+    """Returns what it holds for each instruction and iteration."""
+    return {name: getattr(result, name) for name in ("time_breakdown", "energy_breakdown", "clock_breakdown")}
 
 
 def is_plausible(result: ProfilingResult) -> bool:

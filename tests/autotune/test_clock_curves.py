@@ -68,7 +68,7 @@ def rms(values: Sequence[float]) -> float:
 def test_four_clocks_fix_a_curve_within_the_error_that_it_states(share: float, cap_mhz: int, seed: int) -> None:
     truth = follows(share, cap_mhz)
     apart = distances(fitted(points_of(truth, {(0, "forward"): [1410, 1290, 1140, 960]}, seed=seed)), truth)
-    assert rms([error for error, _ in apart]) < 0.012
+    assert rms([error for error, _ in apart]) < 0.014
     assert all(abs(error) < 4 * stated + 0.001 for error, stated in apart)
 
 

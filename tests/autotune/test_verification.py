@@ -14,6 +14,7 @@ from pfo_fs.autotune.corrections import MOST_CORRECTIONS
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import JobModel, pipeline_of
 from pfo_fs.autotune.measured_switching import ClockOffer
+from pfo_fs.autotune.plan_choice import PlanChoice
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.plan_selection import PlanSelection
 from pfo_fs.autotune.trials import Trial
@@ -615,3 +616,25 @@ def test_a_plan_stays_in_force_unless_another_saves_clearly_more(more: float, st
     saved = {id(trials.latest): 0.1, id(other): 0.1 + more}
     assert (trials.best_of([other, trials.latest], saved) is trials.latest) == stays
     assert trials.best_of([], saved) is None
+
+
+def windows_that_explore(monkeypatch: pytest.MonkeyPatch, measured_off: float, other_off: float) -> int:
+    """How often clocks are tried after one plan, which was measured again and again after another one had been."""
+    job = Job(lambda plan: 0.0)
+    to_try = job.selection.model.full_speed
+    monkeypatch.setattr(job.selection, "to_try", lambda: (to_try, 0.0))
+    trials = BelievedTrials(job.selection)
+    measured, other = Trial(job.plan), Trial(job.plan.replace(frequencies_mhz=(900,) * len(job.plan.frequencies_mhz)))
+    trials.all, trials.references_left = [measured, other], 0
+    for trial, off in ((measured, measured_off), (other, other_off)):
+        trial.add(off, 0.1)
+    choice = PlanChoice(job.selection, trials, lambda: None)
+    return sum("trying clocks" in choice.next_after(measured, in_force=True) for _ in range(MOST_CORRECTIONS))
+
+
+def test_clocks_are_tried_less_often_after_a_plan_that_was_very_late_and_not_after_one_that_another_plan_was_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_time = windows_that_explore(monkeypatch, 0.0, 0.0)
+    assert windows_that_explore(monkeypatch, 0.0, 0.02) == on_time
+    assert windows_that_explore(monkeypatch, 0.02, 0.0) < on_time

@@ -119,6 +119,24 @@ def test_the_call_of_the_request_counts_and_not_a_slow_one_that_came_later() -> 
     assert 1e9 * latency.learned_s[900] == pytest.approx(20 * MS - CALL_NS, abs=MS)
 
 
+@pytest.mark.parametrize(("own_ms", "last_ms"), [(CALL_NS // MS, 60), (60, CALL_NS // MS)])
+def test_a_clock_has_acted_by_the_call_of_its_own_request_and_not_by_the_last_one(own_ms: int, last_ms: int) -> None:
+    latency = settled(settle_ns={900: 2 * MS})
+    latency.called(own_ms * MS)
+    call = latency.calls_made
+    before_ns = latency.settled_ns(900, call)
+    latency.called(last_ms * MS)
+    assert latency.settled_ns(900, call) == before_ns
+    assert latency.settled_ns(900, call) >= own_ms * MS
+    assert latency.settled_ns(900, latency.calls_made + 1) == SETTLED_NS, "that call has not returned"
+
+
+def test_a_clock_has_not_acted_before_its_call_returns_however_long_that_takes() -> None:
+    latency = settled()
+    latency.called(3 * SETTLED_NS)
+    assert latency.settled_ns(900, latency.calls_made) >= 3 * SETTLED_NS
+
+
 @pytest.mark.parametrize(
     ("acts_ns", "low_ns", "high_ns"), [(0, 0, 2 * MS), (10 * MS, 8 * MS, 12 * MS), (70 * MS, 30 * MS, 999 * MS)]
 )

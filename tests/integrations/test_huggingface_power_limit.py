@@ -68,14 +68,13 @@ def test_a_trainer_finds_the_limit_over_several_epochs_and_gives_it_back_in_the_
     monitor = EnergyMonitor(specs=["simulated:a"])
     callback = HFGlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(1.3), **OPTIONS)
     work = names["Work"](monitor.simulated_kernels(time_scale=20))
-    trainer = names["make_trainer"](str(tmp_path), callback, work, steps=35, epochs=5)
-    trainer.train()
-    # An epoch of 7 steps: 500 W takes the first 6 (2 to wait, 1, 3), then 300 W is interrupted, and so on.
+    trainer = names["make_trainer"](str(tmp_path), callback, work, steps=36, epochs=12)
+    trainer.train()  # an epoch of 3 steps is shorter than a window of 1 + 3
     assert isinstance(callback.optimizer.state, Done)
     assert [m.power_limit for m in callback.optimizer.measurements] == [500, 300, 100]
     chosen_w = MaxSlowdownConstraint(1.3).select(callback.optimizer.measurements)
     assert callback.optimizer.state.optimal_power_limit == chosen_w
-    assert limits_set(sim_dir)[:3] == [500, 300, 500]
+    assert limits_set(sim_dir)[:3] == [500, 300, 100]
     assert limits_set(sim_dir)[-1] == 500
     count = len(limits_set(sim_dir))
     callback.optimizer.state = Done(300)

@@ -68,14 +68,13 @@ def fit(module: Line, callback: Any, batches: int, **options: Any) -> None:
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=1,
-        max_epochs=1,
+        **{"max_epochs": 1, **options},
         accumulate_grad_batches=2,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=[callback],
         log_every_n_steps=1,
-        **options,
     )
     trainer.fit(module, data, few)
 
@@ -93,6 +92,19 @@ def test_a_trainer_finds_the_limit_though_it_validates_within_each_window(sim_di
     assert limits_set(sim_dir)[:3] == [500, 300, 100]
     assert limits_set(sim_dir)[-1] == 500
     assert {"pfo_fs/step_time_s", "pfo_fs/saving"} <= set(logger.metrics[-1])
+    callback.close()
+    monitor.close()
+
+
+@pytest.mark.slow
+def test_a_window_goes_on_over_epochs_that_are_shorter(sim_dir: Path) -> None:
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    callback = LightningPowerLimitOptimizer(monitor=monitor, **OPTIONS)
+    module = Line()
+    module.kernels = monitor.simulated_kernels(time_scale=20)
+    fit(module, callback, batches=4, max_epochs=12, logger=False)
+    assert callback.optimizer is not None
+    assert [m.power_limit for m in callback.optimizer.measurements] == [500, 300, 100]
     callback.close()
     monitor.close()
 

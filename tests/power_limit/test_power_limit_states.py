@@ -224,3 +224,45 @@ def test_after_a_pause_the_choice_is_in_force_again_with_the_next_step(monkeypat
 def test_the_default_selector_counts_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer, _ = make_optimizer(monkeypatch, FakeMonitor([]))
     assert optimizer.optimum_selector == ours.ZeusCost(0.5, world_size=1)
+
+
+# ---- epochs that are shorter than a window
+
+
+def epochs(optimizer: Any, *lengths: int, end: str = "on_epoch_end") -> None:
+    for steps in lengths:
+        run(optimizer, steps)
+        getattr(optimizer, end)()
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_epochs_in_which_no_window_is_ever_complete_lead_to_one_warning_with_both_numbers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **OPTIONS)
+    epochs(optimizer, *[5] * 9)
+    assert optimizer.measurements == []
+    (warning,) = warnings_of(caplog)
+    assert "an epoch of 5 steps" in warning
+    assert "takes 6 steps" in warning
+
+
+@pytest.mark.parametrize("lengths", [[6] * 7, [7, 3], [30]])
+def test_nothing_is_said_of_epochs_where_windows_can_be_complete(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lengths: list[int]
+) -> None:
+    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **OPTIONS)
+    epochs(optimizer, *lengths)
+    assert optimizer.measurements
+    assert not warnings_of(caplog)
+
+
+def test_a_window_goes_on_over_epochs_whose_end_only_pauses_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [part for time_s, energy_j in NUMBERS for part in [*[(time_s / 3, energy_j / 3)] * 3, (0, 0)]]
+    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(numbers), **{**OPTIONS, "warmup_steps": 3})
+    epochs(optimizer, *[1] * 60, end="pause_measurement")
+    assert state_of(optimizer) == ("Done", 250, None)
+    assert [m.time for m in optimizer.measurements] == pytest.approx([time_s for time_s, _ in NUMBERS])

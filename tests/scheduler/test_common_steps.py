@@ -1,0 +1,80 @@
+"""Ranks may begin to measure a step apart, and leave steps out; policies get what was measured in the same steps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_jobs import make_job
+
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.window_results import iteration_spans, job_energy_error
+from pfo_fs.models import ProfilingResult
+from pfo_fs.scheduler.plausible import plausible_results
+
+
+def result(rank: int, steps: list[int]) -> ProfilingResult:
+    """In each of these steps, everything lasts as long as the number of the step says."""
+    of_step = [float(step) for step in steps]
+    return ProfilingResult(
+        rank=rank,
+        iter_step=steps,
+        iter_time=of_step,
+        iter_energy=of_step,
+        iter_span=of_step,
+        time_breakdown={"forward": [[each, each] for each in of_step]},
+        energy_breakdown={"forward": [[each, each] for each in of_step]},
+        clock_breakdown={"forward": [[step, step] for step in steps]},
+    )
+
+
+def taken(*results: ProfilingResult) -> list[ProfilingResult]:
+    return plausible_results(results, range(len(results)))
+
+
+@given(
+    st.lists(st.integers(100, 103), min_size=1, max_size=5),
+    st.lists(st.integers(104, 130), max_size=2),
+)
+def test_iterations_of_all_ranks_are_of_the_same_steps(firsts: list[int], left_out: list[int]) -> None:
+    steps = [list(range(first, first + 20)) for first in firsts]
+    steps[0] = [step for step in steps[0] if step not in left_out]
+    found = taken(*(result(rank, each) for rank, each in enumerate(steps)))
+    common = sorted(set.intersection(*map(set, steps)))
+    assert found == [result(rank, common) for rank in range(len(steps))]
+
+
+def test_the_span_of_an_iteration_is_the_longest_of_all_ranks_in_that_step() -> None:
+    job, infos = make_job(pp=2)
+    slow = result(1, [11, 12, 13, 14, 15, 16]).model_copy(update={"iter_span": [5.0, 9.0, 5.0, 5.0, 5.0, 5.0]})
+    quick = result(0, [12, 13, 14, 15, 16, 17]).model_copy(update={"iter_span": [8.0, 4.0, 4.0, 4.0, 4.0, 4.0]})
+    found = taken(quick, slow)
+    layout = JobLayout(job, infos, dict)
+    assert iteration_spans(found, layout) == {0: [9.0, 5.0, 5.0, 5.0, 5.0]}
+    assert job_energy_error(found) == pytest.approx(job_energy_error([result(0, [12, 13, 14, 15, 16])]))
+
+
+def test_results_of_an_older_release_have_no_steps_and_stay_as_they_are() -> None:
+    old = result(0, [5, 6]).model_copy(update={"iter_step": []})
+    assert taken(old, result(1, [6, 7])) == [old, result(1, [6, 7])]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"iter_step": [6, 6, 7]},
+        {"iter_step": [8, 7, 6]},
+        {"iter_step": [6, 7, 8, 9, 10]},
+        {"iter_energy": [1.0]},
+        {"iter_span": [1.0]},
+        {"time_breakdown": {"forward": [[1.0]]}},
+    ],
+)
+def test_nothing_is_left_out_by_steps_that_cannot_be(odd: dict[str, object]) -> None:
+    results = [result(0, [6, 7, 8]).model_copy(update=odd), result(1, [7, 8, 9])]
+    assert taken(*results) == results
+
+
+def test_nothing_is_left_out_where_hardly_a_step_is_common() -> None:
+    results = [result(0, [1, 2, 3, 4]), result(1, [4, 5, 6, 7])]
+    assert taken(*results) == results
