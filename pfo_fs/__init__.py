@@ -6,6 +6,8 @@ the helper processes start from this package too and must not pay for what they 
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from pfo_fs.scheduler import FrequencyScheduler, PointSolution, PointSolution3D, make_3d_parallel
     from pfo_fs.settings import PFOSettings
     from pfo_fs.training.optimizer import PFOFileOptimizer
+
+if "PFO_FS_STARTED_PROCESS" in os.environ and sys.argv[:1] != ["-c"]:
+    # A process beside training was to be started, but the executable runs the program itself: training once more.
+    raise SystemExit(f"pfo-fs: {sys.executable} is not a Python interpreter; it started the program a second time")
 
 __version__ = "0.1.0"
 

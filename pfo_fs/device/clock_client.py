@@ -16,8 +16,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pfo_fs.device import shared_page
+from pfo_fs.device.power_limits import SAYS
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.ipc.spawn import start_process
+from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
 
 if TYPE_CHECKING:
     from pfo_fs.switching_file import MeasuredSwitching
@@ -36,7 +37,7 @@ _recv.restype = ctypes.c_ssize_t
 _PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
 _ONE = (1).to_bytes(8, sys.byteorder)
 
-_dying: list[subprocess.Popen[bytes]] = []
+_dying: list[Child] = []
 """Clock processes that have closed their socket and were not seen to end yet."""
 
 _open_processes: weakref.WeakSet[ClockProcess] = weakref.WeakSet()
@@ -104,6 +105,7 @@ class ClockProcess:
         measured: MeasuredSwitching | None = None,
         tp_degree: int = 1,
     ) -> None:
+        hold_standard_fds()
         self.spec = spec
         self._clock_backend = clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
         self.power_limit_before_w: float | None = None  # set again if the process dies
@@ -141,12 +143,9 @@ class ClockProcess:
             "leave_clocks": leave_clocks,
             "clock_backend": self._clock_backend,
             "trainer_pid": os.getpid(),
-            "page_fd": self._page.fd,
-            "doorbell_fd": self._doorbell,
-            "socket_fd": theirs.fileno(),
         }
-        fds = (self._page.fd, self._doorbell, theirs.fileno())
-        self._process: subprocess.Popen[bytes] | None = None
+        fds = {"page_fd": self._page.fd, "doorbell_fd": self._doorbell, "socket_fd": theirs.fileno()}
+        self._process: Child | None = None
         try:
             self._process = _start(spec, given, fds)
         except OSError as error:
@@ -180,9 +179,11 @@ class ClockProcess:
             self._died()
         elif size == 1 and self._info is None:
             self._info = self._wait_for_hello()  # left unread, it would hide the end of the socket
+        elif size == 1 and self._peek.raw == SAYS.encode():
+            self._receive()
         else:
             return bool(size == 1) or b"\n" in self._answers
-        return False
+        return b"\n" in self._answers
 
     # ---- requests about power limits and energy, which the clock process answers in order
 
@@ -204,13 +205,25 @@ class ClockProcess:
                 return dict(json.loads(line))
             if not poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
                 return None
-            piece = b""
-            with suppress(ConnectionError):
-                piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
-            if not piece:
-                self._died()
-            self._answers += piece
+            self._receive()
         return None
+
+    def _receive(self) -> None:
+        piece = b""
+        with suppress(ConnectionError):
+            piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
+        if not piece:
+            self._died()
+        self._take(piece)
+
+    def _take(self, piece: bytes) -> None:
+        """Keeps answers for `receive_answer`, and logs what the clock process says."""
+        *lines, rest = (self._answers + piece).split(b"\n")
+        answers = [line for line in lines if not line.startswith(SAYS.encode())]
+        self._answers = b"\n".join([*answers, rest])
+        for line in lines:
+            if line not in answers:
+                log.warning("the clock process says: %s", line[len(SAYS) :].decode(errors="replace"))
 
     # ---- what it is
 
@@ -296,7 +309,7 @@ class ClockProcess:
         if self._lost or self._closed:
             return ClockInfo("none", "", [], "the clock process is gone")
         poller.register(self._fd, select.POLLIN)
-        while not text.endswith(b"\n"):
+        while b"\n" not in text:
             if not poller.poll(max(0.0, self._deadline_s - time.monotonic()) * 1000):
                 return self._fail("the clock process did not get ready in time; clocks are left alone")
             with suppress(ConnectionError):
@@ -304,8 +317,11 @@ class ClockProcess:
                 text += piece
                 if piece:
                     continue
-            return self._fail("the clock process ended while it started; clocks are left alone")
-        hello = json.loads(text)
+            ended = "" if self._process is None else self._process.how_it_ended(within_s=1.0)
+            return self._fail(f"the clock process ended while it started{ended}; clocks are left alone")
+        line, _, rest = text.partition(b"\n")
+        self._take(rest)
+        hello = json.loads(line)
         message = str(hello["message"])
         clocks_mhz = [] if message else hello["clocks_mhz"]
         return ClockInfo(hello["name"], hello["uuid"], clocks_mhz, message, hello["clock_backend"])
@@ -322,7 +338,8 @@ class ClockProcess:
         what = (
             "the power limit goes back to what it was" if self._leave_clocks else "the clock goes back to its default"
         )
-        log.warning("the clock process has died; %s and stays there", what)
+        ended = "" if self._process is None else self._process.how_it_ended()
+        log.warning("the clock process has died%s; %s and stays there", ended, what)
         _dying[:] = [process for process in _dying if process.poll() is None]
         if self._process is not None and self._process.poll() is None:
             _dying.append(self._process)
@@ -335,7 +352,7 @@ class ClockProcess:
                 "died": self.pid,
             }
             with suppress(OSError):
-                self._process = _start(self.spec, given, ())
+                self._process = _start(self.spec, given, {})
 
 
 def _starting_values(measured: MeasuredSwitching | None, asked_calls_per_s: float | None) -> dict[str, Any]:
@@ -359,5 +376,5 @@ def _number(variable: str) -> float:
         return 0.0
 
 
-def _start(spec: str, given: dict[str, Any], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    return start_process("pfo_fs.device.clock_process", {"spec": spec, **given}, pass_fds=fds)
+def _start(spec: str, given: dict[str, Any], fds: dict[str, int]) -> Child:
+    return start_process("pfo_fs.device.clock_process", {"spec": spec, **given}, fds=fds, label=spec)

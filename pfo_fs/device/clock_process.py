@@ -1,11 +1,10 @@
 """The clock process of one rank: sets the GPU's clocks, measures, and resets the clocks when its trainer ends.
 
-The trainer is the training process. Its `clock_client.ClockProcess` starts `python -m pfo_fs.device.clock_process`,
-with arguments as one JSON object in the environment. Both share a page of memory (`shared_page.py`); training wakes the
-clock process through a doorbell (an eventfd), and sends it requests about power limits over a socket pair
-(`power_limits.py`). When that socket closes or the trainer ends, whatever killed it, the clock process resets the
-clocks and the power limit, and ends. It runs in a session of its own and ignores SIGINT and SIGHUP. SIGTERM means that
-the job is being ended: the clock process resets the clocks at once and sets no clock after that.
+The trainer is the training process, whose `clock_client.ClockProcess` starts the clock process. Both share a page of
+memory (`shared_page.py`); training wakes the clock process through a doorbell (an eventfd), and sends it requests about
+power limits over a socket pair (`power_limits.py`). When that socket closes or the trainer ends, whatever killed it,
+the clock process resets the clocks and the power limit, and ends. SIGTERM means that the job is being ended: the clock
+process resets the clocks at once and sets no clock after that. It ignores other signals (`ipc/started.py`).
 
 Where clocks are switched at the callbacks, it does not poll on a timer, since one wake-up by a timer costs 25 us of CPU
 on a small machine. The loop does all work that is due, writes into the page that it sleeps, checks the page once more,
@@ -23,7 +22,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,7 +36,7 @@ from pfo_fs.device.host_driver import HostDriver, driver_file
 from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.device.measuring import Measuring
 from pfo_fs.device.meter import StepMeter
-from pfo_fs.device.power_limits import PowerLimits
+from pfo_fs.device.power_limits import SAYS, PowerLimits
 from pfo_fs.device.priority import raise_priority
 from pfo_fs.device.readings import Readings
 from pfo_fs.device.reporter import Reporter
@@ -46,7 +44,7 @@ from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.switch_latency import FIRST_CALL_NS, SwitchLatency
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc.messages import SwitchingReport
-from pfo_fs.ipc.spawn import given_arguments
+from pfo_fs.ipc.started import OwnOutput, on_sigterm
 
 _MODES = ("launch", "device", "sync")
 """What the word `FOLLOWS` of the page means."""
@@ -76,6 +74,7 @@ class ClockLoop:
         call_ns: Duration of a call as it was measured on this node before; None if it was not.
         settle_ns: Times from the return of a call until a clock (MHz) acts, as measured on this node before.
         tp_degree: Number of GPUs that run this rank's instructions together.
+        output: What this process writes to its standard error, for training's log.
     """
 
     def __init__(
@@ -94,7 +93,9 @@ class ClockLoop:
         call_ns: int | None = None,
         settle_ns: Mapping[int, int] | None = None,
         tp_degree: int = 1,
+        output: OwnOutput | None = None,
     ) -> None:
+        self._output = output
         meter = StepMeter(profile_steps, shared, profile_s)
         self._words = words = shared.words
         self._max_calls_per_s = max_clock_calls_per_s
@@ -142,7 +143,7 @@ class ClockLoop:
         """Returns a file descriptor that becomes readable when the process gets SIGTERM."""
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._on_sigterm)
+        on_sigterm(self._on_sigterm)
         self._poll.register(reading, select.EPOLLIN)
         return reading
 
@@ -203,6 +204,7 @@ class ClockLoop:
         now_ns = time.monotonic_ns()
         if now_ns >= measuring.next_look_ns:
             measuring.poll(now_ns)
+            self._tell_output()
             now_ns = time.monotonic_ns()
         wake_ns = measuring.next_look_ns
         if setter.controls and self._requests.follows:
@@ -226,6 +228,13 @@ class ClockLoop:
         if self._apply():
             measuring.clock_changed()
         return not events or self._trainer_lives(events)
+
+    def _tell_output(self) -> None:
+        """Sends training what this process, or a library in it, has written, as a line that begins with `SAYS`."""
+        text = self._output.new_text() if self._output is not None else ""
+        if text:
+            with suppress(OSError):
+                self._trainer.send(f"{SAYS}{text}\n".encode(), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
     def _sleeps_until_a_request(self, now_ns: int) -> bool:
         """Tells training that it must ring the doorbell; returns False if a request has come in the meantime."""
@@ -289,11 +298,8 @@ def _reset_by(given: dict[str, Any]) -> str:
     return str(given["spec"]) if asked == "auto" else f"{given['spec']}@{asked}"
 
 
-def main() -> int:
+def main(given: dict[str, Any]) -> int:
     """Runs the clock process."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    given: dict[str, Any] = given_arguments()
     gpu, why_clocks_stay = _open(given["spec"], given["leave_clocks"], given.get("clock_backend", "auto"))
     if given.get("reset_only"):  # opening has reset the clocks
         if given["power_limit_w"] is not None:
@@ -316,6 +322,7 @@ def main() -> int:
         call_ns=given.get("call_ns"),
         settle_ns={int(mhz): settle_ns for mhz, settle_ns in given.get("settle_ns", {}).items()},
         tp_degree=given.get("tp_degree", 1),
+        output=OwnOutput(),
     )
     hello = {
         "name": gpu.name,
@@ -335,7 +342,3 @@ def main() -> int:
         with suppress(DeviceError):
             gpu.close()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

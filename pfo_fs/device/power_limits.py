@@ -18,6 +18,8 @@ from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.errors import DeviceError
 
 _MAX_REQUEST_BYTES = 4096
+SAYS = "!"
+"""A line that begins so, on the same socket, is no answer but a text for training's log."""
 
 
 class PowerLimits:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +17,6 @@ from pfo_fs.doctor.lines import Check
 from pfo_fs.errors import DeviceError
 
 _MODULE = b"pfo_fs.device.clock_process"
-_MOST_BYTES = 1 << 20
 
 
 class Holder(NamedTuple):
@@ -26,7 +24,7 @@ class Holder(NamedTuple):
 
     Attributes:
         pid: Its id.
-        spec: The GPU that it sets; None if this user may not know.
+        spec: The GPU that it sets; None if it does not say.
     """
 
     pid: int
@@ -39,18 +37,11 @@ def running_clock_processes(proc: Path = Path("/proc")) -> list[Holder]:
     for entry in proc.iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                if _MODULE in (entry / "cmdline").read_bytes().split(b"\0"):
-                    found.append(Holder(int(entry.name), _spec_of(entry)))
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if _MODULE in words:  # the GPU follows
+                    spec = os.fsdecode(words[words.index(_MODULE) + 1])
+                    found.append(Holder(int(entry.name), spec or None))
     return found
-
-
-def _spec_of(entry: Path) -> str | None:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        with open(entry / "environ", "rb") as file:
-            variables = file.read(_MOST_BYTES).split(b"\0")
-        given = next(text for text in variables if text.startswith(b"PFO_FS_PROCESS_ARGUMENTS="))
-        return str(json.loads(given.partition(b"=")[2])["spec"])
-    return None
 
 
 def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[Check]:

@@ -6,8 +6,6 @@ import ctypes
 import errno
 import logging
 import socket
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -15,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import Message, ToTraining
-from pfo_fs.ipc.spawn import start_process
+from pfo_fs.ipc.spawn import Child, start_process
 
 log = logging.getLogger("pfo_fs")
 
@@ -63,7 +61,7 @@ class HelperClient:
         service: Literal["pipeline", "power_limit"] = "pipeline",
         sigterm_trace: int = -1,
     ) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Child | None = None
         self.lost = False
         self._warned = False
         self._address = address
@@ -202,7 +200,7 @@ class HelperClient:
             self._socket.close()
 
 
-def _start(address: str, given: dict[str, Any]) -> subprocess.Popen[bytes] | None:
+def _start(address: str, given: dict[str, Any]) -> Child | None:
     """Starts a helper that listens at the address; None if another process of this host was faster.
 
     Raises:
@@ -215,7 +213,4 @@ def _start(address: str, given: dict[str, Any]) -> subprocess.Popen[bytes] | Non
             return None
         raise
     with server:
-        arguments = {**given, "server_fd": server.fileno(), "path": sys.path}  # a user's own scheduler may be there
-        # The helper sends its log records as messages: if a mount hangs, it must not keep a launcher's pipes open.
-        process = start_process("pfo_fs.helper.process", arguments, pass_fds=(server.fileno(),), keep_stderr=False)
-    return process
+        return start_process("pfo_fs.helper.process", given, fds={"server_fd": server.fileno()})

@@ -26,6 +26,7 @@ from pfo_fs.helper import events as e
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.sigterm_trace import got_sigterm_within, open_trace_of_peer
+from pfo_fs.ipc.started import OwnOutput
 
 log = logging.getLogger("pfo_fs.helper")
 
@@ -76,6 +77,7 @@ class HelperLoop:
         coordinator: Makes the coordinator of a job without a daemon, which posts events by its argument. None: the
             state never starts one.
         reset_clocks: Resets the clocks of a GPU, without waiting. None: the state never requests that.
+        output: What this process writes to its standard error, for training's log.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class HelperLoop:
         operations: Operations,
         coordinator: Callable[[Callable[[e.Event], None]], LocalCoordinator] | None = None,
         reset_clocks: Callable[[str], None] | None = None,
+        output: OwnOutput | None = None,
     ) -> None:
+        self._output = output
         self._state = state
         self._operations = operations
         self._reset_clocks = reset_clocks
@@ -119,6 +123,9 @@ class HelperLoop:
                 else:
                     self._receive(key.data)
             self._handle(e.TimePassed())
+            text = self._output.new_text() if self._output is not None else ""
+            if text:
+                log.warning("the helper process says: %s", text)
         if self._coordinator is not None:
             self._coordinator.stop()
         self._tasks.put(None)

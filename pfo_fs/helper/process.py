@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import sys
 import time
 from typing import Any
 
 from pfo_fs.errors import plain_text
 from pfo_fs.helper.events import Logged, Terminated
 from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.ipc.spawn import given_arguments, start_process
+from pfo_fs.ipc.spawn import start_process
+from pfo_fs.ipc.started import OwnOutput, on_sigterm
 
 
 def pipeline_loop(given: dict[str, Any]) -> HelperLoop:
@@ -36,7 +35,9 @@ def pipeline_loop(given: dict[str, Any]) -> HelperLoop:
     settings = load_settings(**given.get("settings", {}))
     operations = DirectoryOperations(given["shared_dir"], f"{socket.gethostname()}:{os.getpid()}", settings.scheduler)
     state = HelperState(given["token"], poll_interval_s=settings.poll_interval, now_s=time.monotonic())
-    return HelperLoop(state, operations, lambda post: CoordinatorThread(operations, settings, post), reset_clocks)
+    return HelperLoop(
+        state, operations, lambda post: CoordinatorThread(operations, settings, post), reset_clocks, OwnOutput()
+    )
 
 
 def power_limit_loop(given: dict[str, Any]) -> HelperLoop:
@@ -44,7 +45,9 @@ def power_limit_loop(given: dict[str, Any]) -> HelperLoop:
     from pfo_fs.helper.power_limit_operations import PowerLimitOperations
     from pfo_fs.helper.power_limit_state import PowerLimitState
 
-    return HelperLoop(PowerLimitState(given["token"], now_s=time.monotonic()), PowerLimitOperations())
+    return HelperLoop(
+        PowerLimitState(given["token"], now_s=time.monotonic()), PowerLimitOperations(), output=OwnOutput()
+    )
 
 
 def reset_clocks(gpu_spec: str) -> None:
@@ -61,7 +64,7 @@ def reset_clocks(gpu_spec: str) -> None:
         "leave_clocks": False,
         "power_limit_w": None,
     }
-    start_process("pfo_fs.device.clock_process", given, keep_stderr=False)
+    start_process("pfo_fs.device.clock_process", given, label=spec)
 
 
 class _ToTraining(logging.Handler):
@@ -75,20 +78,11 @@ class _ToTraining(logging.Handler):
         self._loop.post(Logged(record.levelno, plain_text(record.getMessage())))
 
 
-def main() -> None:
-    """Runs the helper process."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends when the training processes have gone, not before
-    given = given_arguments()
-    sys.path += [entry for entry in given.get("path", []) if entry not in sys.path]
+def main(given: dict[str, Any]) -> None:
+    """Runs the helper process; SIGTERM does not end it, since it ends when the training processes have gone."""
     loop = power_limit_loop(given) if given["service"] == "power_limit" else pipeline_loop(given)
-    # The helper has no output of its own: if a mount hangs, it must not keep a launcher's pipes open.
     logging.basicConfig(level=logging.INFO, handlers=[_ToTraining(loop)], force=True)
     if given["service"] != "power_limit":
-        signal.signal(signal.SIGTERM, lambda *_: loop.post(Terminated()))
+        on_sigterm(lambda *_: loop.post(Terminated()))
     loop.serve(socket.socket(fileno=given["server_fd"]))
     os._exit(0)  # a thread that hangs in the file system is not waited for
-
-
-if __name__ == "__main__":
-    main()

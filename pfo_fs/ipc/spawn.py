@@ -1,64 +1,207 @@
-"""Starts the processes beside training, always by exec, since a process that uses CUDA must not fork without exec."""
+"""Starts the processes beside training, always by exec, since a process that uses CUDA must not fork without exec.
+
+They start as the training process did: the same interpreter with the same options and environment, so that its site
+packages and their hooks do what they did there, and then the same `sys.path` in the same order. It goes over, like the
+arguments, as the content of the new process's standard input, which has no limit of length.
+"""
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
+import marshal
 import os
+import re
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
-if TYPE_CHECKING:
-    import subprocess
+from pfo_fs.errors import plain_text
+from pfo_fs.ipc.memory_file import open_memory_file
+from pfo_fs.ipc.started import STARTED
 
-_ARGUMENTS = "PFO_FS_PROCESS_ARGUMENTS"
+_COMMAND = "import marshal;given=marshal.load(open(0,'rb',closefd=False));exec(given['begin'],given)"
+_BEGIN = """
+import os, sys
+from importlib.machinery import PathFinder
 
-_started: list[subprocess.Popen[bytes]] = []
+# sys.path may hold packages with the names of standard modules, since training had loaded those before they were there.
+class StandardModulesFirst:
+    folder = os.path.dirname(os.__file__)
+    places = [folder, os.path.join(folder, "lib-dynload")]
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return PathFinder.find_spec(name, cls.places) if name in sys.stdlib_module_names else None
+
+sys.meta_path.insert(0, StandardModulesFirst)
+sys.path[:] = path
+from pfo_fs.ipc.started import run
+run(module, arguments_json)
+"""
+_INTERPRETER = re.compile(r"python|pypy|graalpy|hython|mayapy", re.IGNORECASE)
+_FIRST_OWN_FD = 3
+_WORDS_BYTES = 4096
+
+_started: list[Child] = []
 """Processes that outlive this one on purpose: the interpreter warns of a running process that no variable holds."""
 
 
+class Child(subprocess.Popen[bytes]):
+    """A process beside training. What it writes to its standard error stays in a file in memory.
+
+    It must not share training's standard error: if the process hangs in a file system or a driver, it would keep a
+    launcher's pipe open.
+    """
+
+    output: int | None = None
+
+    def last_words(self) -> str:
+        """Returns the last line that the process has written to its standard error; empty if there is none."""
+        if self.output is None:
+            return ""
+        with suppress(OSError):
+            size = os.fstat(self.output).st_size
+            text = os.pread(self.output, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode(errors="replace")
+            return plain_text((text.strip().splitlines() or [""])[-1].strip(), 400)
+        return ""
+
+    def how_it_ended(self, within_s: float = 0.0) -> str:
+        """Returns, in brackets and for a message, what is known about the end of the process; may be empty.
+
+        Args:
+            within_s: How long to wait for the process to end, in s.
+        """
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(within_s)
+        code, words = self.poll(), self.last_words()
+        known = [f"ended by signal {-code}" if code < 0 else f"exit status {code}"] if code else []
+        known += [f"its last words: {words}"] if words else []
+        return f" ({'; '.join(known)})" if known else ""
+
+
+def why_no_processes() -> str:
+    """Returns why this program can start no process beside it; empty if it can.
+
+    A program that was made into one file has no Python interpreter: what it would start is itself, so training once
+    more.
+    """
+    main = sys.modules.get("__main__")
+    maker = getattr(sys, "frozen", False) or hasattr(sys, "oxidized") or hasattr(main, "__compiled__")
+    if maker or "__compiled__" in globals():
+        return "this program is frozen (PyInstaller, Nuitka, cx_Freeze), and starting its executable would train again"
+    program = sys.executable
+    if not program or not _INTERPRETER.search(os.path.basename(program)) or not os.access(program, os.X_OK):
+        return f"sys.executable ({program!r}) is not a Python interpreter that can be started"
+    return ""
+
+
 def start_process(
-    module: str, arguments: Mapping[str, Any], *, pass_fds: Sequence[int] = (), keep_stderr: bool = True
-) -> subprocess.Popen[bytes]:
-    """Starts `python -m module` in a session of its own, so that a launcher's signals do not reach it.
+    module: str, arguments: Mapping[str, Any], *, fds: Mapping[str, int] | None = None, label: str = ""
+) -> Child:
+    """Starts `main(arguments)` of a module in a process and session of its own.
+
+    A launcher's signals to its process group do not reach the process; it ignores other signals (`started.run`).
 
     Args:
-        module: A module of this package with a `main` that calls `given_arguments`.
+        module: A module of this package with a `main` that takes the arguments.
         arguments: Values for the process; they must be JSON.
-        pass_fds: File descriptors that it inherits.
-        keep_stderr: Whether the process shares this process's standard error. A process that may hang in a file system
-            must not, because it would keep a launcher's pipe open.
+        fds: File descriptors that the process inherits, by the name of the argument that gets its number there.
+        label: Shown after the module by `ps`.
 
     Raises:
         OSError: The process cannot be started.
     """
-    import subprocess  # imported late: started processes need only `given_arguments`
+    reason = why_no_processes()
+    if reason:
+        raise OSError(reason)
+    with ExitStack() as stack:
 
-    package = str(Path(__file__).resolve().parents[2])
-    path = os.environ.get("PYTHONPATH", "")
-    process = subprocess.Popen(
-        [sys.executable, "-m", module],
-        env={
-            **os.environ,
-            _ARGUMENTS: json.dumps(dict(arguments)),
-            "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
-        },
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=None if keep_stderr else subprocess.DEVNULL,
-        pass_fds=tuple(pass_fds),
-        start_new_session=True,
-    )
-    _started.append(process)
+        def keep(fd: int) -> int:
+            stack.callback(os.close, fd)
+            return fd
+
+        # The new process's standard streams take the numbers below 3, which this process may use for other files.
+        passed = {name: keep(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_OWN_FD)) for name, fd in (fds or {}).items()}
+        given = {"begin": _BEGIN, "path": _absolute_path(), "module": module}
+        given["arguments_json"] = json.dumps({**arguments, **passed})
+        given_fd = keep(open_memory_file("pfo-fs-arguments"))
+        os.pwrite(given_fd, marshal.dumps(given), 0)
+        output = open_memory_file("pfo-fs-output")
+        stack.enter_context(_closed_after_error(output))
+        fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)
+        environment = {name: text for name, text in os.environ.items() if name != "PYTHONWARNINGS"}
+        with _signals_wait():
+            child = Child(
+                [sys.executable, *_options(), "-c", _COMMAND, module, *([label] if label else [])],
+                env={**environment, STARTED: module},
+                cwd="/",
+                stdin=given_fd,
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                pass_fds=tuple(passed.values()),
+                start_new_session=True,
+            )
+    child.output = output
+    weakref.finalize(child, os.close, output).atexit = False
+    _started.append(child)
     for earlier in list(_started):
         if earlier.poll() is not None:
             with suppress(ValueError):  # another thread removes it at the same time
                 _started.remove(earlier)
-    return process
+    return child
+
+
+def _absolute_path() -> list[str]:
+    """Returns `sys.path` as the new process needs it, which starts in another folder."""
+    try:
+        here = os.getcwd()
+    except OSError:  # it has been removed
+        here = ""
+    texts = [str(os.fsdecode(entry)) for entry in sys.path if isinstance(entry, (str, bytes))]
+    return [os.path.join(here, text) if text else here for text in texts if here or os.path.isabs(text)]
+
+
+def _options() -> list[str]:
+    """Returns the options of this interpreter that say where it finds modules, and how it encodes text."""
+    flags = sys.flags
+    single = {"E": flags.ignore_environment, "s": flags.no_user_site, "S": flags.no_site}
+    options = ["-I"] if flags.isolated else [f"-{letter}" for letter, is_set in single.items() if is_set]
+    if flags.isolated and flags.no_site:
+        options.append("-S")
+    return [*options, "-X", f"utf8={flags.utf8_mode}"]
+
+
+def hold_standard_fds() -> None:
+    """Opens /dev/null in place of standard streams that are closed: what libraries print must not reach other files."""
+    with suppress(OSError):
+        while (fd := os.open(os.devnull, os.O_RDWR)) < _FIRST_OWN_FD:
+            pass
+        os.close(fd)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Blocks signals for the moment of a start: the new process inherits that, and no signal ends it half started."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _closed_after_error(fd: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _leave_behind() -> None:
@@ -68,9 +211,3 @@ def _leave_behind() -> None:
 
 
 atexit.register(_leave_behind)
-
-
-def given_arguments() -> dict[str, Any]:
-    """Returns the arguments of `start_process`, in the process that it started."""
-    arguments: dict[str, Any] = json.loads(os.environ.pop(_ARGUMENTS))
-    return arguments

@@ -364,15 +364,19 @@ def test_a_clock_process_that_cannot_start_is_a_message(
     clocks = start()
     assert "could not be started" in clocks.message
     assert not clocks.alive()
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho 'libpython3.so: cannot open shared object file' >&2\nexit 127\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
     clocks = start()
-    assert "ended while it started" in clocks.message
+    why = "exit status 127; its last words: libpython3.so: cannot open shared object file"
+    assert clocks.message == f"the clock process ended while it started ({why}); clocks are left alone"
 
 
 def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_the_timeout(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "hangs"
+    program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexec sleep 20\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
@@ -726,3 +730,34 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
         setter.apply(900, lambda: wanted[-1])
         assert setter.clock_mhz == newest_mhz
     assert made == calls
+
+
+def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_training_and_stays_out_of_answers(
+    start: Start, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    with open(f"/proc/{clocks.pid}/fd/2", "ab") as standard_error:
+        standard_error.write(b"driver: \x1b[31mXid 79\n")
+    for number in range(20):
+        clocks.send_request({"ask": "energy", "id": number})
+        answer = clocks.receive_answer(20)
+        assert answer is not None
+        assert answer["id"] == number
+        clocks.check()
+        time.sleep(0.01)
+    wait_for(lambda: clocks.check() or "driver: ?[31mXid 79" in caplog.text, what="the line in the log")
+    assert clocks.alive()
+
+
+def test_a_clock_process_that_dies_says_its_last_words_in_the_warning(
+    start: Start, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    assert clocks.pid is not None
+    with open(f"/proc/{clocks.pid}/fd/2", "ab") as standard_error:
+        standard_error.write(b"Traceback ...\nNVMLError: GPU is lost\n")
+    os.kill(clocks.pid, signal.SIGKILL)
+    wait_for(lambda: clocks.check() or clocks.lost, what="the end")
+    assert "its last words: NVMLError: GPU is lost" in caplog.text

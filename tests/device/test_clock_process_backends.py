@@ -29,6 +29,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     write_pynvml(folder)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{TESTS}", prepend=os.pathsep)
+    monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
     monkeypatch.setenv("PFO_FS_RUN_DIR", str(folder))
     for variable in ("PFO_FS_DRY_RUN", "PFO_FS_CLOCK_BACKEND", "SLURM_STEP_ID", "SLURM_GPU_FREQ", "ZEUSD_TOKEN"):
@@ -198,17 +199,16 @@ def test_a_power_limit_is_set_and_restored_through_the_same_way_and_clocks_are_l
 
 
 def test_a_zeusd_that_ends_is_a_message_and_no_error_of_training(
-    start: Callable[..., ClockProcess], zeusd: Zeusd, capfd: pytest.CaptureFixture[str], wait_for: WaitFor
+    start: Callable[..., ClockProcess], zeusd: Zeusd, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
 ) -> None:
     clocks = start()
     assert clocks.message == ""
     zeusd.close()
     request(clocks, 210)
-    heard: list[str] = []
 
     def says() -> bool:
-        heard.append(capfd.readouterr().err)
-        return "zeusd does not run" in "".join(heard)
+        clocks.check()
+        return "zeusd does not run" in caplog.text
 
     wait_for(says, what="the message")
     assert clocks.alive()

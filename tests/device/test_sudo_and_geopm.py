@@ -165,14 +165,11 @@ def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_relay_without_clock_processes_ends_and_a_second_one_is_not_started(
-    service: GeopmService, monkeypatch: pytest.MonkeyPatch
+    service: GeopmService,
 ) -> None:
     server = transport.listen(f"pfo-fs-test-relay-{os.getpid()}")
     geopm_relay.Relay(server, geopm_relay.Geopm()).serve(idle_s=0)
-    given = {"address": f"pfo-fs-test-relay-{os.getpid()}"}
-    monkeypatch.setattr(geopm_relay, "given_arguments", lambda: given)
-    monkeypatch.setattr(geopm_relay.signal, "signal", lambda *_: None)
-    assert geopm_relay.main() == 0  # the address is in use
+    assert geopm_relay.main({"address": f"pfo-fs-test-relay-{os.getpid()}"}) == 0  # the address is in use
     server.close()
 
 

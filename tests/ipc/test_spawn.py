@@ -1,17 +1,28 @@
-"""Processes beside training: what becomes of those that are not waited for."""
+"""Processes beside training: they start as training did, whatever that was, and their last words are kept."""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
+import json
+import os
+import signal
+import subprocess
 import sys
+import textwrap
+import time
+import types
+import zipapp
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pfo_fs.ipc import spawn
 
-WaitFor = Callable[..., object]
+WaitFor = Callable[..., Any]
+PACKAGE = Path(__file__).parents[2] / "pfo_fs"
 
 
 def program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -19,6 +30,38 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(path))
+
+
+@pytest.fixture
+def child_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes the `main(given)` of a module that a process can be started with; returns the module's name."""
+
+    def write(body: str) -> str:
+        folder = tmp_path / "modules"
+        folder.mkdir()
+        (folder / "child_of_test.py").write_text(
+            "import json, os, signal, sys, time\ndef main(given):\n" + textwrap.indent(textwrap.dedent(body), "    ")
+        )
+        monkeypatch.syspath_prepend(folder)
+        return "child_of_test"
+
+    return write
+
+
+def answer_of(module: str, **arguments: Any) -> Any:
+    """What the module's `main` writes to the file descriptor `to_fd`."""
+    reading, writing = os.pipe()
+    with open(reading) as answers:
+        try:
+            child = spawn.start_process(module, arguments, fds={"to_fd": writing})
+        finally:
+            os.close(writing)
+        text = answers.read()
+    assert child.wait(20) == 0, child.how_it_ended()
+    return json.loads(text)
+
+
+# ---- what becomes of processes that are not waited for
 
 
 def test_a_process_may_be_dropped_while_it_runs(
@@ -48,3 +91,323 @@ def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
     assert not state.exists()
     assert pid not in {process.pid for process in spawn._started}
     last.wait()
+
+
+# ---- the same modules
+
+
+TELLS_PATH = "json.dump([sys.path, os.getcwd()], open(given['to_fd'], 'w'))"
+
+
+def test_a_process_has_the_same_path_in_the_same_order_with_relative_entries_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
+) -> None:
+    module = child_module(TELLS_PATH)
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    strange = os.fsdecode(b"/not/utf-8/\xff")
+    monkeypatch.setattr(sys, "path", ["", "relative/folder", *before, strange, Path("/ignored/by/Python")])
+    path, folder = answer_of(module)
+    assert path == [str(tmp_path), str(tmp_path / "relative/folder"), *before, strange]
+    assert folder == "/"
+
+
+def test_a_path_may_be_longer_than_a_command_or_a_pipe_holds(
+    monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
+) -> None:
+    module = child_module(TELLS_PATH)
+    path = [*sys.path, *(f"/nowhere/{number}/{'x' * 240}" for number in range(2000))]
+    monkeypatch.setattr(sys, "path", path)
+    assert answer_of(module)[0] == path
+
+
+def test_entries_that_are_relative_to_a_removed_folder_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
+) -> None:
+    module = child_module(TELLS_PATH)
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    before = list(sys.path)
+    monkeypatch.setattr(sys, "path", ["", *before])
+    assert answer_of(module)[0] == before
+
+
+def test_packages_with_names_of_standard_modules_do_not_reach_a_process_whose_training_runs_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
+) -> None:
+    module = child_module(
+        """
+        import pfo_fs.device.clock_process, pfo_fs.helper.process, pfo_fs.helper.operations, argparse, statistics
+        json.dump([argparse.__file__, statistics.__file__], open(given["to_fd"], "w"))
+        """
+    )
+    shadows = tmp_path / "target"
+    shadows.mkdir()
+    here = [name for name in sys.stdlib_module_names - {"antigravity", "this"} if importlib.util.find_spec(name)]
+    for name in here:  # as `pip install --target` of old backports leaves them
+        (shadows / f"{name}.py").write_text("raise SyntaxError('this is for Python 2')")
+    monkeypatch.setattr(sys, "path", [str(shadows), *sys.path])
+    found = answer_of(module)
+    assert all(not path.startswith(str(tmp_path)) for path in found)
+
+
+def test_neither_the_folder_of_the_start_nor_python_options_of_the_moment_add_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
+) -> None:
+    module = child_module("import statistics, warnings\nwarnings.warn('x', DeprecationWarning)\n" + TELLS_PATH)
+    monkeypatch.chdir(tmp_path)
+    for name in ("statistics", "marshal", "sitecustomize", "pfo_fs"):
+        (tmp_path / f"{name}.py").write_text("import os; os._exit(7)")
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    assert str(tmp_path) not in answer_of(module)[0]
+
+
+def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_path: Path) -> None:
+    """As an editable install whose package is found by an import hook, and not by the path."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/hooked.py").write_text("def main(given):\n    open(given['file'], 'w').write('ran')\n")
+    (tmp_path / "site/sitecustomize.py").write_text(
+        textwrap.dedent(
+            f"""
+            import importlib.util, sys
+            class Finder:
+                @staticmethod
+                def find_spec(name, path=None, target=None):
+                    if name == "hooked":
+                        return importlib.util.spec_from_file_location(name, {str(tmp_path / "elsewhere/hooked.py")!r})
+            sys.meta_path.append(Finder)
+            """
+        )
+    )
+    script = f"""
+        from pfo_fs.ipc.spawn import start_process
+        child = start_process("hooked", {{"file": {str(tmp_path / "ran")!r}}})
+        assert child.wait(20) == 0, child.how_it_ended()
+    """
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{PACKAGE.parent}"}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, env=environment, timeout=60)
+    assert (tmp_path / "ran").read_text() == "ran"
+
+
+TRAINS = """
+import time
+import pfo_fs
+def train(shared):
+    opt = pfo_fs.PFOFileOptimizer(shared, pp_degree=1, scheduler="Manual")
+    assert opt.coordination == "local", opt.coordination
+    assert opt._clocks.alive() and not opt._clocks.message, opt._clocks.message
+    for step in range(3):
+        opt.on_step_begin()
+        opt.on_instruction_begin("forward")
+        opt.on_instruction_end("forward")
+        opt.on_step_end()
+    opt.close()
+    print("trained")
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-I"], ["-S"], ["-W", "error"]], ids=str)
+def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path, options: list[str]) -> None:
+    source = tmp_path / "source"
+    for path in PACKAGE.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            target = source / path.relative_to(PACKAGE.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    needs = [entry for entry in sys.path if entry.endswith("site-packages")]
+    (source / "trains.py").write_text(TRAINS)
+    (source / "__main__.py").write_text(
+        f"import sys\nsys.path += {needs!r}\nimport trains, pfo_fs\n"
+        "assert '.pyz' in pfo_fs.__file__\ntrains.train(sys.argv[1])\n"
+    )
+    zipapp.create_archive(source, tmp_path / "job.pyz")
+    environment = {**os.environ, "PFO_FS_GPU": "simulated"}
+    done = subprocess.run(
+        [sys.executable, *options, "job.pyz", str(tmp_path / "shared")],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == ("trained\n", "", 0)
+
+
+# ---- no process where there is no interpreter
+
+
+def compiled_main() -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__compiled__ = object()  # type: ignore[attr-defined]  as Nuitka does
+    return main
+
+
+@pytest.mark.parametrize(
+    ("holder", "name", "value"),
+    [
+        (sys, "frozen", True),
+        (sys, "oxidized", True),
+        (sys.modules, "__main__", compiled_main()),
+        (sys, "executable", ""),
+        (sys, "executable", None),
+        (sys, "executable", "/nowhere/python3"),
+        (sys, "executable", "/bin/sh"),
+    ],
+    ids=["PyInstaller", "PyOxidizer", "Nuitka", "empty", "None", "missing", "another program"],
+)
+def test_a_program_without_an_interpreter_starts_no_process(
+    monkeypatch: pytest.MonkeyPatch, holder: Any, name: str, value: object
+) -> None:
+    if holder is sys.modules:
+        monkeypatch.setitem(holder, name, value)
+    else:
+        monkeypatch.setattr(holder, name, value, raising=False)
+    monkeypatch.setattr(subprocess.Popen, "__init__", lambda *_, **__: pytest.fail("a process is started"))
+    with pytest.raises(OSError, match=r"frozen|not a Python interpreter"):
+        spawn.start_process("any", {})
+
+
+def test_an_executable_that_runs_the_program_again_ends_where_it_imports_pfo_fs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "main.py").write_text("import pfo_fs; open('trained-again', 'w')")
+    program(tmp_path, monkeypatch, f"cd {tmp_path}; PYTHONPATH={PACKAGE.parent} exec {sys.executable} main.py")
+    child = spawn.start_process("any", {})
+    assert child.wait(20) == 1
+    assert "started the program a second time" in child.last_words()
+    assert not (tmp_path / "trained-again").exists()
+
+
+# ---- signals
+
+
+KEPT = {"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGCONT", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
+KEPT |= {"SIGTRAP", "SIGSYS", "SIGTERM"}
+
+
+def test_what_a_batch_system_or_a_terminal_sends_does_not_end_or_stop_a_process_from_its_first_moment_on(
+    tmp_path: Path, child_module: Callable[[str], str]
+) -> None:
+    module = child_module("while not os.path.exists(given['go']): time.sleep(0.01)")
+    go = tmp_path / "go"
+    sent = [number for number in signal.valid_signals() if _name(number) not in KEPT]
+    child = spawn.start_process(module, {"go": str(go)})
+    for _ in range(20):
+        for number in sent:
+            child.send_signal(number)
+        time.sleep(0.01)
+    go.touch()
+    assert child.wait(20) == 0, child.how_it_ended()
+
+
+def _name(number: int) -> str:
+    return number.name if isinstance(number, signal.Signals) else f"real-time {number}"
+
+
+def test_a_process_does_not_inherit_which_signals_training_blocks_and_ignores(
+    child_module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = child_module(
+        """
+        import subprocess
+        ignored = [number for number in (signal.SIGCHLD, signal.SIGCONT) if signal.getsignal(number) == signal.SIG_IGN]
+        failed = subprocess.run(["false"]).returncode
+        blocked = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        json.dump([ignored, failed, blocked], open(given["to_fd"], "w"))
+        """
+    )
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGALRM, signal.SIGTSTP})
+    try:
+        reading, writing = os.pipe()
+        spawn.start_process(module, {}, fds={"to_fd": writing})
+        os.close(writing)
+        with open(reading) as answers:
+            found = json.load(answers)
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    assert found == [[], 1, [signal.SIGTERM]]
+
+
+def test_sigterm_waits_until_the_process_says_what_it_means(child_module: Callable[[str], str]) -> None:
+    module = child_module(
+        """
+        from pfo_fs.ipc.started import on_sigterm
+        got = []
+        os.kill(os.getpid(), signal.SIGTERM)
+        before = list(got)
+        on_sigterm(lambda *_: got.append("got it"))
+        json.dump([before, got], open(given["to_fd"], "w"))
+        """
+    )
+    assert answer_of(module) == [[], ["got it"]]
+
+
+def test_starting_a_process_leaves_the_signals_of_training_alone(child_module: Callable[[str], str]) -> None:
+    module = child_module("pass")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    child = spawn.start_process(module, {})
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    child.wait(20)
+
+
+# ---- descriptors
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1), (0, 1, 2)], ids=str)
+def test_training_whose_standard_streams_are_closed_gets_its_processes(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    (tmp_path / "job.py").write_text(
+        f"import os\nfor fd in {closed}: os.close(fd)\n{TRAINS}\ntrain('shared')\nopen('trained', 'w').close()\n"
+    )
+    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PYTHONPATH": str(PACKAGE.parent)}
+    subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=environment, timeout=60, capture_output=True)
+    assert (tmp_path / "trained").exists()
+
+
+# ---- last words
+
+
+def test_the_last_words_of_a_process_say_why_it_ended(child_module: Callable[[str], str]) -> None:
+    child = spawn.start_process(child_module("import no_such_package"), {})
+    child.wait(20)
+    wanted = "exit status 1; its last words: ModuleNotFoundError: No module named 'no_such_package'"
+    assert child.how_it_ended() == f" ({wanted})"
+
+
+def test_a_process_that_was_killed_without_a_word_says_by_which_signal(child_module: Callable[[str], str]) -> None:
+    child = spawn.start_process(child_module("time.sleep(60)"), {})
+    child.kill()
+    child.wait(20)
+    assert child.how_it_ended() == " (ended by signal 9)"
+
+
+def test_last_words_are_cut_and_made_safe_to_show(child_module: Callable[[str], str]) -> None:
+    child = spawn.start_process(child_module("os.write(2, b'first\\n\\x1b[31m\\xff' + 100_000 * b'y' + b'\\n\\n')"), {})
+    child.wait(20)
+    words = child.last_words()
+    assert words.isprintable()
+    assert len(words) <= 400
+
+
+def test_a_process_that_writes_without_end_keeps_little_and_its_last_words(child_module: Callable[[str], str]) -> None:
+    child = spawn.start_process(
+        child_module(
+            """
+            from pfo_fs.ipc.started import OwnOutput
+            output = OwnOutput()
+            for number in range(100):
+                os.write(2, 10_000 * b"x" + b"\\n")
+                told = output.new_text()
+                assert 0 < len(told) <= 2000
+            assert output.new_text() == ""
+            print("the end", file=sys.stderr)
+            json.dump(os.fstat(2).st_size, open(given["to_fd"], "w"))
+            """
+        ),
+        {},
+        fds={"to_fd": (pipe := os.pipe())[1]},
+    )
+    os.close(pipe[1])
+    with open(pipe[0]) as answers:
+        assert json.load(answers) < 300_000
+    child.wait(20)
+    assert child.last_words() == "the end"

@@ -188,7 +188,7 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As on a mount that does not answer."""
-    program = tmp_path / "hangs"
+    program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexec sleep 20\n")
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))

@@ -10,14 +10,11 @@ import errno
 import importlib
 import json
 import select
-import signal
 import socket
-import sys
 from contextlib import suppress
 from typing import Any
 
 from pfo_fs.ipc import transport
-from pfo_fs.ipc.spawn import given_arguments
 
 IDLE_S = 10.0
 """The relay ends after this time without a clock process."""
@@ -145,11 +142,8 @@ class Relay:
                 self._geopm.write(_RESET, gpu, 0.0)
 
 
-def main() -> int:
-    """Runs the relay; ends at once if this host has one already."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends when the clock processes have gone, not before
-    given = given_arguments()
+def main(given: dict[str, Any]) -> int:
+    """Runs the relay, which ends when the clock processes have gone; ends at once if this host has one already."""
     try:
         server = transport.listen(given["address"])
     except OSError as error:
@@ -158,7 +152,3 @@ def main() -> int:
         raise
     Relay(server, Geopm()).serve()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -39,9 +39,9 @@ def check_directory_in_time(
     """
     path = os.path.abspath(directory)
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    arguments = {"directory": path, "peers": peers, "wait_s": wait_s, "to_fd": writing}
+    arguments = {"directory": path, "peers": peers, "wait_s": wait_s}
     try:
-        process = start_process("pfo_fs.doctor.directory.process", arguments, pass_fds=[writing], keep_stderr=False)
+        process = start_process("pfo_fs.doctor.directory.process", arguments, fds={"to_fd": writing})
     finally:
         os.close(writing)
     checks: list[Check] = []
@@ -61,7 +61,8 @@ def check_directory_in_time(
             elif "done" in told:
                 return checks
             elif not told:
-                return [*checks, ANSWERS.check("broken", f"{doing}: the checking process has ended")]
+                ended = process.how_it_ended(within_s=1.0)
+                return [*checks, ANSWERS.check("broken", f"{doing}: the checking process has ended{ended}")]
     finally:
         os.close(reading)
         _end(process)

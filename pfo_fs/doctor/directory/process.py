@@ -8,8 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from pfo_fs.doctor.directory.rights import check_rights
 from pfo_fs.doctor.directory.space import check_space
 from pfo_fs.doctor.lines import Check
 from pfo_fs.errors import StoreError
-from pfo_fs.ipc.spawn import given_arguments
+from pfo_fs.ipc.started import on_sigterm
 from pfo_fs.store import Files, mount_of
 
 Tell = Callable[[str, Any], None]
@@ -131,10 +129,9 @@ def _end(number: int, _: object) -> None:
     raise SystemExit(128 + number)  # so that this process removes its files
 
 
-def main() -> int:
+def main(given: dict[str, Any]) -> int:
     """Runs the checks; writes what is found to the file descriptor that was given."""
-    signal.signal(signal.SIGTERM, _end)
-    given = given_arguments()
+    on_sigterm(_end)
     with open(given["to_fd"], "w", encoding="utf-8") as to:
 
         def tell(kind: str, value: Any) -> None:
@@ -150,7 +147,3 @@ def main() -> int:
             tell("check", ANSWERS.check("broken", error.strerror or str(error))._asdict())
         tell("done", True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The first and the common part of every process that `spawn.start_process` starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+
+from pfo_fs.errors import plain_text
+
+STARTED = "PFO_FS_STARTED_PROCESS"
+"""This variable is set from the start of such a process until `run`."""
+
+_KEPT = (
+    *("SIGKILL", "SIGSTOP", "SIGTERM", "SIGCONT", "SIGCHLD"),  # no process can ignore the first two
+    *("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"),  # errors of the process itself
+)
+_MOST_OUTPUT_BYTES = 1 << 18
+_MOST_TOLD_BYTES = 2000
+
+
+def run(module: str, arguments_json: str) -> None:
+    """Runs `main(arguments)` of a module, with no standard input, and ends this process.
+
+    Batch systems, launchers and terminals send signals to all processes of a job: to warn of the time limit, to stop
+    and continue it, to change the size of a window. They mean training, so these processes ignore all signals but those
+    that report an error of their own. SIGTERM stays blocked until `on_sigterm` says what it means here. What the
+    training process blocks or ignores itself does not count.
+    """
+    os.environ.pop(STARTED, None)
+    sys.argv = [module]
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    if nowhere:
+        os.close(nowhere)
+    kept = {getattr(signal, name, None) for name in _KEPT}
+    for number in signal.valid_signals() - kept:
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGCHLD, signal.SIGCONT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM})
+    sys.exit(import_module(module).main(json.loads(arguments_json)))
+
+
+def on_sigterm(handler: Callable[..., object]) -> None:
+    """Sets what SIGTERM does in this process, also one that has come since its start."""
+    signal.signal(signal.SIGTERM, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+class OwnOutput:
+    """What this process writes to its standard error: a file in memory, which `new_text` keeps small."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def new_text(self) -> str:
+        """Returns the end of what was written since the last call, for a log; empty if nothing was."""
+        try:
+            size = os.fstat(2).st_size
+            if size <= self._seen:
+                return ""
+            begin = max(self._seen, size - _MOST_TOLD_BYTES)
+            text = os.pread(2, size - begin, begin).decode(errors="replace")
+            self._seen = size
+            if size > _MOST_OUTPUT_BYTES:
+                os.ftruncate(2, 0)
+                self._seen = 0
+        except OSError:
+            return ""
+        return plain_text(text.strip())
