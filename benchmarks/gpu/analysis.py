@@ -58,31 +58,45 @@ def to_host_ns(device_ns: float, anchors: Sequence[Anchor]) -> float:
 # ---- the energy counter
 
 
-class Ticks(NamedTuple):
-    """How a counter of energy moves."""
+class Tick(NamedTuple):
+    """A change of the counter."""
 
-    ticks: int
-    period_ms: float
-    """Between two changes of the counter; median."""
-    period_p95_ms: float
-    step_mj: int
-    """All changes are multiples of it."""
-    power_w: float
+    at_s: float
+    """In the middle of the first reading that showed it."""
+    late_s: float
+    """It can have happened earlier by this time: since the middle of the reading before."""
+    energy_mj: int
 
 
-def ticks_of(samples: Sequence[tuple[float, int]]) -> Ticks:
-    """Finds the ticks of a counter in samples of (time in s, mJ); the first tick only starts the count.
+def period_ms(ticks: Sequence[Tick]) -> float:
+    """Returns the mean time between ticks; two that came between readings count as two."""
+    apart_s = [late.at_s - early.at_s for early, late in itertools.pairwise(ticks)]
+    typical_s = median(apart_s)
+    return sum(apart_s) / sum(max(1, round(apart / typical_s)) for apart in apart_s) * 1e3
+
+
+def step_mj(ticks: Sequence[Tick]) -> int:
+    """Returns the largest number of which all changes of the counter are multiples."""
+    return math.gcd(*(late.energy_mj - early.energy_mj for early, late in itertools.pairwise(ticks)))
+
+
+def mean_power_w(ticks: Sequence[Tick]) -> float:
+    """Returns the mean power: the slope of the line through all ticks, which the first and the last one move least.
 
     Raises:
-        ValueError: The counter changed fewer than three times.
+        ValueError: There are fewer than three.
     """
-    changes = [late for early, late in itertools.pairwise(samples) if late[1] != early[1]]
-    if len(changes) < 3:
-        raise ValueError(f"the counter changed {len(changes)} times in {len(samples)} readings; 3 are needed")
-    periods_ms = [(late[0] - early[0]) * 1e3 for early, late in itertools.pairwise(changes)]
-    rises_mj = [late[1] - early[1] for early, late in itertools.pairwise(changes)]
-    power_w = (changes[-1][1] - changes[0][1]) / 1e3 / (changes[-1][0] - changes[0][0])
-    return Ticks(len(periods_ms), median(periods_ms), percentile(periods_ms, 0.95), math.gcd(*rises_mj), power_w)
+    if len(ticks) < 3:
+        raise ValueError(f"the energy counter ticked {len(ticks)} times; power needs 3 ticks")
+    first = ticks[0]
+    return fit_line([(tick.at_s - first.at_s, (tick.energy_mj - first.energy_mj) / 1e3) for tick in ticks]).slope
+
+
+def tick_powers_w(ticks: Sequence[Tick]) -> list[float]:
+    """Returns the mean power of each interval between two ticks."""
+    return [
+        (late.energy_mj - early.energy_mj) / 1e3 / (late.at_s - early.at_s) for early, late in itertools.pairwise(ticks)
+    ]
 
 
 # ---- clocks at instruction boundaries

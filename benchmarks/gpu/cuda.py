@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +34,21 @@ def nvml() -> tuple[Any, Any]:
     pynvml.nvmlInit()
     _, _, uuid = gpu_spec().partition(":")
     return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
+def quick() -> bool:
+    """Returns whether the command was started with `--quick`."""
+    return bool(os.environ.get("PFO_FS_GPU_QUICK"))
+
+
+def seconds(whole: float) -> float:
+    """Returns how long something is measured: a quarter of `whole` with `--quick`."""
+    return whole / 4 if quick() else whole
+
+
+def sleep_until(at_s: float) -> None:
+    """Sleeps until a time of `time.perf_counter`."""
+    time.sleep(max(0.0, at_s - time.perf_counter()))
 
 
 def make_event() -> Any:

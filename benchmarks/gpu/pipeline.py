@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu.analysis import Step, alternating_clocks, boundary_errors, extra_cost, launch_order, spread
-from benchmarks.gpu.cuda import DeviceClock, gpu_spec, make_event
+from benchmarks.gpu.cuda import DeviceClock, gpu_spec, make_event, quick
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device.gpu_spec import open_gpu
 from pfo_fs.scheduler.plan_file import format_lowtime_plan
@@ -284,7 +284,9 @@ def measure() -> Iterator[dict[str, Any]]:
     """Measures one stage alone, then two stages that share the GPU."""
     gpu_spec()
     sizes = sizes_for_memory(torch.cuda.get_device_properties(0).total_memory)
-    for stages in (1, sizes.stages):
+    if quick():
+        sizes = sizes._replace(stages=1, rounds=5)
+    for stages in dict.fromkeys((1, sizes.stages)):
         for result in measure_job(sizes._replace(stages=stages)):
             yield {"stages": stages, **result}
         torch.cuda.empty_cache()
@@ -311,6 +313,7 @@ def measure_job(sizes: Sizes) -> Iterator[dict[str, Any]]:
         _run_by_turns(job, opts, seen)
         os.environ.pop("PFO_FS_DRY_RUN_LOG", None)  # its folder is removed, and the next job opens the GPU first
         changes = {mode: read_changes(folder / f"{mode}.log") for mode in modes}
+        _keep(seen, changes, sizes.stages)
         really = {mode: getattr(opt, "switching", "launch") for mode, opt in opts.items()}
 
     def instruction_ms(wanted: str) -> float:
@@ -345,6 +348,14 @@ def measure_job(sizes: Sizes) -> Iterator[dict[str, Any]]:
             if really[mode] != mode:
                 result["error"] = f"switching {mode} did not work here; these figures are of {really[mode]}"
         yield result
+
+
+def _keep(seen: dict[str, _Seen], changes: dict[str, list[tuple[float, int]]], stages: int) -> None:
+    """Leaves what was seen in the folder of results, to be played again."""
+    folder = os.environ.get("PFO_FS_GPU_OUT")
+    for mode, made in changes.items() if folder else ():
+        raw = {"steps": [step._asdict() for step in seen[mode].steps], "changes": made}
+        (Path(folder or "") / f"pipeline-{stages}-{mode}.json").write_text(json.dumps(raw))
 
 
 def _warm_up(job: Job, opts: dict[str, PFOFileOptimizer | None]) -> None:

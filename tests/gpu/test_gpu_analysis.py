@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.gpu.analysis import (
     Anchor,
     Step,
+    Tick,
     alternating_clocks,
     boundary_errors,
     delays_us,
@@ -23,9 +24,12 @@ from benchmarks.gpu.analysis import (
     fit_time,
     jitter,
     launch_order,
+    mean_power_w,
     percentile,
+    period_ms,
     spread,
-    ticks_of,
+    step_mj,
+    tick_powers_w,
     to_host_ns,
 )
 
@@ -56,18 +60,32 @@ def test_anchors_that_are_close_give_no_speed() -> None:
     assert to_host_ns(2 * MS, anchors) == 2 * MS
 
 
+def ticks_of(power_w: float, seen_at_s: list[float], tick_s: float = 0.1) -> list[Tick]:
+    """The ticks of a counter that counts a steady power, as a reader sees them."""
+    return [Tick(at_s, 0.004, 1_000_000 + round(int(at_s / tick_s) * tick_s * power_w * 1e3)) for at_s in seen_at_s]
+
+
 def test_ticks_have_the_period_the_step_and_the_power_of_the_counter() -> None:
-    # 400 W in ticks of 20 ms, read each ms; the reading at 0 ms is in the middle of a tick.
-    samples = [(ms / 1e3, 1_000_000 + (ms + 7) // 20 * 8_000) for ms in range(200)]
-    ticks = ticks_of(samples)
-    assert (ticks.step_mj, ticks.ticks) == (8_000, 9)
-    assert ticks.period_ms == pytest.approx(20)
-    assert ticks.power_w == pytest.approx(400)
+    ticks = ticks_of(400, [i / 10 + 0.002 for i in range(30)])
+    assert period_ms(ticks) == pytest.approx(100)
+    assert step_mj(ticks) == 40_000
+    assert mean_power_w(ticks) == pytest.approx(400)
+    assert tick_powers_w(ticks) == pytest.approx([400] * 29)
 
 
-def test_a_counter_that_stands_still_has_no_ticks() -> None:
-    with pytest.raises(ValueError, match="changed 0 times in 50 readings"):
-        ticks_of([(i / 10, 5) for i in range(50)])
+def test_a_tick_that_no_reading_showed_alone_does_not_change_the_period() -> None:
+    assert period_ms(ticks_of(400, [i / 10 + 0.002 for i in range(30) if i not in (7, 20)])) == pytest.approx(100)
+
+
+@given(st.lists(st.floats(0, 0.02), min_size=20, max_size=20))
+def test_late_readings_hardly_move_the_mean_power(late_s: list[float]) -> None:
+    ticks = ticks_of(400, [i / 10 + 0.001 + late for i, late in enumerate(late_s)])
+    assert mean_power_w(ticks) == pytest.approx(400, rel=0.02)
+
+
+def test_a_counter_that_stands_still_has_no_power() -> None:
+    with pytest.raises(ValueError, match="ticked 2 times; power needs 3"):
+        mean_power_w(ticks_of(400, [0.1, 0.2]))
 
 
 CLOCKS = [1200, 900, 1500]
