@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.power_limits import SAYS
 from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.ipc.optional_calls import open_doorbell
+from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
 
 if TYPE_CHECKING:
@@ -34,22 +36,10 @@ _write.restype = ctypes.c_ssize_t
 _recv = _libc.recv
 _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _recv.restype = ctypes.c_ssize_t
-_PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
 _ONE = (1).to_bytes(8, sys.byteorder)
 
 _dying: list[Child] = []
 """Clock processes that have closed their socket and were not seen to end yet."""
-
-_open_processes: weakref.WeakSet[ClockProcess] = weakref.WeakSet()
-
-
-def _forget_in_forked_child() -> None:
-    """Closes a forked data loader's copy of the socket: the clock process takes the socket's end for training's end."""
-    for process in list(_open_processes):
-        process._forget()
-
-
-os.register_at_fork(after_in_child=_forget_in_forked_child)
 
 
 class ClockInfo(NamedTuple):
@@ -123,36 +113,38 @@ class ClockProcess:
         self._closed = False
         self._answers = b""
         self._peek = ctypes.create_string_buffer(1)
-        self._doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._close_doorbell = weakref.finalize(self, os.close, self._doorbell)
-        self._close_doorbell.atexit = False
-        self._socket, theirs = socket.socketpair()
-        weakref.finalize(self, self._socket.close).atexit = False
-        self._fd = self._socket.fileno()
-        if min_dwell_ms is None:
-            min_dwell_ms = _number("PFO_FS_MIN_DWELL_MS")
-        given = {
-            "rank": rank,
-            "report_to": report_to,
-            "token": token,
-            "profile_steps": profile_steps,
-            "profile_s": profile_s,
-            "min_dwell_ms": min_dwell_ms,
-            **_starting_values(measured, max_clock_calls_per_s),
-            "tp_degree": tp_degree,
-            "leave_clocks": leave_clocks,
-            "clock_backend": self._clock_backend,
-            "trainer_pid": os.getpid(),
-        }
-        fds = {"page_fd": self._page.fd, "doorbell_fd": self._doorbell, "socket_fd": theirs.fileno()}
+        self._peeks = socket.MSG_PEEK | socket.MSG_DONTWAIT
         self._process: Child | None = None
-        try:
-            self._process = _start(spec, given, fds)
-        except OSError as error:
-            self._fail(f"the clock process could not be started ({error}); clocks are left alone")
-        theirs.close()
-        self._page.close_fd()
-        _open_processes.add(self)
+        with ExitStack() as only_the_childs:
+            only_the_childs.callback(self._page.close_fd)
+            self._doorbell, waiting = open_doorbell()
+            self._close_doorbell = weakref.finalize(self, os.close, self._doorbell)
+            self._close_doorbell.atexit = False
+            if waiting != self._doorbell:
+                only_the_childs.callback(os.close, waiting)
+            self._socket, theirs = socket.socketpair()
+            only_the_childs.enter_context(theirs)
+            weakref.finalize(self, self._socket.close).atexit = False
+            self._fd = self._socket.fileno()
+            given = {
+                "rank": rank,
+                "report_to": report_to,
+                "token": token,
+                "profile_steps": profile_steps,
+                "profile_s": profile_s,
+                "min_dwell_ms": _number("PFO_FS_MIN_DWELL_MS") if min_dwell_ms is None else min_dwell_ms,
+                **_starting_values(measured, max_clock_calls_per_s),
+                "tp_degree": tp_degree,
+                "leave_clocks": leave_clocks,
+                "clock_backend": self._clock_backend,
+                "trainer_pid": os.getpid(),
+            }
+            fds = {"page_fd": self._page.fd, "doorbell_fd": waiting, "socket_fd": theirs.fileno()}
+            try:
+                self._process = _start(spec, given, fds)
+            except Exception as error:  # noqa: BLE001  also what subprocess raises where a container refuses its calls
+                self._fail(f"the clock process could not be started ({error}); clocks are left alone")
+        in_forked_children(self._forget)
 
     # ---- the hot path's side
 
@@ -174,7 +166,7 @@ class ClockProcess:
         """
         if self._lost or self._closed:
             return False
-        size = _recv(self._fd, self._peek, 1, _PEEK)
+        size = _recv(self._fd, self._peek, 1, self._peeks)
         if size == 0:
             self._died()
         elif size == 1 and self._info is None:
@@ -296,7 +288,10 @@ class ClockProcess:
             log.warning("the clock process has not ended yet at the end of training; does the GPU's driver hang?")
 
     def _forget(self) -> None:
-        """Closes a forked child's copies of the socket and the doorbell: the clock process belongs to the parent."""
+        """Closes a forked child's copies of the socket and the doorbell: the clock process belongs to the parent.
+
+        The clock process takes the end of the socket for the end of training.
+        """
         if not self._closed:
             self._closed = True
             os.close(self._socket.detach())

@@ -1,9 +1,9 @@
 """The clock process of one rank: sets the GPU's clocks, measures, and resets the clocks when its trainer ends.
 
 The trainer is the training process, whose `clock_client.ClockProcess` starts the clock process. Both share a page of
-memory (`shared_page.py`); training wakes the clock process through a doorbell (an eventfd), and sends it requests about
-power limits over a socket pair (`power_limits.py`). When that socket closes or the trainer ends, whatever killed it,
-the clock process resets the clocks and the power limit, and ends. SIGTERM means that the job is being ended: the clock
+memory (`shared_page.py`); training wakes the clock process through a doorbell (`ipc/optional_calls.py`), and sends it
+requests about power limits over a socket pair (`power_limits.py`). When that socket closes or the trainer ends,
+whatever killed it, the clock process resets the clocks and the power limit, and ends. SIGTERM means that the job is being ended: the clock
 process resets the clocks at once and sets no clock after that. It ignores other signals (`ipc/started.py`).
 
 Where clocks are switched at the callbacks, it does not poll on a timer, since one wake-up by a timer costs 25 us of CPU
@@ -22,6 +22,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -62,7 +63,7 @@ class ClockLoop:
     Args:
         gpu: The GPU whose clocks are set.
         shared: The page that is shared with training.
-        doorbell: The eventfd that training writes to.
+        doorbell: The descriptor that becomes readable when training rings.
         trainer: The socket that closes when the trainer ends.
         reporter: Sends results and progress to the helper.
         profile_steps: Steps that make one result.
@@ -128,14 +129,15 @@ class ClockLoop:
         self._power_limits = PowerLimits(gpu, lambda: self._setter.message)
         self._trainer = trainer
         self._poll = select.epoll()
-        self._poll.register(doorbell, select.EPOLLIN | select.EPOLLET)  # edge-triggered: it need not be read
+        self._poll.register(doorbell, select.EPOLLIN | select.EPOLLET)  # edge-triggered: an eventfd need not be read
+        self._pipe = doorbell if stat.S_ISFIFO(os.fstat(doorbell).st_mode) else -1
         self._poll.register(trainer, select.EPOLLIN | select.EPOLLRDHUP)
         self._signals = self._watch_signals()
         self._parent = -1
 
     def watch_process(self, pid: int) -> None:
         """Also treats the end of process `pid` as the trainer's end, where the kernel has pidfds."""
-        with suppress(OSError):
+        with suppress(AttributeError, OSError):
             self._parent = os.pidfd_open(pid)
             self._poll.register(self._parent, select.EPOLLIN)
 
@@ -262,6 +264,9 @@ class ClockLoop:
                     return False
             elif fd == self._parent:
                 return False
+            elif fd == self._pipe:
+                with suppress(BlockingIOError):
+                    os.read(fd, 65_536)  # a full pipe would wake no process
             elif fd == self._signals:
                 with suppress(BlockingIOError):
                     os.read(fd, 4096)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from pfo_fs.ipc.optional_calls import OFD_GETLK, OFD_SETLK
+
 _PLACES = 512
 _FLOCK = "hhqqi4x"  # type, whence, start, length, process
 _COUNT_EVERY_NS = 10_000_000_000
@@ -57,7 +59,7 @@ class HostDriver:
         self._fd = fd
         for place in range(_PLACES):
             with suppress(OSError):  # another process has this place
-                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+                fcntl.fcntl(fd, OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
                 self._place = place
                 return
 
@@ -80,7 +82,7 @@ class HostDriver:
         """Returns whether another process has a place."""
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
         try:
-            found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked)
+            found = fcntl.fcntl(self._fd, OFD_GETLK, asked)
         except OSError:
             return False
         return bool(struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK)

@@ -26,6 +26,8 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pfo_fs.ipc.optional_calls import open_memory
+
 # Words, by cache line (8 words): what each side writes often does not share a line with what the other writes.
 MAGIC = 0
 TARGET = 8
@@ -171,7 +173,7 @@ class SharedPage:
     """One mapping of the page.
 
     Args:
-        fd: The memfd, which this object closes.
+        fd: The memory, which this object closes.
 
     Raises:
         ValueError: The memory is not such a page, or one of another release.
@@ -189,8 +191,7 @@ class SharedPage:
     @classmethod
     def create(cls) -> SharedPage:
         """Makes a new page that requests no clock."""
-        fd = os.memfd_create("pfo-fs-page", os.MFD_CLOEXEC)
-        os.ftruncate(fd, WORDS * 8)
+        fd = open_memory("pfo-fs-page", WORDS * 8)
         os.pwrite(fd, _VERSION.to_bytes(8, "little"), MAGIC * 8)
         os.pwrite(fd, IDLE.to_bytes(8, "little"), PROGRESS * 8)
         os.pwrite(fd, IDLE.to_bytes(8, "little"), LAUNCHED * 8)

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment
+from pfo_fs.integrations.pipeline_marks import Attachment, PipelineAdapter
 
 _ADAPTERS = {
     "torch.distributed.pipelining": "torch_pipelining",
@@ -31,10 +31,11 @@ def attach(thing: Any, shared_dir: str | os.PathLike[str], **options: Any) -> At
 
     Returns:
         The optimizer's holder: `close()` takes everything off `thing` and resets the clocks; it is a context manager,
-        too. `optimizer` is the `PFOFileOptimizer`.
+        too. `optimizer` is the `PFOFileOptimizer`. If `thing` cannot be followed, or anything else fails on a rank,
+        there is one warning on each rank with the reason, and training goes on at default clocks.
 
     Raises:
-        ConfigError: `thing` belongs to no framework that pfo-fs knows, or cannot be followed.
+        PfoError: With `strict=True`, the same in place of the warning; a ConfigError if `thing` cannot be followed.
     """
     first = thing[0] if isinstance(thing, list) and thing else thing
     for kind in type(first).__mro__:
@@ -44,8 +45,12 @@ def attach(thing: Any, shared_dir: str | os.PathLike[str], **options: Any) -> At
                     thing, shared_dir, **options
                 )
                 return attachment
-    raise ConfigError(
-        f"attach() does not know {type(first).__module__}.{type(first).__qualname__}: give it a schedule of "
-        "torch.distributed.pipelining, a DeepSpeed engine, a torchtitan trainer or a Megatron-Core model; "
-        "docs/frameworks/your-own.md shows what another framework needs"
-    )
+
+    def refuse() -> PipelineAdapter:
+        raise ConfigError(
+            f"attach() does not know {type(first).__module__}.{type(first).__qualname__}: give it a schedule of "
+            "torch.distributed.pipelining, a DeepSpeed engine, a torchtitan trainer or a Megatron-Core model; "
+            "docs/frameworks/your-own.md shows what another framework needs"
+        )
+
+    return Attachment.make(refuse, shared_dir, options)

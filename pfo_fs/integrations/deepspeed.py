@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks, attach_pipeline
+from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
 from pfo_fs.planner.pipeline import Instruction
 
 _NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
@@ -30,9 +30,10 @@ def attach(engine: Any, shared_dir: str | os.PathLike[str], **options: Any) -> A
         options: Other arguments of `PFOFileOptimizer`.
 
     Raises:
-        ConfigError: The engine has no pipeline or only one stage, or this version of DeepSpeed works in another way.
+        ConfigError: With `strict`: the engine has no pipeline or only one stage, or this version of DeepSpeed works in
+            another way.
     """
-    return attach_pipeline(DeepSpeedPipeline(engine), shared_dir, **options)
+    return Attachment.make(lambda: DeepSpeedPipeline(engine), shared_dir, options)
 
 
 class DeepSpeedPipeline:
@@ -47,6 +48,7 @@ class DeepSpeedPipeline:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        ObjectWraps.check_free(engine, "train_batch", "_INSTRUCTION_MAP")
         for name in ("train_batch", "_INSTRUCTION_MAP", "_train_schedule", "num_stages", "stage_id", "grid"):
             if not hasattr(engine, name):
                 raise ConfigError(
@@ -100,7 +102,9 @@ class DeepSpeedPipeline:
 
         def bracketed(run: Callable[..., Any], name: str) -> Callable[..., Any]:
             def run_instruction(engine: Any, *arguments: Any, **options: Any) -> Any:
-                stage = self._stage(engine.stage_id, options.get("phase"))
+                stage = None
+                with marks.guard:
+                    stage = self._stage(engine.stage_id, options.get("phase"))
                 return marks.around(run, name, stage)(engine, *arguments, **options)
 
             return run_instruction
@@ -112,12 +116,10 @@ class DeepSpeedPipeline:
         for kind, run in engine._INSTRUCTION_MAP.items():
             if kind.__name__ in _NAMES:
                 own[kind] = bracketed(run, _NAMES[kind.__name__])
-        engine._INSTRUCTION_MAP, engine.train_batch = own, train_one_batch
-
-        def undo() -> None:
-            del engine._INSTRUCTION_MAP, engine.train_batch
-
-        return undo
+        wraps = ObjectWraps()
+        wraps.replace(engine, "_INSTRUCTION_MAP", own)
+        wraps.replace(engine, "train_batch", train_one_batch)
+        return wraps.undo
 
 
 def _version() -> str:

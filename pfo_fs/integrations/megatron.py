@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, PipelineMarks
+from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
 from pfo_fs.planner.pipeline import Instruction
 
 _NAMES = {"forward-compute": "forward", "backward-compute": "backward"}
@@ -101,6 +101,7 @@ class MegatronPipeline:
         self.config = config_of(model)
         if not hasattr(self.config, "timers"):
             raise ConfigError(f"the configuration of megatron-core {_version()} has no field `timers`")
+        ObjectWraps.check_free(self.config, "timers")
         refuse_unmarkable(self.config)
         self._num_microbatches = _num_microbatches() if num_microbatches is None else num_microbatches
 
@@ -138,9 +139,9 @@ def attach(
         options: Other arguments of `PFOFileOptimizer`.
 
     Raises:
-        ConfigError: The pipeline has one stage, or Megatron runs in a way that pfo-fs cannot follow.
+        ConfigError: With `strict`: the pipeline has one stage, or Megatron runs in a way that pfo-fs cannot follow.
     """
-    return MegatronAttachment.make(MegatronPipeline(model, num_microbatches), shared_dir, options)
+    return MegatronAttachment.make(lambda: MegatronPipeline(model, num_microbatches), shared_dir, options)
 
 
 def hooks(
@@ -173,8 +174,8 @@ def hooks(
 class MegatronAttachment(Attachment):
     """An `Attachment` whose functions put the timers back where the program replaces them."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *, strict: bool) -> None:
+        super().__init__(strict=strict)
         self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
 
     def forward_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,10 +183,10 @@ class MegatronAttachment(Attachment):
 
         @wraps(function)
         def run(*arguments: Any, **options: Any) -> Any:
-            model = options["model"] if "model" in options else arguments[2]
             if options.get("forward_only") or self.closed or not _training():
                 return function(*arguments, **options)
-            self._arm(config_of(model))
+            with self._guard:
+                self._arm(config_of(options["model"] if "model" in options else arguments[2]))
             try:
                 return function(*arguments, **options)
             finally:
@@ -200,8 +201,9 @@ class MegatronAttachment(Attachment):
         def run(data_iterator: Any, model: Any, *arguments: Any) -> Any:
             if self.closed or not _training():
                 return function(data_iterator, model, *arguments)
-            if self._arm(config_of(model)) and not self.marks.in_step:
-                self.marks.begin_step()  # the program had replaced the timers: they have not seen this step begin
+            with self._guard:
+                if self._arm(config_of(model)) and not self.marks.in_step:
+                    self.marks.begin_step()  # the program had replaced the timers: they have not seen this step begin
             self.marks.begin("forward")
             try:
                 return function(data_iterator, model, *arguments)
@@ -213,8 +215,9 @@ class MegatronAttachment(Attachment):
 
     def close(self) -> None:
         """Takes the timers out of every configuration, resets the clocks, and leaves the job."""
-        for undo in self._armed.values():
-            undo()
+        with self._guard:
+            for undo in self._armed.values():
+                undo()
         super().close()
 
     def _arm(self, config: Any) -> bool:
@@ -226,14 +229,9 @@ class MegatronAttachment(Attachment):
 
 
 def _arm(config: Any, marks: PipelineMarks) -> Callable[[], None]:
-    own = _Timers(marks, config.timers)
-    config.timers = own
-
-    def undo() -> None:
-        if config.timers is own:
-            config.timers = own.inner
-
-    return undo
+    wraps = ObjectWraps()
+    wraps.replace(config, "timers", _Timers(marks, config.timers))
+    return wraps.undo
 
 
 class _Timers:
@@ -261,6 +259,13 @@ class _Timers:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+        return _itself, (self.inner,)  # a copy of the configuration has the program's own timers
+
+
+def _itself(thing: Any) -> Any:
+    return thing
 
 
 class _Timer:

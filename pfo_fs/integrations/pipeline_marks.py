@@ -10,12 +10,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from pfo_fs.errors import ConfigError, InstructionMismatch
+from pfo_fs.guard import Guard
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.training import optimizer
+from pfo_fs.training.collectives import Collectives, agree
 
 
 class PipelineMarks:
@@ -24,13 +27,17 @@ class PipelineMarks:
     Args:
         opt: The optimizer that follows.
         order: What this rank runs in one step.
+        guard: Keeps errors out of training; without one they are raised.
 
     Attributes:
+        guard: The same. What an adapter does on its own inside of a step belongs into it.
         in_step: Whether a step has begun and its last instruction has not ended.
         running: The name of the instruction that runs; None between two.
     """
 
-    def __init__(self, opt: optimizer.PFOFileOptimizer, order: Sequence[Instruction]) -> None:
+    def __init__(
+        self, opt: optimizer.PFOFileOptimizer, order: Sequence[Instruction], guard: Guard | None = None
+    ) -> None:
         self.in_step = False
         self.running: str | None = None
         self._opt = opt
@@ -39,6 +46,7 @@ class PipelineMarks:
         self._began_ns = 0
         self._stage = 0
         self._kernels = opt.simulated_kernels()
+        self.guard = guard or Guard(lambda _: None, strict=True)
 
     def begin_step(self) -> None:
         """Begins a step; one that is still open, after an error, ends first."""
@@ -72,7 +80,8 @@ class PipelineMarks:
         if self.running != name:
             return
         if self._kernels is not None:  # on a simulated GPU an instruction takes the time that its clock gives it
-            self._kernels.run(name, self._stage, self._began_ns)
+            with self.guard:
+                self._kernels.run(name, self._stage, self._began_ns)
         self._opt.on_instruction_end(name)
         self.running = None
         self._position += 1
@@ -108,18 +117,32 @@ class PipelineMarks:
 class ObjectWraps:
     """Attributes that are replaced on objects, never on classes, until `undo`."""
 
+    _in_place: ClassVar[dict[int, Any]] = {}
+    """All values that are in the place of others now, by identity."""
+
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    @classmethod
+    def check_free(cls, thing: Any, *names: str) -> None:
+        """Raises ConfigError if one of these attributes is replaced already."""
+        if any(id(vars(thing).get(name)) in cls._in_place for name in names):
+            raise ConfigError(
+                f"this {type(thing).__name__} is attached already, and one job can follow it; close() the first "
+                "attachment before you attach again"
+            )
 
     def replace(self, thing: Any, name: str, value: Any) -> None:
         """Sets an attribute of `thing`."""
         self._replaced.append((thing, name, value, vars(thing).get(name, _ABSENT)))
+        self._in_place[id(value)] = value
         setattr(thing, name, value)
 
     def undo(self) -> None:
         """Sets everything back, except what another program has replaced since."""
         while self._replaced:
             thing, name, value, before = self._replaced.pop()
+            self._in_place.pop(id(value), None)
             if vars(thing).get(name) is not value:
                 continue
             if before is _ABSENT:
@@ -135,10 +158,13 @@ class PipelineAdapter(Protocol):
     """What pfo-fs needs to know of a framework."""
 
     def parallel_dims(self) -> dict[str, int]:
-        """`pp_rank`, `pp_degree`, and the same of `dp` and `tp`, as arguments of `PFOFileOptimizer`."""
+        """`pp_rank`, `pp_degree`, and the same of `dp` and `tp`, as arguments of `PFOFileOptimizer`.
+
+        All ranks call this, or none, so it may exchange values.
+        """
 
     def orders(self) -> Sequence[Sequence[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline."""
+        """The instructions of one step, of each rank of the pipeline; empty if only the first step will show them."""
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
         """Makes the framework's objects call `marks`; returns what undoes it."""
@@ -150,54 +176,94 @@ AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
 class Attachment:
     """An optimizer that follows a framework's steps until `close`.
 
+    Unless `strict`, an error of any kind is one warning, and training goes on at default clocks: then nothing is
+    followed, and all methods can be called and do nothing.
+
     Attributes:
         optimizer: The `PFOFileOptimizer`.
         orders: The instructions of one step, of each rank of the pipeline.
         marks: Where training is.
     """
 
-    def __init__(
-        self,
-        opt: optimizer.PFOFileOptimizer,
-        orders: Sequence[Sequence[Instruction]],
-        marks: PipelineMarks,
-        undo: Callable[[], None],
-    ) -> None:
-        self.optimizer = opt
-        self.orders = orders
-        self.marks = marks
-        self._undo: Callable[[], None] | None = undo
+    def __init__(self, *, strict: bool) -> None:
+        self._guard = Guard(self._go_without, strict=strict)
+        self._undo: Callable[[], None] | None = None
+        self.optimizer = optimizer.PFOFileOptimizer.nothing()
+        self.orders: Sequence[Sequence[Instruction]] = []
+        self.marks = PipelineMarks(self.optimizer, [], self._guard)
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether nothing is followed: `close` was called, or something has failed."""
         return self._undo is None
 
     @classmethod
     def make(
         cls: type[AnyAttachment],
-        adapter: PipelineAdapter,
+        find: Callable[[], PipelineAdapter],
         shared_dir: str | os.PathLike[str],
         options: Mapping[str, Any],
     ) -> AnyAttachment:
-        """Makes the optimizer of an adapter; see `attach_pipeline`."""
-        dims = adapter.parallel_dims()
-        if dims["pp_degree"] == 1:
-            raise ConfigError(
-                "the pipeline has one stage, so no rank waits for another and no clock can be lowered for free: use "
-                "the power-limit optimizer (GlobalPowerLimitOptimizer)"
-            )
-        orders = adapter.orders()
-        opt = optimizer.PFOFileOptimizer(shared_dir, **{**dims, **options})
-        own = orders[dims["pp_rank"]]
-        opt.expect_order([(name, stage) for stage, name, _ in own])
-        marks = PipelineMarks(opt, own)
+        """Makes the optimizer of an adapter; see `attach_pipeline`.
+
+        Args:
+            find: Makes the adapter.
+            shared_dir, options: As for `PFOFileOptimizer`.
+        """
+        made = cls(strict=bool(options.get("strict", False)))
+        with made._guard:
+            made._follow(find, shared_dir, options)
+        return made
+
+    def _follow(
+        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, Any]
+    ) -> None:
+        alone = options.get("world_size") == 1
+        ranks = Collectives(0, 1, None) if alone else Collectives.of_program()
+        adapter, orders = None, None
+        error: Exception | None = None
         try:
-            undo = adapter.install(marks)
+            adapter = find()
+        except Exception as found:  # noqa: BLE001  the other ranks must hear of it
+            error = found
+        agree(ranks, error, self._guard)
+        assert adapter is not None
+        dims = adapter.parallel_dims()
+        try:
+            if dims["pp_degree"] == 1:
+                raise ConfigError(
+                    "the pipeline has one stage, so no rank waits for another and no clock can be lowered for free: "
+                    "use the power-limit optimizer (GlobalPowerLimitOptimizer)"
+                )
+            orders = adapter.orders()
+            own = orders[dims["pp_rank"]] if orders else []
+        except Exception as found:  # noqa: BLE001
+            error = found
+        agree(ranks, error, self._guard)
+        assert orders is not None
+        opt = optimizer.PFOFileOptimizer(shared_dir, **{**dims, **options, "strict": self._guard.strict})
+        self.optimizer = opt
+        if not opt.follows:
+            return  # it has said why
+        try:
+            if own:
+                opt.expect_order([(name, stage) for stage, name, _ in own])
+            self.orders, self.marks = orders, PipelineMarks(opt, own, self._guard)
+            self._undo = adapter.install(self.marks)
         except BaseException:
             opt.close()
             raise
-        return cls(opt, orders, marks, undo)
+
+    def _go_without(self, error: Exception) -> None:
+        """Takes everything off the framework's objects, and the optimizer out of training."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            with suppress(Exception):
+                undo()
+        self.optimizer.go_without(error)
+
+    def __reduce__(self) -> tuple[Callable[..., Attachment], tuple[()]]:
+        return partial(type(self), strict=False), ()  # a copy follows nothing
 
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
@@ -207,7 +273,8 @@ class Attachment:
         """Takes everything off the framework's objects, resets the clocks, and leaves the job."""
         undo, self._undo = self._undo, None
         if undo is not None:
-            undo()
+            with self._guard:
+                undo()
             with suppress(InstructionMismatch):  # an error may have left a step open
                 self.marks.end_step()
         self.optimizer.close()
@@ -228,9 +295,7 @@ def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str]
     Args:
         adapter: The framework's side.
         shared_dir: The directory that all ranks, the daemon and users share.
-        options: Other arguments of `PFOFileOptimizer`.
-
-    Raises:
-        ConfigError: The pipeline has one stage. It also raises what `PFOFileOptimizer` raises.
+        options: Other arguments of `PFOFileOptimizer`. With `strict`, errors are raised, such as a ConfigError where
+            the pipeline has one stage; without, they are one warning, and training goes on.
     """
-    return Attachment.make(adapter, shared_dir, options)
+    return Attachment.make(lambda: adapter, shared_dir, options)

@@ -9,15 +9,18 @@ would not do: in its first step, a schedule runs each stage once more, to find t
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks, attach_pipeline
+from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
 from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
 from pfo_fs.training.collectives import Collectives
 from pfo_fs.training.parallel_dims import find_parallel_dims
+
+log = logging.getLogger("pfo_fs")
 
 _NAMES = {
     "FORWARD": "forward",
@@ -27,7 +30,7 @@ _NAMES = {
     "OVERLAP_F_B": "overlapped_forward_backward",
 }
 """Names of the actions that compute, by torch's names of their types."""
-_OF_SCHEDULE = ("step", "pipeline_order", "_loss_fn", "_has_backward")
+_OF_SCHEDULE = ("step", "_loss_fn", "_has_backward")
 _OF_STAGE = (
     "forward_one_chunk",
     "backward_one_chunk",
@@ -50,13 +53,10 @@ def attach(schedule: Any, shared_dir: str | os.PathLike[str], *, mesh: Any = Non
         options: Other arguments of `PFOFileOptimizer`.
 
     Raises:
-        ConfigError: The schedule cannot be followed, it has only one stage, or this version of torch works in another
-            way.
+        ConfigError: With `strict`: the schedule cannot be followed, it has only one stage, or this version of torch
+            works in another way.
     """
-    adapter = TorchPipeline(schedule, mesh)
-    if adapter.device is not None:
-        options.setdefault("device", adapter.device)
-    return attach_pipeline(adapter, shared_dir, **options)
+    return Attachment.make(lambda: TorchPipeline(schedule, mesh), shared_dir, options)
 
 
 class TorchPipeline:
@@ -67,9 +67,6 @@ class TorchPipeline:
     Args:
         schedule: The schedule.
         mesh: A `DeviceMesh` with named dimensions; None: the stages' process group tells where this rank stands.
-
-    Attributes:
-        device: Index of this rank's CUDA device; None if the stages are not on one, or do not tell which.
 
     Raises:
         ConfigError: The schedule cannot be followed, or this version of torch works in another way.
@@ -83,6 +80,7 @@ class TorchPipeline:
             for name in names:
                 if not hasattr(thing, name):
                     raise _another_version(thing, name)
+            ObjectWraps.check_free(thing, *names)
         if schedule._loss_fn is None:
             raise ConfigError(
                 f"the {type(schedule).__name__} has no loss_fn, so its steps have no backward and are not followed; "
@@ -93,8 +91,6 @@ class TorchPipeline:
                 f"a function registered with this {type(schedule).__name__} runs a forward and a backward at once, and "
                 "pfo-fs cannot plan a clock for the two together; remove its register_custom_function(OVERLAP_F_B, ...)"
             )
-        device: Any = getattr(self._stages[0], "device", None)
-        self.device: int | None = device.index if getattr(device, "type", None) == "cuda" else None
 
     def _own_functions(self) -> dict[Any, Callable[..., Any]]:
         """Functions of the user that run in place of actions of the schedule; only some schedules have such."""
@@ -102,7 +98,7 @@ class TorchPipeline:
         return functions
 
     def parallel_dims(self) -> dict[str, int]:
-        """This rank's place, as arguments of `PFOFileOptimizer`; a collective call of all ranks.
+        """This rank's place, and its device, as arguments of `PFOFileOptimizer`; a collective call of all ranks.
 
         Without a mesh, every pipeline counts as a replica.
         """
@@ -115,7 +111,8 @@ class TorchPipeline:
                     f"process group says {stage.group_rank} of {stage.group_size}; make both from the same mesh"
                 )
             axes = ("dp", "pp", "tp")
-            return {f"{axis}_{kind}": getattr(dims, f"{axis}_{kind}") for axis in axes for kind in ("rank", "degree")}
+            found = {f"{axis}_{kind}": getattr(dims, f"{axis}_{kind}") for axis in axes for kind in ("rank", "degree")}
+            return {**found, **self._device()}
         import torch.distributed as dist
 
         members = tuple(dist.get_process_group_ranks(stage.group))
@@ -127,11 +124,22 @@ class TorchPipeline:
             "dp_degree": len(pipelines),
             "tp_rank": 0,
             "tp_degree": 1,
+            **self._device(),
         }
 
+    def _device(self) -> dict[str, int]:
+        """The index of this rank's CUDA device, unless the stages are not on one, or do not tell which."""
+        device: Any = getattr(self._stages[0], "device", None)
+        index = device.index if getattr(device, "type", None) == "cuda" else None
+        return {} if index is None else {"device": index}
+
     def orders(self) -> Sequence[Sequence[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline."""
-        return pipeline_from_torch(self._schedule).orders
+        """The instructions of one step, of each rank of the pipeline; empty if the schedule does not tell them."""
+        try:
+            return pipeline_from_torch(self._schedule).orders
+        except PlanError as error:  # a schedule of the user's own
+            log.info("the order of the instructions is taken from the first step: %s", error)
+            return []
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
         """Wraps methods of the schedule and of its stages; returns what takes the wraps off."""

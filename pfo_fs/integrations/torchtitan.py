@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.pipeline_marks import Attachment, attach_pipeline
+from pfo_fs.integrations.pipeline_marks import Attachment
 from pfo_fs.integrations.torch_pipelining import TorchPipeline
 
 
@@ -26,9 +26,9 @@ def attach(trainer: Any, shared_dir: str | os.PathLike[str], **options: Any) -> 
         options: Other arguments of `PFOFileOptimizer`.
 
     Raises:
-        ConfigError: The trainer has no pipeline, or this version of torchtitan works in another way.
+        ConfigError: With `strict`: the trainer has no pipeline, or this version of torchtitan works in another way.
     """
-    return attach_pipeline(TorchtitanPipeline(trainer), shared_dir, **options)
+    return Attachment.make(lambda: TorchtitanPipeline(trainer), shared_dir, options)
 
 
 class TorchtitanPipeline(TorchPipeline):
@@ -67,4 +67,4 @@ class TorchtitanPipeline(TorchPipeline):
             if mesh is not None:
                 found["dp_rank"] = found["dp_rank"] * mesh.size() + mesh.get_local_rank()
                 found["dp_degree"] *= mesh.size()
-        return found
+        return {**found, **self._device()}

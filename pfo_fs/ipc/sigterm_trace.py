@@ -16,6 +16,9 @@ import socket
 import struct
 import time
 
+from pfo_fs.ipc.memory_file import open_memory_file
+from pfo_fs.ipc.optional_calls import after_fork_in_child
+
 _trace: int | None = None
 
 
@@ -27,9 +30,9 @@ def trace_sigterm() -> int:
     global _trace
     if _trace is None:
         try:
-            _trace = os.memfd_create("pfo-fs-sigterm")
+            _trace = open_memory_file("pfo-fs-sigterm")
             faulthandler.register(signal.SIGTERM, file=_trace, all_threads=False, chain=True)
-        except (OSError, RuntimeError):
+        except (AttributeError, OSError, RuntimeError):
             _trace = -1
     return _trace
 
@@ -40,7 +43,7 @@ def _not_in_forked_child() -> None:
         faulthandler.unregister(signal.SIGTERM)
 
 
-os.register_at_fork(after_in_child=_not_in_forked_child)
+after_fork_in_child(_not_in_forked_child)
 
 
 def open_trace_of_peer(connection: socket.socket, trace: int) -> int | None:

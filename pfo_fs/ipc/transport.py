@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from pfo_fs.ipc.optional_calls import after_fork_in_child
+
 MAX_PACKET_BYTES = 190_000
 """The kernel sends packets up to this size with its usual limit on socket buffers, net.core.wmem_max."""
 RECEIVE_BYTES = 1024 * 1024
@@ -124,7 +126,7 @@ def _close_in_forked_child() -> None:
             os.close(connection.detach())
 
 
-os.register_at_fork(after_in_child=_close_in_forked_child)
+after_fork_in_child(_close_in_forked_child)
 
 
 def enlarge(connection: socket.socket) -> None:

@@ -205,7 +205,8 @@ _TORCH_NAMES = {
 def pipeline_from_torch(schedule: Any) -> Pipeline:
     """Returns the pipeline that a `torch.distributed.pipelining` schedule object runs.
 
-    The function reads the schedule's `pipeline_order`, which holds the actions of all ranks on every rank. Where a
+    The function reads the schedule's `pipeline_order`, which holds the actions of all ranks on every rank; where there
+    is one, `pipeline_order_with_comms`, which is what runs then, also if it was loaded from a file. Where a
     stage's micro-batches are not numbered 0 to n - 1 (the last rank of `Schedule1F1B` in torch 2.13), they are numbered
     in their order.
 
@@ -215,7 +216,7 @@ def pipeline_from_torch(schedule: Any) -> Pipeline:
     Raises:
         PlanError: The schedule has no `pipeline_order`, or that holds nothing to compute.
     """
-    rows = getattr(schedule, "pipeline_order", None)
+    rows = getattr(schedule, "pipeline_order_with_comms", None) or getattr(schedule, "pipeline_order", None)
     if not isinstance(rows, Mapping) or not rows:
         raise PlanError(
             f"{type(schedule).__name__} has no pipeline_order; give a schedule of torch.distributed.pipelining, or the "

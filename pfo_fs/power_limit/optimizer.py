@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,6 +12,7 @@ from typing import Literal
 
 from pfo_fs.device.step_metrics import StepMetrics
 from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.ipc.process_end import at_process_end
 from pfo_fs.power_limit.arguments import check_arguments
 from pfo_fs.power_limit.callbacks import UnusedCallbacks
 from pfo_fs.power_limit.candidates import LevelAgreement, agree_on_levels
@@ -124,7 +123,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
         self._closed = False
         self._chooser: Chooser | None = None  # on rank 0
-        atexit.register(_close_at_exit, weakref.ref(self))
+        at_process_end(self._end_with_process)
 
         self._ranks = RankGroup()
         agreed = self._agree(clock_step if knob == "clock" else pl_step)
@@ -300,6 +299,9 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
     ) -> None:
         self.close()
 
+    def _end_with_process(self, _error: BaseException | None) -> None:
+        self.close()
+
     # ---- the states
 
     def _go_on_from(self, state: Ready | Warmup | Profiling) -> None:
@@ -390,9 +392,3 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             self.measurements = []
             self._gpus.set_level(self.power_limits[0])
             self.state = Ready(self.power_limits[0], 1, self.unit)
-
-
-def _close_at_exit(reference: weakref.ref[GlobalPowerLimitOptimizer]) -> None:
-    optimizer = reference()
-    if optimizer is not None:
-        optimizer.close()

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pfo_fs import errors
 from pfo_fs.errors import ConfigError, CoordinationError, PfoError
+from pfo_fs.guard import Guard
 from pfo_fs.training.parallel_dims import torch_distributed
 
 T = TypeVar("T")
@@ -77,6 +78,22 @@ def problem_of(error: BaseException, *, fatal: bool) -> Problem:
     if isinstance(error, PfoError):
         return fatal, name, str(error)
     return fatal, CoordinationError.__name__, f"{name}: {error}"
+
+
+def agree(collectives: Collectives, error: Exception | None, guard: Guard) -> None:
+    """Makes all ranks go on, or none; a collective call. Rank 0 decides for all ranks whether they are strict.
+
+    Raises:
+        PfoError: On all ranks, the error of the first rank that has one. With one rank, the error itself.
+    """
+    if collectives.world_size == 1:
+        if error is not None:
+            raise error
+        return
+    problem = None if error is None else problem_of(error, fatal=True)
+    reports = collectives.all_gather((guard.strict, problem))
+    guard.strict = reports[0][0]
+    raise_first([problem for _, problem in reports], strict=True)
 
 
 def raise_first(problems: list[Problem | None], *, strict: bool) -> None:

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from pfo_fs.device.shared_page import BEGIN, LAST_END, LEAD_US, STEP_BEGIN
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.progress_marker import ProgressMarker
 from pfo_fs.training.tracked_clocks import Clocks
 
 log = logging.getLogger("pfo_fs")
@@ -65,26 +64,16 @@ class CudaEventTracker(InstructionTracker):
     Args:
         clocks: The clock process.
         make_event: Makes an event with timing: `functools.partial(torch.cuda.Event, enable_timing=True)`.
-        profile_steps, on_mismatch, on_wrong_marks, marker: The same as for `InstructionTracker`.
+        options: Other arguments of `InstructionTracker`.
     """
 
     def __init__(
         self,
         clocks: Clocks,
         make_event: Callable[[], Any],
-        *,
-        profile_steps: int = 5,
-        on_mismatch: Callable[[int, str, str], None] | None = None,
-        on_wrong_marks: Callable[[str], None] | None = None,
-        marker: ProgressMarker | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            clocks,
-            profile_steps=profile_steps,
-            on_mismatch=on_mismatch,
-            on_wrong_marks=on_wrong_marks,
-            marker=marker,
-        )
+        super().__init__(clocks, **options)
         self._make_event = make_event
         self._pool: list[Any] = []
         self._recording = False
@@ -109,13 +98,14 @@ class CudaEventTracker(InstructionTracker):
         """Begins an instruction."""
         super().begin(name, stage=stage, microbatch=microbatch)
         if self._recording:
+            name = name if isinstance(name, str) else str(name)
             self._record(self._begin_codes.get(name) or self._codes(name))
 
     def end(self, name: str) -> None:
         """Ends an instruction."""
         super().end(name)
         if self._recording:
-            code = self._end_codes.get(name)
+            code = self._end_codes.get(name if isinstance(name, str) else str(name))
             if code is not None:
                 self._record(code)
             elif self._mark_check is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
+from typing import Any
 
 from pfo_fs.device.shared_page import (
     BEGIN,
@@ -40,8 +41,10 @@ _MAX_MHZ = 60_000
 _MAX_NUMBER = (1 << 62) - 1
 """The highest number of a schedule; it must fit into a word of the page."""
 
-_Entry = tuple[str | None, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
-_STOP: _Entry = (None, None, 0, 0)
+_Entry = tuple[Any, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
+_END: Any = object()
+"""Stands for a name at the end of a plan; no name is equal to it."""
+_STOP: _Entry = (_END, None, 0, 0)
 _NOTHING: list[_Entry] = [_STOP]
 
 
@@ -79,6 +82,7 @@ class InstructionTracker:
             has a result, but for at most `10 * (profile_steps + 1)` steps.
         on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.
         on_wrong_marks: Called once, after a few steps, if the callbacks are called wrongly or not at all.
+        takes_error: Called with an error in `begin` or `end`; returns whether training goes on.
         marker: Marks the device's progress, so that clocks follow the device; None: the tracker requests a clock when
             the training thread begins the instruction.
 
@@ -93,9 +97,11 @@ class InstructionTracker:
         profile_steps: int = 5,
         on_mismatch: Callable[[int, str, str], None] | None = None,
         on_wrong_marks: Callable[[str], None] | None = None,
+        takes_error: Callable[[BaseException], bool] = lambda _: False,
         marker: ProgressMarker | None = None,
     ) -> None:
         self._marker = marker
+        self._takes_error = takes_error
         self.observed_order: list[tuple[str, int | None]] | None = None
         self._clocks: Clocks = clocks
         self._words = clocks.words
@@ -206,44 +212,52 @@ class InstructionTracker:
             stage: The stage of the instruction, where this rank holds several.
             microbatch: Not used: instructions are matched by their order.
         """
-        position = self._position
-        expected, its_stage, mhz, code = self._plan[position]
-        if name != expected or (stage != its_stage and stage is not None and its_stage is not None):
-            self._begin_slowly(name, stage)
-            return
-        self._position = position + 1
-        if self._marker is not None:
-            self._marker.begin(position)
-        elif mhz != self._target_mhz:
-            words = self._words
-            self._target_mhz = words[TARGET] = mhz
-            if words[SLEEPING]:
-                self._clocks.ring_doorbell()
-        if self._measuring:
-            words = self._words
-            head = self._head
-            slot = RING + 2 * (head & RING_MASK)
-            words[slot] = monotonic_ns()
-            words[slot + 1] = code
-            self._head = words[HEAD] = head + 1
+        try:
+            position = self._position
+            expected, its_stage, mhz, code = self._plan[position]
+            if name != expected or (stage != its_stage and stage is not None and its_stage is not None):
+                self._begin_slowly(name if isinstance(name, str) else str(name), stage)
+                return
+            self._position = position + 1
+            if self._marker is not None:
+                self._marker.begin(position)
+            elif mhz != self._target_mhz:
+                words = self._words
+                self._target_mhz = words[TARGET] = mhz
+                if words[SLEEPING]:
+                    self._clocks.ring_doorbell()
+            if self._measuring:
+                words = self._words
+                head = self._head
+                slot = RING + 2 * (head & RING_MASK)
+                words[slot] = monotonic_ns()
+                words[slot + 1] = code
+                self._head = words[HEAD] = head + 1
+        except Exception as error:
+            if not self._takes_error(error):
+                raise
 
     def end(self, name: str) -> None:
         """Ends an instruction."""
-        self._last_end_ns = now_ns = monotonic_ns()
-        if self._marker is not None and self._position:
-            self._marker.end(self._position - 1)
-        if self._measuring:
-            code = self._end_codes.get(name)
-            if code is None:
-                if self._mark_check is not None:
-                    self._mark_check.unknown_end = name
-                return
-            words = self._words
-            head = self._head
-            slot = RING + 2 * (head & RING_MASK)
-            words[slot] = now_ns
-            words[slot + 1] = code
-            self._head = words[HEAD] = head + 1
+        try:
+            self._last_end_ns = now_ns = monotonic_ns()
+            if self._marker is not None and self._position:
+                self._marker.end(self._position - 1)
+            if self._measuring:
+                code = self._end_codes.get(name if isinstance(name, str) else str(name))
+                if code is None:
+                    if self._mark_check is not None:
+                        self._mark_check.unknown_end = name
+                    return
+                words = self._words
+                head = self._head
+                slot = RING + 2 * (head & RING_MASK)
+                words[slot] = now_ns
+                words[slot + 1] = code
+                self._head = words[HEAD] = head + 1
+        except Exception as error:
+            if not self._takes_error(error):
+                raise
 
     def step_end(self) -> None:
         """Ends a step: the clocks go to their default, unless the next step begins at once.
@@ -255,7 +269,7 @@ class InstructionTracker:
             return
         position, self._position = self._position, 0
         expected, stage, _, _ = self._plan[position]
-        left_over = expected is not None and not self._strayed
+        left_over = expected is not _END and not self._strayed
         strayed = self._strayed or left_over
         self._in_step = False
         self._plan = _NOTHING
@@ -270,11 +284,10 @@ class InstructionTracker:
         self._measuring = False
         self._clocks.check()
         if left_over:
-            assert expected is not None
             self._tell("left over", position, _shown(expected, stage), "the end of the step")
         elif self.observed_order is None and not strayed:
             if self._schedule is not None:
-                self.observed_order = [(entry[0] or "", entry[1]) for entry in self._schedule[:-1]]
+                self.observed_order = [(entry[0], entry[1]) for entry in self._schedule[:-1]]
             elif self._order:
                 self.observed_order = self._order
             self._order = None
@@ -305,7 +318,7 @@ class InstructionTracker:
         self._plan = _NOTHING
         position, self._position = self._position, 0
         self._release(strayed=True)
-        if expected is None:
+        if expected is _END:
             self._tell("ran out", position, "the end of the step", _shown(name, stage))
         else:
             self._tell("another", position, _shown(expected, its_stage), _shown(name, stage))

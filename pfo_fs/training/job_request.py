@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pfo_fs.device.clock_backends.interface import NAMES
-from pfo_fs.errors import ConfigError
+from pfo_fs.errors import ConfigError, plain_text
 from pfo_fs.settings import PFOSettings, load_settings
 
+_MAX_TEXT_CHARS = 2_000_000
 Coordination = Literal["auto", "daemon", "local"]
 
 
@@ -25,7 +26,6 @@ class JobRequest:
     model_key: str | None
     device: int | None
     wait_for_schedule_s: float
-    strict: bool
     clock_backend: str = "auto"
     max_clock_calls_per_s: float | None = None
 
@@ -33,6 +33,17 @@ class JobRequest:
     def given_settings(self) -> dict[str, Any]:
         """The settings that are not defaults, for another process."""
         return self.settings.model_dump(mode="json", exclude_unset=True)
+
+
+def checked_directory(shared_dir: str | bytes | os.PathLike[Any]) -> str:
+    """Returns the absolute path of the shared directory.
+
+    Raises:
+        ConfigError: It is no path.
+    """
+    if not isinstance(shared_dir, str | bytes | os.PathLike) or "\0" in os.fsdecode(shared_dir):
+        raise ConfigError(f"shared_dir is {shared_dir!r}; give the path of a directory")
+    return os.path.abspath(os.fsdecode(shared_dir))
 
 
 def checked_clock_backend(clock_backend: str | None) -> str:
@@ -47,10 +58,22 @@ def checked_clock_backend(clock_backend: str | None) -> str:
     return asked
 
 
-def checked_clock_calls(max_clock_calls_per_s: float | None) -> None:
-    """Raises ConfigError unless this is None or above zero."""
+def text_of(given: object) -> str | None:
+    """Returns a text that the user gave, in a form that a file can hold: what is not UTF-8 becomes question marks."""
+    if given is None:
+        return None
+    return plain_text(given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given), _MAX_TEXT_CHARS)
+
+
+def checked_clock_calls(max_clock_calls_per_s: float | None) -> float | None:
+    """Returns what is given.
+
+    Raises:
+        ConfigError: It is neither None nor above zero.
+    """
     if max_clock_calls_per_s is not None and not max_clock_calls_per_s > 0:
         raise ConfigError(f"max_clock_calls_per_s is {max_clock_calls_per_s!r}; it must be above zero")
+    return max_clock_calls_per_s
 
 
 def checked_settings(

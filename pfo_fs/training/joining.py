@@ -11,6 +11,8 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal, TypedDict
@@ -19,7 +21,8 @@ from pydantic import ValidationError
 
 import pfo_fs
 from pfo_fs.device import ClockProcess, find_gpu_spec
-from pfo_fs.errors import ConfigError, CoordinationError, PfoError
+from pfo_fs.errors import ConfigError, CoordinationError, PfoError, plain_text
+from pfo_fs.guard import reason_of
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.sigterm_trace import trace_sigterm
@@ -33,18 +36,12 @@ from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
 from pfo_fs.training.schedule_feed import NoFeed, ScheduleFeed
+from pfo_fs.training.step_parts import StepParts
 from pfo_fs.training.warn_once import WarnOnce
 
 log = logging.getLogger("pfo_fs")
 
 _REQUEST_TIMEOUT_S = 20.0
-
-
-class _Opening(TypedDict):
-    """What rank 0 sends to all ranks before anything can fail."""
-
-    token: str
-    strict: bool
 
 
 class _Job(TypedDict):
@@ -65,17 +62,7 @@ class JoinedJob:
     coordination: Literal["daemon", "local", "off"]
     clocks: ClockProcess
     feed: ScheduleFeed
-
-
-def refuse(collectives: Collectives, error: Exception) -> None:
-    """Takes part in joining only to send an error, because the other ranks would wait for this one for ever.
-
-    Raises:
-        PfoError: On all ranks, the first error by rank.
-    """
-    collectives.from_rank_0(_Opening(token="", strict=True))
-    reports = collectives.all_gather((problem_of(error, fatal=True), None))
-    raise_first([problem for problem, _ in reports], strict=True)
+    parts: StepParts
 
 
 class JobJoiner:
@@ -90,44 +77,54 @@ class JobJoiner:
     """
 
     def __init__(
-        self, dims: ParallelDims, request: JobRequest, collectives: Collectives, link: HelperLink, warn: WarnOnce
+        self,
+        dims: ParallelDims,
+        request: JobRequest,
+        collectives: Collectives,
+        link: HelperLink,
+        warn: WarnOnce,
+        *,
+        strict: bool,
     ) -> None:
         self._dims = dims
         self._request = request
         self._collectives = collectives
         self._link = link
         self._warn = warn
+        self._strict = strict
         self._problem: Problem | None = None
-        self._strict = request.strict
+        self._noted: list[str] = []
         self._clocks: ClockProcess | None = None
+        self._feed: ScheduleFeed = NoFeed()
 
-    def join(self) -> JoinedJob:
+    def join(self, make_parts: Callable[[ClockProcess], StepParts]) -> JoinedJob:
         """Joins the job.
 
+        Args:
+            make_parts: Makes what follows the steps of this rank.
+
         Raises:
-            PfoError: The same on all ranks: an argument is not valid, or, with `strict`, something else failed.
+            PfoError: The same on all ranks: a rank cannot take part, or, with `strict`, something else failed.
         """
         try:
-            return self._join()
+            return self._join(make_parts)
         except BaseException as error:
+            reason = "finished" if isinstance(error, Exception) and not self._strict else "crashed"
+            with suppress(Exception):
+                self._feed.close()
             if self._clocks is not None:
-                self._clocks.close()
-            self._link.send(messages.Goodbye(reason="crashed", message=f"{type(error).__name__}: {error}"[:300]))
+                self._clocks.leave()
+            self._link.send(messages.Goodbye(reason=reason, message=f"{type(error).__name__}: {error}"[:300]))
             self._link.close()
             raise
 
-    def _join(self) -> JoinedJob:
-        opening = self._collectives.from_rank_0(_Opening(token=secrets.token_hex(16), strict=self._request.strict))
-        self._strict = opening["strict"]  # rank 0's counts here, so that all ranks raise or none does
+    def _join(self, make_parts: Callable[[ClockProcess], StepParts]) -> JoinedJob:
+        token = self._collectives.from_rank_0(secrets.token_hex(16))
         job: _Job | None = None
-        try:
-            self._clocks = self._start_clocks(opening)
+        with self._alone():
+            self._clocks = self._start_clocks(token)
             if self._dims.rank == 0:
-                job = self._create_job(opening)
-        except Exception as error:
-            if self._collectives.world_size == 1:
-                raise
-            self._problem = problem_of(error, fatal=True)
+                job = self._create_job(token)
         reports = self._collectives.all_gather((self._problem, job))
         raise_first([problem for problem, _ in reports], strict=self._strict)
         job = reports[0][1]
@@ -135,44 +132,57 @@ class JobJoiner:
         assert job is not None
         assert clocks is not None
         if job["coordination"] == "off":
-            text = (
-                f"no job could be made in {self._request.shared_dir}: {job['why']}; training goes on at default clocks"
-            )
-            if self._strict:
-                raise CoordinationError(text)
-            self._warn(text)
-            return JoinedJob(None, "off", clocks, NoFeed())
-        self._problem = None
-        info = self._register(job, opening, clocks)
-        feed = self._make_feed(job, info)
-        if clocks.message:
-            self._note(clocks.message)
-        if self._strict:
-            raise_first(self._collectives.all_gather(self._problem), strict=True)
-        if self._dims.rank == 0:
+            where = self._request.shared_dir
+            self._note(f"no job could be made in {where}: {job['why']}; training goes on at default clocks")
+            self._link.close()
+        else:
+            self._problem = None
+            self._take_part(job, token, clocks)
+        with self._alone():
+            parts = make_parts(clocks)
+        raise_first(self._collectives.all_gather(self._problem), strict=self._strict)
+        if self._noted:
+            self._warn(f"rank {self._dims.rank}: {'; '.join(self._noted)}")
+        if self._dims.rank == 0 and job["job_id"]:
             log.info("job %s in %s, scheduled by %s", job["job_id"], self._request.shared_dir, job["coordination"])
-        return JoinedJob(job["job_id"], job["coordination"], clocks, feed)
+        return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts)
+
+    @contextmanager
+    def _alone(self, what_fails: str = "") -> Iterator[None]:
+        """Keeps an error in what this rank does on its own until the next exchange, which all ranks must reach.
+
+        Args:
+            what_fails: What this rank goes on without; empty if no rank can go on after an error.
+        """
+        try:
+            yield
+        except Exception as error:
+            if what_fails:
+                self._note(f"{what_fails}: {reason_of(error)}", error)
+            elif self._collectives.world_size == 1:
+                raise
+            else:
+                self._problem = problem_of(error, fatal=True)
 
     def _note(self, text: str, error: Exception | None = None) -> None:
-        """Notes a failure that need not stop training: it is one warning, or with `strict` an error on all ranks."""
+        """Notes a failure that need not stop training: all are one warning, or with `strict` an error on all ranks."""
         if self._problem is None:
             self._problem = problem_of(error or CoordinationError(text), fatal=False)
-        if not self._strict:
-            self._warn(f"rank {self._dims.rank}: {text}")
+        self._noted.append(text)
 
     # ---- up to the job's folder
 
-    def _start_clocks(self, opening: _Opening) -> ClockProcess:
+    def _start_clocks(self, token: str) -> ClockProcess:
+        spec = "none"
         try:
             spec = find_gpu_spec(self._request.device)
         except PfoError as error:
             self._note(str(error), error)
-            spec = "none"
         return ClockProcess(
             spec,
             rank=self._dims.rank,
-            report_to=_address(opening),
-            token=opening["token"],
+            report_to=_address(token),
+            token=token,
             profile_steps=self._request.settings.profile_steps,
             profile_s=self._request.settings.profile_seconds,
             clock_backend=self._request.clock_backend,
@@ -190,7 +200,7 @@ class JobJoiner:
             self._note(text, ConfigError(text))
             return None
 
-    def _create_job(self, opening: _Opening) -> _Job:
+    def _create_job(self, token: str) -> _Job:
         """On rank 0: makes the job's folder and learns whether the daemon or rank 0's helper schedules it.
 
         Raises:
@@ -200,16 +210,17 @@ class JobJoiner:
         job = _Job(job_id="", directory_id="", attempt=secrets.token_hex(8), coordination="off", why="")
         body = self._job_body()
         try:
-            client = self._connect(opening, at_once=True)
+            client = self._connect(token, at_once=True)
             created = client.request(
                 messages.CreateJob(job=body, attempt=job["attempt"]), messages.JobCreated, _REQUEST_TIMEOUT_S
             )
-            job["job_id"], job["directory_id"] = created.job_id, created.directory_id
             choice = messages.ChooseCoordination(mode=request.coordination)
             chosen = client.request(choice, messages.CoordinationChosen, _REQUEST_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001  without a job, energy is still measured
+            job["why"] = reason_of(error)
+        else:
+            job["job_id"], job["directory_id"] = created.job_id, created.directory_id
             job["coordination"] = chosen.coordination
-        except (PfoError, OSError) as error:
-            job["why"] = str(error)
         return job
 
     def _job_body(self) -> dict[str, Any]:
@@ -234,17 +245,17 @@ class JobJoiner:
             "scheduler_args": given.get("scheduler_args", {}),
             "model_key": (request.model_key or "")[:200],
             "profile_steps": request.settings.profile_steps,
-            "host": socket.gethostname(),
+            "host": plain_text(socket.gethostname()),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {"pfo_fs": pfo_fs.__version__, "python": sys.version.split()[0], **_torch_version()},
             "slurm": _slurm_run(),
         }
 
-    def _connect(self, opening: _Opening, *, at_once: bool) -> HelperClient:
+    def _connect(self, token: str, *, at_once: bool) -> HelperClient:
         client = HelperClient(
-            _address(opening),
+            _address(token),
             self._request.shared_dir,
-            opening["token"],
+            token,
             self._dims.rank,
             self._request.given_settings,
             start_at_once=at_once,
@@ -255,7 +266,38 @@ class JobJoiner:
 
     # ---- this rank
 
-    def _register(self, job: _Job, opening: _Opening, clocks: ClockProcess) -> RankInfo:
+    def _take_part(self, job: _Job, token: str, clocks: ClockProcess) -> None:
+        """Registers this rank, and opens the source of its schedules, with the first one if it comes in time."""
+        if clocks.message:
+            self._note(clocks.message)
+        info: RankInfo | None = None
+        with self._alone(f"could not join job {job['job_id']}"):
+            info = self._register(job, token, clocks)
+        rank, wait_s = self._dims.rank, self._request.wait_for_schedule_s
+        if job["coordination"] == "daemon":
+            self._await_first_schedule(wait_s)
+            self._feed = HelperFeed(rank)
+            return
+        infos = self._collectives.gather_to_rank_0(None if info is None else info.model_dump())
+        broadcaster = self._make_broadcaster()
+        if rank == 0 and all(infos):
+            with self._alone("rank 0's helper cannot schedule"):
+                self._link.send_kept(messages.AllRanks(rank_infos=[found for found in infos if found is not None]))
+        if self._collectives.world_size == 1:
+            self._await_first_schedule(wait_s)
+            self._feed = HelperFeed(rank, at_once=True)
+            return
+        self._feed = feed = BroadcastFeed(rank, broadcaster, self._warn)
+        if broadcaster is None:
+            return
+        packet: bytes | None = None
+        with self._alone("there is no first schedule"):
+            if rank == 0 and (schedule := self._link.wait_for_schedule(wait_s)) is not None:
+                packet = transport.encode(schedule)
+        with self._alone("torch.distributed cannot broadcast the first schedule"):
+            feed.start_with(broadcaster.first(packet))
+
+    def _register(self, job: _Job, token: str, clocks: ClockProcess) -> RankInfo:
         dims = self._dims
         info = RankInfo(
             rank=dims.rank,
@@ -268,7 +310,7 @@ class JobJoiner:
         body = {
             "rank_info": info.model_dump(),
             "nonce": secrets.token_hex(8),
-            "host": socket.gethostname(),
+            "host": plain_text(socket.gethostname()),
             "pid": os.getpid(),
             "gpu_name": clocks.gpu_name,
             "gpu_uuid": clocks.gpu_uuid,
@@ -284,41 +326,17 @@ class JobJoiner:
             rank_body=body,
         )
         self._link.keep(join)
-        try:
-            client = self._link.client
-            if not isinstance(client, HelperClient):
-                client = self._connect(opening, at_once=dims.local_rank in (0, None))
-            self._link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
-        except (PfoError, OSError) as error:
-            self._note(f"could not join job {job['job_id']}: {error}", error)
+        client = self._link.client
+        if not isinstance(client, HelperClient):
+            client = self._connect(token, at_once=dims.local_rank in (0, None))
+        self._link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
         return info
 
-    def _make_feed(self, job: _Job, info: RankInfo) -> ScheduleFeed:
-        """Returns the source of schedules, with the first schedule if it comes in time."""
-        rank, wait_s = self._dims.rank, self._request.wait_for_schedule_s
-        if job["coordination"] == "daemon":
-            self._await_first_schedule(wait_s)
-            return HelperFeed(rank)
-        infos = self._collectives.gather_to_rank_0(info.model_dump())
-        broadcaster = self._make_broadcaster()
-        if rank == 0:
-            self._link.send_kept(messages.AllRanks(rank_infos=infos))
-        if self._collectives.world_size == 1:
-            self._await_first_schedule(wait_s)
-            return HelperFeed(rank, at_once=True)
-        feed = BroadcastFeed(rank, broadcaster, self._warn)
-        if broadcaster is not None:
-            schedule = self._link.wait_for_schedule(wait_s) if rank == 0 else None
-            try:
-                feed.start_with(broadcaster.first(transport.encode(schedule) if schedule else None))
-            except (RuntimeError, ValueError) as error:
-                self._note(f"torch.distributed cannot broadcast the first schedule: {error}")
-        return feed
-
     def _await_first_schedule(self, wait_s: float) -> None:
-        schedule = self._link.wait_for_schedule(wait_s)
-        if schedule is not None:
-            self._link.put_back(schedule)
+        with self._alone("there is no first schedule"):
+            schedule = self._link.wait_for_schedule(wait_s)
+            if schedule is not None:
+                self._link.put_back(schedule)
 
     def _make_broadcaster(self) -> ScheduleBroadcaster | None:
         """Returns a broadcaster on all ranks or on none: if one rank had none, the others would wait for it."""
@@ -327,8 +345,8 @@ class JobJoiner:
         broadcaster, problem = None, ""
         try:
             broadcaster = ScheduleBroadcaster(self._dims.rank)
-        except (RuntimeError, ValueError) as error:
-            problem = f"rank {self._dims.rank}: {error}"
+        except Exception as error:  # noqa: BLE001  the other ranks must hear of it
+            problem = f"rank {self._dims.rank}: {reason_of(error)}"
         problems = [text for text in self._collectives.all_gather(problem) if text]
         if problems:
             self._note(f"torch.distributed cannot broadcast schedules, so clocks stay at their default: {problems[0]}")
@@ -336,9 +354,9 @@ class JobJoiner:
         return broadcaster
 
 
-def _address(opening: _Opening) -> str:
+def _address(token: str) -> str:
     """The abstract address of the helper, the same on all hosts."""
-    return f"pfo-fs-{opening['token'][:12]}"
+    return f"pfo-fs-{token[:12]}"
 
 
 def _slurm_run() -> dict[str, Any] | None:
@@ -350,7 +368,7 @@ def _slurm_run() -> dict[str, Any] | None:
     return {
         "job_id": job_id[:20],
         "restarts": int(restarts[:9]) if restarts.isdecimal() else 0,
-        "cluster": cluster[:64],
+        "cluster": plain_text(cluster, 64),
     }
 
 

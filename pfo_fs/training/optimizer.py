@@ -10,38 +10,42 @@ The optimizer only connects parts: `joining.py` joins the job, a `ScheduleFeed` 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import sys
-import time
-import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from pfo_fs.device.step_metrics import StepMetrics
 from pfo_fs.errors import InstructionMismatch
+from pfo_fs.guard import Guard, reason_of
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.messages import RankPlan
+from pfo_fs.ipc.process_end import at_process_end, in_forked_children
 from pfo_fs.training import joining
-from pfo_fs.training.collectives import Collectives
+from pfo_fs.training.collectives import Collectives, agree
 from pfo_fs.training.end_reason import how_it_ended
 from pfo_fs.training.helper_link import HelperLink
-from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.job_request import JobRequest, checked_clock_backend, checked_clock_calls, checked_settings
-from pfo_fs.training.parallel_dims import ParallelDims, find_parallel_dims
+from pfo_fs.training.job_request import (
+    JobRequest,
+    checked_clock_backend,
+    checked_clock_calls,
+    checked_directory,
+    checked_settings,
+    text_of,
+)
+from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
+from pfo_fs.training.schedule_feed import NoFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher
-from pfo_fs.training.switching import ChosenSwitching, Switching, checked_switching, choose_switching
+from pfo_fs.training.step_parts import IterationTimer, StepParts
+from pfo_fs.training.switching import Switching, checked_switching
 from pfo_fs.training.warn_once import WarnOnce
 
 if TYPE_CHECKING:
-    from pfo_fs.device import ClockProcess, SimulatedKernels
+    from pfo_fs.device import SimulatedKernels
 
 log = logging.getLogger("pfo_fs")
-
-_optimizers: weakref.WeakSet[PFOFileOptimizer] = weakref.WeakSet()
 
 
 class PFOFileOptimizer:
@@ -59,9 +63,13 @@ class PFOFileOptimizer:
                 ...
                 opt.on_step_end()
 
-    Unless `strict`, no problem stops training or makes it wait: without a schedule, a daemon, a shared directory or the
-    permission to set clocks, it logs one warning and goes on at default clocks. In a process that is forked from
-    training, such as a worker of a data loader, all methods do nothing.
+    Unless `strict`, no error stops training or makes it wait, an argument that is not valid included: it logs one
+    warning with the reason, and training goes on at default clocks. Where a rank cannot take part, none does; all
+    methods can be called and do nothing. The same holds in a process that is forked from training, such as a worker of
+    a data loader.
+
+    Attributes:
+        follows: Whether it has joined a job; False where all methods do nothing.
 
     Args:
         shared_dir: The directory that all ranks, the daemon and users share.
@@ -92,13 +100,31 @@ class PFOFileOptimizer:
             ranks raise the same error.
 
     Raises:
-        ConfigError: Something is missing or contradictory, on this rank or another; the message says what to pass.
+        ConfigError: With `strict`: something is missing or contradictory, on this rank or another; the message says
+            what to pass.
+        InstructionMismatch: With `strict`, from the callbacks: the schedule expects another instruction, or more.
         PfoError: With `strict`, any other problem.
     """
 
+    def _start_as_nothing(self, strict: bool) -> None:
+        """Makes all methods do nothing, until `_follow`."""
+        self.parallel_dims = ALONE
+        self.job_id: str | None = None
+        self.coordination: Literal["daemon", "local", "off"] = "off"
+        self.step = -1
+        self._closed = True  # until all ranks have joined
+        self._guard = Guard(self.go_without, strict=strict)
+        self._warn = WarnOnce()
+        self._link = HelperLink(self._warn)
+        self._iteration = IterationTimer()
+        self._feed: ScheduleFeed = NoFeed()
+        self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._warn)
+        self._only_exchanges = False  # after an error: this rank takes part in the exchange of schedules, no more
+        self.follows = False
+
     def __init__(
         self,
-        shared_dir: str | os.PathLike[str],
+        shared_dir: str | bytes | os.PathLike[str],
         *,
         rank: int | None = None,
         world_size: int | None = None,
@@ -124,63 +150,76 @@ class PFOFileOptimizer:
         wait_for_schedule_s: float = 5.0,
         strict: bool = False,
     ) -> None:
-        try:
-            self.parallel_dims: ParallelDims = find_parallel_dims(
-                rank=rank,
-                world_size=world_size,
-                local_rank=local_rank,
-                dp_rank=dp_rank,
-                pp_rank=pp_rank,
-                tp_rank=tp_rank,
-                dp_degree=dp_degree,
-                pp_degree=pp_degree,
-                tp_degree=tp_degree,
-                mesh=mesh,
+        self._start_as_nothing(strict)
+        with self._guard:
+            all_ranks = Collectives.of_program() if world_size != 1 else Collectives(0, 1, None)
+            error: Exception | None = None
+            try:
+                dims = find_parallel_dims(
+                    rank=rank,
+                    world_size=world_size,
+                    local_rank=local_rank,
+                    dp_rank=dp_rank,
+                    pp_rank=pp_rank,
+                    tp_rank=tp_rank,
+                    dp_degree=dp_degree,
+                    pp_degree=pp_degree,
+                    tp_degree=tp_degree,
+                    mesh=mesh,
+                )
+                request = JobRequest(
+                    shared_dir=checked_directory(shared_dir),
+                    settings=checked_settings(coordination, scheduler, scheduler_args, profile_steps),
+                    own_scheduler=scheduler is not None,
+                    coordination=coordination,
+                    job_metadata=text_of(job_metadata),
+                    model_key=text_of(model_key),
+                    device=device,
+                    wait_for_schedule_s=wait_for_schedule_s,
+                    clock_backend=checked_clock_backend(clock_backend),
+                    max_clock_calls_per_s=checked_clock_calls(max_clock_calls_per_s),
+                )
+                collectives = Collectives.of_job(dims.rank, dims.world_size)
+                checked_switching(switching)
+            except Exception as found:  # noqa: BLE001  the other ranks must hear of it
+                error = found
+            agree(all_ranks, error, self._guard)
+            self.parallel_dims = dims
+            make_parts = partial(
+                StepParts.make,
+                rank=dims.rank,
+                stages=dims.pp_degree,
+                switching=switching,
+                device=device,
+                device_events=device_events,
+                on_problem=self._problem,
+                profile_steps=request.settings.profile_steps,
+                on_mismatch=self._on_mismatch,
+                takes_error=self._guard.takes,
             )
-            settings = checked_settings(coordination, scheduler, scheduler_args, profile_steps)
-            checked_switching(switching)
-            clock_backend = checked_clock_backend(clock_backend)
-            checked_clock_calls(max_clock_calls_per_s)
-        except Exception as error:
-            all_ranks = Collectives.of_program()
-            if world_size != 1 and all_ranks.world_size > 1:
-                joining.refuse(all_ranks, error)
-            raise
-        dims = self.parallel_dims
-        self.step = -1
-        self._strict = strict
-        self._warn = WarnOnce()
-        self._link = HelperLink(self._warn)
-        self._iteration = _IterationTimer()
-        request = JobRequest(
-            shared_dir=os.path.abspath(shared_dir),
-            settings=settings,
-            own_scheduler=scheduler is not None,
-            coordination=coordination,
-            job_metadata=job_metadata,
-            model_key=model_key,
-            device=device,
-            wait_for_schedule_s=wait_for_schedule_s,
-            strict=strict,
-            clock_backend=clock_backend,
-            max_clock_calls_per_s=max_clock_calls_per_s,
-        )
-        collectives = Collectives.of_job(dims.rank, dims.world_size)
-        joined = joining.JobJoiner(dims, request, collectives, self._link, self._warn).join()
-        self.job_id: str | None = joined.job_id
-        self.coordination: Literal["daemon", "local", "off"] = joined.coordination
-        self._clocks: ClockProcess = joined.clocks
-        self._feed = joined.feed
-        self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._on_suspend)
-        self._kernels = self._open_kernels()
-        self._switching = self._choose_switching(switching, device)
-        self._tracker = self._make_tracker(device_events, settings.profile_steps)
-        self._metrics = StepMetrics([self._clocks.words])
-        self._closed = False
-        # The hot path goes straight to the tracker; the methods below are there for readers and type checkers.
+            joiner = joining.JobJoiner(dims, request, collectives, self._link, self._warn, strict=self._guard.strict)
+            self._follow(joiner.join(make_parts))
+
+    @classmethod
+    def nothing(cls) -> PFOFileOptimizer:
+        """Returns an object that belongs to no job, and whose methods do nothing."""
+        made = cls.__new__(cls)
+        made._start_as_nothing(strict=False)
+        return made
+
+    def __reduce__(self) -> tuple[Callable[[], PFOFileOptimizer], tuple[()]]:
+        return self.nothing, ()  # a copy, also one in another process, has no part in the job
+
+    def _follow(self, joined: joining.JoinedJob) -> None:
+        """Follows the job that all ranks have joined."""
+        self.job_id, self.coordination = joined.job_id, joined.coordination
+        self._clocks, self._feed, self._parts = joined.clocks, joined.feed, joined.parts
+        self._tracker = joined.parts.tracker
+        self.follows, self._closed = True, False
+        # The hot path goes straight to the tracker; the methods below do nothing.
         self.__dict__.update(on_instruction_begin=self._tracker.begin, on_instruction_end=self._tracker.end)
-        _optimizers.add(self)
-        atexit.register(_close_at_exit, weakref.ref(self))
+        in_forked_children(self._forget)
+        at_process_end(self._end_with_process)
 
     @property
     def schedule_number(self) -> int:
@@ -191,16 +230,22 @@ class PFOFileOptimizer:
 
     def on_step_begin(self) -> None:
         """Marks the beginning of an iteration; a schedule that is due comes into force here."""
-        if self._closed:
+        if self._closed and not self._only_exchanges:
             return
-        self.step = step = self.step + 1
-        self._metrics.step_begins()
-        iter_time_s = self._iteration.begin()
+        with self._guard:
+            self.step += 1
+            iter_time_s = self._iteration.begin()
+            if self._only_exchanges:
+                self._feed.step_begin(self.step, iter_time_s, ())
+            else:
+                self._begin_step(self.step, iter_time_s)
+
+    def _begin_step(self, step: int, iter_time_s: float | None) -> None:
+        self._parts.metrics.step_begins()
         if self._clocks.lost and self._warn.is_first("clock process lost"):  # `self._clocks` has logged it
             text = f"rank {self.parallel_dims.rank}: there is no clock process any more; the clock stays at its default"
             self._link.send(messages.ProblemSeen(message=text))
-            if self._switching.marker is not None:
-                self._switching.marker.stop()
+            self._parts.switching.stop_marks()
         for update in self._feed.step_begin(step, iter_time_s, self._link.poll()):
             if isinstance(update, PendingSchedule) and update.number == self._switcher.number:
                 self._link.send_again(messages.ScheduleApplied)  # a new helper has not received it
@@ -218,16 +263,14 @@ class PFOFileOptimizer:
 
         The clocks go to their default, or, where the next iteration usually begins at once, to that of its first
         instruction (docs/switching.md).
-
-        Raises:
-            InstructionMismatch: With `strict`, if instructions of the schedule are left over.
         """
         if self._closed:
             return
-        self._tracker.step_end()
-        order = self._tracker.take_new_order()
-        if order:
-            self._link.send_kept(messages.OrderSeen(instructions=order))
+        with self._guard:
+            self._tracker.step_end()
+            order = self._tracker.take_new_order()
+            if order:
+                self._link.send_kept(messages.OrderSeen(instructions=order))
 
     def on_instruction_begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
         """Marks the beginning of an instruction and sets the clock that the schedule gives it.
@@ -236,54 +279,56 @@ class PFOFileOptimizer:
             name: `forward`, `backward`, or another name in the schedule.
             stage: The stage of the instruction, where this rank holds several.
             microbatch: Not used: instructions are matched by their order.
-
-        Raises:
-            InstructionMismatch: With `strict`, if the schedule expects another instruction.
         """
-        raise NotImplementedError  # bound to the tracker in `__init__`
+        # Bound to the tracker by `_follow`.
 
     def on_instruction_end(self, name: str) -> None:
         """Marks the end of an instruction."""
-        raise NotImplementedError  # bound to the tracker in `__init__`
+        # Bound to the tracker by `_follow`.
 
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
-        return self._metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))
+        found: dict[str, float] = {}
+        with self._guard:
+            if self.follows:
+                found = self._parts.metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))
+        return found
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
         """Tells the scheduler what this rank runs in a step, (name, stage) each, before the first step has shown it."""
-        self._tracker.expect_order(instructions)
-        self._link.send_kept(messages.OrderSeen(instructions=list(instructions)))
+        if not self._closed:
+            with self._guard:
+                self._tracker.expect_order(instructions)
+                self._link.send_kept(messages.OrderSeen(instructions=list(instructions)))
 
     def close(self, reason: str = "finished", message: str = "") -> None:
         """Resets the clocks and leaves the job; waits for neither the shared directory nor the daemon."""
-        if self._closed:
-            return
-        self._closed = True
-        if self.step < 0 and reason == "finished":
-            self._problem("training has ended without a step: call on_step_begin() and on_step_end() in each iteration")
-        self._clocks.close()
-        self._link.send(messages.Goodbye(reason=reason, message=message))
-        self._link.close()
-        self._feed.close()
+        if not self._closed:
+            self._closed = True
+            with self._guard:
+                if self.step < 0 and reason == "finished":
+                    text = "training has ended without a step: call on_step_begin() and on_step_end() in each iteration"
+                    self._problem(text)
+                self._clocks.close()
+            self._leave_job(reason, message)
+        self._only_exchanges = False
+        with self._guard:
+            self._feed.close()
+
+    def _leave_job(self, reason: str, message: str = "") -> None:
+        with suppress(Exception):  # what the helper cannot be told, it sees when the connection is gone
+            self._link.send(messages.Goodbye(reason=reason, message=message))
+        with suppress(Exception):
+            self._link.close()
 
     @property
     def switching(self) -> str:
         """When clocks are switched: `device`, `launch` or `sync`."""
-        marker = self._switching.marker
-        return self._switching.mode if marker is None or marker.works else "launch"
+        return self._parts.switching.mode_now if self.follows else "launch"
 
     def simulated_kernels(self) -> SimulatedKernels | None:
         """The computing side of this rank's simulated GPU (`PFO_FS_GPU=simulated`); None on real ones."""
-        return self._kernels
-
-    def _open_kernels(self) -> SimulatedKernels | None:
-        kind, _, name = self._clocks.spec.partition(":")
-        if kind != "simulated":
-            return None
-        from pfo_fs.device import SimulatedKernels
-
-        return SimulatedKernels(name, stages=self.parallel_dims.pp_degree)
+        return self._parts.kernels if self.follows else None
 
     def __enter__(self) -> PFOFileOptimizer:
         return self
@@ -295,47 +340,6 @@ class PFOFileOptimizer:
 
     # ---- parts
 
-    def _choose_switching(self, asked: str, device: int | None) -> ChosenSwitching:
-        if not self._clocks.available_clocks_mhz:
-            return ChosenSwitching("launch", None, "")  # no clock is set: marks would cost time for nothing
-        chosen = choose_switching(
-            asked, self._clocks, self._clocks.spec, self._kernels, device=device, on_problem=self._problem
-        )
-        if chosen.note:
-            log.info("rank %d switches clocks at %s time: %s", self.parallel_dims.rank, chosen.mode, chosen.note)
-        if chosen.mode != asked != "auto":
-            self._problem(f"switching={asked!r} does not work here, clocks follow the callbacks: {chosen.note}")
-        return chosen
-
-    def _make_tracker(self, device_events: bool | None, profile_steps: int) -> InstructionTracker:
-        make_event = self._event_maker(device_events)
-        options: dict[str, Any] = {
-            "profile_steps": profile_steps,
-            "on_mismatch": self._on_mismatch,
-            "on_wrong_marks": self._problem,
-            "marker": self._switching.marker,
-        }
-        if make_event is None:
-            return InstructionTracker(self._clocks, **options)
-        from pfo_fs.training.cuda_event_tracker import CudaEventTracker
-
-        return CudaEventTracker(self._clocks, make_event, **options)
-
-    def _event_maker(self, device_events: bool | None) -> Callable[[], Any] | None:
-        """Returns what makes an event with timing on the device; None if the training thread's times are used."""
-        if self._kernels is not None:
-            from pfo_fs.device.simulated_stream import SimulatedEvent
-
-            return partial(SimulatedEvent, self._kernels.stream)
-        if device_events is None:
-            device_events = self._clocks.spec.startswith("nvml:") and "torch" in sys.modules
-        if device_events:
-            import torch
-
-            if torch.cuda.is_available():
-                return partial(torch.cuda.Event, enable_timing=True)
-        return None
-
     def _set_schedule(self, schedule: RankPlan | None) -> None:
         if schedule is None or not schedule.frequencies:
             self._tracker.set_schedule(None, None)
@@ -344,9 +348,6 @@ class PFOFileOptimizer:
 
     # ---- problems
 
-    def _on_suspend(self, text: str, reason: str) -> None:
-        self._warn(text, reason)
-
     def _on_mismatch(self, position: int, expected: str, got: str) -> None:
         text = (
             f"rank {self.parallel_dims.rank}, step {self.step}, instruction {position}: the schedule expects "
@@ -354,7 +355,7 @@ class PFOFileOptimizer:
             f"(schedule {self.schedule_number})"
         )
         self._link.send(messages.ProblemSeen(message=text))
-        if self._strict:
+        if self._guard.strict:
             raise InstructionMismatch(text)
         log.warning("%s", text)
 
@@ -364,36 +365,29 @@ class PFOFileOptimizer:
         if self._warn(text):
             self._link.send(messages.ProblemSeen(message=text))
 
+    def go_without(self, error: Exception) -> None:
+        """Leaves the clocks at their default and the job, after an error.
+
+        The exchange of schedules goes on: without this rank, the others would wait for it.
+        """
+        if self._closed:
+            return  # the job was never joined, or is left already
+        self._closed = self._only_exchanges = True
+        text = f"rank {self.parallel_dims.rank}: {reason_of(error)}"
+        for leave in (
+            self._clocks.leave,
+            self._tracker.disconnect,
+            partial(self._link.send, messages.ProblemSeen(message=text)),
+            partial(self._leave_job, "finished"),
+        ):
+            with suppress(Exception):
+                leave()
+
+    def _end_with_process(self, error: BaseException | None) -> None:
+        self.close(*how_it_ended(error))
+
     def _forget(self) -> None:
         """Makes all methods do nothing in a forked child: job, helper, clock process and page belong to the parent."""
         self._closed = True
         self._link.forget()
         self._tracker.disconnect()
-
-
-class _IterationTimer:
-    """Times iterations from the begin of one step to the begin of the next."""
-
-    def __init__(self) -> None:
-        self._began_s = 0.0
-
-    def begin(self) -> float | None:
-        """Begins an iteration; returns how long the one before took, in s; None for the first."""
-        now_s = time.monotonic()
-        took_s = now_s - self._began_s if self._began_s else None
-        self._began_s = now_s
-        return took_s
-
-
-def _forget_in_forked_child() -> None:
-    for optimizer in list(_optimizers):
-        optimizer._forget()
-
-
-os.register_at_fork(after_in_child=_forget_in_forked_child)
-
-
-def _close_at_exit(reference: weakref.ref[PFOFileOptimizer]) -> None:
-    optimizer = reference()
-    if optimizer is not None:
-        optimizer.close(*how_it_ended(getattr(sys, "last_value", None)))

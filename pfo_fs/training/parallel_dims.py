@@ -51,6 +51,10 @@ class ParallelDims:
     tp_degree: int
 
 
+ALONE = ParallelDims(0, 1, None, 0, 0, 0, 1, 1, 1)
+"""The place of a process that is the whole job, and of one whose place is not known."""
+
+
 def find_parallel_dims(
     *,
     rank: int | None = None,

@@ -69,7 +69,7 @@ class ScheduleSwitcher(Generic[What]):
         number: The number of the schedule in force, suspended or not; -1 for none.
     """
 
-    def __init__(self, set_schedule: Callable[[What | None], None], warn: Callable[[str, str], None]) -> None:
+    def __init__(self, set_schedule: Callable[[What | None], None], warn: Callable[[str, str], object]) -> None:
         self.number = -1
         self._set_schedule = set_schedule
         self._warn = warn

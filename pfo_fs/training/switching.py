@@ -45,6 +45,16 @@ class ChosenSwitching:
     marker: ProgressMarker | None
     note: str
 
+    @property
+    def mode_now(self) -> str:
+        """The mode, after marks may have failed."""
+        return self.mode if self.marker is None or self.marker.works else "launch"
+
+    def stop_marks(self) -> None:
+        """Marks nothing any more: there is no clock process that would read the marks."""
+        if self.marker is not None:
+            self.marker.stop()
+
 
 def checked_switching(asked: str) -> str:
     """Returns the mode that is asked for.

@@ -42,7 +42,7 @@ def test_each_framework_is_told_by_the_package_of_the_objects_class_or_of_one_th
 @pytest.mark.parametrize("thing", [object(), [], [object()], SimpleNamespace()])
 def test_what_belongs_to_no_framework_is_refused_with_what_is_taken(thing: object) -> None:
     with pytest.raises(ConfigError, match=r"does not know .*give it a schedule of torch.distributed.pipelining"):
-        pfo_fs.attach(thing, "/unused")
+        pfo_fs.attach(thing, "/unused", strict=True)
 
 
 @pytest.mark.parametrize("missing", ["step", "_loss_fn", "_stage"])

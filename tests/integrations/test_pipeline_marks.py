@@ -78,4 +78,4 @@ def test_a_step_that_an_error_left_open_ends_before_the_next(marks: PipelineMark
 def test_a_pipeline_of_one_stage_is_refused_with_what_to_use() -> None:
     adapter = SimpleNamespace(parallel_dims=lambda: {"pp_rank": 0, "pp_degree": 1})
     with pytest.raises(ConfigError, match="power-limit optimizer"):
-        attach_pipeline(adapter, "unused")  # type: ignore[arg-type]
+        attach_pipeline(adapter, "unused", strict=True)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import ClockProcess
 from pfo_fs.errors import AlreadyClaimed, ConfigError, CoordinationError, DeviceError
+from pfo_fs.guard import Guard
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc.messages import JoinJob
 from pfo_fs.training import joining
-from pfo_fs.training.collectives import Collectives
+from pfo_fs.training.collectives import Collectives, agree
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.job_request import JobRequest, checked_settings
-from pfo_fs.training.joining import JobJoiner, JoinedJob, refuse
+from pfo_fs.training.joining import JobJoiner, JoinedJob
 from pfo_fs.training.parallel_dims import find_parallel_dims
 from pfo_fs.training.warn_once import WarnOnce
 
@@ -58,8 +60,14 @@ class ThreadCollectives(Collectives):
         return self._all(value)
 
 
-def join_all(tmp_path: Path, refusing_rank: int | None = None, **changed: Any) -> list[JoinedJob | BaseException]:
-    """Joins all ranks of a job; `changed` may give a value for one rank as `{rank: value}`."""
+def join_all(
+    tmp_path: Path,
+    refusing_rank: int | None = None,
+    strict: Any = False,
+    make_parts: Callable[[int], Any] = lambda _: None,
+    **changed: Any,
+) -> list[JoinedJob | BaseException]:
+    """Joins all ranks of a job; `strict` and `changed` may give a value for one rank as `{rank: value}`."""
     exchange = Exchange()
     results: list[Any] = [None] * RANKS
 
@@ -74,17 +82,17 @@ def join_all(tmp_path: Path, refusing_rank: int | None = None, **changed: Any) -
             "model_key": None,
             "device": rank,
             "wait_for_schedule_s": 0.0,
-            "strict": False,
         }
+        guard = Guard(lambda _: None, strict=strict.get(rank, False) if isinstance(strict, dict) else strict)
         for name, value in changed.items():
             given[name] = value.get(rank, given[name]) if isinstance(value, dict) else value
         try:
-            if rank == refusing_rank:
-                refuse(collectives, ConfigError("pp_degree is not known"))
+            error = ConfigError("pp_degree is not known") if rank == refusing_rank else None
+            agree(collectives, error, guard)
             dims = find_parallel_dims(rank=rank, world_size=RANKS, local_rank=rank, pp_degree=RANKS)
             warn = WarnOnce()
-            joiner = JobJoiner(dims, JobRequest(**given), collectives, HelperLink(warn), warn)
-            results[rank] = joiner.join()
+            joiner = JobJoiner(dims, JobRequest(**given), collectives, HelperLink(warn), warn, strict=guard.strict)
+            results[rank] = joiner.join(lambda _: make_parts(rank))
             joiner._link.close()
             results[rank].clocks.close()
         except BaseException as error:
@@ -209,9 +217,20 @@ def test_a_rank_whose_arguments_are_wrong_does_not_leave_the_others_waiting(tmp_
     assert {str(error) for error in errors} == {"rank 1: pp_degree is not known"}
 
 
-def test_a_single_process_gets_the_error_itself(tmp_path: Path) -> None:
+def test_with_strict_a_single_process_gets_the_error_itself(tmp_path: Path) -> None:
+    wrong: Any = "wrong"
     with pytest.raises(ConfigError, match="coordination is 'wrong'"):
-        PFOFileOptimizer(tmp_path, rank=0, world_size=1, pp_degree=1, coordination="wrong")  # type: ignore[arg-type]
+        PFOFileOptimizer(tmp_path, rank=0, world_size=1, pp_degree=1, coordination=wrong, strict=True)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_rank_on_which_the_last_part_fails_takes_the_others_out_too(tmp_path: Path, strict: bool) -> None:
+    def make_parts(rank: int) -> None:
+        if rank == 1:
+            raise RuntimeError("no events")
+
+    errors = join_all(tmp_path, strict=strict, make_parts=make_parts)
+    assert {str(error) for error in errors} == {"rank 1: RuntimeError: no events"}
 
 
 def test_a_file_of_switching_costs_that_cannot_be_read_is_a_warning_and_training_goes_on(

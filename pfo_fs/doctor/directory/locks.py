@@ -12,6 +12,7 @@ from pathlib import Path
 from pfo_fs.doctor.catalogue_directory import LOCKS
 from pfo_fs.doctor.directory.names import own_name, write_new
 from pfo_fs.doctor.lines import Check
+from pfo_fs.ipc.optional_calls import OFD_SETLK
 
 _REFUSED = (errno.EAGAIN, errno.EACCES)
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -22,7 +23,7 @@ def _flock(fd: int) -> None:
 
 
 def _open_file_lock(fd: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    fcntl.fcntl(fd, OFD_SETLK, _WHOLE_FILE)
 
 
 LOCK_CALLS: dict[str, Callable[[int], None]] = {"flock": _flock, "fcntl": _open_file_lock}

@@ -1,0 +1,67 @@
+"""Keeps errors of pfo-fs out of training: an error of any kind is one warning, and training goes on without pfo-fs.
+
+All that training calls (constructors, `attach`, callbacks, functions that adapters put into a framework) runs in a
+`Guard`. A process that cannot use pfo-fs must train as one that does not use it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+
+from pfo_fs.errors import PfoError, plain_text
+
+log = logging.getLogger("pfo_fs")
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns what went wrong; errors that pfo-fs did not foresee are named, and get a hint."""
+    if isinstance(error, PfoError):
+        return str(error)
+    return plain_text(f"{type(error).__name__}: {error} (`pfo-fs doctor` checks this host)")
+
+
+class Guard:
+    """Takes pfo-fs out of training at the first error.
+
+        with guard:
+            ...
+
+    Args:
+        go_without: Called once, with the error, before training goes on: from then on, no call of training does
+            anything, and clocks and power limits are not changed.
+        strict: Errors are raised, in place of all that.
+        what: What goes without, for the warning.
+
+    Attributes:
+        strict: The argument; it may change while ranks agree on it.
+    """
+
+    def __init__(self, go_without: Callable[[Exception], object], *, strict: bool, what: str = "pfo-fs") -> None:
+        self.strict = strict
+        self._go_without = go_without
+        self._what = what
+        self._failed = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return error is not None and self.takes(error)
+
+    def takes(self, error: BaseException) -> bool:
+        """Returns whether training goes on after this error; if not, the caller raises it."""
+        if self.strict or not isinstance(error, Exception):
+            return False
+        if not self._failed:
+            self._failed = True
+            with suppress(Exception):  # a handler of the program's own may fail
+                log.warning("%s is off in this process, and training goes on: %s", self._what, reason_of(error))
+                log.debug("the error of %s:", self._what, exc_info=error)
+            with suppress(Exception):
+                self._go_without(error)
+        return True

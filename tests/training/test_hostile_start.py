@@ -1,0 +1,128 @@
+"""Training runs all its steps where the start of pfo-fs fails, whatever the reason: one warning, and exit code 0."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pfo_fs
+
+PROGRAM = Path(__file__).parent / "hostile_start.py"
+STEPS = 4
+# What Python itself, its standard library and the program of this test cannot do without.
+ESSENTIAL = {
+    "os": "PathLike _exit close dup environ fspath fsdecode fsencode getpid open path pathsep read stat stat_result "
+    "write listdir lstat unlink mkdir rmdir fstat getcwd cpu_count uname replace rename",
+    "signal": "signal SIGINT SIG_IGN",
+    "socket": "socket SOCK_STREAM",
+    "fcntl": "",
+}
+SITE = """
+import importlib, os
+module, _, name = os.environ.get("DELETED_NAME", "").partition(".")
+if name:
+    delattr(importlib.import_module(module), name)
+"""
+UNREADABLE = "caf\xe9 \xff"  # bytes that are no UTF-8
+
+Case = dict[str, Any]
+
+
+def optional_names() -> list[str]:
+    """The names of these modules that pfo-fs uses anywhere."""
+    text = "\n".join(path.read_text() for path in Path(pfo_fs.__file__).parent.rglob("*.py"))
+    found = set(re.findall(r"\b((?:os|fcntl|signal|socket)\.\w+)", text))
+    return sorted(found - {f"{module}.{name}" for module, names in ESSENTIAL.items() for name in names.split()})
+
+
+def of_kind(kind: str, *whats: Any) -> list[Case]:
+    return [{"name": f"{kind} {what}", "kind": kind, "what": what} for what in whats]
+
+
+def given(**arguments: Any) -> Case:
+    return {"name": f"given {arguments}", "kind": "none", "arguments": arguments}
+
+
+def in_environment(**variables: str) -> Case:
+    return {"name": f"in the environment {variables}", "kind": "none", "environment": variables}
+
+
+# What users meet; the rest is in the slow test.
+COMMON = [
+    *of_kind("name", "os.memfd_create", "os.eventfd", "os.pidfd_open", "os.register_at_fork", "fcntl.F_OFD_SETLK"),
+    *of_kind("call", ["memfd_create", errno.EPERM], ["eventfd2", errno.ENOSYS]),
+    *of_kind("descriptors", 0, 5, 8),
+    *of_kind("closed", [0, 1, 2]),
+    *of_kind("limit", ["RLIMIT_FSIZE", 0]),
+    given(job_metadata=UNREADABLE, model_key=UNREADABLE),
+    given(pp_degree="two"),
+    given(shared_dir="a\0b"),
+    given(scheduler="no.such:Class"),
+    in_environment(SLURM_JOB_ID="7", SLURM_CLUSTER_NAME=UNREADABLE),
+    {"name": "bytes path", "kind": "none", "bytes_path": True},
+]
+
+
+def run(tmp_path: Path, cases: list[Case], **environment: str) -> dict[str, Case]:
+    """Runs the program; returns what each case reported, by name."""
+    (tmp_path / "site").mkdir(exist_ok=True)
+    (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")},
+        "PFO_FS_GPU": "simulated",
+        "PFO_FS_SIM_DIR": str(tmp_path / "sim"),
+        "PYTHONPATH": str(tmp_path / "site"),
+        **environment,
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path)],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=600,
+        check=True,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    results = {line["case"]: line for line in lines if "case" in line}
+    for line in lines:
+        if "ended" in line:
+            results.setdefault(line["ended"], {})["exit"] = line["exit"]
+    return results
+
+
+def complaints(cases: list[Case], results: dict[str, Case]) -> Iterator[str]:
+    for case in cases:
+        result = results.get(case["name"], {})
+        if result.get("exit") != 0 or result.get("steps") != STEPS:
+            yield f"{case['name']}: training has ended: {result}"
+        elif len(result["told"]) > 1:
+            yield f"{case['name']}: more than one warning: {result['told']}"
+        elif result["longest_s"] > 0.5:
+            yield f"{case['name']}: a step took {result['longest_s']} s"
+
+
+needs_filter = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the numbers of system calls are those of x86-64"
+)
+
+
+@needs_filter
+def test_what_users_have_met_is_one_warning_and_training_runs_all_its_steps(tmp_path: Path) -> None:
+    assert not list(complaints(COMMON, run(tmp_path, COMMON)))
+
+
+@pytest.mark.slow
+def test_without_any_name_that_a_python_may_lack_training_runs_all_its_steps(tmp_path: Path) -> None:
+    cases = of_kind("name", *optional_names())
+    assert not list(complaints(cases, run(tmp_path, cases)))
