@@ -3,8 +3,9 @@
 The trainer is the training process, whose `clock_client.ClockProcess` starts the clock process. Both share a page of
 memory (`shared_page.py`); training wakes the clock process through a doorbell (`ipc/optional_calls.py`), and sends it
 requests about power limits over a socket pair (`power_limits.py`). When that socket closes or the trainer ends,
-whatever killed it, the clock process resets the clocks and the power limit, and ends. SIGTERM means that the job is being ended: the clock
-process resets the clocks at once and sets no clock after that. It ignores other signals (`ipc/started.py`).
+whatever killed it, the clock process resets the clocks and the power limit, and ends. SIGTERM means that the job is
+being ended: the clock process resets the clocks at once and sets no clock after that. It ignores other signals
+(`ipc/started.py`).
 
 Where clocks are switched at the callbacks, it does not poll on a timer, since one wake-up by a timer costs 25 us of CPU
 on a small machine. The loop does all work that is due, writes into the page that it sleeps, checks the page once more,

@@ -18,7 +18,6 @@ OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)
 OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 37)
 
 
-
 def after_fork_in_child(do: Callable[[], object]) -> None:
     """Calls `do` in each child that this process forks, where Python can do so."""
     register = getattr(os, "register_at_fork", None)
