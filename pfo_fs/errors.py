@@ -9,8 +9,10 @@
     |  |  +- FolderAway              a job's folder cannot be seen now; its files may still exist
     |  +- AlreadyClaimed             another process owns this name (for example, a rank that registers twice)
     |  +- NotShared                  this host sees another directory than the host of rank 0, or none
-    +- DeviceError (RuntimeError)    a GPU cannot be found or did not do what was requested
+    +- DeviceError (RuntimeError)    a GPU cannot be found or did not do what was requested; trying again may help
     |  +- DevicePermissionError      this user lacks a permission; the message says which
+    |  +- NotOffered                 this GPU, its driver or the installed package does not have it: asked once
+    |  +- GpuLost                    the GPU does not answer any more
     |  +- CapturedStream             a CUDA graph is being captured, and marks cannot be part of it
     +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
@@ -100,6 +102,14 @@ class DeviceError(PfoError, RuntimeError):
 
 class DevicePermissionError(DeviceError):
     """This user may not change the GPU's clocks or power limit."""
+
+
+class NotOffered(DeviceError):
+    """This GPU, its driver or the installed package does not have what was asked for; asking again does not help."""
+
+
+class GpuLost(DeviceError):
+    """The GPU has fallen off the bus, or needs a reset; it is asked again rarely."""
 
 
 class CapturedStream(DeviceError):

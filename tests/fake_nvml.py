@@ -29,7 +29,7 @@ class FakeNvml(ModuleType):
         self.mig = False
         self.energy_mj = 5_000
         self.power_mw = 100_000
-        self.reasons = 0
+        self.reasons = 0x1  # idle
         self.locked: list[Any] = []
         self.open = 0
         self.limit_mw = 400_000

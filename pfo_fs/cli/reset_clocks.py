@@ -18,24 +18,54 @@ def reset_clocks(
         typer.Argument(metavar="[GPU]...", help="nvml:<UUID>; default: those that CUDA_VISIBLE_DEVICES names."),
     ] = None,
     power_limit: Annotated[float | None, typer.Option(help="Also set this power limit, in W.", min=1.0)] = None,
+    wait: Annotated[
+        float, typer.Option(help="Try for so long, in s, if the driver refuses or does not do it.", min=0.0, max=3600.0)
+    ] = 10.0,
 ) -> None:
-    """Reset the clocks of GPUs to their default, after a job: for the epilog of a batch system, as root."""
-    from pfo_fs.device.gpu_spec import open_gpu
-    from pfo_fs.device.nvml import visible_uuids
+    """Reset the clocks of GPUs to their default, after a job: for the epilog of a batch system, as root.
+
+    A power limit that a job of this user has noted, and that is still in force, goes back to what it was before. The
+    command looks whether the GPU shows the change, where the driver can tell, and tries again until it does. Exit
+    status: 0 if all GPUs are reset, 1 if not.
+    """
+    from pfo_fs.device.visible_gpus import visible_uuids
     from pfo_fs.errors import DeviceError
 
     if not gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):
         wrong_usage("name the GPUs, or set CUDA_VISIBLE_DEVICES: other jobs may use the node's other GPUs")
-    failed = False
-    for spec in gpus or [f"nvml:{uuid}" for uuid in visible_uuids()]:
-        try:
-            with closing(open_gpu(spec)) as gpu:
-                gpu.reset_clocks()
-                if power_limit is not None:
-                    gpu.set_power_limit_w(power_limit)
-            say(f"{spec}: default clocks{f', {power_limit:g} W' if power_limit is not None else ''}")
-        except DeviceError as error:
+    try:
+        specs = gpus or [f"nvml:{uuid}" for uuid in visible_uuids()]
+    except DeviceError as error:
+        say(("error: ", "bold red"), str(error), to=err)
+        sys.exit(1)
+    failed = not specs
+    if failed:
+        say(("error: ", "bold red"), "CUDA_VISIBLE_DEVICES names no GPU of this host", to=err)
+    for spec in specs:
+        problem = _reset(spec, power_limit, wait)
+        if problem:
             failed = True
-            say(("error: ", "bold red"), f"{spec}: {error}", to=err)
+            say(("error: ", "bold red"), f"{spec}: {problem}", to=err)
+        else:
+            say(f"{spec}: default clocks{f', {power_limit:g} W' if power_limit is not None else ''}")
     if failed:
         sys.exit(1)
+
+
+def _reset(spec: str, power_limit_w: float | None, wait_s: float) -> str:
+    """Resets one GPU; returns what could not be done, or ''."""
+    from pfo_fs.device.gpu_spec import open_gpu
+    from pfo_fs.device.undo import clock_undo, finish, limit_undo, state_of, take_over
+    from pfo_fs.errors import DeviceError
+
+    try:
+        with closing(open_gpu(spec)) as gpu:
+            clock, limit = clock_undo(gpu), limit_undo(gpu)
+            clock.owe(0.0)
+            if power_limit_w is None:
+                take_over(gpu, clock, limit)
+            else:
+                limit.owe(0.0, power_limit_w)
+            return "" if finish((clock, limit), wait_s) else state_of((clock, limit)).problem
+    except DeviceError as error:
+        return str(error)

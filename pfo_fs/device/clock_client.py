@@ -285,7 +285,10 @@ class ClockProcess:
                 self._died()  # after the last `check`
                 self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            log.warning("the clock process has not ended yet at the end of training; does the GPU's driver hang?")
+            log.warning(
+                "the clock process has not ended yet at the end of training: the GPU's driver hangs, or refuses to put "
+                "the clock or the power limit back; the clock process goes on trying for two minutes"
+            )
 
     def _forget(self) -> None:
         """Closes a forked child's copies of the socket and the doorbell: the clock process belongs to the parent.

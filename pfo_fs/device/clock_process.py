@@ -35,15 +35,16 @@ from pfo_fs.device.clock_setter import ClockSetter
 from pfo_fs.device.gpu import Gpu, NoGpu
 from pfo_fs.device.gpu_spec import open_gpu
 from pfo_fs.device.host_driver import HostDriver, driver_file
-from pfo_fs.device.limit_note import LimitNote
 from pfo_fs.device.measuring import Measuring
 from pfo_fs.device.meter import StepMeter
 from pfo_fs.device.power_limits import SAYS, PowerLimits
 from pfo_fs.device.priority import raise_priority
 from pfo_fs.device.readings import Readings
 from pfo_fs.device.reporter import Reporter
+from pfo_fs.device.reset_only import reset_only
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.switch_latency import FIRST_CALL_NS, SwitchLatency
+from pfo_fs.device.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, state_of, take_over
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.ipc.started import OwnOutput, on_sigterm
@@ -54,6 +55,8 @@ _SHORT_NS = 2_000_000
 """Shorter waits are slept, because a wait for events takes whole milliseconds."""
 _EVENTS_EVERY_NS = 5_000_000
 """While it sleeps shortly only, the process looks this often whether the trainer has ended."""
+_HELD_NS = 20_000_000
+"""While the clock must not change, the device's progress is looked at so rarely."""
 _GLANCES = 50
 """The target is read this often, in 2 us, before sleeping: a wake-up costs training 10 us, and this process more."""
 
@@ -125,9 +128,13 @@ class ClockLoop:
             called=self._called,
             driver=self._driver,
         )
-        self._measuring = Measuring(gpu, words, meter, self._setter, reporter, self._apply, self._switching, readings)
+        self._power_limits = PowerLimits(gpu, self._why_clocks_stay)
+        self._gpu = gpu
+        self._undos = (self._setter.undo, self._power_limits.undo)
+        self._measuring = Measuring(
+            gpu, words, meter, self._setter, reporter, self._apply, self._switching, readings, self._undo
+        )
         self._asked_events_ns = 0
-        self._power_limits = PowerLimits(gpu, lambda: self._setter.message)
         self._trainer = trainer
         self._poll = select.epoll()
         self._poll.register(doorbell, select.EPOLLIN | select.EPOLLET)  # edge-triggered: an eventfd need not be read
@@ -153,6 +160,10 @@ class ClockLoop:
     def _on_sigterm(self, *_: object) -> None:
         self._setter.terminated = True
 
+    def take_over(self) -> None:
+        """Puts back what a process that has ended has left on the GPU."""
+        take_over(self._gpu, *self._undos, clock_is_reset=self._setter.controls)
+
     def serve(self) -> None:
         """Serves until the trainer has ended; clocks and power limit are reset afterwards, also after an error."""
         try:
@@ -160,14 +171,29 @@ class ClockLoop:
                 pass
         finally:
             self._words[shared_page.SLEEPING] = 0
-            self._power_limits.restore()
             self._setter.release_for_good()  # the page still holds the last request of a killed trainer
+            self._power_limits.restore()
             if self._driver is not None:
                 self._driver.close()
 
-    def finish(self) -> None:
-        """Measures the marks that training left, and sends the result."""
+    def finish(self) -> bool:
+        """Measures the marks that training left, sends the result, and puts back what the driver has refused to.
+
+        Returns:
+            Whether everything is put back; if not, a note tells the next process on this host.
+        """
         self._measuring.finish()
+        done = finish(self._undos, UNDO_FOR_S, self._measuring.report)
+        message = "" if done else f"{self._undo().problem}; given up after {UNDO_FOR_S:g} s: {LEFT_TO}"
+        self._measuring.report(message, released=not self._setter.undo.owed)
+        return done
+
+    def _undo(self) -> UndoState:
+        return state_of(self._undos)
+
+    def _why_clocks_stay(self) -> str:
+        """Returns why clocks are not set."""
+        return self._setter.message
 
     def _switching(self, each_clock: bool) -> SwitchingReport | None:
         """Returns how clocks are switched, and what that costs here."""
@@ -205,13 +231,16 @@ class ClockLoop:
         if self._apply():
             measuring.clock_changed()
         now_ns = time.monotonic_ns()
+        setter.go_on(now_ns)
+        self._power_limits.undo.go_on(now_ns)
         if now_ns >= measuring.next_look_ns:
             measuring.poll(now_ns)
             self._tell_output()
             now_ns = time.monotonic_ns()
-        wake_ns = measuring.next_look_ns
+        wake_ns = min(measuring.next_look_ns, *(undo.due_ns for undo in self._undos))
         if setter.controls and self._requests.follows:
-            wake_ns = min(wake_ns, self._requests.wake_ns(now_ns))
+            follow_ns = self._requests.wake_ns(now_ns)
+            wake_ns = min(wake_ns, follow_ns if setter.not_before_ns <= now_ns else max(follow_ns, now_ns + _HELD_NS))
             if wake_ns - now_ns < _SHORT_NS and now_ns - self._asked_events_ns < _EVENTS_EVERY_NS:
                 time.sleep(max(0, wake_ns - now_ns) / 1e9)
                 return True
@@ -306,13 +335,9 @@ def _reset_by(given: dict[str, Any]) -> str:
 
 def main(given: dict[str, Any]) -> int:
     """Runs the clock process."""
+    if given.get("reset_only"):
+        return reset_only(given)
     gpu, why_clocks_stay = _open(given["spec"], given["leave_clocks"], given.get("clock_backend", "auto"))
-    if given.get("reset_only"):  # opening has reset the clocks
-        if given["power_limit_w"] is not None:
-            with suppress(DeviceError):
-                gpu.set_power_limit_w(given["power_limit_w"])
-                LimitNote(gpu.uuid).remove(given["died"])
-        return 0
     trainer = socket.socket(fileno=given["socket_fd"])
     loop = ClockLoop(
         gpu,
@@ -340,11 +365,11 @@ def main(given: dict[str, Any]) -> int:
     with suppress(OSError):
         trainer.send(json.dumps(hello).encode() + b"\n", socket.MSG_NOSIGNAL)
     raise_priority()
+    loop.take_over()
     loop.watch_process(given["trainer_pid"])
     try:
         loop.serve()
-        loop.finish()
+        return 0 if loop.finish() else 1
     finally:
         with suppress(DeviceError):
             gpu.close()
-    return 0

@@ -25,7 +25,7 @@ class EnergyCurve:
     Holds at most 4,096 points: when it is full, every second point of the older half is dropped.
 
     Attributes:
-        over: Whether no further readings will come.
+        over: Whether there is no reading now.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,16 @@ class EnergyCurve:
         self._energies_j: list[float] = []
         self._read_ns = 0
         self._stood_ns = 0
+        self._since_ns = 0
         self.over = False
 
     def add(self, t_ns: int, energy_j: float) -> None:
         """Adds a reading (ns, J); one that is not later than the last one is ignored."""
         if self._times_ns and t_ns <= self._read_ns:
             return
+        if self.over:
+            self.clear()
+            self._since_ns, self._stood_ns, self.over = t_ns, 0, False
         self._read_ns = t_ns
         if self._times_ns and energy_j == self._energies_j[-1]:
             self._stood_ns = t_ns
@@ -85,12 +89,23 @@ class EnergyCurve:
             del self._times_ns[:keep_from]
             del self._energies_j[:keep_from]
 
-    def no_more(self) -> None:
-        """Notes that no further readings will come."""
+    def break_off(self) -> None:
+        """Notes that it is not known what is consumed from the last reading to the next one, if there is one."""
         self.over = True
 
+    def clear(self) -> None:
+        """Drops all points: without any, energy counts as 0, as on a GPU that has no counter."""
+        self._times_ns.clear()
+        self._energies_j.clear()
+
+    def knows(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether the energy from `begin_ns` to `end_ns` is known; also True without any point."""
+        if not self._times_ns:
+            return True
+        return begin_ns >= self._since_ns and not (self.over and end_ns > self._read_ns)
+
     def covers(self, t_ns: int) -> bool:
-        """Whether `at(t_ns)` is final: a point lies after it, or the counter has stopped."""
+        """Whether `at(t_ns)` is final: a point lies after it, or there is no reading now."""
         waits = self._times_ns and self._times_ns[-1] < t_ns and self._read_ns < t_ns + _TICK_NS
         return self.over or not waits
 

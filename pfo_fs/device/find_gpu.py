@@ -43,7 +43,7 @@ def find_gpu_spec(device: int | None = None) -> str:
     if torch is not None:
         return _spec_from_torch(torch, device)
     if device is not None:
-        from pfo_fs.device.nvml import uuid_of_visible_device
+        from pfo_fs.device.visible_gpus import uuid_of_visible_device
 
         return f"nvml:{uuid_of_visible_device(device)}"
     return "none"
@@ -61,15 +61,15 @@ def _spec_from_torch(torch: Any, device: int | None) -> str:
         return "none"
     index = torch.cuda.current_device() if device is None else device
     properties = torch.cuda.get_device_properties(index)
-    if "MIG" in properties.name.split() or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):
+    from pfo_fs.device.visible_gpus import names_mig_slices, uuid_of_visible_device
+
+    if "MIG" in properties.name.split() or names_mig_slices(os.environ.get("CUDA_VISIBLE_DEVICES", "")):
         raise DeviceError(
             f"CUDA device {index} ({properties.name}) is a MIG slice: its clocks and energy are the whole GPU's, so "
             f"pfo-fs does not use it; train on whole GPUs, or set PFO_FS_GPU=none"
         )
     uuid = getattr(properties, "uuid", None)
     if uuid is None:  # torch older than 2.4
-        from pfo_fs.device.nvml import uuid_of_visible_device
-
         return f"nvml:{uuid_of_visible_device(index)}"
     text = str(uuid)
     return f"nvml:{text}" if text.startswith("GPU-") else f"nvml:GPU-{text}"

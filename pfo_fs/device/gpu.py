@@ -23,7 +23,7 @@ class Gpu(Protocol):
         """The way in which clocks are set (`clock_backends`), `simulated`, or `none` while none works."""
 
     def supported_clocks_mhz(self) -> list[int]:
-        """Returns the graphics clocks that can be locked, in MHz, highest first."""
+        """Returns the graphics clocks that can be locked, in MHz, highest first; none if the driver does not say."""
 
     def why_clocks_stay(self) -> str:
         """Tries whether this user may set clocks; returns why not, or an empty string. May reset the clocks."""
@@ -37,6 +37,9 @@ class Gpu(Protocol):
 
     def reset_clocks(self) -> None:
         """Lets the driver choose the graphics clock again."""
+
+    def shows_clock(self, mhz: int) -> bool | None:
+        """Returns whether the GPU shows that it is still locked at `mhz`; None if it does not tell."""
 
     def power_limit_range_w(self) -> tuple[float, float]:
         """Returns the lowest and the highest power limit that can be set, in watts.
@@ -57,7 +60,15 @@ class Gpu(Protocol):
         """
 
     def energy_j(self) -> float:
-        """Returns the reading of a counter of consumed energy, in joules; it never goes back."""
+        """Returns the reading of a counter of consumed energy, in joules; it never goes back.
+
+        Raises:
+            DeviceError: It cannot be read now.
+        """
+
+    @property
+    def energy_breaks(self) -> int:
+        """How often it was not known what was consumed between two readings: the counter was set back, for example."""
 
     def throttled(self) -> str:
         """Returns what holds the clock below the requested one, as text for the status; empty if nothing does."""
@@ -76,6 +87,7 @@ class NoGpu:
     name = "none"
     uuid = ""
     clock_backend = "none"
+    energy_breaks = 0
 
     def __init__(self, reason: str = "training has no GPU that pfo-fs can use; no clocks are set") -> None:
         self._reason = reason
@@ -94,6 +106,10 @@ class NoGpu:
 
     def reset_clocks(self) -> None:
         """Does nothing."""
+
+    def shows_clock(self, mhz: int) -> bool | None:
+        """Returns None."""
+        return None
 
     def power_limit_range_w(self) -> tuple[float, float]:
         """Raises a `DeviceError`."""
@@ -153,6 +169,10 @@ class DryRunGpu:
         """Records the reset only."""
         self._record("reset", 0)
 
+    def shows_clock(self, mhz: int) -> bool | None:
+        """Returns None: no clock was locked."""
+        return None
+
     def power_limit_range_w(self) -> tuple[float, float]:
         """Returns the real GPU's range, in watts."""
         return self._gpu.power_limit_range_w()
@@ -177,6 +197,11 @@ class DryRunGpu:
     def energy_j(self) -> float:
         """Returns the real GPU's counter, in joules."""
         return self._gpu.energy_j()
+
+    @property
+    def energy_breaks(self) -> int:
+        """Those of the real GPU."""
+        return self._gpu.energy_breaks
 
     def throttled(self) -> str:
         """Returns the answer of the real GPU."""

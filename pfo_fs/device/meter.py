@@ -39,7 +39,7 @@ class Step(NamedTuple):
         step: The step's number.
         number: The number of the schedule in force.
         time_s: Time from the step's begin to its end.
-        energy_j: Energy over that time.
+        energy_j: Energy over that time; 0 if it is not known.
         span_s: Time from the step's begin to the end of its last instruction, without later work of the optimizer.
         times: Duration of each instruction in seconds, by name, in the order of their begins.
         energies: The same in joules.
@@ -154,6 +154,10 @@ class StepMeter:
         times: dict[str, list[float]] = {}
         energies: dict[str, list[float]] = {}
         curve = self.curve
+        if not curve.knows(ended.begin_ns, ended.end_ns):  # it cannot be part of a result, nor can what precedes it
+            collected = wanted = False
+            self._clear()
+            curve = EnergyCurve()
         ended.instructions.sort(key=lambda instruction: instruction[1])
         named = [(self._names.name(place), t0, t1) for place, t0, t1 in ended.instructions]
         clocks: dict[str, list[int]] = {}
@@ -174,7 +178,7 @@ class StepMeter:
         # Only a step that follows a collected one at once needs what lies before its begin.
         needed_ns = min(self._ticks.since_ns, ended.end_ns) if collected else ended.end_ns
         self._powers.forget_before(needed_ns)
-        curve.forget_before(needed_ns)
+        self.curve.forget_before(needed_ns)
         self._skipped_first |= wanted
         if collected and self._is_complete():
             steps = self._steps()

@@ -1,42 +1,16 @@
-"""NVIDIA GPUs through NVML (nvidia-ml-py). No other module calls NVML; `pynvml` is imported at the first use."""
+"""NVIDIA GPUs through NVML (nvidia-ml-py)."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from pfo_fs.device.clock_backends.interface import GpuPlace
+from pfo_fs.device.energy_counter import EnergyCounter
 from pfo_fs.device.gpu_settings import GpuSettings
-from pfo_fs.errors import DeviceError, DevicePermissionError
-
-_PERMISSION = (
-    "this user may not set GPU clocks and power limits through NVML. It takes root, or CAP_SYS_ADMIN "
-    "(docker run --cap-add SYS_ADMIN); the other ways are zeusd, sudo and geopm, see docs/clock-backends.md. "
-    "`nvidia-smi -acp 0` does not help: it permits application clocks only"
-)
-
-# NVML's error code -> (error of this package, its meaning). Any other code becomes a DeviceError with NVML's own text.
-_ERRORS: dict[int, tuple[type[DeviceError], str]] = {
-    1: (DeviceError, "NVML is not initialized"),
-    2: (DeviceError, "NVML says that the value is invalid"),
-    3: (DeviceError, "this GPU does not support it"),
-    4: (DevicePermissionError, _PERMISSION),
-    6: (DeviceError, "this process sees no such GPU"),
-    8: (DeviceError, "the GPU's external power cables are not attached"),
-    9: (DeviceError, "the NVIDIA driver is not loaded"),
-    10: (DeviceError, "the driver did not answer in time"),
-    12: (DeviceError, "libnvidia-ml.so was not found; is the driver mounted into this container?"),
-    13: (DeviceError, "the driver is too old for this"),
-    15: (DeviceError, "the GPU has fallen off the bus or is otherwise inaccessible"),
-    16: (DeviceError, "the GPU needs a reset"),
-    17: (DeviceError, "the operating system blocks access to the GPU"),
-    18: (DeviceError, "library and driver are of different versions; reboot, or reload the driver"),
-    19: (DeviceError, "another use of the GPU forbids this"),
-}
-_NOT_SUPPORTED = 3
+from pfo_fs.device.nvml_calls import call, pynvml, text_of
+from pfo_fs.device.pauses import patiently
+from pfo_fs.device.visible_gpus import mig_divides
+from pfo_fs.errors import DeviceError, NotOffered
 
 # NVML's bits of clocks event reasons; those that a locked clock sets itself are not here.
 _THROTTLING = (
@@ -46,41 +20,24 @@ _THROTTLING = (
     (0x40, "hardware thermal slowdown"),
     (0x80, "power brake"),
 )
-
-
-def _pynvml() -> Any:
-    try:
-        import pynvml
-    except ImportError:
-        raise DeviceError("the package nvidia-ml-py is not installed") from None
-    return pynvml
-
-
-def _call(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls NVML; raises its error as a `DeviceError` that has NVML's code as attribute `nvml_code`."""
-    try:
-        return function(*args)
-    except _pynvml().NVMLError as error:
-        code = int(getattr(error, "value", -1))
-        kind, meaning = _ERRORS.get(code, (DeviceError, str(error)))
-        ours = kind(f"{what}: {meaning} (NVML error {code})")
-        ours.nvml_code = code  # type: ignore[attr-defined]
-        raise ours from None
-
-
-def _not_supported(error: DeviceError) -> bool:
-    return getattr(error, "nvml_code", None) == _NOT_SUPPORTED
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+_HELD_BACK = sum(bit for bit, _ in _THROTTLING)
+_IDLE = 0x01
+_CLOCKS_SET = 0x02
+_GRAPHICS_CLOCK = 0
+_CLOCK_STEP_MHZ = 15
 
 
 class NvmlGpu:
     """A whole NVIDIA GPU, not a MIG slice (a part of a GPU).
 
+    What a GPU does not have is asked once, and leaves everything else as it is: without a list of clocks, energy and
+    power limits work; without a counter, power is integrated.
+
     Args:
         uuid: The UUID as `nvidia-smi -L` prints it, `GPU-...`.
+
+    Attributes:
+        why_no_clocks: Why the clocks that it offers are not known; empty if they are.
 
     Raises:
         DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
@@ -91,65 +48,58 @@ class NvmlGpu:
     def __init__(self, uuid: str) -> None:
         if uuid.startswith("MIG-"):
             raise DeviceError(f"{uuid} is a MIG slice, whose clocks are those of the whole GPU; pfo-fs does not use it")
-        self._nvml = nvml = _pynvml()
-        _call("starting NVML", nvml.nvmlInit)
+        patiently(lambda: call("starting NVML", "nvmlInit"))
         self._open = True
         self.uuid = uuid
-        self._last_j = 0.0
-        self._last_power: tuple[float, float] | None = None  # monotonic s, W
         try:
-            self._handle = _call(f"finding GPU {uuid}", nvml.nvmlDeviceGetHandleByUUID, uuid)
-            self.name = _text(_call("reading the GPU's name", nvml.nvmlDeviceGetName, self._handle))
-            self._refuse_mig()
-            self._has_counter = self._finds_counter()
+            self._handle = patiently(lambda: call(f"finding GPU {uuid}", "nvmlDeviceGetHandleByUUID", uuid))
+            self.name = self._read_name()
+            if mig_divides(self._handle):
+                raise DeviceError(
+                    f"{self.name} {self.uuid} is in MIG mode: its slices share one clock, so pfo-fs does not use it"
+                )
         except DeviceError:
             with suppress(DeviceError):
                 self.close()
             raise
-
-    def _finds_counter(self) -> bool:
-        """Returns whether the GPU has an energy counter; an error other than "not supported" is raised."""
+        self._energy = EnergyCounter(self._handle)
+        self._clocks_mhz: list[int] = []
+        self.why_no_clocks = ""
         try:
-            self._counter_j()
+            self._clocks_mhz = patiently(self._list_clocks)
         except DeviceError as error:
-            if not _not_supported(error):
-                raise
-            return False
-        return True
+            self.why_no_clocks = str(error)
 
-    def _refuse_mig(self) -> None:
+    def _read_name(self) -> str:
         try:
-            current, _ = _call("reading the MIG mode", self._nvml.nvmlDeviceGetMigMode, self._handle)
+            return text_of(call("reading the GPU's name", "nvmlDeviceGetName", self._handle))
         except DeviceError:
-            return  # a GPU without MIG
-        if current:
-            raise DeviceError(
-                f"{self.name} {self.uuid} is in MIG mode: its slices share one clock, so pfo-fs does not use it"
-            )
+            return "NVIDIA GPU"
+
+    def _list_clocks(self) -> list[int]:
+        memory = call("reading the memory clocks", "nvmlDeviceGetSupportedMemoryClocks", self._handle)
+        if memory:
+            what, name = "reading the graphics clocks", "nvmlDeviceGetSupportedGraphicsClocks"
+            clocks = call(what, name, self._handle, max(memory))
+            if clocks:
+                return sorted((int(mhz) for mhz in clocks), reverse=True)
+        raise NotOffered("the driver lists no clocks of this GPU")
 
     def place(self) -> GpuPlace:
         """Returns how other programs of this host name the GPU."""
-        nvml = self._nvml
-        bus_id = _text(_call("reading the PCI address", nvml.nvmlDeviceGetPciInfo, self._handle).busId)
+        bus_id = text_of(call("reading the PCI address", "nvmlDeviceGetPciInfo", self._handle).busId)
         domain, _, rest = bus_id.lower().partition(":")
         return GpuPlace(
             uuid=self.uuid,
             name=self.name,
-            nvml_index=int(_call("reading the index", nvml.nvmlDeviceGetIndex, self._handle)),
-            gpu_count=int(_call("counting GPUs", nvml.nvmlDeviceGetCount)),
+            nvml_index=int(call("reading the index", "nvmlDeviceGetIndex", self._handle)),
+            gpu_count=int(call("counting GPUs", "nvmlDeviceGetCount")),
             pci_address=f"{int(domain, 16):04x}:{rest}",
         )
 
     def supported_clocks_mhz(self) -> list[int]:
-        """Returns the graphics clocks at the highest memory clock, in MHz, highest first."""
-        nvml = self._nvml
-        memory = _call("reading the memory clocks", nvml.nvmlDeviceGetSupportedMemoryClocks, self._handle)
-        if not memory:
-            return []
-        clocks = _call(
-            "reading the graphics clocks", nvml.nvmlDeviceGetSupportedGraphicsClocks, self._handle, max(memory)
-        )
-        return sorted((int(mhz) for mhz in clocks), reverse=True)
+        """Returns the graphics clocks at the highest memory clock, in MHz, highest first; see `why_no_clocks`."""
+        return list(self._clocks_mhz)
 
     def why_clocks_stay(self) -> str:
         """Resets the clocks, which needs the same permission as locking them; returns why that failed, or ''."""
@@ -157,7 +107,7 @@ class NvmlGpu:
             self.reset_clocks()
         except DeviceError as error:
             return str(error)
-        return ""
+        return self.why_no_clocks
 
     def lock_clock_mhz(self, mhz: int) -> None:
         """Locks the graphics clock at `mhz`.
@@ -166,25 +116,53 @@ class NvmlGpu:
             DevicePermissionError: This user may not lock clocks.
             DeviceError: The driver refuses.
         """
-        _call(f"locking {self.uuid} at {mhz} MHz", self._nvml.nvmlDeviceSetGpuLockedClocks, self._handle, mhz, mhz)
+        call(f"locking {self.uuid} at {mhz} MHz", "nvmlDeviceSetGpuLockedClocks", self._handle, mhz, mhz)
 
     def reset_clocks(self) -> None:
         """Unlocks the graphics clock."""
-        _call(f"unlocking the clocks of {self.uuid}", self._nvml.nvmlDeviceResetGpuLockedClocks, self._handle)
+        call(f"unlocking the clocks of {self.uuid}", "nvmlDeviceResetGpuLockedClocks", self._handle)
+
+    def shows_clock(self, mhz: int) -> bool | None:
+        """Returns whether the GPU shows that it is still locked at `mhz`; None if it does not tell.
+
+        NVML has no reading of locked clocks. A clock above the lock, or that of an idle GPU below it, shows that it is
+        gone. A clock that is exactly there shows that it is not, unless idleness, power, heat, application clocks or
+        the GPU's highest clock may be the reason.
+        """
+        now_mhz = self._clock_mhz()
+        reasons = self.clock_reasons()
+        if now_mhz > mhz + _CLOCK_STEP_MHZ:
+            return False
+        if now_mhz < mhz - _CLOCK_STEP_MHZ:
+            return False if reasons & _IDLE and not reasons & _HELD_BACK else None
+        highest = not self._clocks_mhz or mhz > self._clocks_mhz[0] - _CLOCK_STEP_MHZ
+        return None if highest or reasons & (_IDLE | _HELD_BACK) or self._is_application_clock(mhz) else True
+
+    def _clock_mhz(self) -> int:
+        return int(call("reading the clock", "nvmlDeviceGetClockInfo", self._handle, _GRAPHICS_CLOCK))
+
+    def _is_application_clock(self, mhz: int) -> bool:
+        try:
+            name = "nvmlDeviceGetApplicationsClock"
+            return abs(int(call("reading the application clock", name, self._handle, _GRAPHICS_CLOCK)) - mhz) <= 15
+        except DeviceError:
+            return False
 
     def power_limit_range_w(self) -> tuple[float, float]:
         """Returns the lowest and the highest power limit that the board accepts, in watts."""
-        lowest_mw, highest_mw = _call(
-            f"reading the range of power limits of {self.uuid}",
-            self._nvml.nvmlDeviceGetPowerManagementLimitConstraints,
-            self._handle,
-        )
+        what, name = "reading the range of power limits", "nvmlDeviceGetPowerManagementLimitConstraints"
+        lowest_mw, highest_mw = call(f"{what} of {self.uuid}", name, self._handle)
         return lowest_mw / 1000, highest_mw / 1000
 
     def power_limit_w(self) -> float:
         """Returns the power limit that was set last, or the board's default, in watts."""
-        read = self._nvml.nvmlDeviceGetPowerManagementLimit
-        return float(_call(f"reading the power limit of {self.uuid}", read, self._handle)) / 1000
+        what, name = f"reading the power limit of {self.uuid}", "nvmlDeviceGetPowerManagementLimit"
+        return float(call(what, name, self._handle)) / 1000
+
+    def default_power_limit_w(self) -> float:
+        """Returns the power limit that the board has after a restart, in watts."""
+        what, name = f"reading the default power limit of {self.uuid}", "nvmlDeviceGetPowerManagementDefaultLimit"
+        return float(call(what, name, self._handle)) / 1000
 
     def set_power_limit_w(self, limit_w: float) -> None:
         """Sets the power limit, in watts.
@@ -194,23 +172,16 @@ class NvmlGpu:
             DeviceError: The driver refuses.
         """
         what = f"setting a power limit of {limit_w:g} W on {self.uuid}"
-        _call(what, self._nvml.nvmlDeviceSetPowerManagementLimit, self._handle, round(limit_w * 1000))
+        call(what, "nvmlDeviceSetPowerManagementLimit", self._handle, round(limit_w * 1000))
 
     def energy_j(self) -> float:
-        """Returns the GPU's energy counter in joules; without one, the integral of the power read at each call."""
-        if self._has_counter:
-            self._last_j = max(self._last_j, self._counter_j())  # a reset of the driver resets the counter
-            return self._last_j
-        power_w = _call("reading the power", self._nvml.nvmlDeviceGetPowerUsage, self._handle) / 1000
-        now_s = time.monotonic()
-        if self._last_power is not None:
-            self._last_j += (now_s - self._last_power[0]) * (power_w + self._last_power[1]) / 2
-        self._last_power = (now_s, power_w)
-        return self._last_j
+        """Returns the GPU's energy counter in joules, or the integral of its power; see `EnergyCounter`."""
+        return self._energy.read_j()
 
-    def _counter_j(self) -> float:
-        energy_mj = _call("reading the energy counter", self._nvml.nvmlDeviceGetTotalEnergyConsumption, self._handle)
-        return float(energy_mj) / 1000
+    @property
+    def energy_breaks(self) -> int:
+        """How often it was not known what was consumed between two readings."""
+        return self._energy.breaks
 
     def throttled(self) -> str:
         """Returns what holds the clocks back: heat, power or a hardware brake; empty if nothing does."""
@@ -219,81 +190,57 @@ class NvmlGpu:
 
     def clock_reasons(self) -> int:
         """Returns NVML's bits of clocks event reasons."""
+        what = "reading why clocks are held back"
         name = "nvmlDeviceGetCurrentClocksEventReasons"
-        ask = getattr(self._nvml, name, None) or self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        return int(_call("reading why clocks are held back", ask, self._handle))
+        if not hasattr(pynvml(), name):
+            name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+        return int(call(what, name, self._handle))
+
+    def settings(self) -> GpuSettings:
+        """Returns clock and power limit; what the driver does not tell counts as being at its default.
+
+        NVML does not tell locked clocks. On a GPU without processes they show: its clock does not fall to the idle one.
+
+        Raises:
+            DeviceError: The driver tells neither clock nor power limit.
+        """
+        processes, mhz, limit_w, default_w = 0, 0, 0.0, 0.0
+        problems = []
+        try:
+            what, name = "reading the GPU's processes", "nvmlDeviceGetComputeRunningProcesses"
+            processes = len(call(what, name, self._handle))
+            reasons = self.clock_reasons()
+            if not processes and (reasons & _CLOCKS_SET or not reasons & _IDLE):
+                mhz = self._clock_mhz()
+        except DeviceError as error:
+            problems.append(error)
+        try:
+            limit_w, default_w = self.power_limit_w(), self.default_power_limit_w()
+        except DeviceError as error:
+            limit_w = default_w = 0.0
+            problems.append(error)
+        if len(problems) == 2:
+            raise problems[0]
+        return GpuSettings(mhz, limit_w, default_w, processes, lock_is_sure=False)
 
     def close(self) -> None:
         """Ends this object's use of NVML, once; locked clocks stay locked."""
         if self._open:
             self._open = False
-            _call("ending NVML", self._nvml.nvmlShutdown)
-
-
-_IDLE = 0x01
-_CLOCKS_SET = 0x02
+            call("ending NVML", "nvmlShutdown")
 
 
 def nvml_settings(uuid: str) -> GpuSettings:
     """Returns clock and power limit of an NVIDIA GPU.
 
-    NVML does not tell locked clocks. On a GPU without processes they show: its clock does not fall to the idle one.
-
     Raises:
         DeviceError: NVML does not answer.
     """
     gpu = NvmlGpu(uuid)
-    nvml, handle = gpu._nvml, gpu._handle
     try:
-        processes = len(_call("reading the GPU's processes", nvml.nvmlDeviceGetComputeRunningProcesses, handle))
-        limit_w = gpu.power_limit_w()
-        default_w = (
-            _call("reading the default power limit", nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle) / 1000
-        )
-        reasons = gpu.clock_reasons()
-        stays = not processes and (reasons & _CLOCKS_SET or not reasons & _IDLE)
-        mhz = 0
-        if stays:
-            mhz = int(_call("reading the clock", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_GRAPHICS))
-        return GpuSettings(mhz, limit_w, default_w, processes, lock_is_sure=False)
+        return gpu.settings()
     finally:
         gpu.close()
-
-
-def uuid_of_visible_device(index: int) -> str:
-    """Returns the UUID of CUDA device `index` of this process, found without CUDA.
-
-    Follows CUDA_VISIBLE_DEVICES as CUDA does: a list of ordinals and UUIDs (the start of one is enough), cut off at the
-    first entry that does not name a device.
-
-    Raises:
-        DeviceError: No such device is visible, it is a MIG slice, or CUDA's ordinal is ambiguous (GPUs of different
-            kinds without CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA then puts the fastest first).
-    """
-    uuids, names = _all_gpus()
-    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = _visible(variable, uuids)
-    if not 0 <= index < len(visible):
-        raise DeviceError(
-            f"CUDA device {index} is not visible: CUDA_VISIBLE_DEVICES={variable!r} leaves {len(visible)} of "
-            f"{len(uuids)} GPUs"
-        )
-    uuid, by_ordinal = visible[index]
-    if by_ordinal and len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        raise DeviceError(
-            f"GPUs of different kinds ({', '.join(sorted(names))}): set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by "
-            f"UUID in CUDA_VISIBLE_DEVICES, so that CUDA device {index} is unambiguous"
-        )
-    return uuid
-
-
-def visible_uuids() -> list[str]:
-    """Returns the UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves to this process.
-
-    Raises:
-        DeviceError: NVML does not work, or a MIG slice is visible.
-    """
-    return [uuid for uuid, _ in _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), _all_gpus()[0])]
 
 
 def driver_version() -> str:
@@ -302,45 +249,8 @@ def driver_version() -> str:
     Raises:
         DeviceError: NVML does not work.
     """
-    nvml = _pynvml()
-    _call("starting NVML", nvml.nvmlInit)
+    call("starting NVML", "nvmlInit")
     try:
-        return _text(_call("reading the version of the driver", nvml.nvmlSystemGetDriverVersion))
+        return text_of(call("reading the version of the driver", "nvmlSystemGetDriverVersion"))
     finally:
-        nvml.nvmlShutdown()
-
-
-def _all_gpus() -> tuple[list[str], set[str]]:
-    """Returns the UUIDs of all GPUs in NVML's order, and the different names among them."""
-    nvml = _pynvml()
-    _call("starting NVML", nvml.nvmlInit)
-    try:
-        handles = [
-            _call("finding GPUs", nvml.nvmlDeviceGetHandleByIndex, i)
-            for i in range(_call("counting GPUs", nvml.nvmlDeviceGetCount))
-        ]
-        uuids = [_text(_call("reading a UUID", nvml.nvmlDeviceGetUUID, handle)) for handle in handles]
-        names = {_text(_call("reading a name", nvml.nvmlDeviceGetName, handle)) for handle in handles}
-        return uuids, names
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _visible(variable: str | None, uuids: list[str]) -> list[tuple[str, bool]]:
-    """Returns (UUID, whether it was named by its ordinal) of each visible device."""
-    if variable is None:
-        return [(uuid, True) for uuid in uuids]
-    visible: list[tuple[str, bool]] = []
-    for entry in (part.strip() for part in variable.split(",")):
-        if entry.startswith("MIG-"):
-            raise DeviceError(f"CUDA_VISIBLE_DEVICES names a MIG slice ({entry}); pfo-fs needs whole GPUs")
-        if entry.isdecimal() and int(entry) < len(uuids):
-            found = [(uuids[int(entry)], True)]
-        elif entry.startswith("GPU-"):
-            found = [(uuid, False) for uuid in uuids if uuid.startswith(entry)]
-        else:
-            found = []
-        if len(found) != 1:
-            break
-        visible += found
-    return visible
+        pynvml().nvmlShutdown()

@@ -2,7 +2,7 @@
 
 Requests come over the socket between the two as lines of JSON, and each is answered by one line. When the trainer ends,
 the clock process sets the limit that was in force before the first request, since the site may have chosen it; a limit
-that an earlier job has left in force is not kept (`limit_note.py`).
+that an earlier job has left in force is not kept (`undo_note.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device.gpu import Gpu
-from pfo_fs.device.limit_note import LimitNote
+from pfo_fs.device.pauses import patiently
+from pfo_fs.device.undo import SAME_W, limit_undo
+from pfo_fs.device.undo_note import limit_note
 from pfo_fs.errors import DeviceError
 
 _MAX_REQUEST_BYTES = 4096
@@ -28,7 +30,7 @@ class PowerLimits:
         {"ask": "limits"}                  {"lowest_w", "highest_w", "before_w"}; tries whether limits may be set
         {"ask": "set", "limit_w": 250}     {}
         {"ask": "give back"}               {}
-        {"ask": "energy"}                  {"energy_j"}
+        {"ask": "energy"}                  {"energy_j", "breaks"}
         {"ask": "clock"}                   {}; the clock that the shared page requests is in force
 
     or `{"error": "..."}`, with a text for the log. An answer has the "id" of its request. A line without an id is not
@@ -37,15 +39,18 @@ class PowerLimits:
     Args:
         gpu: The GPU.
         why_clocks_stay: Returns why clocks are not set; empty if they are.
+
+    Attributes:
+        undo: Restores the limit, and knows whether that is owed.
     """
 
     def __init__(self, gpu: Gpu, why_clocks_stay: Callable[[], str] = lambda: "") -> None:
         self._gpu = gpu
         self._why_clocks_stay = why_clocks_stay
         self._sets_clocks = False
-        self._note = LimitNote(gpu.uuid)
+        self._note = limit_note(gpu.uuid)
+        self.undo = limit_undo(gpu)
         self._before_w: float | None = None
-        self._changed = False
         self._refused = ""
         self._text = b""
 
@@ -68,7 +73,7 @@ class PowerLimits:
 
     def _result(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["ask"] == "energy":
-            return {"energy_j": self._gpu.energy_j()}
+            return {"energy_j": patiently(self._gpu.energy_j, attempts=3), "breaks": self._gpu.energy_breaks}
         if request["ask"] == "clock":  # the clock process sets the clock before it answers
             self._sets_clocks = True
             why = self._why_clocks_stay()
@@ -81,42 +86,36 @@ class PowerLimits:
             self._set(float(request["limit_w"]))
         elif request["ask"] == "give back":
             self.restore()
+            if self.undo.owed:
+                raise DeviceError(self.undo.problem)
         return {}
 
     def _limits(self) -> dict[str, Any]:
-        lowest_w, highest_w = self._gpu.power_limit_range_w()
+        lowest_w, highest_w = patiently(self._gpu.power_limit_range_w)
         if self._before_w is None:
-            now_w = self._gpu.power_limit_w()
-            left = self._note.left(now_w)
-            if left is None or not lowest_w <= left.before_w <= highest_w:
-                left = None
-            in_use = left is not None and left.in_use
-            before_w = now_w if left is None else left.before_w
-            # This call fails if this user may not set limits; it rarely changes the limit in force.
-            self._gpu.set_power_limit_w(now_w if in_use else before_w)
-            if left is not None and not in_use:
-                self._note.remove(left.pid)
+            before_w = now_w = patiently(self._gpu.power_limit_w)
+            left = self._note.left()
+            if left is not None and abs(left.value - now_w) <= SAME_W and lowest_w <= left.before <= highest_w:
+                before_w = left.before  # the limit in force is that of another process of this package
+            # This call fails if this user may not set limits; it does not change the limit in force.
+            patiently(lambda: self._gpu.set_power_limit_w(now_w))
             self._before_w = before_w
         return {"lowest_w": lowest_w, "highest_w": highest_w, "before_w": self._before_w}
 
     def _set(self, limit_w: float) -> None:
         if self._before_w is None:
             raise DeviceError("a power limit is set only after a request for 'limits', which reads the one in force")
-        self._changed = True
-        self._note.write(self._before_w, limit_w)
+        self.undo.will_set(limit_w, self._before_w, renew=True)
         try:
-            self._gpu.set_power_limit_w(limit_w)
+            patiently(lambda: self._gpu.set_power_limit_w(limit_w), attempts=3)
         except Exception:
             self.restore()
             raise
 
     def restore(self) -> None:
-        """Sets the limit that was in force before, if a request has changed it."""
-        if self._changed and self._before_w is not None:
-            with suppress(Exception):
-                self._gpu.set_power_limit_w(self._before_w)
-                self._changed = False
-                self._note.remove()
+        """Sets the limit that was in force before, if a request has changed it; `undo` knows whether that is done."""
+        if self.undo.value is not None:
+            self.undo.now()
 
     def refuse(self, reason: str, trainer: socket.socket) -> None:
         """Restores the limit, sets none from now on, and sends the reason if training has requested limits."""

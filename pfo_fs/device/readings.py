@@ -7,6 +7,8 @@ import time
 from pfo_fs.device.shared_page import Reading, write_reading
 
 _INT64 = (1 << 63) - 1
+_BREAK_UJ = 10**15
+"""A break sets the counter back by so much: more than a GPU consumes in weeks."""
 
 
 class Readings:
@@ -22,6 +24,8 @@ class Readings:
         self._top_mhz = self._mhz = top_mhz
         self._since_ns = time.monotonic_ns()
         self._sum_mhz_ns = 0
+        self._energy_uj = 0
+        self._base_uj = 0
 
     def clock_set(self, t_ns: int, mhz: int) -> None:
         """Notes that the clock was set to `mhz` (0: the default) at `t_ns`."""
@@ -30,8 +34,18 @@ class Readings:
 
     def write(self, t_ns: int, energy_j: float) -> None:
         """Writes a reading of the energy counter."""
+        self._energy_uj = round(energy_j * 1e6)
+        self._write(t_ns)
+
+    def break_off(self, t_ns: int) -> None:
+        """Writes a reading below all earlier ones: what was consumed since the last reading is not known."""
+        self._base_uj -= _BREAK_UJ
+        self._write(t_ns)
+
+    def _write(self, t_ns: int) -> None:
         self._add(t_ns)
-        write_reading(self._words, Reading(t_ns, min(round(energy_j * 1e6), _INT64), self._sum_mhz_ns // 1000))
+        energy_uj = max(-_INT64, min(self._energy_uj + self._base_uj, _INT64))
+        write_reading(self._words, Reading(t_ns, energy_uj, self._sum_mhz_ns // 1000))
 
     def _add(self, t_ns: int) -> None:
         self._sum_mhz_ns += self._mhz * max(0, t_ns - self._since_ns)

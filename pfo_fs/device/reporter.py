@@ -14,6 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from pfo_fs.device.meter import Measured, Step
+from pfo_fs.device.undo import NOTHING_OWED, UndoState
 from pfo_fs.ipc import messages, transport
 
 _RETRY_S = 1.0
@@ -44,7 +45,7 @@ class Reporter:
         self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
         self._progress: bytes | None = None
         self._progress_at_s = 0.0
-        self._reported: tuple[int, str | None, str] = (-1, None, "")
+        self._reported: tuple[int, str | None, str, UndoState] = (-1, None, "", NOTHING_OWED)
 
     def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
         """Queues a result; leaves out its later iterations if it does not fit into one packet.
@@ -77,6 +78,7 @@ class Reporter:
         iteration_times: deque[tuple[int, int, float]] | None = None,
         throttled: str = "",
         switching: messages.SwitchingReport | None = None,
+        undo: UndoState = NOTHING_OWED,
         now: bool = False,
     ) -> None:
         """Reports the progress of this rank, at most once a second and only if something has changed.
@@ -88,9 +90,10 @@ class Reporter:
             iteration_times: (step, schedule number, span in s) of the steps since the last message.
             throttled: What holds the GPU's clocks back, if anything.
             switching: How clocks are switched, if they are.
+            undo: What could not be put back on the GPU.
             now: Do not wait for the second to pass.
         """
-        state = (-1 if step is None else step.step, message, throttled)
+        state = (-1 if step is None else step.step, message, throttled, undo)
         now_s = time.monotonic()
         if self._address is None or state == self._reported or (now_s < self._progress_at_s and not now):
             return
@@ -99,7 +102,7 @@ class Reporter:
             step=-1 if step is None else step.step,
             number=-1 if step is None else step.number,
             iter_time_s=None if step is None else round(step.time_s, 6),
-            iter_energy_j=None if step is None else round(step.energy_j, 4),
+            iter_energy_j=round(step.energy_j, 4) if step is not None and step.energy_j > 0 else None,
             clock_mhz=clock_mhz or None,
             message=message or "",
             iteration_times=[
@@ -107,6 +110,8 @@ class Reporter:
             ],
             throttled=throttled,
             switching=switching,
+            undo_owed=undo.owed,
+            undo_failures=undo.failures,
         )
         if iteration_times:
             iteration_times.clear()

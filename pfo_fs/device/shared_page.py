@@ -139,7 +139,7 @@ class Reading(NamedTuple):
 
     Attributes:
         time_ns: The monotonic time.
-        energy_uj: The counter, in uJ.
+        energy_uj: The counter, in uJ. It goes back where it is not known what was consumed.
         clock_mhz_us: The integral of the clock that was set over time, in MHz * us; the default counts as the highest.
     """
 

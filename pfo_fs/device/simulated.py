@@ -138,14 +138,15 @@ class SimulatedGpu:
     """A simulated GPU as the process that sets its clock sees it (`Gpu`).
 
     Each change of the clock is a line in `<name>.log` beside the state. Closing the GPU removes both files, unless
-    `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes it fail: `permission`, or `lock:N`
-    for the N-th time that a clock is locked, or `limit:N` for the N-th time that a power limit is set.
+    `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes it fail: `permission`; `lock:N`, from the N-th time on
+    that a clock is locked; `limit:N`, for the power limit that is the N-th to be set.
 
     Args:
         name: Letters, digits and `._-`; the process that computes passes the same to `SimulatedKernels`.
     """
 
     clock_backend = "simulated"
+    energy_breaks = 0
 
     def __init__(self, name: str) -> None:
         self._state = _State(name)
@@ -164,6 +165,7 @@ class SimulatedGpu:
         self._refuses = fault == "permission"
         self._locks_left = int(count or 1) - 1 if fault == "lock" else -1
         self._limits_left = int(count or 1) if fault == "limit" else -1
+        self._refused_w = 0.0
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks, in MHz, highest first."""
@@ -199,6 +201,10 @@ class SimulatedGpu:
             raise DevicePermissionError("simulated: this user may not lock GPU clocks")
         self._set(0)
         self._log.write("reset", 0)
+
+    def shows_clock(self, mhz: int) -> bool | None:
+        """Returns whether it is locked."""
+        return bool(self._in_use().words[_CLOCK_MHZ])
 
     def _set(self, mhz: int) -> None:
         words = self._in_use().words
@@ -246,6 +252,8 @@ class SimulatedGpu:
             raise DevicePermissionError("simulated: this user may not set power limits")
         self._limits_left -= 1
         if self._limits_left == 0:
+            self._refused_w = limit_w
+        if limit_w == self._refused_w:
             raise DeviceError(f"simulated: {limit_w:g} W could not be set")
         lowest_w, highest_w = self.power_limit_range_w()
         if not lowest_w <= limit_w <= highest_w:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pfo_fs.device.shared_page import Reading, newest_reading
 
+_OLD_NS = 5_000_000_000
 _AT_TOP = 0.995
 """An average clock of this share of the highest one counts as the highest."""
 
@@ -15,7 +16,8 @@ class StepMetrics:
     """Counts steps, and averages energy, power and clock over those since the last call of `since_last`.
 
     The clock process reads the energy counter ten times a second, so the average of short intervals is rough; where no
-    reading has come since the last call, power and clock are those of the call before.
+    reading has come since the last call, power and clock are those of the call before. They are not known where the
+    counter could not be read.
 
     Args:
         pages: The page of each GPU of this process; its words are only read.
@@ -29,6 +31,7 @@ class StepMetrics:
         self._pause_began_ns: int | None = None
         self._from = [newest_reading(words) for words in pages]
         self._sums = [Reading(0, 0, 0)] * len(pages)
+        self._broken = [False] * len(pages)
         self._power_w: float | None = None
         self._clock_mhz: float | None = None
         self._step_s: float | None = None
@@ -68,11 +71,15 @@ class StepMetrics:
             self._step_s = max(0, self._last_ns - self._first_ns - self._paused_ns) / 1e9 / self._steps
             self._steps, self._first_ns, self._paused_ns = 0, self._last_ns, 0
         took_ns = sum(total.time_ns for total in self._sums)
-        if took_ns > 0:
+        if any(self._broken) or self._is_old():
+            self._power_w = self._clock_mhz = None
+        elif took_ns > 0:
             by_gpu = [total for total in self._sums if total.time_ns > 0]
             self._power_w = sum(total.energy_uj * 1e3 / total.time_ns for total in by_gpu)
             self._clock_mhz = sum(total.clock_mhz_us for total in by_gpu) * 1e3 / took_ns
+        if took_ns > 0:
             self._sums = [Reading(0, 0, 0)] * len(self._pages)
+        self._broken = [False] * len(self._pages)
         return self._as_numbers(top_mhz)
 
     def _as_numbers(self, top_mhz: int | None) -> dict[str, float]:
@@ -97,5 +104,12 @@ class StepMetrics:
         now = [newest_reading(words) for words in self._pages]
         for place, (before, after) in enumerate(zip(self._from, now, strict=True)):
             if before is not None and after is not None and after.time_ns > before.time_ns:
-                self._sums[place] = self._sums[place].plus(after, before)
+                if after.energy_uj < before.energy_uj:
+                    self._broken[place] = True
+                else:
+                    self._sums[place] = self._sums[place].plus(after, before)
         self._from = now
+
+    def _is_old(self) -> bool:
+        """Whether a GPU has had no reading for so long that the last one says nothing about now."""
+        return any(one is not None and time.monotonic_ns() - one.time_ns > _OLD_NS for one in self._from)

@@ -11,11 +11,14 @@ from typing import NamedTuple
 from pfo_fs.device import Gpu
 from pfo_fs.device.gpu_settings import GpuSettings
 from pfo_fs.device.gpu_spec import gpu_settings_now
-from pfo_fs.device.limit_note import Left, LimitNote
+from pfo_fs.device.undo import SAME_W, clock_undo, finish, limit_undo, take_over
+from pfo_fs.device.undo_note import Left, clock_note, limit_note
 from pfo_fs.doctor.catalogue_node import LEFT
 from pfo_fs.doctor.lines import Check
 from pfo_fs.errors import DeviceError
 
+NOTED = "a job has noted that it could not reset the clock; the driver does not show whether it is still locked"
+_FIX_FOR_S = 10.0
 _MODULE = b"pfo_fs.device.clock_process"
 
 
@@ -61,13 +64,21 @@ def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[
         except DeviceError as error:
             lines.append(LEFT.check("unknown", f"{label}: {error}"))
             continue
-        note = LimitNote(gpu.uuid).left(found.limit_w)
+        note = note_of(gpu.uuid, found)
         outcome = judge_left(found, holders_of(spec, running), note)
         if outcome in ("left", "perhaps") and fix:
-            lines.append(_fix(spec, gpu, label, found, note))
+            lines.append(_fix(spec, gpu, label, found))
         elif outcome != "none":
-            lines.append(LEFT.check(outcome, f"{label}: {found.text}"))
+            lines.append(LEFT.check(outcome, f"{label}: {found.text if found.differs else NOTED}"))
     return lines or [LEFT.check("none", f"{len(gpus)} GPU(s) at their defaults")]
+
+
+def note_of(uuid: str, found: GpuSettings) -> Left | None:
+    """Returns what a job of this user has noted about a GPU: about a power limit that is still in force, or a clock."""
+    limit, clock = limit_note(uuid).left(), clock_note(uuid).left()
+    if limit is not None and found.limit_differs and abs(limit.value - found.limit_w) <= SAME_W:
+        return limit
+    return clock
 
 
 def holders_of(spec: str, running: Sequence[Holder]) -> list[Holder]:
@@ -81,27 +92,33 @@ def judge_left(found: GpuSettings, holders: Sequence[Holder], note: Left | None)
     Args:
         found: Its clock and power limit.
         holders: Clock processes that may hold it.
-        note: What a job of this user has noted about a power limit that is still in force; None: nothing.
+        note: What a job of this user has noted about a setting that it has not put back; None: nothing.
     """
+    if holders or (note is not None and note.in_use):
+        return "in-use" if found.differs else "none"
+    if note is not None and not found.processes:
+        return "left"  # also where the driver does not show it: the reset was not verified
     if not found.differs:
         return "none"
-    if holders or found.processes or (note is not None and note.in_use):
+    if found.processes:
         return "in-use"
-    if note is not None or (found.locked_mhz and found.lock_is_sure):
+    if found.locked_mhz and found.lock_is_sure:
         return "left"
     return "perhaps" if found.locked_mhz else "site"
 
 
-def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings, note: Left | None) -> Check:
-    """Resets the clock, and the power limit that a job has noted; looks whether that has helped."""
+def _fix(spec: str, gpu: Gpu, label: str, before: GpuSettings) -> Check:
+    """Resets the clock, and the power limit that a job has noted, until both are verified; gives up after 10 s."""
+    clock, limit = clock_undo(gpu), limit_undo(gpu)
+    clock.owe(float(before.locked_mhz))
+    take_over(gpu, clock, limit)
+    was = before.text if before.differs else NOTED
+    if not finish((clock, limit), _FIX_FOR_S):
+        return LEFT.check("not-fixed", f"{label}: {was}; {clock.problem or limit.problem}")
     try:
-        gpu.reset_clocks()
-        if note is not None:
-            gpu.set_power_limit_w(note.before_w)
-            LimitNote(gpu.uuid).remove(note.pid)
         after = gpu_settings_now(spec)
     except DeviceError as error:
-        return LEFT.check("not-fixed", f"{label}: {before.text}; {error}")
-    if (after.locked_mhz and after.lock_is_sure) or (note is not None and abs(after.limit_w - note.before_w) > 0.5):
+        return LEFT.check("not-fixed", f"{label}: {was}; {error}")
+    if after.locked_mhz and after.lock_is_sure:
         return LEFT.check("not-fixed", f"{label}: {after.text}")
-    return LEFT.check("fixed", f"{label}: was {before.text}")
+    return LEFT.check("fixed", f"{label}: was {was}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,12 @@ from typing import NoReturn
 
 from pfo_fs.device import ClockProcess, Gpu, open_gpu
 from pfo_fs.device.host_driver import HostDriver, driver_file
+from pfo_fs.device.undo import clock_undo, finish
 from pfo_fs.errors import DeviceError
 
+log = logging.getLogger("pfo_fs")
+
+_RESET_FOR_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -31,7 +36,7 @@ def gpu_specs(most: int | None = None) -> list[str]:
         raise DeviceError("PFO_FS_GPU=none asks for no GPU; unset it")
     if asked:
         return [asked]
-    from pfo_fs.device.nvml import visible_uuids
+    from pfo_fs.device.visible_gpus import visible_uuids
 
     specs = [f"nvml:{uuid}" for uuid in visible_uuids()][:most]
     if not specs:
@@ -87,8 +92,10 @@ def _reset_all(gpus: Sequence[Gpu]) -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # a second signal must not keep clocks locked
     for gpu in gpus:
-        with suppress(DeviceError):  # the clock process of the GPU resets it once more
-            gpu.reset_clocks()
+        undo = clock_undo(gpu)
+        undo.owe(0.0)
+        if not finish((undo,), _RESET_FOR_S):
+            log.warning("%s: %s; its clock process goes on", gpu.uuid, undo.problem)
         with suppress(DeviceError):
             gpu.close()
 

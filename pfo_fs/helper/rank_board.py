@@ -38,6 +38,7 @@ class RankBoard:
         self.infos: dict[int, RankInfo] = {}
         self._jitter = jitter
         self._progress: dict[int, bodies.RankProgress] = {}
+        self._from_clocks: dict[int, str] = {}  # the last problem that a clock process has reported
         self._moved_at_s: dict[int, float] = {}
         self._changed = self._is_final = False
         self._next_s = 0.0
@@ -72,11 +73,15 @@ class RankBoard:
             "iter_time": report.iter_time_s,
             "iter_energy": report.iter_energy_j,
             "clock_mhz": report.clock_mhz,
+            "undo_owed": report.undo_owed,
+            "undo_failures": report.undo_failures,
         }
         if report.switching is not None:
             fields["switching"] = msgspec.structs.asdict(report.switching)
         if report.message:
-            fields["error"] = report.message[:_MAX_ERROR_CHARS]
+            fields["error"] = self._from_clocks[rank] = report.message[:_MAX_ERROR_CHARS]
+        elif rank in self._from_clocks and self._progress[rank].error == self._from_clocks.pop(rank):
+            fields["error"] = ""  # what the clock process has reported has passed
         self._moved_at_s[rank] = now_s
         self._update(rank, **fields)
 

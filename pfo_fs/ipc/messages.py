@@ -133,7 +133,8 @@ class ProgressReport(Message, frozen=True, kw_only=True):
     """The progress of a rank. Times in s, energy in J, clock in MHz (None: the driver's default).
 
     `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` says what holds
-    the GPU's clocks back; empty: nothing.
+    the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU (clock, power limit) that could
+    not be put back yet, `undo_failures` the attempts that have failed so far.
     """
 
     step: int
@@ -145,6 +146,8 @@ class ProgressReport(Message, frozen=True, kw_only=True):
     iteration_times: list[tuple[int, int, float]] = []
     throttled: str = ""
     switching: SwitchingReport | None = None
+    undo_owed: int = 0
+    undo_failures: int = 0
 
 
 class MeasurementReport(Message, frozen=True, kw_only=True):

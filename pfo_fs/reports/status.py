@@ -114,7 +114,9 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
             "step": max((rank.step for rank in ranks), default=-1),
             "iter_time_s": max(times, default=None),
             "iter_energy_j": sum(energies) if energies and len(energies) == job.job_info.world_size else None,
-            "last_error": next((rank.error for rank in ranks if rank.error), ""),
+            "last_error": next((rank.error for rank in sorted(ranks, key=_owes_first) if rank.error), ""),
+            "undo_owed": sum(rank.undo_owed for rank in ranks),
+            "undo_failures": sum(rank.undo_failures for rank in ranks),
             "switching": switching_of(ranks),
             "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
         }
@@ -185,11 +187,18 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
         lines.append(Text(f"  clocks set through: {ranks}", style="dim"))
     if job.get("switching") and not job.get("end_reason"):
         lines.append(Text(f"  {switching_text(job['switching'])}", style="dim"))
+    if job.get("undo_owed"):
+        text = f"{job['undo_owed']} GPU setting(s) could not be put back yet ({job['undo_failures']} attempts failed)"
+        lines.append(Text(f"  {text}", style="bold red"))
     refused = job.get("yaml_problem") and f"schedule.yaml refused: {job['yaml_problem']}"
     texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), refused, job.get("last_error"))))
     texts.pop(job.get("end_reason") or "", None)
     lines.extend(Text(f"  {text}", style="red" if job["state"] == "broken" else "yellow") for text in texts)
     return lines
+
+
+def _owes_first(rank: bodies.RankProgress) -> bool:
+    return not rank.undo_owed
 
 
 def _number(value: float | None, form: str, unit: str) -> str:

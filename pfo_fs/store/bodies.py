@@ -238,7 +238,13 @@ class ResultsBody(_Body):
 
 
 class RankProgress(_WithClockBackend):
-    """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report."""
+    """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report.
+
+    `undo_owed` counts the settings of its GPU (clock, power limit) that could not be put back yet, `undo_failures` the
+    attempts that have failed so far.
+    """
+
+    left_out: ClassVar[frozenset[str]] = frozenset({"clock_backend", "switching", "undo_owed", "undo_failures"})
 
     rank: RankNumber
     step: StepNumberOrNone = -1
@@ -249,6 +255,8 @@ class RankProgress(_WithClockBackend):
     clock_mhz: Megahertz | None = None
     error: Text = ""
     switching: Switching | None = None
+    undo_owed: Count = 0
+    undo_failures: Count = 0
 
 
 class IterationTimesBody(_Body):

@@ -357,6 +357,8 @@ def test_one_call_is_under_way_at_most_and_the_newest_request_wins(bench: Bench,
 class NvmlGpuThrough:
     """A GPU for `ClockSetter` that sets through a backend that a test has made."""
 
+    uuid = "GPU-through"
+
     def __init__(self, backend: ClockBackend) -> None:
         self._backend = backend
 
@@ -482,17 +484,6 @@ def test_none_measures_only(nvml: FakeNvml) -> None:
     assert gpu.energy_j() == 5.0
     assert nvml.locked == []
     gpu.close()
-
-
-def test_a_reset_that_has_failed_is_tried_once_more_at_the_close(nvml: FakeNvml, zeusd: Zeusd) -> None:
-    gpu = gpu_with("zeusd")
-    gpu.lock_clock_mhz(900)
-    zeusd.status = 500
-    with pytest.raises(DeviceError):
-        gpu.reset_clocks()
-    zeusd.status = 200
-    gpu.close()
-    assert [call for _, call, _ in zeusd.done] == ["set_gpu_locked_clocks", "reset_gpu_locked_clocks"]
 
 
 def test_a_gpu_without_a_pci_address_in_nvml_is_a_reason_for_the_ways_that_need_it(nvml: FakeNvml) -> None:

@@ -173,13 +173,37 @@ def test_a_counter_that_stands_still_is_not_waited_for_for_ever() -> None:
     assert len(results(meter, step_marks(100, 0, 1, [], 700) + step_marks(700, 1, 1, [], 1500))) == 1
 
 
-def test_a_counter_that_fails_is_not_waited_for() -> None:
+def test_a_counter_that_fails_is_not_waited_for_and_what_is_not_known_is_no_result() -> None:
     meter = new_meter()
     ticking(meter.curve, 200.0, until_ms=300)
     marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 960)
     assert results(meter, marks) == []
-    meter.curve.no_more()
-    assert len(results(meter, [])) == 1
+    meter.curve.break_off()
+    assert results(meter, []) == []
+    assert meter.last_step is not None
+    assert (meter.last_step.step, meter.last_step.energy_j) == (1, 0.0)
+
+
+def test_after_a_gap_of_the_counter_only_steps_that_begin_later_have_energy() -> None:
+    meter = new_meter()
+    ticking(meter.curve, 200.0, until_ms=300)
+    meter.curve.break_off()
+    for t_ms in range(1000, 3000, 20):
+        meter.curve.add(t_ms * MS, 77.0 + 0.1 * t_ms)
+    found = []
+    for step in range(6):
+        begin = 100 + 400 * step
+        found += results(meter, step_marks(begin, step, 1, [], begin + 400))
+    assert [(one.first_step, one.steps[0].energy_j) for one in found] == [(4, pytest.approx(40, rel=0.01))]
+
+
+def test_without_energy_for_good_results_have_times() -> None:
+    meter = new_meter()
+    ticking(meter.curve, 200.0, until_ms=300)
+    meter.curve.break_off()
+    meter.curve.clear()
+    found = results(meter, step_marks(500, 0, 1, [], 600) + step_marks(600, 1, 1, [], 800))
+    assert [(step.time_s, step.energy_j) for step in found[0].steps] == [(pytest.approx(0.2), 0.0)]
 
 
 def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
@@ -206,7 +230,7 @@ def test_where_the_counter_ticks_slowly_a_result_covers_more_steps() -> None:
 
 def test_where_the_counter_does_not_tick_a_result_covers_the_steps_that_were_asked_for() -> None:
     meter = new_meter(profile_steps=2)
-    meter.curve.no_more()
+    meter.curve.break_off()
     found = []
     for step in range(20):
         found += results(meter, step_marks(100 + 400 * step, step, 1, [], 500 + 400 * step))
@@ -265,7 +289,7 @@ def test_short_steps_are_measured_for_the_least_time_but_only_for_so_many_of_the
         names = SharedPage.create()
         names.name_id("forward")
         meter = StepMeter(2, names, least_s)
-        meter.curve.no_more()
+        meter.curve.break_off()
         found: list[Measured] = []
         for step in range(30):
             found += results(meter, step_marks(100 * step, step, 1, [], 100 * step + 90))
@@ -274,7 +298,7 @@ def test_short_steps_are_measured_for_the_least_time_but_only_for_so_many_of_the
 
 def test_a_window_that_steps_no_longer_add_to_keeps_no_old_clocks() -> None:
     meter = new_meter(profile_steps=2)
-    meter.curve.no_more()
+    meter.curve.break_off()
     for step in range(50):
         meter.clock_acts(100 * step * MS, 900 + step)
         marks = step_marks(100 * step, step, 1, [(0, 100 * step, 100 * step + 50)], 100 * step + 90, strayed=step > 1)

@@ -8,8 +8,7 @@ import time
 import pytest
 from fake_nvml import UUIDS, FakeNvml
 
-from pfo_fs.device import nvml
-from pfo_fs.device.nvml import NvmlGpu, uuid_of_visible_device
+from pfo_fs.device.nvml import NvmlGpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 
@@ -56,13 +55,15 @@ def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throt
     assert gpu.throttled() == "power limit, thermal slowdown"
 
 
-def test_an_old_driver_is_called_by_the_old_name_of_the_function(fake: FakeNvml) -> None:
+def test_an_old_driver_is_called_by_the_old_name_of_the_function(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.reasons = 0x08
-    old = fake.nvmlDeviceGetCurrentClocksEventReasons
-    older = type("OlderNvml", (), {"nvmlDeviceGetCurrentClocksThrottleReasons": staticmethod(old)})
-    gpu = NvmlGpu(UUIDS[0])
-    gpu._nvml = older
-    assert gpu.throttled() == "hardware slowdown"
+    name = "nvmlDeviceGetCurrentClocksEventReasons"
+    monkeypatch.setattr(FakeNvml, "nvmlDeviceGetCurrentClocksThrottleReasons", getattr(FakeNvml, name), raising=False)
+    monkeypatch.delattr(FakeNvml, name)
+    fake.fails = {}
+    assert NvmlGpu(UUIDS[0]).throttled() == "hardware slowdown"
 
 
 def test_without_a_counter_power_is_integrated(fake: FakeNvml) -> None:
@@ -76,18 +77,12 @@ def test_without_a_counter_power_is_integrated(fake: FakeNvml) -> None:
     assert energy_j == pytest.approx(200 * (time.monotonic() - t0), rel=0.1)
 
 
-def test_a_counter_that_fails_for_another_reason_is_an_error(fake: FakeNvml) -> None:
-    fake.fails["nvmlDeviceGetTotalEnergyConsumption"] = 15
-    with pytest.raises(DeviceError, match="fallen off the bus"):
-        NvmlGpu(UUIDS[0])
-
-
 def test_known_errors_are_explained_with_their_code_and_unknown_ones_keep_nvmls_text(fake: FakeNvml) -> None:
     fake.fails["nvmlInit"] = 9
-    with pytest.raises(DeviceError, match=r"driver is not loaded \(NVML error 9\)"):
+    with pytest.raises(DeviceError, match=r"driver is not loaded \(NVML error 9 of nvmlInit\)"):
         NvmlGpu(UUIDS[0])
-    fake.fails["nvmlInit"] = 999
-    with pytest.raises(DeviceError, match="code 999"):
+    fake.fails["nvmlInit"] = 777
+    with pytest.raises(DeviceError, match="code 777"):
         NvmlGpu(UUIDS[0])
 
 
@@ -106,53 +101,7 @@ def test_a_gpu_without_mig_is_accepted(fake: FakeNvml) -> None:
     assert NvmlGpu(UUIDS[0]).uuid == UUIDS[0]
 
 
-@pytest.mark.parametrize(
-    ("variable", "index", "expected"),
-    [
-        (None, 2, UUIDS[2]),
-        ("2,0", 0, UUIDS[2]),
-        ("2,0", 1, UUIDS[0]),
-        (" 1 , 2", 1, UUIDS[2]),
-        ("GPU-bbbb", 0, UUIDS[2]),
-        (f"{UUIDS[1]},0", 0, UUIDS[1]),
-    ],
-)
-def test_visible_devices_are_mapped_to_uuids(
-    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str | None, index: int, expected: str
-) -> None:
-    if variable is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert uuid_of_visible_device(index) == expected
-    assert fake.open == 0
-
-
-@pytest.mark.parametrize("variable", ["", "-1", "7", "GPU-aaaa", "0,-1,1", "no-dev"])
-def test_what_cuda_would_not_show_is_an_error(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """The list ends at the first entry that names no device, or more than one."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    with pytest.raises(DeviceError, match="not visible"):
-        uuid_of_visible_device(1)
-
-
-def test_a_visible_mig_slice_is_refused(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-aaaa")
-    with pytest.raises(DeviceError, match="MIG slice"):
-        uuid_of_visible_device(0)
-
-
-def test_ordinals_among_different_gpus_need_the_bus_order(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA puts the fastest first, NVML goes by the bus: an ordinal could mean the neighbour's GPU."""
-    fake.names = ["NVIDIA A100", "NVIDIA A40", "NVIDIA A100"]
-    with pytest.raises(DeviceError, match="CUDA_DEVICE_ORDER"):
-        uuid_of_visible_device(0)
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert uuid_of_visible_device(1) == UUIDS[1]
-    monkeypatch.delenv("CUDA_DEVICE_ORDER")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[1])
-    assert uuid_of_visible_device(0) == UUIDS[1]
-
-
 def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(DeviceError, match="nvidia-ml-py"):
-        nvml.NvmlGpu(UUIDS[0])
+        NvmlGpu(UUIDS[0])

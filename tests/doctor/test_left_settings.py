@@ -13,7 +13,7 @@ from fake_nvml import UUIDS, FakeNvml
 
 from pfo_fs.device import ClockProcess
 from pfo_fs.device.gpu_spec import gpu_settings_now
-from pfo_fs.device.limit_note import Left
+from pfo_fs.device.undo_note import Left
 from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
 
 
@@ -28,8 +28,8 @@ def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
 def leave(mhz: int, limit_w: float) -> None:
     """Does what a job does that is killed together with its clock process."""
     code = (
-        "from pfo_fs.device.limit_note import LimitNote; from pfo_fs.device.simulated import SimulatedGpu\n"
-        f"gpu = SimulatedGpu('left'); LimitNote(gpu.uuid).write(gpu.power_limit_w(), {limit_w})\n"
+        "from pfo_fs.device.undo_note import limit_note; from pfo_fs.device.simulated import SimulatedGpu\n"
+        f"gpu = SimulatedGpu('left'); limit_note(gpu.uuid).write(gpu.power_limit_w(), {limit_w})\n"
         f"gpu.lock_clock_mhz({mhz}); gpu.set_power_limit_w({limit_w})"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -77,8 +77,8 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
     assert outcome() == "none"
     fake.limit_mw = 300_000
     assert outcome() == "site", "no job has noted it: the site may have chosen it"
-    assert outcome(Left(400.0, 1, in_use=False)) == "left"
-    assert outcome(Left(400.0, 1, in_use=True)) == "in-use"
+    assert outcome(Left(400.0, 300.0, 1, in_use=False)) == "left"
+    assert outcome(Left(400.0, 300.0, 1, in_use=True)) == "in-use"
     fake.reasons, fake.clock_mhz = 0x2, 1200
     assert outcome() == "perhaps"
     fake.processes = [object()]

@@ -163,7 +163,7 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
     assert not list(sim_dir.glob("power-limit-*")), "the note has done its duty"
     later.set_level(300)
     later.close()
-    assert limits_set(sim_dir) == [200, 500, 300, 500]
+    assert limits_set(sim_dir) == [200, 500, 500, 300, 500], "restored, tried, set, restored"
     assert not list(sim_dir.glob("power-limit-*"))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pfo_fs.device.clock_backends.interface import NAMES, ClockBackend, MeasuresOnly
+from pfo_fs.device.pauses import patiently
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ class BackedGpu:
     """A GPU (`Gpu`) that is read as before, and whose clocks and power limit are set in the chosen way.
 
     The first change chooses: each way whose discovery says that it cannot is left out, and so is each one that refuses
-    this change. Later changes use the same way. Opening and closing change nothing, except that a reset of the clocks
-    that has failed is tried once more at the close.
+    this change. Later changes use the same way. Opening and closing change nothing.
 
     Args:
         gpu: Reads. With the way `nvml`, it also sets.
@@ -31,7 +30,6 @@ class BackedGpu:
         self._asked = choice != "auto"
         self._chosen: ClockBackend | None = None
         self._held_by = "none"
-        self._owes_reset = False
         self.name = gpu.name
         self.uuid = gpu.uuid
 
@@ -43,12 +41,15 @@ class BackedGpu:
     # ---- setting
 
     def why_clocks_stay(self) -> str:
-        """Chooses a way by resetting the clocks; returns why none works, way by way, or an empty string."""
+        """Chooses a way by resetting the clocks; returns why none works, way by way, or an empty string.
+
+        Without a list of clocks none can be chosen, so that the GPU's reason is returned then.
+        """
         try:
-            self._change(lambda backend: backend.reset_clocks(), passes_on=DeviceError)
+            self._change(lambda backend: patiently(backend.reset_clocks), passes_on=DeviceError)
         except DeviceError as error:
             return str(error)
-        return ""
+        return self._why_no_list()
 
     def reasons(self) -> dict[str, str]:
         """Returns, for each way in the order of `auto`, why it cannot be used here; '' if it seems to work.
@@ -57,9 +58,12 @@ class BackedGpu:
         """
         found = {}
         for backend in self._backends():
-            found[backend.name] = backend.why_not()
+            found[backend.name] = backend.why_not() or self._why_no_list()
             backend.close()
         return found
+
+    def _why_no_list(self) -> str:
+        return "" if self._gpu.supported_clocks_mhz() else str(getattr(self._gpu, "why_no_clocks", "it has no clocks"))
 
     def lock_clock_mhz(self, mhz: int) -> None:
         """Holds the graphics clock at `mhz`; raises as described in `Gpu`."""
@@ -67,9 +71,11 @@ class BackedGpu:
 
     def reset_clocks(self) -> None:
         """Lets the driver choose the graphics clock again."""
-        self._owes_reset = True
         self._change(lambda backend: backend.reset_clocks())
-        self._owes_reset = False
+
+    def shows_clock(self, mhz: int) -> bool | None:
+        """Returns whether the GPU shows that it is still locked at `mhz`, in whatever way it was locked."""
+        return self._gpu.shows_clock(mhz)
 
     def set_power_limit_w(self, limit_w: float) -> None:
         """Sets the power limit, in watts; raises as described in `Gpu`."""
@@ -172,17 +178,18 @@ class BackedGpu:
         """Returns the reading of the energy counter, in joules."""
         return self._gpu.energy_j()
 
+    @property
+    def energy_breaks(self) -> int:
+        """How often it was not known what was consumed between two readings."""
+        return self._gpu.energy_breaks
+
     def throttled(self) -> str:
         """Returns what holds the clock below the requested one; empty if nothing does."""
         return self._gpu.throttled()
 
     def close(self) -> None:
-        """Ends the use of the GPU, after one more attempt at a reset of the clocks that has failed."""
+        """Ends the use of the GPU."""
         if self._chosen is not None:
-            if self._owes_reset:
-                self._owes_reset = False
-                with suppress(DeviceError):
-                    self._chosen.reset_clocks()
             self._chosen.close()
         self._gpu.close()
 

@@ -1,0 +1,118 @@
+"""Files, for the next process on this host, that say what this package has set on a GPU and has not put back yet.
+
+When a whole job is killed, clock process included, or when the driver refuses to put a setting back, the GPU keeps a
+locked clock or a lowered power limit. The next clock process on that GPU, `pfo-fs reset-clocks` and `pfo-fs doctor
+--fix` read the note and finish the undo. A note stands from before the first change until the undo is verified.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+_MAX_BYTES = 4096
+
+
+def _folder() -> str:
+    """Returns a folder that only this user can write: `PFO_FS_RUN_DIR`, or one in memory, which a reboot empties.
+
+    Raises:
+        OSError: The folder cannot be made, or other users can write to it.
+    """
+    folder = os.environ.get("PFO_FS_RUN_DIR") or f"/dev/shm/pfo-fs-{os.geteuid()}"  # noqa: S108  checked below
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    info = os.lstat(folder)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not a folder of this user alone")
+    return folder
+
+
+def _began(pid: int) -> str:
+    """Returns a process's start time, which a later one with the same id does not share; '' if it has ended."""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        fields = file.read(_MAX_BYTES).rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    return ""
+
+
+class Left(NamedTuple):
+    """What a clock process has set.
+
+    Attributes:
+        before: The value before, in W or MHz; 0 MHz is the driver's default.
+        value: The value that it has set.
+        pid: The id of that clock process.
+        in_use: Whether that clock process still runs on this host; it will then undo it itself.
+    """
+
+    before: float
+    value: float
+    pid: int
+    in_use: bool
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process has written the note."""
+        return self.pid == os.getpid()
+
+
+class UndoNote:
+    """The note about one setting of one GPU. If it cannot be written, all else works, but the next process has no note.
+
+    Args:
+        uuid: The GPU's UUID.
+        what: `power-limit` or `clock`.
+        unit: `w` or `mhz`.
+    """
+
+    def __init__(self, uuid: str, what: str, unit: str) -> None:
+        self._name = f"{what}-{uuid.replace('/', '_')}.json"
+        self._before, self._value = f"before_{unit}", f"set_{unit}"
+
+    def left(self) -> Left | None:
+        """Returns the note; None if there is none that can be read."""
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            found = self._read()
+            before, value, pid = float(found[self._before]), float(found[self._value]), int(found["pid"])
+            if math.isfinite(before) and math.isfinite(value) and before >= 0:
+                began = _began(pid)
+                return Left(before, value, pid, began != "" and began == found["began"])
+        return None
+
+    def write(self, before: float, value: float) -> None:
+        """Notes that `value` is about to be set where `before` was in force."""
+        with suppress(OSError):
+            path = os.path.join(_folder(), self._name)
+            pid = os.getpid()
+            temporary = f"{path}.{pid}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o600), "w") as file:
+                json.dump({self._before: before, self._value: value, "pid": pid, "began": _began(pid)}, file)
+            os.replace(temporary, path)
+
+    def remove(self) -> None:
+        """Removes the note, unless a process that still runs, other than this one, has written it."""
+        left = self.left()
+        if left is None or left.is_own or not left.in_use:
+            with suppress(OSError):
+                os.unlink(os.path.join(_folder(), self._name))
+
+    def _read(self) -> dict[str, Any]:
+        fd = os.open(os.path.join(_folder(), self._name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            return dict(json.loads(file.read(_MAX_BYTES)))
+
+
+def clock_note(uuid: str) -> UndoNote:
+    """Returns the note about a GPU's locked clock, in MHz."""
+    return UndoNote(uuid, "clock", "mhz")
+
+
+def limit_note(uuid: str) -> UndoNote:
+    """Returns the note about a GPU's power limit, in W."""
+    return UndoNote(uuid, "power-limit", "w")
