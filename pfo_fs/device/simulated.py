@@ -139,7 +139,7 @@ class SimulatedGpu:
 
     Each change of the clock is a line in `<name>.log` beside the state. Closing the GPU removes both files, unless
     `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes it fail: `permission`; `lock:N`, from the N-th time on
-    that a clock is locked; `limit:N`, for the power limit that is the N-th to be set.
+    that a clock is locked; `limit:N`, the N-th time that a power limit is set, and twice more.
 
     Args:
         name: Letters, digits and `._-`; the process that computes passes the same to `SimulatedKernels`.
@@ -164,8 +164,7 @@ class SimulatedGpu:
         fault, _, count = os.environ.get("PFO_FS_SIM_FAULT", "").partition(":")
         self._refuses = fault == "permission"
         self._locks_left = int(count or 1) - 1 if fault == "lock" else -1
-        self._limits_left = int(count or 1) if fault == "limit" else -1
-        self._refused_w = 0.0
+        self._limits_left = int(count or 1) if fault == "limit" else -3
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks, in MHz, highest first."""
@@ -251,9 +250,7 @@ class SimulatedGpu:
         if self._refuses:
             raise DevicePermissionError("simulated: this user may not set power limits")
         self._limits_left -= 1
-        if self._limits_left == 0:
-            self._refused_w = limit_w
-        if limit_w == self._refused_w:
+        if self._limits_left in (0, -1, -2):
             raise DeviceError(f"simulated: {limit_w:g} W could not be set")
         lowest_w, highest_w = self.power_limit_range_w()
         if not lowest_w <= limit_w <= highest_w:
