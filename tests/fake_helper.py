@@ -19,6 +19,10 @@ class FakeClient:
         self.sent: list[Message] = []
         self.told_on_revival: list[list[Message]] = []
         self.closed = False
+        self.ended = ""
+
+    def how_it_ended(self) -> str:
+        return self.ended
 
     def poll(self) -> ToTraining | None:
         return self.inbox.popleft() if self.inbox and not self.lost else None

@@ -26,7 +26,7 @@ class Reporter:
     """Sends results and progress of one rank.
 
     Args:
-        address: The helper's abstract socket address; None to send nothing.
+        address: The helper's first abstract socket address; None to send nothing.
         rank: Global rank.
         token: The helper accepts only clients that send it.
         gpu_spec: The GPU whose clocks this process controls; empty if it controls none. If this process dies without
@@ -168,11 +168,9 @@ class Reporter:
         if now_s < self._retry_at_s:
             return False
         self._retry_at_s = now_s + _RETRY_S
-        kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        self._socket = socket.socket(socket.AF_UNIX, kind)
-        self._socket.connect(f"\0{self._address}")
-        transport.check_peer(self._socket)
-        transport.enlarge(self._socket)
+        assert self._address is not None
+        self._socket = transport.connect_to_helper(transport.names_of_helper(self._address, self._token))
+        self._socket.setblocking(False)
         hello = messages.Hello(rank=self._rank, role="clocks", token=self._token, gpu_spec=self._gpu_spec)
         self._socket.send(transport.encode(hello), socket.MSG_NOSIGNAL)
         self._greeted = True

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import Message, ToTraining
-from pfo_fs.ipc.spawn import Child, start_process
+from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
 
 log = logging.getLogger("pfo_fs")
 
@@ -24,14 +24,20 @@ Reply = TypeVar("Reply", bound=Message)
 _recv = ctypes.PyDLL(None, use_errno=True).recv
 _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _recv.restype = ctypes.c_ssize_t
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
+"""Between two starts of a helper by one rank, if helpers die again and again."""
+_LIVED_S = 60.0
+"""A helper that has lived so long was no failure."""
+_SILENT_S = 1.0
+_OTHERS_LATER_S = 3.0
 
 
 class HelperClient:
     """A connection to a helper process, which is started if no process listens at its address yet.
 
     The process that starts a helper opens the address itself and passes the open socket to the helper. So it can send
-    at once, and the helper reads when it is ready. Training uses this class for the host's helper, and the power-limit
-    optimizer for a helper of its own.
+    at once, and the helper reads when it is ready. Of ranks that try at once, one gets the address and starts a helper.
+    Training uses this class for the host's helper, and the power-limit optimizer for a helper of its own.
 
     Args:
         address: The abstract socket address, the same for all ranks of a job on one host.
@@ -39,8 +45,7 @@ class HelperClient:
         token: The job's secret; the helper accepts only clients that send it.
         rank: Global rank of this process.
         settings: The settings for the helper that are not defaults.
-        start_at_once: Whether to start a helper without first waiting for another rank of this host to do so.
-        deadline_s: The longest time until a helper of another rank listens.
+        deadline_s: The longest time until a helper listens.
         service: What the helper does, see `process.py`.
         sigterm_trace: See `ipc.sigterm_trace`; -1 if this process has none.
 
@@ -56,28 +61,29 @@ class HelperClient:
         rank: int,
         settings: dict[str, Any],
         *,
-        start_at_once: bool,
         deadline_s: float = 20.0,
         service: Literal["pipeline", "power_limit"] = "pipeline",
         sigterm_trace: int = -1,
     ) -> None:
+        hold_standard_fds()
         self.process: Child | None = None
         self.lost = False
         self._warned = False
-        self._address = address
+        self._names = transport.names_of_helper(address, token)
+        self._silent_since_s: dict[str, float] = {}
+        self._connected_s = self._start_after_s = 0.0
+        self._pause_s = _FIRST_PAUSE_S
         self._starting = {"service": service, "shared_dir": shared_dir, "token": token, "settings": settings}
         self._hello = messages.Hello(rank=rank, role="training", token=token, sigterm_trace=sigterm_trace)
-        self._may_start = start_at_once
         self._inbox: list[ToTraining] = []
         self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)
         begin = time.monotonic()
         while not self._connect():
-            waited_s = time.monotonic() - begin
-            if self.process is None and (start_at_once or waited_s > 5.0):
-                self.process = _start(self._address, self._starting)
+            if self.process is None:
+                self._start()
                 if self.process is not None:
                     continue
-            if waited_s > deadline_s:
+            if time.monotonic() - begin > deadline_s:
                 raise CoordinationError(
                     f"no helper process for {shared_dir} answers after {deadline_s:.0f} s; is the file system up?"
                 )
@@ -85,10 +91,11 @@ class HelperClient:
 
     def _connect(self) -> bool:
         try:
-            connection = transport.connect(self._address)
+            connection = transport.connect_to_helper(self._names)
         except OSError:
             return False
         self._socket = connection
+        self._connected_s = time.monotonic()
         self._fd = connection.fileno()
         self.lost = False
         transport.not_for_children(connection)
@@ -98,15 +105,60 @@ class HelperClient:
     def revive(self, joining: list[Message]) -> bool:
         """Tries once, without waiting, to reach a new helper in place of a dead one, and sends it `joining`.
 
-        The rank that may start a helper at once starts the new one; the other ranks connect to it at a later try.
+        Any rank of the host may start the new one. If helpers die again and again, the pauses between two starts grow.
         """
+        self._socket.close()
         if self._connect():
             for message in joining:
                 self.send(message)
             return True
-        if self._may_start and (self.process is None or self.process.poll() is not None):
-            self.process = _start(self._address, self._starting)
+        now_s = time.monotonic()
+        if self._connected_s:  # the first try; rank 0 comes first, since its settings count
+            if now_s - self._connected_s > _LIVED_S:
+                self._pause_s = _FIRST_PAUSE_S
+            self._start_after_s = max(self._start_after_s, now_s + (_OTHERS_LATER_S if self._hello.rank else 0.0))
+            self._connected_s = 0.0
+        if now_s >= self._start_after_s and (self.process is None or self.process.poll() is not None):
+            self._start_after_s = now_s + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._start()
         return False
+
+    def _start(self) -> None:
+        """Starts a helper that listens at the first address that is free, unless one of this user has it already.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
+        for name in self._names:
+            try:
+                server = transport.listen(name)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                if self._belongs_to_another(name):
+                    continue
+                return
+            with server:
+                fds = {"server_fd": server.fileno()}
+                self.process = start_process("pfo_fs.helper.process", self._starting, fds=fds)
+            return
+
+    def _belongs_to_another(self, name: str) -> bool:
+        """Whether another user has taken an address: it does not let this process in, and not only for a moment."""
+        try:
+            transport.connect(name).close()
+            self._silent_since_s.pop(name, None)
+        except PermissionError:
+            return True
+        except OSError:  # another rank may just be about to listen there
+            now_s = time.monotonic()
+            return now_s - self._silent_since_s.setdefault(name, now_s) > _SILENT_S
+        return False
+
+    def how_it_ended(self) -> str:
+        """Returns, in brackets, what is known about the end of the helper, if this process has started it."""
+        return "" if self.process is None else self.process.how_it_ended()
 
     def request(self, message: Message, reply: type[Reply], timeout_s: float) -> Reply:
         """Sends and waits for a reply of class `reply`; only while the optimizer is set up.
@@ -120,7 +172,9 @@ class HelperClient:
         while True:
             answer = self.wait_for(reply, deadline - time.monotonic())
             if answer is None and self.lost:
-                raise CoordinationError(f"the helper process ended before it answered {type(message).__name__}")
+                raise CoordinationError(
+                    f"the helper process ended before it answered {type(message).__name__}{self.how_it_ended()}"
+                )
             if answer is None:
                 raise CoordinationError(
                     f"no answer to {type(message).__name__} within {timeout_s:.0f} s; does the shared directory hang?"
@@ -198,19 +252,3 @@ class HelperClient:
         self.lost = True
         with suppress(OSError):
             self._socket.close()
-
-
-def _start(address: str, given: dict[str, Any]) -> Child | None:
-    """Starts a helper that listens at the address; None if another process of this host was faster.
-
-    Raises:
-        OSError: The process cannot be started.
-    """
-    try:
-        server = transport.listen(address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise
-    with server:
-        return start_process("pfo_fs.helper.process", given, fds={"server_fd": server.fileno()})

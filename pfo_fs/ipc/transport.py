@@ -7,6 +7,7 @@ this module and must start fast, so the module imports nothing heavy.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import struct
@@ -25,6 +26,7 @@ MAX_PACKET_BYTES = 190_000
 RECEIVE_BYTES = 1024 * 1024
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
+_NAMES = 8
 
 _not_for_children: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -78,6 +80,28 @@ def receive(connection: socket.socket, flags: int = 0) -> bytes:
             raise
         except OSError:
             return b""
+
+
+def names_of_helper(address: str, token: str) -> list[str]:
+    """Returns the abstract addresses at which the helper of a job on this host may listen, the first free one of them.
+
+    Any user can take the address of a helper that has died. Nobody but the job's ranks can tell the next addresses
+    before a helper listens there.
+    """
+    later = (hashlib.sha256(f"{token} {number}".encode()).hexdigest()[:24] for number in range(1, _NAMES))
+    return [address, *(f"pfo-fs-{name}" for name in later)]
+
+
+def connect_to_helper(names: list[str]) -> socket.socket:
+    """Connects to the helper of this user that listens at one of these addresses, without waiting.
+
+    Raises:
+        OSError: There is none.
+    """
+    for name in names[:-1]:
+        with suppress(OSError):
+            return connect(name)
+    return connect(names[-1])
 
 
 def listen(address: str) -> socket.socket:

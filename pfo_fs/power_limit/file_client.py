@@ -160,9 +160,7 @@ class FileClient:
     def _start(self) -> None:
         token = secrets.token_hex(16)
         try:
-            self._helper = HelperClient(
-                f"pfo-fs-power-limit-{token[:12]}", "", token, 0, {}, start_at_once=True, service="power_limit"
-            )
+            self._helper = HelperClient(f"pfo-fs-power-limit-{token[:12]}", "", token, 0, {}, service="power_limit")
         except (OSError, CoordinationError) as error:
             self._warn(f"the helper process could not be started: {error}")
 

@@ -40,6 +40,9 @@ class Client(Protocol):
     def revive(self, joining: list[Message]) -> bool:
         """Tries once to reach a new helper, and sends it `joining`."""
 
+    def how_it_ended(self) -> str:
+        """Returns, in brackets, what is known about the end of the helper; may be empty."""
+
     def wait_for(self, kind: type[NewSchedule], timeout_s: float) -> NewSchedule | messages.Refused | None:
         """Waits for a message of this class, or a refusal."""
 
@@ -63,6 +66,7 @@ class HelperLink:
         self._unsent: set[type[Message]] = set()  # kept messages for which the helper had no room
         self._unread: list[ToTraining] = []
         self._revive_at_s = 0.0
+        self._told_dead: messages.ProblemSeen | None = None  # for the status, by the next helper
 
     def send(self, message: Message) -> None:
         """Sends a message that may be lost with the helper."""
@@ -148,12 +152,17 @@ class HelperLink:
         if now_s < self._revive_at_s:
             return
         self._revive_at_s = now_s + _REVIVE_EVERY_S
-        self._warn("the helper process for the shared directory has died; another one is started", "helper died")
+        text = f"the helper process for the shared directory has died{client.how_it_ended()}; another one is started"
+        if self._warn(text, "helper died"):
+            self._told_dead = messages.ProblemSeen(message=text)
         try:
             revived = client.revive(list(self._kept.values()))
         except OSError as error:  # the process cannot be started, for example because there are too many
             self._warn(f"no new helper process can be started: {error}", "helper start")
             return
         if revived:
+            if self._told_dead is not None:
+                client.send(self._told_dead)
+            self._told_dead = None
             self._unsent.clear()
             self._warn.forget("helper died")

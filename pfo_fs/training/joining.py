@@ -210,7 +210,7 @@ class JobJoiner:
         job = _Job(job_id="", directory_id="", attempt=secrets.token_hex(8), coordination="off", why="")
         body = self._job_body()
         try:
-            client = self._connect(token, at_once=True)
+            client = self._connect(token)
             created = client.request(
                 messages.CreateJob(job=body, attempt=job["attempt"]), messages.JobCreated, _REQUEST_TIMEOUT_S
             )
@@ -251,14 +251,13 @@ class JobJoiner:
             "slurm": _slurm_run(),
         }
 
-    def _connect(self, token: str, *, at_once: bool) -> HelperClient:
+    def _connect(self, token: str) -> HelperClient:
         client = HelperClient(
             _address(token),
             self._request.shared_dir,
             token,
             self._dims.rank,
             self._request.given_settings,
-            start_at_once=at_once,
             sigterm_trace=trace_sigterm(),
         )
         self._link.client = client
@@ -328,7 +327,7 @@ class JobJoiner:
         self._link.keep(join)
         client = self._link.client
         if not isinstance(client, HelperClient):
-            client = self._connect(token, at_once=dims.local_rank in (0, None))
+            client = self._connect(token)
         self._link.note_joined(client.request(join, messages.Joined, _REQUEST_TIMEOUT_S))
         return info
 

@@ -42,9 +42,7 @@ class Host:
         self.clients: list[HelperClient] = []
 
     def client(self, rank: int, token: str | None = None) -> HelperClient:
-        client = HelperClient(
-            self.address, str(self.root), token or self.token, rank, {}, start_at_once=False, deadline_s=5
-        )
+        client = HelperClient(self.address, str(self.root), token or self.token, rank, {}, deadline_s=5)
         self.clients.append(client)
         return client
 

@@ -47,7 +47,7 @@ def client(files: HangingFiles) -> Iterator[HelperClient]:
     loop = HelperLoop(PowerLimitState(token, now_s=time.monotonic()), files)
     thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
     thread.start()
-    client = HelperClient(address, "", token, 0, {}, start_at_once=False, deadline_s=5)
+    client = HelperClient(address, "", token, 0, {}, deadline_s=5)
     yield client
     client.close()
     files.may_end.set()

@@ -154,3 +154,18 @@ def test_a_kept_message_for_which_the_helper_had_no_room_is_sent_again(link: Hel
     link.poll()
     link.poll()
     assert client.sent == [ORDER]
+
+
+def test_how_a_helper_ended_is_in_the_warning_and_by_the_next_one_in_the_status(
+    link: HelperLink, client: FakeClient, now_s: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    client.ended = " (exit status 1; its last words: ImportError: libzstd)"
+    client.may_revive = False
+    client.die()
+    link.poll()
+    assert "ImportError: libzstd" in caplog.text
+    client.may_revive = True
+    now_s[0] += 10
+    link.poll()
+    problems = [message.message for message in client.sent if isinstance(message, ProblemSeen)]
+    assert ["ImportError: libzstd" in text for text in problems] == [True]

@@ -40,7 +40,7 @@ def wrong_schedules() -> list[dict[str, Any]]:
 def client(monkeypatch: pytest.MonkeyPatch) -> Any:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     monkeypatch.setattr(transport, "connect", lambda address: ours)
-    made = HelperClient("address", "/dir", "token", 0, {}, start_at_once=False)
+    made = HelperClient("address", "/dir", "token", 0, {})
     made.helper_side = theirs  # type: ignore[attr-defined]
     yield made
     made.close()

@@ -1,0 +1,191 @@
+"""Which process starts a helper, and at which address, whoever else is on the host."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clock import Clock
+
+from pfo_fs.errors import CoordinationError
+from pfo_fs.helper import client as client_module
+from pfo_fs.helper.client import HelperClient
+from pfo_fs.ipc import messages, transport
+
+WaitFor = Callable[..., Any]
+Make = Callable[..., HelperClient]
+TOKEN = "a" * 32
+
+
+@pytest.fixture
+def address() -> str:
+    return f"pfo-fs-test-{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def make(tmp_path: Path, address: str) -> Iterator[Make]:
+    clients: list[HelperClient] = []
+
+    def make_one(rank: int, **options: Any) -> HelperClient:
+        clients.append(HelperClient(address, str(tmp_path / "shared"), TOKEN, rank, {}, **options))
+        return clients[-1]
+
+    yield make_one
+    for each in clients:
+        each.close()
+    for each in clients:
+        if each.process is not None:
+            each.process.kill()
+            each.process.wait()
+
+
+def starters(clients: list[HelperClient]) -> list[HelperClient]:
+    return [each for each in clients if each.process is not None and each.process.poll() is None]
+
+
+def die(clients: list[HelperClient], wait_for: WaitFor) -> None:
+    """The helper of these ranks is killed."""
+    (starter,) = starters(clients)
+    assert starter.process is not None
+    starter.process.kill()
+    starter.process.wait()
+    for each in clients:
+        wait_for(lambda each=each: each.poll() or each.lost, what="the end of the connection")
+
+
+def answers(client: HelperClient) -> bool:
+    """Whether the other end is a helper: one refuses a rank of a job that is not there."""
+    client.send(messages.JoinJob(job_id="job", attempt="a", coordination="local", rank_body={}))
+    return isinstance(client.wait_for(messages.Joined, 20), messages.Refused)
+
+
+def test_of_ranks_that_start_at_once_one_starts_the_helper_whatever_their_numbers(make: Make) -> None:
+    clients = [make(rank) for rank in (4, 5, 6)]
+    assert len(starters(clients)) == 1
+    assert all(map(answers, clients))
+
+
+def test_any_rank_replaces_a_dead_helper_and_only_one_does(make: Make, wait_for: WaitFor, monkeypatch: Any) -> None:
+    monkeypatch.setattr(client_module, "_OTHERS_LATER_S", 0.0)
+    clients = [make(rank) for rank in (4, 5, 6)]
+    die(clients, wait_for)
+    for each in clients:
+        each.revive([])
+    assert len(starters(clients)) == 1
+    assert all(each.revive([]) and answers(each) for each in clients)
+
+
+def test_rank_0_is_the_first_to_replace_a_dead_helper(make: Make, wait_for: WaitFor) -> None:
+    clients = [make(rank) for rank in (0, 1)]
+    die(clients, wait_for)
+    assert not clients[1].revive([])
+    assert not starters(clients)
+    clients[0].revive([])
+    assert starters(clients) == [clients[0]]
+
+
+def test_helpers_that_die_again_and_again_are_started_ever_more_rarely(
+    make: Make, wait_for: WaitFor, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make(0)
+    die([client], wait_for)
+    started_s: list[float] = []
+    monkeypatch.setattr(client_module.time, "monotonic", clock)
+    monkeypatch.setattr(client_module, "start_process", lambda *_, **__: started_s.append(clock()))
+    client.process = None
+    for _ in range(600):
+        client.revive([])
+        clock.now += 1.0
+    assert len(started_s) < 20
+    assert max(later - earlier for earlier, later in pairwise(started_s)) <= 61
+
+
+def test_the_end_of_a_helper_is_known_to_the_process_that_started_it(make: Make, wait_for: WaitFor) -> None:
+    client = make(0)
+    die([client], wait_for)
+    assert client.how_it_ended() == " (ended by signal 9)"
+
+
+def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_use(_: str) -> socket.socket:
+        raise OSError(errno.EADDRINUSE, "in use")
+
+    monkeypatch.setattr(transport, "listen", in_use)
+    began = time.monotonic()
+    with pytest.raises(CoordinationError, match="no helper process"):
+        make(0, deadline_s=0.3)
+    assert time.monotonic() - began < 3
+
+
+# ---- other users
+
+
+def squat(name: str, uid: int | None, listens: bool) -> subprocess.Popen[str]:
+    """Another process takes an address, as another user if `uid` is given."""
+    code = (
+        f"import os, socket, sys\n{f'os.setuid({uid})' if uid else ''}\n"
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.bind('\\0' + sys.argv[1])\n"
+        f"{'s.listen(5)' if listens else ''}\nprint('has it', flush=True)\nsys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", code, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "has it\n"
+    return process
+
+
+@pytest.mark.parametrize("listens", [True, False], ids=["listens", "only has the name"])
+def test_another_user_who_takes_the_address_of_a_dead_helper_keeps_no_rank_from_a_new_one(
+    make: Make, address: str, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    if os.geteuid() and listens:
+        pytest.skip("becoming another user needs root")
+    monkeypatch.setattr(client_module, "_OTHERS_LATER_S", 0.0)
+    monkeypatch.setattr(client_module, "_SILENT_S", 0.05)
+    monkeypatch.setattr(client_module, "_FIRST_PAUSE_S", 0.0)
+    clients = [make(rank) for rank in (0, 1)]
+    names = transport.names_of_helper(address, TOKEN)
+    squatters = []
+    try:
+        for name in names[:3]:
+            die(clients, wait_for)
+            squatters.append(squat(name, 20001 if listens else None, listens))
+            for each in clients:
+                each._start_after_s = each._pause_s = 0.0
+                wait_for(lambda each=each: each.revive([]), what="a new helper")
+            assert len(starters(clients)) == 1
+            assert all(map(answers, clients))
+    finally:
+        for squatter in squatters:
+            squatter.communicate()
+
+
+def test_nobody_can_tell_the_next_address_from_the_one_in_use() -> None:
+    one, other = (transport.names_of_helper("pfo-fs-address", token) for token in ("a" * 32, "a" * 31 + "b"))
+    assert one[0] == other[0]
+    assert not set(one[1:]) & set(other[1:])
+    assert len(set(one)) == len(one) > 3
+
+
+def test_a_clock_process_finds_the_helper_at_its_later_address(address: str) -> None:
+    from pfo_fs.device.reporter import Reporter
+
+    with transport.listen(transport.names_of_helper(address, TOKEN)[2]) as server:
+        reporter = Reporter(address, 3, TOKEN)
+        assert reporter.send_waiting()
+        connection, _ = server.accept()
+        with connection:
+            hello = transport.decode(transport.receive(connection), messages.ToHelper)
+        assert (hello.rank, hello.role) == (3, "clocks")
+        reporter.finish(0)
