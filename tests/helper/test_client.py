@@ -24,7 +24,7 @@ from pfo_fs.ipc import messages, transport
 
 WaitFor = Callable[..., Any]
 Make = Callable[..., HelperClient]
-TOKEN = "a" * 32
+TOKEN = secrets.token_hex(16)
 
 
 @pytest.fixture
