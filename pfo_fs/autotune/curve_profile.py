@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pfo_fs.autotune.clock_curves import fit_curves
 from pfo_fs.autotune.instruction_runs import Kind
-from pfo_fs.autotune.samples import Point, Samples
+from pfo_fs.autotune.samples import Point, Samples, is_checked
 from pfo_fs.autotune.window_choice import MOST_POWER_ERROR, MOST_TIME_ERROR
 from pfo_fs.planner import Measurement, Plan, Profile
 
@@ -53,6 +53,8 @@ def estimated_profile(
 ) -> Profile:
     """Returns the estimates at the measured clocks, and at the others on offer that are known well enough.
 
+    Where other jobs have a part in the estimates, only clocks near those that this job has measured (`is_checked`).
+
     The spreads of the profile are the standard errors of its values.
 
     Args:
@@ -66,6 +68,7 @@ def estimated_profile(
     measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
     lowest_mhz = offer.lowest * min((min(curve) for curve in measured.values()), default=0)
     wanted = {kind: [mhz for mhz in clocks_mhz[kind[0]] if mhz >= lowest_mhz] for kind in measured}
+    unchecked = bool(elsewhere) or samples.borrows
     table: dict[Kind, list[Measurement]] = {}
     for group in fit_curves(measured, wanted, elsewhere):
         for kind, estimates in group.table().items():
@@ -80,9 +83,12 @@ def estimated_profile(
                     measured[kind][mhz].count if mhz in measured[kind] else 1,
                 )
                 for mhz, one in estimates.items()
-                if mhz in measured[kind]
-                or (one.time_error <= offer.time_error and one.power_error <= offer.power_error)
-                or (offer.next_below and mhz == below)
+                if (
+                    mhz in measured[kind]
+                    or (one.time_error <= offer.time_error and one.power_error <= offer.power_error)
+                    or (offer.next_below and mhz == below)
+                )
+                and (not unchecked or mhz == max(estimates) or is_checked(measured[kind], mhz, one.time_s))
             ]
     return Profile(table, source)
 

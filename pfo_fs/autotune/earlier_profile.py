@@ -15,7 +15,8 @@ from pfo_fs.autotune.profile_exchange import (
     contradiction,
     disagreement,
     merge_profile,
-    points_of,
+    plausible_table,
+    table_points,
     thinned,
     waiting_power_of,
 )
@@ -24,7 +25,6 @@ from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Profile
 from pfo_fs.planner.profile import profile_of
-from pfo_fs.planner.profile_csv import parse_table
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,18 @@ class EarlierProfile:
         self._points: dict[Kind, dict[int, Point]] = {}
 
     def load(self, csv: str, source: str) -> None:
-        """Reads a profile from a file that other users can write to; the log names one that cannot be read."""
+        """Reads a profile from a file that other users can write to.
+
+        Raises:
+            PlanError: The profile cannot be used.
+        """
         try:
-            table = parse_table(csv, f"profile of job {source}")
-            self._profile = profile_of(table, f"profile of job {source}")
-            self.waiting_power_w = waiting_power_of(table)
-            self._points = points_of(csv, f"profile of job {source}")
-        except PlanError as error:
-            log.warning("the profile of job %s cannot be used: %s", source, error)
+            table = plausible_table(csv, f"profile of job {source}")
+            profile, points = profile_of(table, f"profile of job {source}"), table_points(table)
+        except (ArithmeticError, ValueError) as error:  # `PlanError` is a `ValueError`
+            raise PlanError(f"the profile of job {source} cannot be used: {error}") from None
+        self._profile, self._points = profile, points
+        self.waiting_power_w = waiting_power_of(table)
 
     def merge_into(self, measurements: JobMeasurements) -> bool:
         """Adds the profile to the samples, once, if it agrees with what was measured; returns whether it does.
@@ -69,7 +73,8 @@ class EarlierProfile:
                 profile.source,
                 odd,
             )
-            measurements.elsewhere = thinned(self._points)
+            clocks_mhz = [mhz for clocks in measurements.layout.clocks_of_stage for mhz in clocks]
+            measurements.elsewhere = thinned(self._points, {name for _, name in kinds}, clocks_mhz)
             return False
         merge_profile(measurements.samples, profile, kinds, measurements.layout.clocks_mhz)
         self._merged = profile
@@ -78,20 +83,23 @@ class EarlierProfile:
     def is_refuted_by(
         self, measurements: JobMeasurements, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]
     ) -> bool:
-        """Returns whether the first window of a plan does not agree with the profile; later windows are not compared.
+        """Returns whether a window of a plan does not agree with the profile at clocks that this job measures first.
 
-        At the highest clocks the profile agreed with the job, but at lower ones its GPUs behaved otherwise.
+        At the highest clocks the profile agreed with the job, but at lower ones its GPUs behaved otherwise, or another
+        user has invented it. Then what it has added to the samples is dropped.
 
         Args:
             measurements: Those that the profile was added to.
             results: The results of the window.
             schedules: The schedules in force.
         """
-        profile, self._merged = self._merged, None
+        profile = self._merged
         if profile is None:
             return False
         measured = measurements.samples_of(results, schedules)
-        odd = contradiction(profile, measured, measurements.layout.kinds)
+        odd = contradiction(profile, measured, measurements.layout.kinds, measurements.samples)
         if odd:
+            self._merged = None
+            measurements.samples.drop_borrowed()
             log.warning("%s does not agree with this job's %s under a plan; profiling anew", profile.source, odd)
         return bool(odd)

@@ -15,6 +15,7 @@ from statistics import median
 from pfo_fs.autotune.clock_curves import ClockCurves, fit_curves
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.profile_sweep import CLOCKS_WITH_HIGHEST, ProfileSweep, Windows
+from pfo_fs.autotune.samples import is_checked
 from pfo_fs.autotune.window_choice import StageRun, Usage, candidates_of, next_clocks, time_and_power_errors
 from pfo_fs.models import ProfilingResult
 
@@ -95,10 +96,15 @@ class InformedSweep(ProfileSweep):
     def _wanted(self, stages: Sequence[StageRun], curves: Sequence[ClockCurves], in_plan: Usage) -> list[list[int]]:
         """Returns the clocks that tell most, for each stage: of the shortest window in which any of them is new."""
         points = self._measurements.samples.points
+        unchecked = bool(self._measurements.elsewhere) or self._measurements.samples.borrows
+
+        def checked(kind: Kind, mhz: int, time_s: float) -> bool:
+            return not unchecked or is_checked(points.get(kind, {}), mhz, time_s)
+
         with_highest = self._most >= CLOCKS_WITH_HIGHEST
         found = []
         for longer in _LONGER:
-            wanted = next_clocks(stages, curves, self._most, with_highest, longer, in_plan)
+            wanted = next_clocks(stages, curves, self._most, with_highest, longer, in_plan, checked)
             found.append(wanted)
             if any(
                 mhz not in points.get(kind, {})

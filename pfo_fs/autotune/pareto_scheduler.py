@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
@@ -43,6 +44,8 @@ from pfo_fs.planner import Plan, SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.scheduler.plausible import plausible_results
 from pfo_fs.settings import PFOSettings
+
+log = logging.getLogger(__name__)
 
 _STANDARD_ERRORS = 4.0
 """The first window at default clocks is pooled with that at the highest ones if they differ by less than this."""
@@ -276,9 +279,17 @@ class ParetoScheduler(FrequencyScheduler):
             results = plausible_results(profiling_results, self._layout.place)
             self._budget.add_window(measured_results(results))
 
+    @classmethod
+    def check_profile(cls, csv: str, source: str) -> None:
+        """Raises PlanError if the profile of an earlier job cannot be used."""
+        EarlierProfile().load(csv, source)
+
     def load_profile(self, csv: str, source: str) -> None:
         """Reads the profile of an earlier job, to compare it with the first measurements of this one."""
-        self._earlier_profile.load(csv, source)
+        try:
+            self._earlier_profile.load(csv, source)
+        except PlanError as error:
+            log.warning("%s; this job profiles for itself", error)
 
     def export_profile(self) -> str:
         """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.samples import Point, Samples
+from pfo_fs.errors import PlanError
 from pfo_fs.planner import Profile
 from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, table_text
 
@@ -22,6 +23,9 @@ _COUNT = 100
 _MOST_STAGES, _MOST_CLOCKS = 8, 12
 """At most this many stages and clocks of another job are used for the shapes of curves."""
 _MOST_WAITING_W = 2000.0
+_MOST_ROWS = 50_000
+_TIMES_S, _POWERS_W = (1e-6, 1e4), (0.1, 1e5)
+"""Other times and powers in the profile of another job are not those of an instruction on a GPU."""
 
 
 def profile_csv(samples: Samples) -> str:
@@ -36,14 +40,41 @@ def waiting_power_of(table: Any) -> float:
     return watts if 0 < watts < _MOST_WAITING_W else 0.0
 
 
+def plausible_table(text: str, source: str) -> Any:
+    """Returns the table of a profile that another user may have written.
+
+    Raises:
+        PlanError: The text is not a profile, or has values that no instruction of a GPU has.
+    """
+    table = parse_table(text, source)
+    if len(table) > _MOST_ROWS:
+        raise PlanError(f"{source}: has {len(table):,} rows; at most {_MOST_ROWS:,} are used")
+    for what, values, (least, most) in (
+        ("time", table["time"], _TIMES_S),
+        ("energy over time", table["energy"] / table["time"], _POWERS_W),
+    ):
+        odd = values[~values.between(least, most)]
+        if len(odd):
+            unit = "s" if what == "time" else "W"
+            raise PlanError(
+                f"{source}: row {odd.index[0]}: {what} is {odd.iloc[0]:.3g} {unit}, which no instruction of a GPU has"
+            )
+    return table
+
+
 def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
     """Returns the measured points of a profile CSV with their errors, as the samples had them.
 
     Raises:
-        PlanError: The text is not a profile; the message names row and column.
+        PlanError: The text is not a profile, or not a plausible one; the message names row and column.
     """
+    return table_points(plausible_table(text, source))
+
+
+def table_points(table: Any) -> dict[Kind, dict[int, Point]]:
+    """Returns the points of a table of `plausible_table`."""
     found: dict[Kind, dict[int, Point]] = {}
-    for row in parse_table(text, source).to_dict("records"):
+    for row in table.to_dict("records"):
         power_w = row["energy"] / row["time"]
         time_error, power_error = _or(row.get("time_error"), 0.0), _or(row.get("power_error"), 0.0)
         count = max(2, int(_or(row.get("count"), 2.0)))
@@ -57,14 +88,22 @@ def points_of(text: str, source: str) -> dict[Kind, dict[int, Point]]:
     return found
 
 
-def thinned(points: Mapping[Kind, Mapping[int, Point]]) -> dict[Kind, dict[int, Point]]:
-    """Returns evenly spread points of some of the stages, which are enough to show the shapes of the curves."""
+def thinned(
+    points: Mapping[Kind, Mapping[int, Point]], names: Collection[str], clocks_mhz: Collection[int]
+) -> dict[Kind, dict[int, Point]]:
+    """Returns evenly spread points of some of the stages, which are enough to show the shapes of the curves.
+
+    Args:
+        points: The points of another job.
+        names: The names of the instructions that this job runs; others are left out.
+        clocks_mhz: The clocks that this job's GPUs offer; points above and below all of them are left out.
+    """
     stages = sorted({stage for stage, _ in points})
     kept = set(stages[:: max(1, math.ceil(len(stages) / _MOST_STAGES))])
     found: dict[Kind, dict[int, Point]] = {}
     for kind, curve in points.items():
-        clocks = sorted(curve, reverse=True)
-        if kind[0] in kept:
+        clocks = sorted((mhz for mhz in curve if min(clocks_mhz) <= mhz <= max(clocks_mhz)), reverse=True)
+        if kind[0] in kept and kind[1] in names and clocks:
             found[kind] = {mhz: curve[mhz] for mhz in clocks[:: max(1, math.ceil(len(clocks) / _MOST_CLOCKS))]}
     return found
 
@@ -84,17 +123,19 @@ def disagreement(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str
     return ""
 
 
-def contradiction(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str:
+def contradiction(known: Profile, samples: Samples, kinds: Sequence[Kind], before: Samples) -> str:
     """Returns the first instruction whose measured time is not between those of a known profile around its clock.
 
-    Clocks below or above all of the profile's are not compared; '' if no instruction contradicts the profile.
+    Clocks below or above all of the profile's are not compared, nor those that this job had measured `before`; '' if no
+    instruction contradicts the profile.
     """
     for kind in kinds:
         table = {m.frequency_mhz: m.time_s for m in known.measurements.get(kind, ())}
+        own = {mhz for mhz, point in before.curve(kind).items() if not point.borrowed}
         for mhz, point in samples.curve(kind).items():
             above = [table[at] for at in sorted(table) if at >= mhz][:1]
             below = [table[at] for at in sorted(table) if at <= mhz][-1:]
-            if above and below and point.count >= _SURE_COUNT:
+            if above and below and point.count >= _SURE_COUNT and mhz not in own:
                 low_s, high_s = min(above + below), max(above + below)
                 if not low_s / (1 + _OTHER_GPU) < point.time_s < high_s * (1 + _OTHER_GPU):
                     return f"{kind[1]} of stage {kind[0]}"
@@ -109,6 +150,6 @@ def merge_profile(
         points = samples.points.setdefault(kind, {})
         for m in known.measurements.get(kind, ()):
             if m.frequency_mhz in clocks_mhz[kind[0]] and m.frequency_mhz not in points:
-                point = points[m.frequency_mhz] = Point()
+                point = points[m.frequency_mhz] = Point(borrowed=True)
                 point.add_times(_COUNT, m.time_s, _ERROR / 2 * m.time_s)
                 point.add_power(m.energy_j / m.time_s, _ERROR * m.energy_j / m.time_s)

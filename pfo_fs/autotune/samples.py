@@ -34,6 +34,9 @@ _USABLE_WAITING_POWER_ERROR = 0.2
 _WAITING_SHARE = 0.2
 """Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
 
+_UNCHECKED = 1.25
+"""An instruction may take so many times as long as another job's profile makes believe, until this job has checked."""
+
 
 @dataclass
 class Point:
@@ -45,6 +48,7 @@ class Point:
         time_weight: Sum of 1 / error2 of the means of batches, in 1/s2.
         weight: Sum of 1 / error2 of the powers, in 1/W2.
         power_w: Weighted mean of the powers; 0 while none is known.
+        borrowed: Whether it is only from the profile of another job: this job has not measured it.
     """
 
     count: int = 0
@@ -52,6 +56,7 @@ class Point:
     time_weight: float = 0.0
     weight: float = 0.0
     power_w: float = 0.0
+    borrowed: bool = False
 
     def add_times(self, count: int, mean_s: float, error_s: float) -> None:
         """Adds a batch of durations, by its count, its mean and the standard error of the mean."""
@@ -139,7 +144,9 @@ class Samples:
                 # The mean is wrong by an unknown part of the change, however many runs there are.
                 wrong = sum(sorted_runs.wrong_s.get((kind, mhz), ())) / count
                 error_s = math.hypot(error_s, wrong or LATE_S * _FIRST_SCATTER)
-            self._point(kind, mhz).add_times(count, mean_s, error_s * math.sqrt(together))
+            point = self._point(kind, mhz)
+            point.add_times(count, mean_s, error_s * math.sqrt(together))
+            point.borrowed = False
         for change, values in sorted_runs.changed.items():
             kept = _without_outliers(values)
             mean_s = fmean(kept)
@@ -215,6 +222,17 @@ class Samples:
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())
 
     @property
+    def borrows(self) -> bool:
+        """Whether points are from the profile of an earlier job."""
+        return any(point.borrowed for curve in self.points.values() for point in curve.values())
+
+    def drop_borrowed(self) -> None:
+        """Drops the points that are only from the profile of an earlier job."""
+        for curve in self.points.values():
+            for mhz in [mhz for mhz, point in curve.items() if point.borrowed]:
+                del curve[mhz]
+
+    @property
     def scatter(self) -> float:
         """Standard deviation of the duration of one instruction, relative: the median over everything measured."""
         return median(self._scatters) if self._scatters else 0.0
@@ -233,6 +251,17 @@ class Samples:
         for kind in sorted(self.points):
             for mhz, point in self.curve(kind).items():
                 yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
+
+
+def is_checked(curve: Mapping[int, Point], mhz: int, time_s: float) -> bool:
+    """Returns whether an instruction cannot take much longer at a clock than is believed, by this job's measurements.
+
+    What another job's profile says, by its points or the shapes of its curves, may be wrong, by mistake or on purpose.
+    Times follow the clock at most, so those that this job has measured at the clocks around this one limit its time.
+    """
+    own = {at: point.time_s for at, point in curve.items() if not point.borrowed}
+    longest_s = [own_s * max(1.0, at / mhz) for at, own_s in own.items()]
+    return min(longest_s, default=math.inf) <= _UNCHECKED * time_s
 
 
 def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:

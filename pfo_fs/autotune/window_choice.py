@@ -9,7 +9,7 @@ highest clock, where most of what a plan needs to know is, and stages with slack
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,7 @@ def next_clocks(
     with_highest: bool,
     budget: float,
     in_plan: Usage | None = None,
+    is_checked: Callable[[Kind, int, float], bool] = lambda kind, mhz, time_s: True,
 ) -> list[list[int]]:
     """Returns the clocks that each stage measures in the next window, highest first, without its highest clock.
 
@@ -90,6 +91,7 @@ def next_clocks(
         with_highest: Whether the highest clock is one of them; otherwise only a stage that measures none runs at it.
         budget: Relative: iterations may take this much longer than at the highest clocks.
         in_plan: What a plan uses, where there is a plan.
+        is_checked: Returns whether a kind cannot take much longer at a clock than is believed, in s.
     """
     table = {kind: rows for group in curves for kind, rows in group.table().items()}
     chosen: list[list[int]] = [[] for _ in stages]
@@ -97,7 +99,12 @@ def next_clocks(
     allowed_s = (1 + budget) * iteration_s(stages, highest, table)
     gains = _Gains(curves, in_plan or {})
     room = max(1, most - with_highest)
-    options = {(number, mhz) for number, stage in enumerate(stages) for mhz in _common(stage, table)}
+    options = {
+        (number, mhz)
+        for number, stage in enumerate(stages)
+        for mhz in _common(stage, table)
+        if all(is_checked(kind, mhz, table[kind][mhz].time_s) for kind in stage.kinds)
+    }
     while options:
         number, mhz = max(options, key=lambda one: (gains.of(stages[one[0]], one[1]), one))
         options.discard((number, mhz))

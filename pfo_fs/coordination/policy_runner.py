@@ -141,7 +141,8 @@ class PolicyRunner:
     def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> list[ProfilingResult]:
         scheduler.orders = self._ranks.orders(scheduler.request().schedules)
         if not self._profile_cache.consulted:
-            known = self._profile_cache.known(self._job, scheduler.orders, self._ranks.gpu_names())
+            gpus = self._ranks.gpu_names()
+            known = self._profile_cache.known(self._job, scheduler.orders, gpus, scheduler.check_profile)
             if known is not None:
                 scheduler.load_profile(known.csv, known.source)
         results = self.results.read(number)

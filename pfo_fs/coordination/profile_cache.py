@@ -5,14 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
-from pfo_fs.errors import StoreError
+from pfo_fs.errors import PlanError, StoreError
 from pfo_fs.models import InstructionOrder, safe_name
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store import JobFolder, bodies, layout
 
-_MOST_KEYS_ALIKE = 8
-"""At most this many kinds of jobs are searched for a profile of another size."""
+_MOST_KEYS, _MOST_KEYS_ALIKE = 64, 8
+"""At most this many kinds of jobs are looked at, and searched, for a profile of another size."""
+_SEARCH_S = 3.0
+"""After this time, a job begins with what was found; the folder holds files of many jobs and users."""
+_MOST_CHECKED = 8
+"""At most this many profiles are checked; each may take some tenths of a second."""
+
+Check = Callable[[str, str], None]
+"""Raises PlanError if a policy cannot use a profile, given as its CSV and the job that measured it."""
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +35,12 @@ class ProfileCache:
 
     Args:
         folder: The job.
+        monotonic: Returns monotonic time in s.
     """
 
-    def __init__(self, folder: JobFolder) -> None:
+    def __init__(self, folder: JobFolder, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
+        self._monotonic = monotonic
         self._key = ""
         self._about = ""
         self._kept = ""
@@ -47,14 +57,21 @@ class ProfileCache:
         return self._folder.profiles.path(self._key) if self._kept else ""
 
     def known(
-        self, job: bodies.JobBody, orders: Mapping[int, InstructionOrder | None], gpu_names: Mapping[int, str]
+        self,
+        job: bodies.JobBody,
+        orders: Mapping[int, InstructionOrder | None],
+        gpu_names: Mapping[int, str],
+        check: Check = lambda csv, source: None,
     ) -> bodies.CachedProfileBody | None:
         """Returns the largest profile of an earlier job; after a restart of this job's coordinator, the same one.
+
+        Other users can write these files. One that cannot be used is left out and named in the log.
 
         Args:
             job: This job.
             orders: The instructions of each rank.
             gpu_names: The GPU of each rank.
+            check: Whether the policy can use a profile.
         """
         if not orders or not all(orders.values()):
             return None
@@ -72,29 +89,52 @@ class ProfileCache:
         known = self._folder.read_cached_profile()
         self._kept = self._folder.profiles.read_own(self._key)
         if known is None:
-            found = self._folder.profiles.read_others(self._key)
-            for job_id in [job_id for job_id, csv in found.items() if not _rows(csv)]:
-                log.warning("job %s: the profile of job %s holds no measurements", self._folder.job_id, job_id)
-                del found[job_id]
-            if not found:
-                found = self._of_other_sizes(about)
-            best = max(found, key=lambda job_id: (_rows(found[job_id]), job_id), default="")
-            known = self._folder.claim_cached_profile(bodies.CachedProfileBody(source=best, csv=found.get(best, "")))
+            until = self._monotonic() + _SEARCH_S
+            best, csv = self._best(self._key, check, until) or self._of_other_sizes(about, check, until) or ("", "")
+            known = self._folder.claim_cached_profile(bodies.CachedProfileBody(source=best, csv=csv))
         self._consulted = True  # last: if something above fails, the next call asks again
         return known if known.csv else None
 
-    def _of_other_sizes(self, about: Mapping[str, object]) -> dict[str, str]:
-        """Returns profiles of jobs with other stages or micro-batches, if possible of the same model, on equal GPUs."""
+    def _best(self, key: str, check: Check, until: float) -> tuple[str, str] | None:
+        """Returns the job and the CSV of the largest profile of a kind of jobs that can be used; None if there is none.
+
+        Args:
+            key: The kind of jobs.
+            check: Whether the policy can use a profile.
+            until: No further profile is checked after this monotonic time, in s.
+        """
+        found = self._folder.profiles.read_others(key)
+        largest = sorted(found, key=lambda job_id: (_rows(found[job_id]), job_id), reverse=True)
+        for job_id in largest[:_MOST_CHECKED]:
+            if self._monotonic() > until:
+                break
+            try:
+                if not _rows(found[job_id]):
+                    raise PlanError(f"the profile of job {job_id} holds no measurements")
+                check(found[job_id], job_id)
+            except PlanError as error:
+                path = layout.profile(key, job_id)
+                log.warning("job %s: %s is left out: %s", self._folder.job_id, path, error)
+                continue
+            return job_id, found[job_id]
+        return None
+
+    def _of_other_sizes(self, about: Mapping[str, object], check: Check, until: float) -> tuple[str, str] | None:
+        """Does the same for jobs with other stages or micro-batches, if possible of the same model, on equal GPUs."""
         alike: list[tuple[bool, str]] = []
-        for key in self._folder.profiles.all_keys():
+        same_name = self._key.rpartition("-")[0]
+        keys = sorted(self._folder.profiles.all_keys(), key=lambda key: (key.rpartition("-")[0] != same_name, key))
+        for key in keys[:_MOST_KEYS]:
+            if self._monotonic() > until:
+                break
             there = self._folder.profiles.read_about(key)
             if key != self._key and all(there.get(name) == about[name] for name in ("gpus", "versions")):
                 alike.append((there.get("model") == about["model"], key))
         for _, key in sorted(alike, reverse=True)[:_MOST_KEYS_ALIKE]:
-            found = {job_id: csv for job_id, csv in self._folder.profiles.read_others(key).items() if _rows(csv)}
-            if found:
-                return found
-        return {}
+            best = self._best(key, check, until)
+            if best is not None:
+                return best
+        return None
 
     def keep(self, csv: str, *, measuring: bool = False) -> None:
         """Publishes this job's profile, if it is new; if the directory cannot be written, the job goes on.

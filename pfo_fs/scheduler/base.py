@@ -218,6 +218,10 @@ class FrequencyScheduler(ABC):
             source: The job that measured it.
         """
 
+    @classmethod  # noqa: B027  most schedulers measure nothing
+    def check_profile(cls, csv: str, source: str) -> None:
+        """Raises PlanError if `load_profile` cannot use a profile: it is then left out, and another one is tried."""
+
     def export_profile(self) -> str:
         """Returns what has been measured, as a profile CSV for later jobs of the same kind; empty if nothing was."""
         return ""

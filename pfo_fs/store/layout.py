@@ -46,6 +46,8 @@ PLAN_LIMIT = 8 * 1024 * 1024
 """Bytes of the largest plan, index or result that is read."""
 PROFILE_LIMIT = 2 * 1024 * 1024
 """Bytes of the largest profile of another job that is read."""
+ABOUT_LIMIT = 256 * 1024
+"""Bytes of the largest description of a kind of jobs that is read."""
 YAML_LIMIT = 256 * 1024
 """Bytes of the largest schedule.yaml that is read."""
 SITE_LIMIT = 16 * 1024

@@ -71,7 +71,7 @@ class ProfileFiles:
     def read_about(self, key: str) -> dict[str, object]:
         """Returns what a key stands for; empty if its file is missing or cannot be read."""
         try:
-            about = json.loads(self._files.read(layout.profile_about(key), layout.PROFILE_LIMIT) or b"{}")
+            about = json.loads(self._files.read(layout.profile_about(key), layout.ABOUT_LIMIT) or b"{}")
         except (StoreError, ValueError, RecursionError):
             return {}
         return about if isinstance(about, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from coordinator_jobs import ORDER
 from jobs import make_job
 
 from pfo_fs.coordination.profile_cache import ProfileCache
+from pfo_fs.errors import PlanError
 from pfo_fs.store import bodies
+from pfo_fs.store.profile_files import ProfileFiles
 
 
 def job_body(model: str = "gpt", pp: int = 2) -> bodies.JobBody:
@@ -121,6 +124,74 @@ def test_a_profile_gives_way_only_to_one_that_is_complete_or_larger(tmp_path: Pa
         assert kept() == full, "also after a restart"
     shelf.keep(CSV)
     assert kept() == CSV
+
+
+def left_by(tmp_path: Path, contents: dict[str, str]) -> Path:
+    """Profiles of other jobs of the kind, by their names; returns their folder."""
+    first = ProfileCache(make_job(tmp_path, 2, attempt="a"))
+    first.known(job_body(), ORDERS, GPUS)
+    first.keep(CSV)
+    kind = next((tmp_path / "profiles").iterdir())
+    for name, content in contents.items():
+        (kind / f"{name}.csv").write_text(content)
+    return kind
+
+
+def refuses(word: str) -> Callable[[str, str], None]:
+    def check(csv: str, source: str) -> None:
+        if word in csv:
+            raise PlanError("row 2: no GPU has that")
+
+    return check
+
+
+def test_profiles_that_the_policy_cannot_use_are_left_out_and_named_and_the_next_one_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    larger = CSV + "0,backward,1410,1,1\n"
+    kind = left_by(tmp_path, {"evil": larger + "0,odd,1410,5e-324,1\n", "usable": larger})
+    known = ProfileCache(make_job(tmp_path, 2, attempt="b")).known(job_body(), ORDERS, GPUS, refuses("5e-324"))
+    assert known is not None
+    assert known.source == "usable"
+    assert f"profiles/{kind.name}/evil.csv is left out: row 2: no GPU has that" in caplog.text
+
+
+def test_a_job_of_another_size_leaves_out_profiles_that_it_cannot_use(tmp_path: Path) -> None:
+    left_by(tmp_path, {"evil": CSV + "0,odd,1410,5e-324,1\n"})
+    second = make_job(tmp_path, 2, attempt="b")
+    known = ProfileCache(second).known(job_body("bert"), ORDERS, GPUS, refuses("5e-324"))
+    assert known is not None
+    assert known.source != "evil"
+
+
+def test_a_job_begins_without_a_profile_rather_than_search_for_long(tmp_path: Path) -> None:
+    left_by(tmp_path, {f"evil{number}": CSV + "0,odd,1,5e-324,1\n" for number in range(16)})
+    now_s, asked = [0.0], []
+
+    def slow(csv: str, source: str) -> None:
+        asked.append(source)
+        now_s[0] += 2.0
+        raise PlanError("no")
+
+    cache = ProfileCache(make_job(tmp_path, 2, attempt="b"), monotonic=lambda: now_s[0])
+    assert cache.known(job_body(), ORDERS, GPUS, slow) is None
+    assert cache.consulted
+    assert len(asked) <= 3
+
+
+def test_of_very_many_kinds_of_jobs_few_are_looked_at_those_with_the_models_name_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by(tmp_path, {})
+    for number in range(300):
+        (tmp_path / "profiles" / f"a{number}-0123456789abcdef").mkdir()
+    read, read_about = [], ProfileFiles.read_about
+    monkeypatch.setattr(ProfileFiles, "read_about", lambda self, key: read.append(key) or read_about(self, key))
+    third = make_job(tmp_path, 2, attempt="c")
+    known = ProfileCache(third).known(job_body(pp=4), ORDERS, GPUS)
+    assert known is not None
+    assert read[0].startswith("gpt-")
+    assert len(read) <= 64
 
 
 def test_a_profile_without_measurements_is_nothing_to_begin_with(tmp_path: Path) -> None:
