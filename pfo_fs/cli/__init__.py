@@ -21,6 +21,7 @@ from pfo_fs.cli.reset_clocks import reset_clocks
 from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.status import status
+from pfo_fs.cli.switch import off, on
 from pfo_fs.cli.terminal import HELP, JsonFlag, fail
 from pfo_fs.errors import PfoError
 
@@ -99,7 +100,7 @@ def demo(
 
 for command in (
     *(daemon, status, plan, simulate, report, trace, target, straggler, doctor, profile_p2p),
-    *(end, reset_clocks),
+    *(off, on, end, reset_clocks),
 ):
     app.command()(command)
 app.command("power-limit")(power_limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,18 +12,29 @@ import typer
 from pfo_fs.cli.terminal import fail, open_directory, wrong_usage
 
 if TYPE_CHECKING:
-    from pfo_fs.store import JobFolder
+    from pfo_fs.store import JobFolder, SharedDirectory
 
-Job = Annotated[str, typer.Argument(help="Job id or a part of it, the path of the job's folder, or 'latest'.")]
+Job = Annotated[
+    str,
+    typer.Argument(
+        help="Job id or a part of it, the path of the job's folder, or 'latest': the running job that began last."
+    ),
+]
+
+_CLOCKS_DIFFER = timedelta(minutes=5)
+_MOST_NAMED = 5
 
 
-def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> JobFolder:
+def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, writes: bool = False) -> JobFolder:
     """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
+
+    A folder without a `job.json` that can be read is no job.
 
     Args:
         job: The argument that the user gave.
         shared_dir: The shared directory; None where `job` is a path.
         archived: Whether to search the archive after the jobs that are not archived.
+        writes: Whether the command changes the job: then `latest` must be one that runs, and no other one may be meant.
     """
     path = Path(job)
     folders = ("jobs", "archive") if archived else ("jobs",)
@@ -35,18 +48,70 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False) -> Jo
     shared = open_directory(shared_dir)
     live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
     if job == "latest":
-        if not live and not over:
-            fail(f"{shared_dir} has no jobs")
-        job = (live or over)[-1]
+        return _latest(shared, live, over, writes=writes)
     for ids, is_archived in ((live, False), (over, True)):
         if job in ids:
             return shared.job(job, archived=is_archived)
-    matches = [(job_id, False) for job_id in live if job in job_id] + [
-        (job_id, True) for job_id in over if job in job_id
-    ]
+    named = [shared.job(job_id) for job_id in live if job in job_id]
+    named += [shared.job(job_id, archived=True) for job_id in over if job in job_id]
+    matches = [folder for folder in named if _began(folder) is not None] or named[:1]
     if len(matches) != 1:
         if matches:
-            names = ", ".join(job_id for job_id, _ in matches[:5])
+            names = ", ".join(folder.job_id for folder in matches[:_MOST_NAMED])
             fail(f"{job!r} is in the names of {len(matches)} jobs in {shared_dir}; give more of the name: {names}")
         fail(f"{job!r} is not a job in {shared_dir}; `pfo-fs status {shared_dir}` lists the jobs")
-    return shared.job(matches[0][0], archived=matches[0][1])
+    return matches[0]
+
+
+def _latest(shared: SharedDirectory, live: Iterable[str], over: Iterable[str], *, writes: bool) -> JobFolder:
+    """Returns the job that began last by its own record, among those that run if any does."""
+    jobs = _with_begin(map(shared.job, live))
+    running = [(began, folder) for began, folder in jobs if not _has_ended(folder)]
+    if writes:
+        if not running:
+            fail(f"no job runs in {shared.files.root}; `pfo-fs status` lists the jobs")
+        newest = max(began for began, _ in running)
+        unknown = [folder.job_id for began, folder in running if began == _UNKNOWN]
+        same = [folder.job_id for began, folder in running if began == newest]
+        if unknown and len(running) > 1:
+            fail(f"'latest': when job {unknown[0]} began is not known, or in the future; name the job that you mean")
+        if len(same) > 1:
+            fail(f"'latest': these jobs began in the same second; name one: {', '.join(same[:_MOST_NAMED])}")
+    found = running or jobs or _with_begin(shared.job(job_id, archived=True) for job_id in over)
+    if not found:
+        fail(f"{shared.files.root} has no jobs")
+    return max(found, key=lambda one: (one[0], one[1].job_id))[1]
+
+
+def _with_begin(folders: Iterable[JobFolder]) -> list[tuple[datetime, JobFolder]]:
+    return [(began, folder) for folder in folders if (began := _began(folder)) is not None]
+
+
+_UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
+
+
+def _began(folder: JobFolder) -> datetime | None:
+    """Returns when a job began; `_UNKNOWN` if it does not say, or says a time to come; None if there is no job."""
+    from pfo_fs.errors import RecordError, StoreError
+
+    try:
+        body = folder.read_job()
+        if body is None:
+            return None
+        began = datetime.fromisoformat(body.started)
+    except (RecordError, StoreError):
+        return None
+    except ValueError:
+        return _UNKNOWN
+    began = began if began.tzinfo is not None else began.replace(tzinfo=timezone.utc)
+    return began if began <= datetime.now(timezone.utc) + _CLOCKS_DIFFER else _UNKNOWN
+
+
+def _has_ended(folder: JobFolder) -> bool:
+    from pfo_fs.errors import StoreError
+    from pfo_fs.store import layout
+
+    try:
+        return layout.END in folder.names()
+    except StoreError:
+        return False

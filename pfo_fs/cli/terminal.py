@@ -55,16 +55,15 @@ def say(*parts: str | tuple[str, str], to: Console = out) -> None:
     to.print(line, highlight=False, soft_wrap=True)
 
 
-def fail(text: str) -> NoReturn:
-    """Ends the command with a message and exit code 1."""
+def fail(text: str, code: int = 1) -> NoReturn:
+    """Ends the command with a message, and with exit code 1 if nothing else is given."""
     say(("error: ", "bold red"), text, to=err)
-    sys.exit(1)
+    sys.exit(code)
 
 
 def wrong_usage(text: str) -> NoReturn:
     """Ends the command with a message and exit code 2: the command line itself is wrong."""
-    say(("error: ", "bold red"), text, to=err)
-    sys.exit(2)
+    fail(text, 2)
 
 
 def show(renderable: RenderableType) -> None:

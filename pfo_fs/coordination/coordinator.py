@@ -26,7 +26,7 @@ from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, bodies, layout
+from pfo_fs.store import JobFolder, OffSwitch, SwitchedOff, bodies, layout
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Coordinator:
             `local` coordination.
         still_leads: Called before each write, because a daemon that was suspended may have been replaced.
         site: Returns what the site allows.
+        switch: Returns what is switched off; None: it is read here.
         monotonic: Returns monotonic time in s.
 
     Attributes:
@@ -72,6 +73,7 @@ class Coordinator:
         on_publish: OnPublish | None = None,
         still_leads: Callable[[], bool] = lambda: True,
         site: Callable[[], SitePolicy] = SitePolicy,
+        switch: Callable[[], SwitchedOff] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = folder
@@ -80,6 +82,8 @@ class Coordinator:
         self._kind: Kind = kind
         self._still_leads = still_leads
         self._monotonic = monotonic
+        self._switch = switch or OffSwitch(folder.files).read
+        self._was_off = False
         self._claim = JobClaim(folder, kind, site)
         self._status = StatusPublisher(folder, still_leads, monotonic)
         self._ranks = RankRegistry(folder, rank_infos, monotonic)
@@ -205,6 +209,13 @@ class Coordinator:
         if not self._all_ranks_known(now):
             return 0.02 if now - self.first_seen < 10 else 0.5
         self._look_at_progress(now)
+        if self._switch().covers(self.folder.job_id):
+            self._was_off = True
+            self._report("running", "switched off; default clocks until somebody calls `pfo-fs on`")
+            return self._pace.calm_pause_s if self.is_calm else 1.0
+        if self._was_off:  # what was being measured is measured again
+            self._was_off = False
+            reconciler.lost.forget()
         if reconciler.reconcile(now, names):
             self._pace.changed(now)
             self._pace.update(now, self._job.job_info.world_size)

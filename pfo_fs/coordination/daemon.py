@@ -23,7 +23,7 @@ from pfo_fs.coordination.workers import Workers
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, SharedDirectory, Watcher, is_local
+from pfo_fs.store import Files, OffSwitch, SharedDirectory, SwitchedOff, Watcher, is_local
 
 log = logging.getLogger("pfo_fs.coordination.daemon")
 
@@ -31,6 +31,7 @@ _AFTER_OUTAGE_S = 1.0
 _LEAST_WAIT_S = 0.005
 """If many ranks register at once, several registrations are handled together."""
 _READ_SITE_EVERY_S = 2.0
+_READ_SWITCH_EVERY_S = 1.0
 
 
 class Daemon:
@@ -62,6 +63,7 @@ class Daemon:
         self._served: Leadership | None = None  # the one for which `_jobs` was made
         self._site = SitePolicy()
         self._site_read = -math.inf
+        self._off, self._switch_read = SwitchedOff(), -math.inf
         self._log = LogOnce(log, monotonic)
         self._stopped = False
 
@@ -139,6 +141,7 @@ class Daemon:
                 remote=not self._local,
                 still_leads=leadership.holds,
                 site=self._read_site,
+                switch=self._read_switch,
                 monotonic=self._monotonic,
             )
 
@@ -170,6 +173,14 @@ class Daemon:
             if self._site.problem:
                 self._log.log(logging.WARNING, self._site.problem)
         return self._site
+
+    def _read_switch(self) -> SwitchedOff:
+        """Returns what is switched off; one listing serves all jobs that are polled within a second."""
+        now = self._monotonic()
+        if now - self._switch_read >= _READ_SWITCH_EVERY_S:
+            self._off = OffSwitch(self._shared.files).read()
+            self._switch_read = now
+        return self._off
 
     def _resign(self) -> None:
         self._events.start(self._stop_watching)

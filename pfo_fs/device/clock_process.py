@@ -223,7 +223,8 @@ class ClockLoop:
         return self._setter.apply(self._wanted(), self._wanted)
 
     def _wanted(self) -> int:
-        return self._requests.wanted(time.monotonic_ns())
+        wanted = self._requests.wanted(time.monotonic_ns())
+        return 0 if self._measuring.held else wanted
 
     def _serve_once(self) -> bool:
         """Sets the requested clock, measures if that is due, sleeps; returns False at the trainer's end."""
@@ -273,13 +274,13 @@ class ClockLoop:
         words, setter = self._words, self._setter
         target = setter.target
         for _ in range(_GLANCES):
-            if words[shared_page.TARGET] != target:
+            if words[shared_page.TARGET] != target and not self._measuring.held:
                 break
         # Training stores TARGET and then reads SLEEPING; this process stores SLEEPING and then reads TARGET. About
         # a microsecond passes before that second read, so one of the two sees the other's store; if neither
         # does, the wait that follows ends at the next measurement.
         words[shared_page.SLEEPING] = 1
-        requested = words[shared_page.TARGET]
+        requested = 0 if self._measuring.held else words[shared_page.TARGET]
         dwells = setter.not_before_ns > now_ns
         if requested != target and not (dwells and requested):  # a reset does not wait for the dwell time
             words[shared_page.SLEEPING] = 0

@@ -57,6 +57,7 @@ class Measuring:
 
     Attributes:
         next_look_ns: The monotonic time at which the next reading is due.
+        held: Whether the GPU must keep default clocks, whatever training requests.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Measuring:
         self._ask_at_ns = 0
         self._why_throttled = ""
         self.next_look_ns = 0
+        self.held = False
 
     def clock_changed(self) -> None:
         """Makes a reading due now: power changes with the clock, so the energy curve has a corner here."""
@@ -116,6 +118,9 @@ class Measuring:
                     sys.stderr.write(
                         f"pfo-fs: measuring has failed ({self._pauses.text}); clocks are still set: {error!r}\n"
                     )
+        why = self._reporter.why_held()
+        if why is not None:
+            self.held = self._meter.held = bool(why)
         pause_ns = self._meter.curve.pause_ns() if self._words[shared_page.MEASURING] else _LOOK_EVERY_NS
         if self._marks.behind > _MANY_MARKS:
             pause_ns //= 10
@@ -155,6 +160,7 @@ class Measuring:
             throttled=self._throttled(now_ns),
             switching=self._switching(False),
             undo=self._undo(),
+            held=self.held and not self._setter.clock_mhz and not self._setter.undo.owed,
         )
         self._reporter.send_waiting()
 

@@ -105,6 +105,7 @@ class StepMeter:
         last_step: The last complete step; None before the first.
         done_number: The schedule number whose result was the last to be complete.
         pace: (step, number, span in s) of the last complete steps; the reader removes them.
+        held: Whether clocks are held at their default: then no step counts as measured under its schedule.
     """
 
     def __init__(self, profile_steps: int, names: Names, least_s: float = 0.0) -> None:
@@ -112,6 +113,7 @@ class StepMeter:
         self.last_step: Step | None = None
         self.done_number = shared_page.NO_NUMBER
         self.pace: deque[tuple[int, int, float]] = deque(maxlen=_MAX_PACE)
+        self.held = False
         self._profile_steps, self._least_s = profile_steps, least_s
         self._names = names
         self._marked = MarkedSteps()
@@ -146,10 +148,10 @@ class StepMeter:
 
     def _settle(self, ended: EndedStep) -> Iterator[Measured | None]:
         """Computes a step; keeps it if its schedule is still to be measured; yields as `take` does."""
-        if ended.number != self._collecting:
+        if ended.number != self._collecting or self.held:
             self._collecting, self._skipped_first = ended.number, False
             self._clear()
-        wanted = ended.number != self.done_number and ended.usable
+        wanted = ended.number != self.done_number and ended.usable and not self.held
         collected = wanted and self._skipped_first
         times: dict[str, list[float]] = {}
         energies: dict[str, list[float]] = {}

@@ -45,7 +45,7 @@ class Reporter:
         self._results: deque[bytes] = deque(maxlen=_MAX_WAITING)
         self._progress: bytes | None = None
         self._progress_at_s = 0.0
-        self._reported: tuple[int, str | None, str, UndoState] = (-1, None, "", NOTHING_OWED)
+        self._reported: tuple[int, str | None, str, UndoState, bool] = (-1, None, "", NOTHING_OWED, False)
 
     def measured(self, measured: Measured, switching: messages.SwitchingReport | None = None) -> None:
         """Queues a result; leaves out its later iterations if it does not fit into one packet.
@@ -79,6 +79,7 @@ class Reporter:
         throttled: str = "",
         switching: messages.SwitchingReport | None = None,
         undo: UndoState = NOTHING_OWED,
+        held: bool = False,
         now: bool = False,
     ) -> None:
         """Reports the progress of this rank, at most once a second and only if something has changed.
@@ -91,9 +92,10 @@ class Reporter:
             throttled: What holds the GPU's clocks back, if anything.
             switching: How clocks are switched, if they are.
             undo: What could not be put back on the GPU.
+            held: Whether the GPU has default clocks because the helper has requested them.
             now: Do not wait for the second to pass.
         """
-        state = (-1 if step is None else step.step, message, throttled, undo)
+        state = (-1 if step is None else step.step, message, throttled, undo, held)
         now_s = time.monotonic()
         if self._address is None or state == self._reported or (now_s < self._progress_at_s and not now):
             return
@@ -112,6 +114,7 @@ class Reporter:
             switching=switching,
             undo_owed=undo.owed,
             undo_failures=undo.failures,
+            held=held,
         )
         if iteration_times:
             iteration_times.clear()
@@ -146,6 +149,24 @@ class Reporter:
         except OSError:
             self._disconnect()
             return False
+
+    def why_held(self) -> str | None:
+        """Returns the newest `ClocksHeld.why` that the helper has sent since the last call; None if it sent nothing."""
+        why = None
+        while self._socket is not None:
+            try:
+                packet = self._socket.recv(4096, socket.MSG_DONTWAIT)
+                if not packet:
+                    self._disconnect()
+                    break
+                why = transport.decode(packet, messages.ClocksHeld).why
+            except BlockingIOError:
+                break
+            except ValueError:
+                continue
+            except OSError:
+                self._disconnect()
+        return why
 
     def _send(self, packet: bytes) -> None:
         assert self._socket is not None

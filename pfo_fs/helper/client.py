@@ -8,7 +8,7 @@ import logging
 import socket
 import time
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import messages, transport
@@ -185,13 +185,16 @@ class HelperClient:
                 raise CoordinationError(answer.message)
             return answer
 
-    def wait_for(self, kind: type[Reply], timeout_s: float) -> Reply | messages.Refused | None:
+    def wait_for(
+        self, kind: type[Reply] | tuple[type[Reply], ...], timeout_s: float
+    ) -> Reply | messages.Refused | None:
         """Waits for a message of class `kind` or a refusal; other messages are kept for `poll`."""
+        kinds: tuple[type[Any], ...] = (*(kind if isinstance(kind, tuple) else (kind,)), messages.Refused)
         deadline = time.monotonic() + timeout_s
         for position, message in enumerate(self._inbox):
-            if isinstance(message, (kind, messages.Refused)):
+            if isinstance(message, kinds):
                 del self._inbox[position]
-                return message
+                return cast("Reply | messages.Refused", message)
         while not self.lost and (left_s := deadline - time.monotonic()) > 0:
             self._socket.settimeout(left_s)
             try:
@@ -204,8 +207,8 @@ class HelperClient:
                 self.lost = True
                 break
             received = self._decode(packet)
-            if isinstance(received, (kind, messages.Refused)):
-                return received
+            if isinstance(received, kinds):
+                return cast("Reply | messages.Refused", received)
             if received is not None:
                 self._inbox.append(received)
         return None

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
 
 log = logging.getLogger("pfo_fs.helper")
 
@@ -55,6 +55,13 @@ class DirectoryHealth:
     def is_idle(self) -> bool:
         """Whether no call is under way."""
         return not self._unfinished_since
+
+    def ended(self, way: Way, error: PfoError | None) -> None:
+        """Notes how a call has ended."""
+        if error is None:
+            self.succeeded(way)
+        elif isinstance(error, (StoreError, RecordError)) and not isinstance(error, AlreadyClaimed):
+            self.failed(way, error)
 
     def failed(self, way: Way, error: StoreError | RecordError) -> None:
         """Notes that a call has failed."""

@@ -10,8 +10,11 @@ from typing import Literal
 from pfo_fs.helper import events as e
 from pfo_fs.helper.coordination_choice import CoordinationChoice
 from pfo_fs.ipc import messages as m
+from pfo_fs.store.bodies import EndBody
 
 _MAX_EARLY_RESULTS = 100
+_TERMINATES_WITHIN_S = 600.0
+"""Training that ends within this time after a SIGTERM to the job, maybe with a checkpoint, ends because of that."""
 
 
 @dataclass
@@ -60,3 +63,21 @@ class Job:
     early_results: deque[tuple[int, m.MeasurementReport]] = field(
         default_factory=lambda: deque(maxlen=_MAX_EARLY_RESULTS)
     )
+
+    def training_ended(self, client: Client, reason: str, text: str, now_s: float) -> EndBody | None:
+        """Notes how a training process has ended; returns the job's end, which is that of rank 0, if this is it.
+
+        A launcher ends the other ranks by SIGTERM when one has crashed: then the job has crashed. Otherwise SIGTERM is
+        the reason, whatever training made of it.
+        """
+        terminated = client.terminated or now_s - self.terminated_at_s <= _TERMINATES_WITHIN_S
+        if self.first_crash:
+            reason, text = "crashed", self.first_crash
+        elif terminated:
+            reason, text = "terminated", "training got SIGTERM"
+        elif reason == "crashed" and client.rank != 0:
+            self.first_crash = text if f"rank {client.rank}" in text else f"rank {client.rank}: {text}"
+        if client.rank != 0 or not self.is_open or self.is_ended:
+            return None
+        self.is_ended = True
+        return EndBody.model_validate({"reason": reason, "message": text})

@@ -11,14 +11,15 @@ import os
 import stat
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pfo_fs.coordination import SitePolicy, read_site_policy
-from pfo_fs.errors import NotShared, PfoError, RecordError, StoreUnavailable
+from pfo_fs.errors import NotShared, PfoError, RecordError, StoreError, StoreUnavailable
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule, RankInfo
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, is_local
+from pfo_fs.store import Files, JobFolder, OffSwitch, Presence, SharedDirectory, bodies, is_local
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,11 @@ class CreateJob:
 
 @dataclass(frozen=True)
 class CreatedJob:
-    """A new job, and the id of its directory."""
+    """A new job, the id of its directory, and whether that is switched off."""
 
     job_id: str
     directory_id: str
+    off: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,24 @@ class ScheduleFound:
 
 
 @dataclass(frozen=True)
+class ReadSwitch:
+    """Look whether pfo-fs was switched off here; `thorough`: also whether the job's folder is there.
+
+    Result: `SwitchFound`.
+    """
+
+    thorough: bool = False
+
+
+@dataclass(frozen=True)
+class SwitchFound:
+    """Whether this job is switched off, and what was removed: the directory, or the job's folder; mostly nothing."""
+
+    off: bool = False
+    gone: str = ""
+
+
+@dataclass(frozen=True)
 class RegisterRanks:
     """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`.
 
@@ -106,6 +126,7 @@ class RanksRegistered:
     """`taken`: for each rank that another process has registered before, a text that says which process."""
 
     taken: dict[int, str] = field(default_factory=dict)
+    off: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,10 +156,10 @@ class WriteEnd:
     body: bodies.EndBody
 
 
-Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule
+Question: TypeAlias = OpenDirectory | CreateJob | AskWhoSchedules | ClaimForRank0 | PollSchedule | ReadSwitch
 Write: TypeAlias = RegisterRanks | WriteOrder | WriteResults | WriteIterationTimes | WriteProgress | WriteEnd
 Operation: TypeAlias = Question | Write
-Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | RanksRegistered | None"
+Result: TypeAlias = "bool | str | CreatedJob | WhoSchedules | ScheduleFound | SwitchFound | RanksRegistered | None"
 
 
 class DirectoryOperations:
@@ -156,6 +177,8 @@ class DirectoryOperations:
         self._default_scheduler = default_scheduler
         self._shared: SharedDirectory | None = None
         self._folder: JobFolder | None = None
+        self._presence: Presence | None = None
+        self._was_away = True
 
     @property
     def shared(self) -> SharedDirectory:
@@ -214,7 +237,9 @@ class DirectoryOperations:
                 return self._look(known, rank_infos)
             case RegisterRanks(ranks):
                 self._open(operation)
-                return RanksRegistered(self.folder.register_ranks(ranks))
+                return RanksRegistered(self.folder.register_ranks(ranks), self._is_off())
+            case ReadSwitch(thorough):
+                return self._read_switch(thorough=thorough)
             case WriteOrder(body):
                 self.folder.write_order(body)
             case WriteResults(number, results):
@@ -259,7 +284,34 @@ class DirectoryOperations:
         scheduler = body.scheduler or self._scheduler_of_daemon(body.coordination)
         body.job_info.set_job_id(scheduler.rpartition(":")[2])
         self._folder = self.shared.create_job(body, attempt)
-        return CreatedJob(self._folder.job_id, self.shared.directory_id())
+        return CreatedJob(self._folder.job_id, self.shared.directory_id(), self._is_off())
+
+    def _is_off(self) -> bool:
+        """Whether this job starts switched off; if that cannot be read now, the first look at the switch tells."""
+        try:
+            return self._read_switch().off
+        except StoreError:
+            return False
+
+    def _read_switch(self, *, thorough: bool = False) -> SwitchFound:
+        files, job_id = self.shared.files, self.folder.job_id
+        if self._presence is None:
+            self._presence = Presence(files)
+        try:
+            found = OffSwitch(files).read()
+        except StoreError:
+            gone = self._presence.why_gone(job_id)
+            if gone:
+                return SwitchFound(gone=gone)
+            self._was_away = True
+            raise
+        if self._was_away:  # at the start, or an error has passed: the file system may have been mounted again
+            with suppress(OSError):
+                self._presence.remember()
+                self._was_away = False
+        return SwitchFound(
+            found.covers(job_id), self._presence.why_gone(job_id) if thorough or not found.is_there else ""
+        )
 
     def _scheduler_of_daemon(self, coordination: str) -> str:
         """Returns the name of the policy that will probably schedule the job; it becomes part of the job's id."""

@@ -75,7 +75,10 @@ class RankBoard:
             "clock_mhz": report.clock_mhz,
             "undo_owed": report.undo_owed,
             "undo_failures": report.undo_failures,
+            "held": report.held,
         }
+        if rank in self._progress and self._progress[rank].held != report.held:
+            self._next_s = now_s  # somebody waits for this
         if report.switching is not None:
             fields["switching"] = msgspec.structs.asdict(report.switching)
         if report.message:

@@ -43,11 +43,11 @@ class ScheduleWatch:
         self._lease: tuple[float, int] | None = None
         self._older_since_s: float | None = None  # since when `current.json` names an older schedule than `known`
         self._message = ""
-        self._asked_s = 0.0  # the coordinator asks to poll at most once in this time
+        self.asked_s = 0.0  # the coordinator asks to poll at most once in this time
 
     def interval_s(self, *, local_mount: bool) -> float:
         """Returns the seconds between two polls, except while the first schedule is awaited."""
-        return self._given_interval_s or max(self._asked_s, 0.25 if local_mount else 2.0)
+        return self._given_interval_s or max(self.asked_s, 0.25 if local_mount else 2.0)
 
     def restart(self, now_s: float) -> None:
         """Notes that a rank has joined, which has received no schedule yet."""
@@ -67,7 +67,7 @@ class ScheduleWatch:
         interval_s, age_s = self.interval_s(local_mount=local_mount), now_s - self._since_s
         if self.known[1] < 0 and age_s < _SOON_S:
             pause_s = 0.02 if local_mount and age_s < _EAGER_S else min(interval_s, 0.2 + age_s / 10)
-            pause_s = max(pause_s, self._asked_s * self._jitter.uniform(0.8, 1.2))
+            pause_s = max(pause_s, self.asked_s * self._jitter.uniform(0.8, 1.2))
         else:
             pause_s = interval_s * self._jitter.uniform(0.8, 1.2)
         self._next_s = now_s + pause_s
@@ -80,7 +80,7 @@ class ScheduleWatch:
         """Uses the result of a poll; returns the messages for the ranks of this host."""
         current = found.current
         if current is not None:
-            self._asked_s = current.poll_s
+            self.asked_s = current.poll_s
         published = (current.generation, current.number) if current is not None and current.number >= 0 else (-1, -1)
         if published < self.known:
             return self._doubt(now_s)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import logging
 import random
+from typing import Literal
 
 from pydantic import ValidationError
 
-from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
+from pfo_fs.errors import PfoError
 from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.coordination_choice import CoordinationChoice
-from pfo_fs.helper.directory_health import DirectoryHealth, Way
+from pfo_fs.helper.directory_health import DirectoryHealth
 from pfo_fs.helper.gatherers import RegistrationGatherer, ResultGatherer
 from pfo_fs.helper.job import Client, Job
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.schedule_watch import ScheduleWatch
+from pfo_fs.helper.switch_watch import SwitchWatch
 from pfo_fs.helper.write_queue import WriteQueue
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import ProfilingResult, RankInfo
@@ -28,8 +30,6 @@ from pfo_fs.store import bodies
 log = logging.getLogger("pfo_fs.helper")
 
 _FIRST_CLIENT_WITHIN_S = 60.0
-_TERMINATES_WITHIN_S = 600.0
-"""Training that ends within this time after a SIGTERM to the job, maybe with a checkpoint, ends because of that."""
 
 
 class HelperState:
@@ -56,7 +56,8 @@ class HelperState:
         self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
         self._health = DirectoryHealth(lambda: self._now_s)
         self._local_mount = False
-        self._default_clocks = False
+        self._switch = SwitchWatch(jitter)
+        self._held: Literal["", "off", "removed", "lost"] = ""
         self._actions: list[e.Action] = []
 
     # ---- for the loop
@@ -65,7 +66,7 @@ class HelperState:
     def is_idle(self) -> bool:
         """Whether everything is written and no operation runs."""
         gathered = self._registrations.is_empty and self._results.is_empty
-        return gathered and self._writes.is_empty and self._health.is_idle
+        return self._health.is_idle and (self._switch.why == "removed" or (gathered and self._writes.is_empty))
 
     def first_actions(self) -> list[e.Action]:
         """Returns what to do before the first event."""
@@ -108,6 +109,8 @@ class HelperState:
             due.append(self._board.due_s())
         if self._watches():
             due.append(self._watch.due_s())
+        if self._job.has_folder:
+            due.append(self._switch.due_s())
         return min(at_s for at_s in due if at_s is not None)
 
     # ---- connections
@@ -121,6 +124,8 @@ class HelperState:
                 self._hang_up(number)
                 return
             client.rank, client.role, client.gpu_spec = message.rank, message.role, message.gpu_spec
+            if client.role == "clocks" and self._job.is_open:
+                self._act(e.Send(number, m.ClocksHeld(why=self._held)))
             if client.role == "training" and client.rank == 0:
                 self._board.name = 0
             return
@@ -217,22 +222,8 @@ class HelperState:
         self._results.add(message.number, body, self._now_s)
 
     def _on_training_ended(self, client: Client, reason: str, text: str) -> None:
-        """Notes how a training process has ended; the job's end is that of rank 0.
-
-        A launcher ends the other ranks by SIGTERM when one has crashed: then the job has crashed. Otherwise SIGTERM is
-        the reason, whatever training made of it.
-        """
-        job = self._job
-        terminated = client.terminated or self._now_s - job.terminated_at_s <= _TERMINATES_WITHIN_S
-        if job.first_crash:
-            reason, text = "crashed", job.first_crash
-        elif terminated:
-            reason, text = "terminated", "training got SIGTERM"
-        elif reason == "crashed" and client.rank != 0:
-            job.first_crash = text if f"rank {client.rank}" in text else f"rank {client.rank}: {text}"
-        if client.rank == 0 and job.is_open and not job.is_ended:
-            job.is_ended = True
-            self._writes.add(op.WriteEnd(bodies.EndBody.model_validate({"reason": reason, "message": text})))
+        if (end := self._job.training_ended(client, reason, text, self._now_s)) is not None:
+            self._writes.add(op.WriteEnd(end))
 
     # ---- the shared directory
 
@@ -243,20 +234,17 @@ class HelperState:
     def _on_operation_done(self, event: e.OperationDone) -> None:
         self._health.finished()
         operation, error = event.operation, event.error
-        way: Way = "write" if isinstance(operation, op.Write) else "read"
-        if error is None:
-            self._health.succeeded(way)
-        elif isinstance(error, (StoreError, RecordError)) and not isinstance(error, AlreadyClaimed):
-            self._health.failed(way, error)
+        if not isinstance(operation, op.ReadSwitch):  # that the switch can be read does not show that schedules can
+            self._health.ended("write" if isinstance(operation, op.Write) else "read", error)
         if isinstance(operation, op.Write):
-            taken = event.result.taken if isinstance(event.result, op.RanksRegistered) else {}
-            self._on_written(operation, error, taken)
+            self._on_written(operation, error, event.result)
             return
         match operation, event.result:
             case op.OpenDirectory(), bool(is_local):
                 self._local_mount = is_local
-            case op.CreateJob(), op.CreatedJob(job_id, directory_id):
+            case op.CreateJob(), op.CreatedJob(job_id, directory_id, off):
                 self._job.is_open = True
+                self._switch.learn(op.SwitchFound(off), self._now_s)
                 self._on_folder()
                 self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id))
             case op.AskWhoSchedules(), op.WhoSchedules() as found:
@@ -268,6 +256,9 @@ class HelperState:
                     self._go_on_choosing(None)
             case op.PollSchedule(), op.ScheduleFound() as found:
                 self._on_found(found)
+            case op.ReadSwitch(), _:
+                highest, asked_s = max(self._board.infos, default=0), self._watch.asked_s
+                self._switch.looked(event.result, self._now_s, self._local_mount, highest_rank=highest, asked_s=asked_s)
             case op.PollSchedule(), _:
                 self._watch.polled(self._now_s, local_mount=self._local_mount)
             case ((op.CreateJob() | op.AskWhoSchedules() | op.ClaimForRank0()), _) if error is not None:
@@ -308,7 +299,7 @@ class HelperState:
                 log.warning("%s", text)
         self._watch.polled(self._now_s, local_mount=self._local_mount)
 
-    def _on_written(self, write: op.Write, error: PfoError | None, taken: dict[int, str]) -> None:
+    def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
         if isinstance(write, (op.WriteProgress, op.WriteIterationTimes)):  # a newer record follows anyway
             self._writes.done(error, self._now_s, again=False)
             if error is not None:
@@ -316,11 +307,16 @@ class HelperState:
             return
         waits = self._writes.done(error, self._now_s)
         if isinstance(write, op.RegisterRanks):
+            registered = result if isinstance(result, op.RanksRegistered) else op.RanksRegistered()
             if error is None:
                 self._on_folder()
+                self._switch.learn(op.SwitchFound(registered.off), self._now_s)
+                self._hold()
+            if self._held or write.again:  # after a helper that has died, a rank may be held although nothing is off
+                self._tell_training(m.ClocksHeld(why=self._held), clocks_too=True)
             for rank in (body.rank_info.rank for body in write.ranks):
-                if rank in taken:
-                    self._tell_rank(rank, m.Refused(message=taken[rank], taken=True))
+                if rank in registered.taken:
+                    self._tell_rank(rank, m.Refused(message=registered.taken[rank], taken=True))
                 elif error is not None and not waits:
                     self._tell_rank(rank, m.Refused(message=str(error)))
                 elif rank not in self._job.answered:
@@ -361,22 +357,25 @@ class HelperState:
         if self._watches() and now_s >= self._watch.due_s():
             self._watch.polling()
             self._run(op.PollSchedule(self._watch.known, tuple(self._board.infos.values())))
-        self._fall_back()
+        if self._job.has_folder and now_s >= self._switch.due_s():
+            self._run(op.ReadSwitch(thorough=self._switch.looking()))
+        self._hold()
         if not self._clients and (self._had_clients or now_s - self._started_s > _FIRST_CLIENT_WITHIN_S):
             self._act(e.Stop())
 
-    def _fall_back(self) -> None:
-        """Sends the ranks to default clocks while the directory is lost."""
+    def _hold(self) -> None:
+        """Sends ranks and clock processes to default clocks while there is a reason, and back after that."""
         lost = self._job.coordination == "daemon" and self._health.is_lost
-        if lost != self._default_clocks:
-            self._default_clocks = lost
-            self._tell_training(m.DirectoryLost() if lost else m.DirectoryBack())
+        why = self._switch.why or ("lost" if lost else "")
+        if why != self._held:
+            self._held = why
+            self._tell_training(m.ClocksHeld(why=why), clocks_too=True)
 
     # ---- messages to training
 
-    def _tell_training(self, message: m.Message) -> None:
+    def _tell_training(self, message: m.Message, *, clocks_too: bool = False) -> None:
         for number, client in self._clients.items():
-            if client.role == "training":
+            if client.role == "training" or (clocks_too and client.role == "clocks"):
                 self._act(e.Send(number, message))
 
     def _tell_rank(self, rank: int, message: m.Message) -> None:

@@ -135,10 +135,12 @@ class ProgressReport(Message, frozen=True, kw_only=True):
     `iteration_times` holds (step, schedule number, s until the last instruction had ended); `throttled` says what holds
     the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU (clock, power limit) that could
     not be put back yet, `undo_failures` the attempts that have failed so far.
+    `held`: the GPU is at default clocks by `ClocksHeld`.
     """
 
     step: int
     number: int
+    held: bool = False
     iter_time_s: float | None = None
     iter_energy_j: float | None = None
     clock_mhz: int | None = None
@@ -317,12 +319,14 @@ class PaceLeaseRenewed(Message, frozen=True, kw_only=True):
     lease_s: Annotated[float, Meta(ge=0, le=1e9)]
 
 
-class DirectoryLost(Message, frozen=True, kw_only=True):
-    """The shared directory has not answered for long: default clocks until `DirectoryBack`."""
+class ClocksHeld(Message, frozen=True, kw_only=True):
+    """Default clocks, whatever the schedule says, until this message comes with an empty `why`.
 
+    `off`: somebody has switched pfo-fs off; `removed`: the shared directory was removed; `lost`: it has not answered
+    for long. Training and the clock processes of the host get it: these let go at once, without waiting for a step.
+    """
 
-class DirectoryBack(Message, frozen=True, kw_only=True):
-    """The shared directory answers again."""
+    why: Literal["", "off", "removed", "lost"] = ""
 
 
 class SchedulesWithdrawn(Message, frozen=True, kw_only=True):
@@ -363,8 +367,7 @@ ToTraining: TypeAlias = (
     | Refused
     | NewSchedule
     | PaceLeaseRenewed
-    | DirectoryLost
-    | DirectoryBack
+    | ClocksHeld
     | SchedulesWithdrawn
     | LogLine
     | PowerLimitFilesOpened

@@ -37,6 +37,7 @@ _JOB_GAUGES = {
     "pfo_fs_job_slow_pipelines": "Number of pipelines that the others wait for.",
     "pfo_fs_job_undo_owed": "Clocks and power limits that the driver has not put back yet.",
     "pfo_fs_job_undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
+    "pfo_fs_job_off": "1 if the job, or every job, is switched off: it runs at default clocks.",
     "pfo_fs_job_problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
 }
 
@@ -157,6 +158,7 @@ def _job(folder: JobFolder) -> JobFigures:
         "pfo_fs_job_slow_pipelines": _slow_pipelines(current),
         "pfo_fs_job_undo_owed": about.get("undo_owed"),
         "pfo_fs_job_undo_failures": about.get("undo_failures"),
+        "pfo_fs_job_off": about.get("off", False),
         "pfo_fs_job_problem": any(about.get(key) for key in ("problem", "yaml_problem", "last_error")),
     }
     if model is not None:

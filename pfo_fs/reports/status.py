@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich.console import Group
@@ -13,10 +14,11 @@ from rich.text import Text
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.switching_text import switching_of, switching_text
 from pfo_fs.reports.wording import end_text
-from pfo_fs.store import JobFolder, SharedDirectory, bodies, layout
+from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
 _HEARTBEAT_WAIT_S = 1.5
+_LOCAL_SIGN_WITHIN_S = 8.0
 _MOST_FOLDERS = 500
 _MOST_SECONDS = 10.0
 _MOST_HOSTS = 2000
@@ -35,6 +37,8 @@ def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -
         live: The largest number of other jobs to include.
     """
     told, since_s = _daemon(shared), time.monotonic()
+    switch = OffSwitch(shared.files)
+    switched = _quietly(switch.read) or SwitchedOff()
     ids = shared.newest_job_ids()
     running: list[dict[str, Any]] = []
     over: list[dict[str, Any]] = []
@@ -47,13 +51,15 @@ def collect_status(shared: SharedDirectory, *, ended: int = 5, live: int = 50) -
         if layout.JOB not in names:
             empty += 1
         elif layout.END not in names:
-            running.append(describe_job(folder))
+            running.append(describe_job(folder, switched))
         elif len(over) < ended:
-            over.append(describe_job(folder))
+            over.append(describe_job(folder, switched))
     daemon = None if told is None else _with_sign_of_life(shared, told, since_s)
     return {
         "shared_dir": plain_text(str(shared.files.root)),
         "daemon": daemon,
+        "off": switched.everything,
+        "off_about": switch.about(layout.EVERY_JOB) if switched.everything else "",
         "jobs": running + over,
         "folders_without_job": empty,
         "jobs_not_shown": len(ids) - len(running) - len(over) - empty,
@@ -75,9 +81,39 @@ def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s
     return {**told.model_dump(), "alive": alive}
 
 
-def describe_job(folder: JobFolder) -> dict[str, Any]:
-    """The state of one job, as plain data; `problem` names what cannot be read."""
+def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
+    """Returns which process would apply a change of a job's `schedule.yaml`; empty if none shows that it runs.
+
+    A daemon shows it by its heartbeat. Rank 0 of a job that schedules itself, by a new record within some seconds.
+    """
+    claim = _quietly(folder.read_coordinator)
+    if claim is None or claim.kind == "daemon":
+        told = _daemon(shared)
+        alive = told is not None and _with_sign_of_life(shared, told, time.monotonic())["alive"]
+        return "daemon" if alive else ""
+    signs = (f"{layout.PROGRESS}/0.json", layout.YAML_STATUS, layout.CURRENT)
+
+    def seen() -> list[bytes | None]:
+        return [_quietly(partial(folder.files.read, f"{folder.path}/{name}", layout.RECORD_LIMIT)) for name in signs]
+
+    before, until_s = seen(), time.monotonic() + _LOCAL_SIGN_WITHIN_S
+    while seen() == before:
+        if time.monotonic() > until_s:
+            return ""
+        time.sleep(0.2)
+    return "rank 0"
+
+
+def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> dict[str, Any]:
+    """The state of one job, as plain data; `problem` names what cannot be read.
+
+    Args:
+        folder: The job.
+        switched: What is switched off in the directory; None: that is read.
+    """
     row: dict[str, Any] = {"job_id": folder.job_id, "state": "waiting", "problem": ""}
+    switched = switched or _quietly(OffSwitch(folder.files).read) or SwitchedOff()
+    row["off"] = switched.covers(folder.job_id)
     try:
         job = folder.read_job()
         if job is None:
@@ -107,6 +143,7 @@ def describe_job(folder: JobFolder) -> dict[str, Any]:
                 "from_step": current.start_step,
             }
         ranks = [rank for name in folder.progress_names()[:_MOST_HOSTS] for rank in _ranks_of(folder, name)]
+        row["held_ranks"] = sorted(rank.rank for rank in ranks if rank.held)
         row["ranks"] = [rank.model_dump() for rank in sorted(ranks, key=lambda rank: rank.rank)]
         times = [rank.iter_time for rank in ranks if rank.iter_time is not None]
         energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
@@ -154,6 +191,10 @@ def render(state: dict[str, Any]) -> Group:
     if state["archived_jobs"]:
         line.append(f"   {state['archived_jobs']} archived", style="dim")
 
+    if state["off"]:
+        line.append("\nall jobs are switched off", style="bold yellow")
+        line.append(f" ({state['off_about'] or 'off/all is there'}); `pfo-fs on --all` ends that", style="yellow")
+
     rest = []
     if state["folders_without_job"]:
         rest.append(f"{state['folders_without_job']:,} folders without job.json")
@@ -177,6 +218,8 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
     row.append(_number(job.get("iter_time_s"), ".3f", " s"))
     row.append(_number(job.get("iter_energy_j"), ".0f", " J"))
     lines = [Text(job["job_id"], style="bold"), row]
+    if job.get("off") and not job.get("end_reason"):
+        lines.append(Text(f"  switched off: {held_text(job)}", style="bold yellow"))
     if job.get("status_text"):
         lines.append(Text(f"  {job['status_text']}", style="cyan"))
     ways = job.get("clock_backends", {})
@@ -199,6 +242,16 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
 
 def _owes_first(rank: bodies.RankProgress) -> bool:
     return not rank.undo_owed
+
+
+def held_text(job: dict[str, Any]) -> str:
+    """Says how many ranks of a job have let go of their clocks."""
+    held, size = len(job.get("held_ranks", ())), job.get("world_size", "?")
+    missing = sorted(set(range(size)) - set(job.get("held_ranks", ()))) if isinstance(size, int) else []
+    if not missing:
+        return f"all {size} ranks are at default clocks"
+    first = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    return f"{held} of {size} ranks report default clocks; not yet: {first}"
 
 
 def _number(value: float | None, form: str, unit: str) -> str:

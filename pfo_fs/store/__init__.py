@@ -7,6 +7,8 @@ from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
 from pfo_fs.store.locks import CourtesyLock
 from pfo_fs.store.mounts import LOCAL_TYPES, Mount, filesystem_type, is_local, mount_of
+from pfo_fs.store.off_switch import OffSwitch, SwitchedOff
+from pfo_fs.store.presence import Presence
 from pfo_fs.store.records import Header, decode, encode
 from pfo_fs.store.system_calls import NO_HARD_LINKS
 from pfo_fs.store.watch import Watcher
@@ -21,7 +23,10 @@ __all__ = [
     "Header",
     "JobFolder",
     "Mount",
+    "OffSwitch",
+    "Presence",
     "SharedDirectory",
+    "SwitchedOff",
     "Watcher",
     "decode",
     "encode",

@@ -241,10 +241,10 @@ class RankProgress(_WithClockBackend):
     """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report.
 
     `undo_owed` counts the settings of its GPU (clock, power limit) that could not be put back yet, `undo_failures` the
-    attempts that have failed so far.
+    attempts that have failed so far. `held`: its clock process was told to keep default clocks, and the GPU has them.
     """
 
-    left_out: ClassVar[frozenset[str]] = frozenset({"clock_backend", "switching", "undo_owed", "undo_failures"})
+    left_out: ClassVar[frozenset[str]] = frozenset({"clock_backend", "switching", "undo_owed", "undo_failures", "held"})
 
     rank: RankNumber
     step: StepNumberOrNone = -1
@@ -257,6 +257,7 @@ class RankProgress(_WithClockBackend):
     switching: Switching | None = None
     undo_owed: Count = 0
     undo_failures: Count = 0
+    held: bool = False
 
 
 class IterationTimesBody(_Body):

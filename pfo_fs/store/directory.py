@@ -63,7 +63,7 @@ class SharedDirectory:
     def make_folders(self) -> None:
         """Makes the top-level folders that are missing, and `directory.json`."""
         present = set(self.files.names())
-        for name in (layout.JOBS, layout.ARCHIVE, layout.LEADERS):
+        for name in (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF):
             if name not in present or self.files.shared_with_group:  # then it may lack the group's permissions
                 self.files.make_folder(name)
         if layout.DIRECTORY not in present:

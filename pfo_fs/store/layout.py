@@ -3,6 +3,8 @@
 <shared_dir>/
   directory.json                  the process that made the directory, once: a random id that hosts compare
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
+  off/all, off/<job_id>           `pfo-fs off`, or anybody: all jobs, or this one, run at default clocks while the name
+                                  is there
   daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that have ended
@@ -63,6 +65,8 @@ ARCHIVE = "archive"
 PROFILES = "profiles"
 POWER_LIMIT = "power-limit"
 DOCTOR = "doctor"
+OFF = "off"
+EVERY_JOB = "all"
 
 # Below a job's folder.
 JOB = "job.json"
@@ -90,6 +94,11 @@ _LARGEST_GAP = 1000
 def job(job_id: str, *, archived: bool = False) -> str:
     """A job's folder, below the shared directory."""
     return f"{ARCHIVE if archived else JOBS}/{job_id}"
+
+
+def off(name: str) -> str:
+    """The switch of one job, or of all (`EVERY_JOB`)."""
+    return f"{OFF}/{name}"
 
 
 def leader(generation: int) -> str:

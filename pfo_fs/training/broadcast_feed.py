@@ -16,15 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pfo_fs.ipc import transport
-from pfo_fs.ipc.messages import DirectoryBack, DirectoryLost, NewSchedule, PaceLeaseRenewed, ToTraining
+from pfo_fs.ipc.messages import ClocksHeld, NewSchedule, PaceLeaseRenewed, ToTraining
 from pfo_fs.training.pace_lease import PaceLease
 from pfo_fs.training.schedule_feed import (
     BROADCAST_LOST,
-    DIRECTORY_LOST,
-    DIRECTORY_LOST_TEXT,
     LEASE_OVER,
     LEASE_OVER_TEXT,
     ScheduleUpdate,
+    held,
     pending_for,
 )
 from pfo_fs.training.schedule_switcher import Resume, Suspend
@@ -107,10 +106,8 @@ class BroadcastFeed:
             self._broadcaster.close()
 
     def _take(self, message: ToTraining, updates: list[ScheduleUpdate]) -> None:
-        if isinstance(message, DirectoryLost):
-            updates.append(Suspend(DIRECTORY_LOST, DIRECTORY_LOST_TEXT))
-        elif isinstance(message, DirectoryBack):
-            updates.append(Resume(DIRECTORY_LOST))
+        if isinstance(message, ClocksHeld):
+            updates.append(held(message))
         elif self._rank != 0:
             return  # the helper of rank 0's host sends to all ranks there; only rank 0 broadcasts for the job
         elif isinstance(message, NewSchedule) and message.number >= 0:

@@ -10,22 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from pfo_fs.ipc.messages import (
-    DirectoryBack,
-    DirectoryLost,
-    NewSchedule,
-    PaceLeaseRenewed,
-    SchedulesWithdrawn,
-    ToTraining,
-)
+from pfo_fs.ipc.messages import ClocksHeld, NewSchedule, PaceLeaseRenewed, SchedulesWithdrawn, ToTraining
 from pfo_fs.training.pace_lease import PaceLease
 from pfo_fs.training.schedule_feed import (
-    DIRECTORY_LOST,
-    DIRECTORY_LOST_TEXT,
     LEASE_OVER,
     LEASE_OVER_TEXT,
     SCHEDULE_MISSED,
     ScheduleUpdate,
+    held,
     pending_for,
 )
 from pfo_fs.training.schedule_switcher import Resume, Suspend, Withdraw
@@ -83,10 +75,8 @@ class HelperFeed:
         elif isinstance(message, PaceLeaseRenewed):
             self._lease.renew(message.lease_s)
             updates.append(Resume(LEASE_OVER))
-        elif isinstance(message, DirectoryLost):
-            updates.append(Suspend(DIRECTORY_LOST, DIRECTORY_LOST_TEXT))
-        elif isinstance(message, DirectoryBack):
-            updates.append(Resume(DIRECTORY_LOST))
+        elif isinstance(message, ClocksHeld):
+            updates.append(held(message))
 
     def _look_for_gaps(self, step: int, updates: list[ScheduleUpdate]) -> None:
         """Requests default clocks while other ranks may follow a schedule that this rank has not received."""

@@ -43,8 +43,8 @@ class Client(Protocol):
     def how_it_ended(self) -> str:
         """Returns, in brackets, what is known about the end of the helper; may be empty."""
 
-    def wait_for(self, kind: type[NewSchedule], timeout_s: float) -> NewSchedule | messages.Refused | None:
-        """Waits for a message of this class, or a refusal."""
+    def wait_for(self, kind: tuple[type[Message], ...], timeout_s: float) -> Message | None:
+        """Waits for a message of one of these classes, or a refusal."""
 
     def close(self) -> None:
         """Ends the connection."""
@@ -98,14 +98,16 @@ class HelperLink:
     def wait_for_schedule(self, timeout_s: float) -> NewSchedule | None:
         """Waits for a schedule while the optimizer is set up; the next `poll` does not return it."""
         try:
-            answer = self.client.wait_for(NewSchedule, timeout_s) if self.client is not None else None
+            kinds = (NewSchedule, messages.ClocksHeld)
+            answer = self.client.wait_for(kinds, timeout_s) if self.client is not None else None
         except (OSError, ValueError) as error:
             self._warn(f"the helper process for the shared directory sent an invalid message: {error}", "helper sent")
             return None
         if isinstance(answer, messages.Refused):
             self._warn(answer.message)
-            return None
-        return answer
+        elif isinstance(answer, messages.ClocksHeld):
+            self.put_back(answer)  # the job is switched off: no schedule will come
+        return answer if isinstance(answer, NewSchedule) else None
 
     def put_back(self, message: ToTraining) -> None:
         """Makes the next `poll` return this message first."""

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from pfo_fs.ipc.messages import NewSchedule, RankPlan, ToTraining
+from pfo_fs.ipc.messages import ClocksHeld, NewSchedule, RankPlan, ToTraining
 from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, Suspend, Withdraw
 
 ScheduleUpdate: TypeAlias = "PendingSchedule[RankPlan] | Suspend | Resume | Withdraw"
 """An update from a feed to the switcher."""
 
 # Reasons for default clocks.
-DIRECTORY_LOST = "directory lost"
+HELD = "held"
 LEASE_OVER = "lease over"
 SCHEDULE_MISSED = "schedule missed"
 BROADCAST_LOST = "broadcast lost"
 
-DIRECTORY_LOST_TEXT = "the shared directory has not answered for a long time; default clocks until it does"
+_HELD_TEXTS = {
+    "off": "pfo-fs is switched off here; default clocks until somebody calls `pfo-fs on`",
+    "removed": "the shared directory, or this job's folder in it, was removed; default clocks",
+    "lost": "the shared directory has not answered for a long time; default clocks until it does",
+}
 LEASE_OVER_TEXT = (
     "the scheduler has not reported in time, and its schedule was made for a straggler that may be gone; default "
     "clocks until it reports again"
 )
+
+
+def held(message: ClocksHeld) -> Suspend | Resume:
+    """Returns the update for the switcher: default clocks, or the schedule again."""
+    return Suspend(HELD, _HELD_TEXTS[message.why]) if message.why else Resume(HELD)
 
 
 class ScheduleFeed(Protocol):

@@ -50,10 +50,10 @@ def test_a_mount_that_hangs_means_default_clocks_after_long_and_the_schedule_aga
     host.join(client, job, info)
     host.folder(job).write_current(bodies.CurrentBody(generation=1, number=-1, state="running"))
     try:
-        wait_for(lambda: isinstance(client.poll(), messages.DirectoryLost), what="default clocks")
+        wait_for(lambda: client.poll() == messages.ClocksHeld(why="lost"), what="default clocks")
     finally:
         answers.set()
-    wait_for(lambda: isinstance(client.poll(), messages.DirectoryBack), what="the schedule, again")
+    wait_for(lambda: client.poll() == messages.ClocksHeld(), what="the schedule, again")
 
 
 def test_a_helper_that_replaces_another_while_the_mount_is_away_joins_when_it_is_back(

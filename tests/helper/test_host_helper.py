@@ -275,10 +275,10 @@ def test_a_client_hears_what_a_helper_said_last_though_it_closed_without_reading
         client = HelperClient(address, str(tmp_path), "token", 0, {}, deadline_s=5)
         theirs, _ = server.accept()
         client.send(messages.ProblemSeen(message="never read"))
-        theirs.send(transport.encode(messages.DirectoryBack()))
+        theirs.send(transport.encode(messages.ClocksHeld()))
         theirs.close()
         heard = [message for _ in range(3) if (message := client.poll()) is not None]
-    assert heard == [messages.DirectoryBack()]
+    assert heard == [messages.ClocksHeld()]
     client.close()
 
 
@@ -297,12 +297,8 @@ def test_a_directory_that_is_silent_for_long_means_default_clocks_until_it_answe
     with monkeypatch.context() as outage:
         outage.setattr(JobFolder, "read_current", silent)
 
-        def told() -> str:
-            message = client.poll()
-            return type(message).__name__ if message else ""
-
-        wait_for(lambda: told() == "DirectoryLost", what="default clocks")
-    wait_for(lambda: told() == "DirectoryBack", what="the schedule, again")
+        wait_for(lambda: client.poll() == messages.ClocksHeld(why="lost"), what="default clocks")
+    wait_for(lambda: client.poll() == messages.ClocksHeld(), what="the schedule, again")
 
 
 def test_a_job_whose_processes_got_sigterm_was_terminated_and_did_not_crash(host: Host) -> None:

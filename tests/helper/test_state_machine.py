@@ -62,10 +62,8 @@ class HelperMachine(RuleBasedStateMachine):
             match action:
                 case e.Send(client, message):
                     self.sent.setdefault(client, []).append(message)
-                    if isinstance(message, m.DirectoryLost):
-                        self.at_default_clocks.add(client)
-                    elif isinstance(message, m.DirectoryBack):
-                        self.at_default_clocks.discard(client)
+                    if isinstance(message, m.ClocksHeld):
+                        (self.at_default_clocks.add if message.why else self.at_default_clocks.discard)(client)
                 case e.Run(operation):
                     self.running.append(operation)
                 case e.ResetClocks(spec):

@@ -14,8 +14,7 @@ from fake_helper import FakeClient
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
 from pfo_fs.ipc.messages import (
-    DirectoryBack,
-    DirectoryLost,
+    ClocksHeld,
     NewSchedule,
     PaceLeaseRenewed,
     ProblemSeen,
@@ -88,9 +87,9 @@ def test_a_directory_that_answers_again_does_not_bring_a_stragglers_plan_back(op
     hear(opt, schedule(50))
     assert step_mhz(opt) == 900
     hear(opt, PaceLeaseRenewed(lease_s=1e-9))
-    hear(opt, DirectoryLost())
+    hear(opt, ClocksHeld(why="lost"))
     assert step_mhz(opt) == 0
-    hear(opt, DirectoryBack())
+    hear(opt, ClocksHeld())
     assert step_mhz(opt) == 0
     hear(opt, PaceLeaseRenewed(lease_s=60.0))
     assert step_mhz(opt) == 900

@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.messages import (
-    DirectoryBack,
-    DirectoryLost,
+    ClocksHeld,
     JoinJob,
     NewSchedule,
     PaceLeaseRenewed,
@@ -143,7 +142,7 @@ class FeedContract(RuleBasedStateMachine):
 
     @rule(rank=st.integers(0, RANKS - 1), lost=st.booleans())
     def directory_hangs_or_answers(self, rank: int, lost: bool) -> None:
-        self.mail[rank].append(DirectoryLost() if lost else DirectoryBack())
+        self.mail[rank].append(ClocksHeld(why="lost" if lost else ""))
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 10.0]), order=st.permutations(range(RANKS)))
     def run_step(self, seconds: float, order: list[int]) -> None:
@@ -167,7 +166,7 @@ class FeedContract(RuleBasedStateMachine):
             inbox = self.ranks[number].client.inbox
             inbox.extend([*self.published, PaceLeaseRenewed(lease_s=0.0)])
         for rank in self.ranks:
-            rank.client.inbox.append(DirectoryBack())
+            rank.client.inbox.append(ClocksHeld())
         for mail in self.mail:
             mail.clear()
         for _ in range(12):

@@ -1,0 +1,144 @@
+"""`pfo-fs off` and `pfo-fs on`: jobs at default clocks, whether a daemon runs or not."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pfo_fs.cli.jobs import Job, find_job
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, open_directory, say, wrong_usage
+
+if TYPE_CHECKING:
+    from pfo_fs.store import SharedDirectory
+
+_NOT_IN_FORCE = 3
+_SLOWEST_LOOK_S = 5.0
+_MOST_JOBS = 500
+
+EveryJob = Annotated[bool, typer.Option("--all", help="All jobs of the directory, also those that begin later.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until every rank has followed; exit code 3 if not in time.")]
+Timeout = Annotated[float, typer.Option(help="With --wait: seconds after which the command gives up.", min=0.0)]
+
+
+def off(
+    job: Annotated[Job | None, typer.Argument()] = None,
+    every: EveryJob = False,
+    shared_dir: SharedDirOption = None,
+    why: Annotated[str, typer.Option(help="A reason, for those who see the switch.")] = "",
+    wait: Wait = False,
+    timeout: Timeout = 120.0,
+    json_: JsonFlag = False,
+) -> None:
+    """Switch pfo-fs off: default clocks within seconds, with or without a daemon, until `pfo-fs on`."""
+    from pfo_fs.store import OffSwitch
+
+    shared, name = _meant(job, every, shared_dir)
+    OffSwitch(shared.files).turn_off(name, why)
+    _show(shared, name, True, wait, timeout, json_)
+
+
+def on(
+    job: Annotated[Job | None, typer.Argument()] = None,
+    every: EveryJob = False,
+    shared_dir: SharedDirOption = None,
+    wait: Wait = False,
+    timeout: Timeout = 120.0,
+    json_: JsonFlag = False,
+) -> None:
+    """End `pfo-fs off`: schedules are followed again."""
+    from pfo_fs.errors import StoreError
+    from pfo_fs.store import OffSwitch, layout
+
+    shared, name = _meant(job, every, shared_dir)
+    switch = OffSwitch(shared.files)
+    path = shared.files.root / layout.off(name)
+    try:
+        was_off = switch.turn_on(name)
+    except StoreError as error:
+        fail(f"{path} cannot be removed, remove it by hand: {error.args[-1]}")
+    left = switch.read()
+    if name in left.names:
+        fail(f"{path} is still there: remove it by hand")
+    if left.everything:
+        fail(f"job {name} stays off: all jobs are ({switch.about(layout.EVERY_JOB)}); `pfo-fs on --all` ends that")
+    if not was_off and not json_:
+        say(f"{path} was not there: nothing was switched off by that name")
+    _show(shared, name, False, wait, timeout, json_)
+
+
+def _meant(job: str | None, every: bool, shared_dir: Path | None) -> tuple[SharedDirectory, str]:
+    """Returns the directory, and the name of the switch."""
+    from pfo_fs.store import SharedDirectory, layout
+
+    if (job is not None) == every:
+        wrong_usage("name a job, or all of them by --all")
+    if job is None:
+        if shared_dir is None:
+            wrong_usage("name the shared directory: by -d (--shared-dir) or in PFO_FS_SHARED_DIR")
+        shared = open_directory(shared_dir)
+        if not shared.is_in_use:
+            fail(f"{shared_dir} is not a shared directory of pfo-fs: it has no jobs and no daemon. Is the path right?")
+        return shared, layout.EVERY_JOB
+    folder = find_job(job, shared_dir, writes=True)
+    if folder.read_end() is not None:
+        fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
+    return SharedDirectory(folder.files), folder.job_id
+
+
+def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: float, as_json: bool) -> None:
+    """Shows for each job whether it has followed; with `wait`, when all have, or when the time is up."""
+    from pfo_fs.store import layout
+
+    until_s, pause_s = time.monotonic() + timeout_s, 0.25
+    jobs = _jobs(shared, name)
+    while wait and not all(job["done"] for job in jobs) and time.monotonic() < until_s:
+        time.sleep(min(pause_s, max(0.0, until_s - time.monotonic())))
+        pause_s = min(2 * pause_s, _SLOWEST_LOOK_S)
+        jobs = _jobs(shared, name)
+    done = all(job["done"] for job in jobs)
+    if as_json:
+        print(json.dumps({"name": name, "off": off, "done": done, "jobs": jobs}))  # noqa: T201
+    else:
+        who = "all jobs" if name == layout.EVERY_JOB else f"job {name}"
+        say(f"{shared.files.root}: {who} switched {'off' if off else 'on'}")
+        for job in jobs:
+            say(f"  {job['job_id']}: ", (job["text"], "green" if job["done"] else "yellow"))
+        if not jobs:
+            say("  no job runs here now")
+        elif not done and not wait:
+            say("ranks follow within seconds; --wait waits for that, and `pfo-fs status` shows it")
+    if wait and not done:
+        fail("not all ranks have followed in time; `pfo-fs status` shows their last errors", code=_NOT_IN_FORCE)
+
+
+def _jobs(shared: SharedDirectory, name: str) -> list[dict[str, Any]]:
+    """Returns for each running job that the switch concerns whether all of its ranks have followed."""
+    from pfo_fs.errors import StoreError
+    from pfo_fs.reports.status import describe_job, held_text
+    from pfo_fs.store import OffSwitch, layout
+
+    switched = OffSwitch(shared.files).read()
+    ids = shared.newest_job_ids()[:_MOST_JOBS] if name == layout.EVERY_JOB else [name]
+    found = []
+    for job_id in ids:
+        folder = shared.job(job_id)
+        try:
+            names = folder.names()
+        except StoreError:
+            continue
+        if layout.JOB not in names or (layout.END in names and name == layout.EVERY_JOB):
+            continue
+        job = describe_job(folder, switched)
+        held, size = job.get("held_ranks", []), job.get("world_size", 0)
+        if job["state"] == "ended":
+            done, text = True, "the job has ended"
+        elif job["off"]:
+            done, text = len(held) >= size, held_text(job)
+        else:
+            done, text = not held, f"{len(held)} ranks are still held" if held else "schedules are followed"
+        found.append({"job_id": job_id, "done": done, "held_ranks": held, "ranks": size, "text": text})
+    return found

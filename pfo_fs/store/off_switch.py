@@ -1,0 +1,109 @@
+"""The switch that turns pfo-fs off, for one job or for all: the names in `off/`.
+
+A name is the switch, whatever it is the name of: `all`, or a job's id. Its content, if it has any, is for people, and
+no process reads it to decide anything. So an empty, damaged, foreign or planted file counts like a good one, and
+`touch off/all` does the same as the command. A listing is one operation for both, and an NFS client, which remembers
+for half a minute that a name was not there, asks the server for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import socket
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from pfo_fs.errors import StoreError, plain_text
+from pfo_fs.store import layout
+from pfo_fs.store.fs import Files
+
+_COUNTS_AS_OFF = (errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
+"""A file, a link, or a folder that may not be read, in the place of `off/`: somebody has turned something off there."""
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class SwitchedOff:
+    """What is off now.
+
+    Attributes:
+        names: The names in `off/`.
+        is_there: Whether `off/` is there: it is made with the shared directory.
+    """
+
+    names: frozenset[str] = frozenset()
+    is_there: bool = True
+
+    @property
+    def everything(self) -> bool:
+        """Whether all jobs are off."""
+        return layout.EVERY_JOB in self.names
+
+    def covers(self, job_id: str) -> bool:
+        """Whether this job is off, by itself or with all others."""
+        return self.everything or job_id in self.names
+
+
+class OffSwitch:
+    """Reads and sets the switch.
+
+    Args:
+        files: The shared directory.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def read(self) -> SwitchedOff:
+        """Returns what is off now.
+
+        Raises:
+            StoreError: The directory gives no answer.
+        """
+        try:
+            names = self._files.names_if_there(layout.OFF)
+        except StoreError as error:
+            if error.errno in _COUNTS_AS_OFF:
+                return SwitchedOff(frozenset({layout.EVERY_JOB}))
+            raise
+        return SwitchedOff(frozenset(names or ()), names is not None)
+
+    def turn_off(self, name: str, why: str = "") -> None:
+        """Turns a job, or all of them (`layout.EVERY_JOB`), off; a switch that is there already stays as it is.
+
+        Raises:
+            StoreError: The directory cannot be written.
+        """
+        if name in self.read().names:
+            return
+        self._files.make_folder(layout.OFF)
+        stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        text = f"off since {stamp}, by {_user()} on {socket.gethostname()}{f': {why}' if why else ''}\n"
+        self._files.claim(layout.off(name), plain_text(text, keep_lines=True).encode("utf-8", "replace"))
+
+    def turn_on(self, name: str) -> bool:
+        """Removes a switch; returns whether there was one.
+
+        Raises:
+            StoreError: It cannot be removed: it belongs to another user, for example, or was not made by pfo-fs.
+        """
+        if name not in self.read().names:
+            return False
+        self._files.remove(layout.off(name))
+        return True
+
+    def about(self, name: str) -> str:
+        """Returns what the switch says about who turned it, and when; empty if it says nothing that can be read."""
+        try:
+            text = (self._files.read(layout.off(name), _MOST_BYTES) or b"").decode("utf-8", "replace")
+        except StoreError:
+            return ""
+        return plain_text(text.strip(), 300)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "an unknown user"

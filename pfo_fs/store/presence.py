@@ -1,0 +1,100 @@
+"""Tells a directory that was removed from one that cannot be seen for a moment: not mounted, stale, hanging.
+
+Both look alike at first: the path is not there, or is empty. They differ in what stays. Whoever removes a directory
+leaves the folder above it, on the same mount and with the same inode, and a fresh listing of that folder lacks the
+name. When a file system is not mounted, the path leads to another mount; when the server or the client is in trouble,
+the calls fail with other errors than "not there". Only the first counts as removed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pfo_fs.errors import StoreError
+from pfo_fs.store import layout
+from pfo_fs.store.fs import Files
+from pfo_fs.store.mounts import mount_of
+
+
+class _Place(NamedTuple):
+    path: str
+    device: int
+    inode: int
+
+
+@dataclass
+class Presence:
+    """The folders from the shared directory upwards, to the top of its mount, as they were while all was well.
+
+    Args:
+        files: The shared directory.
+    """
+
+    files: Files
+    _places: list[_Place] | None = None
+
+    def remember(self) -> None:
+        """Notes where the directory lies, while it is known to be there.
+
+        Raises:
+            OSError: It cannot be seen now.
+        """
+        path = os.path.realpath(self.files.root)
+        top = mount_of(path).point or path
+        places: list[_Place] = []
+        while True:
+            found = self.files.calls.stat(path)
+            if places and found.st_dev != places[0].device:
+                break
+            places.append(_Place(path, found.st_dev, found.st_ino))
+            if path in (top, "/"):
+                break
+            path = os.path.dirname(path)
+        self._places = places
+
+    def why_gone(self, job_id: str) -> str:
+        """Returns what was removed, the directory or the folder of a running job; empty if nothing was, or who knows.
+
+        The caller asks again after some seconds before it believes that, because one listing may be old.
+        """
+        if self._places is None:
+            return ""
+        try:
+            below = ""
+            for place in self._places:
+                try:
+                    found = self.files.calls.stat(place.path)
+                except FileNotFoundError:
+                    below = place.path
+                    continue
+                is_same = (found.st_dev, found.st_ino) == (place.device, place.inode)
+                if below:
+                    gone = is_same and os.path.basename(below) not in self._names(place.path)
+                    return f"{self.files.root} was removed" if gone else ""
+                if is_same:
+                    return self._content_gone(job_id)
+                # At a mount point, another folder shows that the file system is not mounted.
+                replaced = found.st_dev == place.device and len(self._places) > 1
+                return f"{self.files.root} was replaced" if replaced else ""
+        except (OSError, StoreError):
+            pass
+        return ""
+
+    def _names(self, path: str) -> list[str]:
+        calls = self.files.calls
+        fd = calls.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return calls.listdir(fd)
+        finally:
+            calls.close(fd)
+
+    def _content_gone(self, job_id: str) -> str:
+        """The directory itself is there: tells whether its content, or the job's folder, was removed."""
+        if self.files.names_if_there(layout.job(job_id)) is not None:
+            return ""
+        jobs = self.files.names_if_there(layout.JOBS)
+        if jobs is None:
+            return "" if layout.JOBS in self.files.names() else f"the content of {self.files.root} was removed"
+        return "" if job_id in jobs else f"the job's folder was removed from {self.files.root / layout.JOBS}"
