@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
@@ -74,3 +77,28 @@ def schedules_of(folder: JobFolder, infos: list[RankInfo]) -> dict[int, Frequenc
     index = folder.read_index(current.number)
     assert index is not None
     return {info.rank: folder.read_schedule(index, info) for info in infos}
+
+
+@contextmanager
+def living_daemon(root: Path) -> Iterator[None]:
+    """A daemon's heartbeat in the directory, as commands see it."""
+    shared, ends = SharedDirectory(Files(root), "daemon"), threading.Event()
+
+    def beat() -> None:
+        counter = 0
+        while not ends.is_set():
+            counter += 1
+            shared.write_daemon(
+                bodies.DaemonBody(
+                    generation=1, counter=counter, host="h", pid=1, version="0", scheduler="Manual", interval_s=0.2
+                )
+            )
+            ends.wait(0.05)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()

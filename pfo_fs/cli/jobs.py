@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfo_fs.cli.terminal import fail, open_directory, wrong_usage
+from pfo_fs.cli.terminal import fail, open_directory, say, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder, SharedDirectory
 
-Job = Annotated[
-    str,
-    typer.Argument(
-        help="Job id or a part of it, the path of the job's folder, or 'latest': the running job that began last."
-    ),
-]
+_HELP = "Job id or a part of it, the path of the job's folder, or 'latest': the running job that began last."
+Job = Annotated[str, typer.Argument(help=_HELP)]
+JobOrNone = Annotated[str | None, typer.Argument(help=_HELP)]
 
+NOT_IN_FORCE = 3
+"""Exit code of a command that has done its part, where no process follows, or not in time."""
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _MOST_NAMED = 5
 
@@ -63,13 +63,36 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, write
     return matches[0]
 
 
+def tell_written(folder: JobFolder, text: str, document: dict[str, Any], as_json: bool) -> None:
+    """Says that a job's `schedule.yaml` was changed; exit code 3 if no process runs that would apply it."""
+    from pfo_fs.reports.status import who_applies
+    from pfo_fs.store import OffSwitch, SharedDirectory
+
+    claim = folder.read_coordinator()
+    applied_by = who_applies(SharedDirectory(folder.files), folder)
+    problem = ""
+    if OffSwitch(folder.files).read().covers(folder.job_id):
+        problem = "this job is switched off: nothing applies this before `pfo-fs on`"
+    elif not applied_by and claim is not None and claim.kind == "local":
+        problem = "rank 0, which schedules this job itself, gives no sign of life: nothing applies this"
+    elif not applied_by:
+        problem = f"no daemon runs: nothing applies this. For default clocks now: `pfo-fs off {folder.job_id}`"
+    if as_json:
+        print(json.dumps({**document, "job_id": folder.job_id, "applied_by": applied_by or None}))  # noqa: T201
+    else:
+        say(f"job {folder.job_id}: {text}")
+    if problem:
+        fail(problem, NOT_IN_FORCE)
+
+
 def _latest(shared: SharedDirectory, live: Iterable[str], over: Iterable[str], *, writes: bool) -> JobFolder:
     """Returns the job that began last by its own record, among those that run if any does."""
     jobs = _with_begin(map(shared.job, live))
     running = [(began, folder) for began, folder in jobs if not _has_ended(folder)]
     if writes:
         if not running:
-            fail(f"no job runs in {shared.files.root}; `pfo-fs status` lists the jobs")
+            how = f"the last one, {max(jobs, key=_by_begin)[1].job_id}, has ended" if jobs else "there is none"
+            fail(f"no job runs in {shared.files.root}: {how}")
         newest = max(began for began, _ in running)
         unknown = [folder.job_id for began, folder in running if began == _UNKNOWN]
         same = [folder.job_id for began, folder in running if began == newest]
@@ -80,7 +103,11 @@ def _latest(shared: SharedDirectory, live: Iterable[str], over: Iterable[str], *
     found = running or jobs or _with_begin(shared.job(job_id, archived=True) for job_id in over)
     if not found:
         fail(f"{shared.files.root} has no jobs")
-    return max(found, key=lambda one: (one[0], one[1].job_id))[1]
+    return max(found, key=_by_begin)[1]
+
+
+def _by_begin(one: tuple[datetime, JobFolder]) -> tuple[datetime, str]:
+    return one[0], one[1].job_id
 
 
 def _with_begin(folders: Iterable[JobFolder]) -> list[tuple[datetime, JobFolder]]:

@@ -5,14 +5,13 @@ Both write a key of the job's `schedule.yaml`, which can also be edited by hand.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
-from pfo_fs.cli.jobs import Job, find_job
-from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, say, wrong_usage
+from pfo_fs.cli.jobs import Job, find_job, tell_written
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -47,7 +46,7 @@ def target(
         request = None if none else Target.model_validate(asked)
     except ValidationError as error:
         wrong_usage(f"--{next(iter(asked))}: {error.errors()[0]['msg']}")
-    _write(find_job(job, shared_dir), "target", None if request is None else asked, json_)
+    _write(find_job(job, shared_dir, writes=True), "target", None if request is None else asked, json_)
 
 
 def straggler(
@@ -71,7 +70,7 @@ def straggler(
 
     if gone == (slowdown is not None):
         wrong_usage("give either --slowdown or --gone")
-    folder = find_job(job, shared_dir)
+    folder = find_job(job, shared_dir, writes=True)
     request = None
     if slowdown is not None:
         try:
@@ -112,9 +111,5 @@ def _write(folder: JobFolder, key: str, request: dict[str, Any] | None, as_json:
         folder.write_yaml((_HEAD + text).encode())
     else:
         folder.remove_yaml()
-    if as_json:
-        print(json.dumps({"job_id": folder.job_id, "file": str(path), "requests": requests}))  # noqa: T201
-    elif requests:
-        say(f"written; {folder.yaml_status_location} shows when it is applied")
-    else:
-        say("removed; within seconds the scheduler plans without it")
+    text = f"written; {folder.yaml_status_location} shows when it is applied" if requests else "removed"
+    tell_written(folder, text, {"file": str(path), "requests": requests}, as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfo_fs.cli.jobs import Job, find_job
+from pfo_fs.cli.jobs import Job, find_job, tell_written
 from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, say
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def schedule_set(
     force: Annotated[bool, typer.Option(help="Write it even if the job would refuse it.")] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """Check a schedule and write it into the job's folder; it is in force within seconds."""
-    folder = find_job(job, shared_dir)
+    """Check a schedule and write it into the job's folder; in force within seconds if a daemon or rank 0 runs."""
+    folder = find_job(job, shared_dir, writes=True)
     if folder.read_end() is not None:
         fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     name, content = _yaml_of(folder, file)
@@ -87,13 +87,12 @@ def schedule_set(
     written = force or not problems
     if written:
         folder.write_yaml(content)
-    if json_:
-        print(json.dumps({"file": name, "written": written, "problems": problems}))  # noqa: T201
+    document = {"file": name, "written": written, "problems": problems}
     if not written:
+        if json_:
+            print(json.dumps(document))  # noqa: T201
         sys.exit(1)
-    if json_:
-        return
-    say(f"written; {folder.yaml_status_location} shows when it is in force")
+    tell_written(folder, f"written; {folder.yaml_status_location} shows when it is in force", document, json_)
 
 
 def _job_and_ranks(folder: JobFolder) -> tuple[Any, list[Any]]:

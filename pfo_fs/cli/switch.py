@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfo_fs.cli.jobs import Job, find_job
+from pfo_fs.cli.jobs import NOT_IN_FORCE, JobOrNone, find_job
 from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, open_directory, say, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
 
-_NOT_IN_FORCE = 3
 _SLOWEST_LOOK_S = 5.0
 _MOST_JOBS = 500
 
@@ -25,7 +24,7 @@ Timeout = Annotated[float, typer.Option(help="With --wait: seconds after which t
 
 
 def off(
-    job: Annotated[Job | None, typer.Argument()] = None,
+    job: JobOrNone = None,
     every: EveryJob = False,
     shared_dir: SharedDirOption = None,
     why: Annotated[str, typer.Option(help="A reason, for those who see the switch.")] = "",
@@ -42,7 +41,7 @@ def off(
 
 
 def on(
-    job: Annotated[Job | None, typer.Argument()] = None,
+    job: JobOrNone = None,
     every: EveryJob = False,
     shared_dir: SharedDirOption = None,
     wait: Wait = False,
@@ -112,7 +111,7 @@ def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: 
         elif not done and not wait:
             say("ranks follow within seconds; --wait waits for that, and `pfo-fs status` shows it")
     if wait and not done:
-        fail("not all ranks have followed in time; `pfo-fs status` shows their last errors", code=_NOT_IN_FORCE)
+        fail("not all ranks have followed in time; `pfo-fs status` shows their last errors", code=NOT_IN_FORCE)
 
 
 def _jobs(shared: SharedDirectory, name: str) -> list[dict[str, Any]]:

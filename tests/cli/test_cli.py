@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import make_job, one_f_one_b, rank_infos, register, write_step
+from jobs import living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
 
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
@@ -70,8 +70,10 @@ def test_a_good_schedule_is_set_and_a_wrong_one_is_not(running: JobFolder, tmp_p
     assert pfo_fs("schedule", "set", "latest", tmp_path / "bad.yaml", "-d", tmp_path).returncode == 1
     assert not target.exists()
     (tmp_path / "good.yaml").write_text("all: 1110\n")
-    done = pfo_fs("schedule", "set", str(tmp_path / running.path), tmp_path / "good.yaml")
+    with living_daemon(tmp_path):
+        done = pfo_fs("schedule", "set", str(tmp_path / running.path), tmp_path / "good.yaml")
     assert done.returncode == 0, done.stderr
+    assert running.job_id in done.stdout, "it says which job it took"
     assert target.read_text() == "all: 1110\n"
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from jobs import make_job, rank_infos, register
+from jobs import living_daemon, make_job, rank_infos, register
 
 from pfo_fs.store import JobFolder, bodies
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> JobFolder:
+def folder(tmp_path: Path) -> Iterator[JobFolder]:
     folder = make_job(tmp_path, 1, 4)
     register(folder, rank_infos(1, 4))
-    return folder
+    with living_daemon(tmp_path):
+        yield folder
 
 
 def pfo_fs(folder: JobFolder, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ from pfo_fs.coordination.progress import Progress
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, SharedDirectory, bodies, load_prof, load_ranks, load_sched
+from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, bodies, load_prof, load_ranks, load_sched
 from pfo_fs.store.records import Header, encode
 
 
@@ -60,6 +60,23 @@ def test_every_rank_gets_its_schedule_once_all_are_there(tmp_path: Path, clock: 
     for rank, schedule in schedules_of(folder, infos).items():
         assert schedule is not None
         assert schedule.frequencies == one_f_one_b(rank, 2, 3, 1200)
+
+
+def test_a_job_that_is_switched_off_gets_no_schedule_and_one_when_it_is_on_again(tmp_path: Path, clock: Clock) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text(plan_text(2, 3, 1200))
+    folder, infos = make_job(tmp_path / "pfo", 2), rank_infos(2)
+    register(folder, infos)
+    switch = OffSwitch(folder.files)
+    switch.turn_off(folder.job_id)
+    coordinator = coordinate(folder, clock, scheduler="PointSolution", scheduler_args={"solution_path": str(plan)})
+    poll(coordinator, clock)
+    assert folder.schedule_numbers() == []
+    assert "switched off" in coordinator.message
+    switch.turn_on(folder.job_id)
+    poll(coordinator, clock)
+    assert folder.schedule_numbers() == [0]
+    assert coordinator.message == ""
 
 
 def test_missing_ranks_are_named_after_thirty_seconds(tmp_path: Path, clock: Clock) -> None:

@@ -174,6 +174,32 @@ def test_changes_keep_the_minimum_dwell_time_and_the_last_request_wins(
     assert (last_time_ns(sim_dir) - asked_ns) / 1e6 < 50
 
 
+def test_a_clock_process_that_the_helper_holds_lets_go_although_training_requests_a_clock(
+    start: Start, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    address = f"pfo-fs-test-{os.urandom(6).hex()}"
+    with transport.listen(address) as helper:
+        clocks = start(report_to=address, token="token")
+        connection, _ = helper.accept()
+        ask(clocks, 900)
+        wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
+        connection.send(transport.encode(messages.ClocksHeld(why="off")))
+        wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], what="default clocks, without a step of training")
+        ask(clocks, 1200)
+        reports: list[messages.ProgressReport] = []
+
+        def reported() -> bool:
+            message = transport.decode(transport.receive(connection), messages.ToHelper)
+            reports.extend([message] if isinstance(message, messages.ProgressReport) else [])
+            return any(report.held for report in reports)
+
+        wait_for(reported, what="a report that it has let go")
+        assert actions(sim_dir)[-1:] == [("reset", 0)]
+        connection.send(transport.encode(messages.ClocksHeld()))
+        wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 1200)], what="the newest request, again")
+        connection.close()
+
+
 def test_a_lock_that_fails_resets_the_clocks_and_ends_changes(
     start: Start, sim_dir: Path, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

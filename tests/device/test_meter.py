@@ -304,3 +304,22 @@ def test_a_window_that_steps_no_longer_add_to_keeps_no_old_clocks() -> None:
         marks = step_marks(100 * step, step, 1, [(0, 100 * step, 100 * step + 50)], 100 * step + 90, strayed=step > 1)
         assert results(meter, marks) == []
     assert len(meter._powers._clocks) < 5
+
+
+def test_steps_while_clocks_are_held_at_their_default_are_not_measured() -> None:
+    meter = new_meter()
+    meter.curve.add(0, 0.0)
+    meter.curve.add(1000 * MS, 100.0)
+
+    def step(number: int) -> list[Measured]:
+        begin = 10 * number
+        return results(meter, step_marks(begin, number, 3, [(0, begin, begin + 5)], begin + 9))
+
+    step(0)
+    meter.held = True
+    assert not any(step(number) for number in range(1, 6))
+    assert meter.last_step is not None
+    assert meter.last_step.step == 5, "progress is reported all the same"
+    meter.held = False
+    assert not step(6), "the first one may have begun while clocks were held"
+    assert [measured.first_step for measured in step(7)] == [7]

@@ -73,6 +73,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "_HEARTBEAT_WAIT_S", 0.0)
+    monkeypatch.setattr(status, "_LOCAL_SIGN_WITHIN_S", 0.0)
 
 
 def draw(data: st.DataObject, scene: Scene) -> tuple[Place, bytes]:

@@ -1,0 +1,205 @@
+"""`pfo-fs off` and `pfo-fs on`, and which job a command takes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import living_daemon, make_job, rank_infos, register
+from typer.testing import CliRunner, Result
+
+from pfo_fs.cli import app
+from pfo_fs.reports import status
+from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory, bodies
+
+NOW = datetime.now(timezone.utc)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "_LOCAL_SIGN_WITHIN_S", 0.3)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def job(root: Path, name: str, *, started: datetime | str = NOW, ended: bool = False, ranks: int = 1) -> JobFolder:
+    """A job whose id is not that of its start."""
+    folder = make_job(root, ranks, started=started if isinstance(started, str) else started.isoformat())
+    body = folder.read_job()
+    assert body is not None
+    (root / "jobs" / folder.job_id).rename(root / "jobs" / name)
+    info = body.job_info.model_copy(update={"job_id": name})
+    (root / "jobs" / name / "job.json").unlink()
+    renamed = SharedDirectory(Files(root), "test").job(name)
+    renamed.attempt = "attempt"
+    renamed.claim("job", body.model_copy(update={"job_info": info}), "job.json")
+    register(renamed, rank_infos(ranks))
+    if ended:
+        renamed.write_end(bodies.EndBody(reason="finished"))
+    return renamed
+
+
+def held(folder: JobFolder, *ranks: int, of: int) -> None:
+    progress = [bodies.RankProgress(rank=rank, held=rank in ranks) for rank in range(of)]
+    folder.write_progress(bodies.ProgressBody(ranks=progress), 0)
+
+
+def switched(root: Path) -> frozenset[str]:
+    return OffSwitch(Files(root)).read().names
+
+
+def test_off_and_on_of_one_job_and_of_all_without_any_daemon(tmp_path: Path) -> None:
+    one = job(tmp_path, "one")
+    assert run("off", "one", "-d", tmp_path).exit_code == 0
+    assert run("off", "--all", "-d", tmp_path, "--why", "a power cut").exit_code == 0
+    assert switched(tmp_path) == {"all", one.job_id}
+    assert "a power cut" in run("status", tmp_path).output
+    assert run("on", "--all", "-d", tmp_path).exit_code == 0
+    assert run("on", one.location).exit_code == 0
+    assert switched(tmp_path) == frozenset()
+
+
+def test_one_job_cannot_be_switched_on_while_all_are_off(tmp_path: Path) -> None:
+    job(tmp_path, "one")
+    run("off", "--all", "-d", tmp_path)
+    done = run("on", "one", "-d", tmp_path)
+    assert done.exit_code == 1
+    assert "pfo-fs on --all" in done.output
+
+
+def test_off_says_for_each_job_which_ranks_have_not_let_go(tmp_path: Path) -> None:
+    held(job(tmp_path, "one", ranks=3), 0, of=3)
+    held(job(tmp_path, "two"), 0, of=1)
+    shown = json.loads(run("off", "--all", "-d", tmp_path, "--json").output)
+    assert {row["job_id"]: (row["done"], row["held_ranks"]) for row in shown["jobs"]} == {
+        "one": (False, [0]),
+        "two": (True, [0]),
+    }
+    assert "not yet: 1, 2" in run("off", "--all", "-d", tmp_path).output
+
+
+def test_waiting_ends_with_exit_code_3_when_a_rank_does_not_let_go_in_time(tmp_path: Path) -> None:
+    held(job(tmp_path, "one", ranks=2), 0, of=2)
+    assert run("off", "one", "-d", tmp_path, "--wait", "--timeout", 0).exit_code == 3
+
+
+def test_waiting_ends_when_all_ranks_have_let_go_or_their_jobs_have_ended(tmp_path: Path) -> None:
+    held(job(tmp_path, "one", ranks=2), 0, 1, of=2)
+    job(tmp_path, "old", ended=True)
+    assert run("off", "--all", "-d", tmp_path, "--wait").exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["one", "--all"]])
+def test_off_needs_a_job_or_all(tmp_path: Path, arguments: list[str]) -> None:
+    job(tmp_path, "one")
+    assert run("off", *arguments, "-d", tmp_path).exit_code == 2
+    assert switched(tmp_path) == frozenset()
+
+
+def test_off_refuses_a_folder_that_is_no_shared_directory(tmp_path: Path) -> None:
+    (tmp_path / "typo").mkdir()
+    assert run("off", "--all", "-d", tmp_path / "typo").exit_code == 1
+    assert not list((tmp_path / "typo").iterdir())
+
+
+# ---- a change that no process applies
+
+
+@pytest.mark.parametrize("arguments", [["target", "one", "--slowdown", "1.1"], ["straggler", "one", "--slowdown", 1.2]])
+def test_a_request_says_that_nothing_applies_it_where_neither_a_daemon_nor_rank_0_runs(
+    tmp_path: Path, arguments: list[Any]
+) -> None:
+    job(tmp_path, "one")
+    done = run(*arguments, "-d", tmp_path)
+    assert done.exit_code == 3
+    assert "no daemon runs: nothing applies this" in done.output
+
+
+def test_a_job_that_schedules_itself_needs_no_daemon_but_a_sign_of_life(tmp_path: Path) -> None:
+    folder = job(tmp_path, "one")
+    folder.claim_coordinator(bodies.ClaimBody(kind="local", nonce="n"))
+    with living_daemon(tmp_path):
+        done = run("target", "one", "--slowdown", 1.1, "-d", tmp_path)
+    assert done.exit_code == 3
+    assert "rank 0" in done.output
+
+
+def test_a_change_of_a_job_that_is_switched_off_says_so(tmp_path: Path) -> None:
+    job(tmp_path, "one")
+    run("off", "--all", "-d", tmp_path)
+    with living_daemon(tmp_path):
+        done = run("target", "one", "--slowdown", 1.1, "-d", tmp_path)
+    assert done.exit_code == 3
+    assert "pfo-fs on" in done.output
+
+
+# ---- which job is the latest
+
+
+def taken(root: Path) -> str:
+    """The job that `off latest` takes."""
+    done = run("off", "latest", "-d", root)
+    assert done.exit_code == 0, done.output
+    (name,) = switched(root)
+    assert name in done.output
+    return name
+
+
+def test_the_latest_job_is_the_running_one_that_began_last_whatever_its_name(tmp_path: Path) -> None:
+    job(tmp_path, "zz-older", started=NOW - timedelta(hours=2))
+    job(tmp_path, "aa-newer", started=NOW - timedelta(hours=1))
+    job(tmp_path, "zz-newest-but-over", started=NOW, ended=True)
+    (tmp_path / "jobs" / "zzz-leftover").mkdir()
+    assert taken(tmp_path) == "aa-newer"
+
+
+def test_starts_of_hosts_in_other_time_zones_are_compared_as_times(tmp_path: Path) -> None:
+    job(tmp_path, "east", started=(NOW - timedelta(hours=3)).astimezone(timezone(timedelta(hours=9))))
+    job(tmp_path, "west", started=(NOW - timedelta(hours=1)).astimezone(timezone(timedelta(hours=-8))))
+    assert taken(tmp_path) == "west"
+
+
+@pytest.mark.parametrize("started", [NOW + timedelta(days=365), "", "soon", "9" * 200])
+def test_a_command_that_writes_takes_no_latest_job_beside_one_whose_start_is_unknown(
+    tmp_path: Path, started: datetime | str
+) -> None:
+    job(tmp_path, "one", started=NOW - timedelta(hours=1))
+    job(tmp_path, "other", started=started)
+    done = run("off", "latest", "-d", tmp_path)
+    assert done.exit_code == 1
+    assert "other" in done.output
+    assert switched(tmp_path) == frozenset()
+
+
+def test_a_clock_that_was_a_year_ahead_once_does_not_hide_the_running_jobs(tmp_path: Path) -> None:
+    job(tmp_path, "ahead", started=NOW + timedelta(days=365), ended=True)
+    job(tmp_path, "one", started=NOW - timedelta(hours=1))
+    assert taken(tmp_path) == "one"
+
+
+def test_two_jobs_that_began_at_once_must_be_named(tmp_path: Path) -> None:
+    job(tmp_path, "one")
+    job(tmp_path, "two")
+    done = run("off", "latest", "-d", tmp_path)
+    assert done.exit_code == 1
+    assert "one, two" in done.output
+
+
+def test_where_no_job_runs_a_report_takes_the_last_one_and_a_change_none(tmp_path: Path) -> None:
+    job(tmp_path, "over", started=NOW - timedelta(hours=1), ended=True)
+    job(tmp_path, "zz-over-before", started=NOW - timedelta(hours=2), ended=True)
+    assert "has ended" in run("target", "latest", "--slowdown", 1.1, "-d", tmp_path).output
+    reported = run("report", "latest", "-d", tmp_path, "-o", tmp_path / "page.html", "--json")
+    assert json.loads(reported.stdout)["job_id"] == "over"
+
+
+def test_a_leftover_folder_does_not_make_a_part_of_a_name_ambiguous(tmp_path: Path) -> None:
+    job(tmp_path, "2026-one")
+    (tmp_path / "jobs" / "2026-leftover").mkdir()
+    assert run("off", "2026", "-d", tmp_path).exit_code == 0
+    assert switched(tmp_path) == {"2026-one"}

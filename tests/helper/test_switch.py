@@ -1,0 +1,133 @@
+"""The helper while pfo-fs is switched off, or the directory is removed: without any daemon, in every mode."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helper_host import Host
+from jobs import rank_infos
+
+from pfo_fs.device.reporter import Reporter
+from pfo_fs.errors import StoreUnavailable
+from pfo_fs.helper.client import HelperClient
+from pfo_fs.ipc import messages as m
+from pfo_fs.store import Files, JobFolder, OffSwitch
+
+Wait = Callable[..., Any]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    (tmp_path / "shared").mkdir(mode=0o700)
+    host = Host(tmp_path / "shared")
+    yield host
+    host.close()
+
+
+def joined(host: Host, mode: str) -> tuple[HelperClient, JobFolder]:
+    client, (info,) = host.client(0), rank_infos(1)
+    job = host.create(client, mode)
+    host.join(client, job, info)
+    return client, host.folder(job)
+
+
+def hears(client: HelperClient, why: str, wait_for: Wait) -> None:
+    wait_for(lambda: client.poll() == m.ClocksHeld(why=why), what=f"ClocksHeld {why!r}")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["daemon", "local"])
+def test_ranks_are_held_while_the_switch_is_there(host: Host, mode: str, wait_for: Wait) -> None:
+    client, folder = joined(host, mode)
+    switch, name = OffSwitch(Files(host.root)), folder.job_id if mode == "daemon" else "all"
+    switch.turn_off(name)
+    hears(client, "off", wait_for)
+    switch.turn_on(name)
+    hears(client, "", wait_for)
+
+
+def test_the_switch_of_another_job_holds_nobody(host: Host, wait_for: Wait) -> None:
+    client, _ = joined(host, "local")
+    switch = OffSwitch(Files(host.root))
+    switch.turn_off("another")
+    wait_for(lambda: "another" in switch.read().names)
+    switch.turn_off("all")
+    hears(client, "off", wait_for)  # the first message of this kind
+
+
+def test_a_rank_that_joins_while_all_jobs_are_off_hears_that_before_anything_else(host: Host) -> None:
+    (host.root / "off").mkdir()
+    (host.root / "off" / "all").touch()
+    client, _ = joined(host, "local")
+    first = client.wait_for(m.ClocksHeld, 0.1)
+    assert first == m.ClocksHeld(why="off"), "it came before the answer to the request to join"
+
+
+def test_clock_processes_are_held_too_also_one_that_connects_later(host: Host, wait_for: Wait) -> None:
+    joined(host, "daemon")
+    early, late = (Reporter(host.address, 0, host.token, "simulated:a") for _ in range(2))
+    assert early.send_waiting()
+    (host.root / "off" / "all").touch()
+    wait_for(lambda: early.why_held() == "off")
+    assert late.send_waiting()
+    wait_for(lambda: late.why_held() == "off")
+    (host.root / "off" / "all").unlink()
+    wait_for(lambda: early.why_held() == "")
+    for reporter in (early, late):
+        reporter.released()
+        reporter.finish(1.0)
+
+
+def test_a_helper_that_replaces_another_lets_go_what_the_earlier_one_held(host: Host, wait_for: Wait) -> None:
+    _, folder = joined(host, "daemon")
+    client, (info,) = host.client(0), rank_infos(1)
+    body = {"rank_info": info.model_dump(), "nonce": "n"}
+    again = m.JoinJob(job_id=folder.job_id, attempt="a", coordination="daemon", rank_body=body, helper_name=0)
+    client.send(again)
+    hears(client, "", wait_for)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["daemon", "local"])
+def test_ranks_are_held_within_seconds_when_the_directory_is_removed_and_go_on_when_it_is_back(
+    host: Host, mode: str, wait_for: Wait
+) -> None:
+    client, _ = joined(host, mode)
+    wait_for(lambda: host.state.next_wake_s(), what="the first look")
+    host.root.rename(host.root.with_name("away"))
+    hears(client, "removed", wait_for)
+    host.root.with_name("away").rename(host.root)
+    hears(client, "", wait_for)
+
+
+def test_trouble_of_the_file_system_holds_nobody(host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
+    client, _ = joined(host, "local")
+    tries = []
+
+    def away(_: OffSwitch) -> None:
+        tries.append(1)
+        raise StoreUnavailable(errno.ENOTCONN, "the server is away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(OffSwitch, "read", away)
+        wait_for(lambda: len(tries) >= 2, what="looks that fail")
+    (host.root / "off" / "all").touch()
+    hears(client, "off", wait_for)  # and nothing else before
+
+
+@pytest.mark.slow
+def test_a_helper_ends_soon_although_what_it_has_to_write_cannot_be_written_any_more(
+    host: Host, wait_for: Wait
+) -> None:
+    client, _ = joined(host, "local")
+    shutil.rmtree(host.root)
+    hears(client, "removed", wait_for)
+    client.send(m.OrderSeen(instructions=[("forward", None)]))
+    client.send(m.Goodbye(reason="finished"))
+    client.close()
+    host.thread.join(10)
+    assert not host.thread.is_alive()

@@ -1,0 +1,50 @@
+"""`pfo-fs off` and the removal of the directory, on real training without a daemon."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from training_job import Job, all_made, told_on_failure
+from typer.testing import CliRunner
+
+from pfo_fs.cli import app
+
+Wait = Callable[..., Any]
+
+
+def command(*arguments: object) -> dict[str, Any]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_directory(
+    start_job: Callable[..., Job], wait_for: Wait
+) -> None:
+    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
+
+    def last_clocks() -> set[tuple[str, int]]:
+        return {(log[-1]["action"], log[-1]["mhz"]) for log in job.clock_logs().values()}
+
+    with told_on_failure(job):
+        wait_for(all_made(job, 2), 60, "both ranks")
+        job.put_yaml("all: 900\n")
+        wait_for(lambda: len(job.first_steps_of(1)) == 2, 20, "the switch to the user's schedule")
+        done = command("off", "--all", "--wait", "--json", "-d", job.shared_dir)
+        assert [row["held_ranks"] for row in done["jobs"]] == [[0, 1]]
+        wait_for(lambda: last_clocks() == {("reset", 0)}, 5, "default clocks")
+        steps = len(job.of(step=0)) and max(line["step"] for line in job.having("step"))
+        wait_for(lambda: max(line["step"] for line in job.having("step")) > steps + 20, 20, "steps")
+        assert last_clocks() == {("reset", 0)}, "and they stay so"
+        command("on", "--all", "--wait", "--json", "-d", job.shared_dir)
+        wait_for(lambda: all(log[-1]["mhz"] == 900 or log[-2]["mhz"] == 900 for log in job.clock_logs().values()), 10)
+        shutil.rmtree(job.shared_dir, ignore_errors=True)
+        shutil.rmtree(job.shared_dir, ignore_errors=True)  # what was written meanwhile
+        steps = max(line["step"] for line in job.having("step"))
+        wait_for(lambda: last_clocks() == {("reset", 0)} and job.of(step=steps + 200), 40, "default clocks that stay")
+        assert job.finish() == 0

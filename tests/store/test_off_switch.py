@@ -1,0 +1,108 @@
+"""The switch: a name in `off/`, whatever it is the name of."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.errors import StoreError
+from pfo_fs.store import Files, OffSwitch, SharedDirectory
+from pfo_fs.store.system_calls import SystemCalls
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    SharedDirectory.open(tmp_path / "pfo", create=True)
+    return tmp_path / "pfo"
+
+
+def test_in_a_new_directory_nothing_is_off(root: Path) -> None:
+    found = OffSwitch(Files(root)).read()
+    assert found.is_there
+    assert not found.covers("job")
+
+
+def test_a_jobs_name_covers_that_job_and_all_covers_every_job(root: Path) -> None:
+    switch = OffSwitch(Files(root))
+    switch.turn_off("one", "a test")
+    assert switch.read().covers("one")
+    assert not switch.read().covers("other")
+    switch.turn_off("all")
+    assert switch.read().covers("other")
+    assert "a test" in switch.about("one")
+    assert switch.turn_on("all")
+    assert switch.turn_on("one")
+    assert not switch.turn_on("one"), "it was on already"
+    assert not switch.read().names
+
+
+def test_a_switch_that_is_there_keeps_what_it_says(root: Path) -> None:
+    switch = OffSwitch(Files(root))
+    switch.turn_off("all", "first")
+    switch.turn_off("all", "second")
+    assert "first" in switch.about("all")
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Path.touch,
+        Path.mkdir,
+        _fifo,
+        lambda path: path.symlink_to("/nonexistent"),
+        lambda path: path.write_bytes(os.urandom(1 << 20)),
+        lambda path: (path.touch(), path.chmod(0)),
+    ],
+)
+def test_whatever_has_the_name_switches_off(root: Path, make: Callable[[Path], object]) -> None:
+    make(root / "off" / "all")
+    switch = OffSwitch(Files(root))
+    assert switch.read().covers("job")
+    assert len(switch.about("all")) <= 300
+    switch.turn_off("all")
+    assert switch.read().covers("job")
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/tmp")])
+def test_something_else_in_the_place_of_the_folder_switches_everything_off(
+    root: Path, make: Callable[[Path], object]
+) -> None:
+    (root / "off").rmdir()
+    make(root / "off")
+    assert OffSwitch(Files(root)).read().covers("job")
+
+
+class _Refuses(SystemCalls):
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def open(self, path: str, flags: int, *args: int, **options: int) -> int:  # type: ignore[override]
+        if path == "off":
+            raise OSError(self._number, os.strerror(self._number))
+        return os.open(path, flags, *args, **options)
+
+
+def test_a_folder_that_this_user_may_not_read_switches_everything_off(root: Path) -> None:
+    assert OffSwitch(Files(root, calls=_Refuses(errno.EACCES))).read().covers("job")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
+def test_trouble_of_the_file_system_switches_nothing(root: Path, number: int) -> None:
+    with pytest.raises(StoreError):
+        OffSwitch(Files(root, calls=_Refuses(number))).read()
+
+
+def test_without_the_folder_nothing_is_off_and_switching_off_makes_it(root: Path) -> None:
+    (root / "off").rmdir()
+    switch = OffSwitch(Files(root))
+    assert not switch.read().is_there
+    switch.turn_off("all")
+    assert switch.read().covers("job")

@@ -1,0 +1,144 @@
+"""A directory that was removed, and one that only cannot be seen."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import make_job
+
+from pfo_fs.store import Files, Presence
+from pfo_fs.store.system_calls import SystemCalls
+
+
+class Calls(SystemCalls):
+    """Real calls, until a test replaces one."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "team" / "shared" / "pfo"
+
+
+@pytest.fixture
+def seen(root: Path) -> tuple[Presence, str, Calls]:
+    """A directory with a job, seen while all was well."""
+    root.parent.mkdir(parents=True)
+    job_id, calls = make_job(root, 1).job_id, Calls()
+    presence = Presence(Files(root, calls=calls))
+    presence.remember()
+    assert presence.why_gone(job_id) == ""
+    return presence, job_id, calls
+
+
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda root: shutil.rmtree(root),
+        lambda root: shutil.rmtree(root.parent),
+        lambda root: shutil.rmtree(root.parent.parent),
+        lambda root: root.rename(root.with_name("old")),
+        lambda root: root.parent.rename(root.parent.with_name("old")),
+        lambda root: [shutil.rmtree(path) for path in root.iterdir() if path.is_dir()],
+        lambda root: shutil.rmtree(root / "jobs"),
+        lambda root: [shutil.rmtree(path) for path in (root / "jobs").iterdir()],
+        lambda root: [path.rename(root / path.name) for path in (root / "jobs").iterdir()],
+        lambda root: (root.rename(root.with_name("old")), root.mkdir()),
+    ],
+    ids=["rm", "rm above", "rm far above", "mv", "mv above", "content", "jobs", "job", "mv job", "replaced"],
+)
+def test_what_a_user_removes_counts_as_removed(
+    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object]
+) -> None:
+    presence, job_id, _ = seen
+    remove(root)
+    assert "removed" in presence.why_gone(job_id) or "replaced" in presence.why_gone(job_id)
+
+
+def test_a_directory_that_is_moved_back_is_there_again(root: Path, seen: tuple[Presence, str, Calls]) -> None:
+    presence, job_id, _ = seen
+    root.rename(root.with_name("old"))
+    assert presence.why_gone(job_id)
+    root.with_name("old").rename(root)
+    assert not presence.why_gone(job_id)
+
+
+TROUBLE = [
+    errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EACCES,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["stat", "listdir", "open"])
+@pytest.mark.parametrize("number", TROUBLE, ids=errno.errorcode.get)
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_error_of_the_file_system_is_no_removal(
+    root: Path, seen: tuple[Presence, str, Calls], name: str, number: int, gone: bool
+) -> None:
+    presence, job_id, calls = seen
+    if gone:
+        shutil.rmtree(root)
+
+    def fails(*_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    setattr(calls, name, fails)
+    assert presence.why_gone(job_id) == ""
+
+
+def _on_another_mount(found: os.stat_result) -> os.stat_result:
+    return os.stat_result((*found[:2], found.st_dev + 1, *found[3:10]))
+
+
+def test_an_empty_mount_point_is_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
+    presence, job_id, calls = seen
+    shutil.rmtree(root)
+    root.mkdir()
+    calls.stat = lambda path, **_: _on_another_mount(os.stat(path))  # type: ignore[method-assign]
+    assert presence.why_gone(job_id) == ""
+
+
+def test_a_mount_that_is_missing_above_the_directory_is_no_removal(
+    root: Path, seen: tuple[Presence, str, Calls]
+) -> None:
+    presence, job_id, calls = seen
+    shutil.rmtree(root.parent.parent)
+    calls.stat = lambda path, **_: _on_another_mount(os.stat(path))  # type: ignore[method-assign]
+    assert presence.why_gone(job_id) == ""
+
+
+def test_where_the_directory_is_itself_the_mount_point_its_absence_is_no_removal(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pfo_fs.store import presence as module
+    from pfo_fs.store.mounts import Mount
+
+    root.parent.mkdir(parents=True)
+    job_id = make_job(root, 1).job_id
+    monkeypatch.setattr(module, "mount_of", lambda path: Mount(point=str(root)))
+    presence = Presence(Files(root))
+    presence.remember()
+    root.rename(root.with_name("away"))
+    assert presence.why_gone(job_id) == ""
+    root.mkdir()  # the empty mount point; a bind mount has the device of what is around it
+    assert presence.why_gone(job_id) == ""
+
+
+def test_a_name_that_a_listing_still_has_is_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
+    presence, job_id, calls = seen
+
+    def not_found(path: str, **_: object) -> os.stat_result:
+        if path == str(root):
+            raise FileNotFoundError(errno.ENOENT, "a name that this client remembers as missing")
+        return os.stat(path)
+
+    calls.stat = not_found  # type: ignore[method-assign]
+    assert presence.why_gone(job_id) == ""
+
+
+def test_before_the_directory_was_seen_nothing_counts_as_removed(tmp_path: Path) -> None:
+    assert Presence(Files(tmp_path)).why_gone("job") == ""
