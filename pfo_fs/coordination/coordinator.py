@@ -211,7 +211,7 @@ class Coordinator:
         self._look_at_progress(now)
         if self._switch().covers(self.folder.job_id):
             self._was_off = True
-            self._report("running", "switched off; default clocks until somebody calls `pfo-fs on`")
+            self._report("running", "switched off; default clocks until `pfo-fs on`")
             return self._pace.calm_pause_s if self.is_calm else 1.0
         if self._was_off:  # what was being measured is measured again
             self._was_off = False

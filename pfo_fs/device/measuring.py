@@ -118,9 +118,10 @@ class Measuring:
                     sys.stderr.write(
                         f"pfo-fs: measuring has failed ({self._pauses.text}); clocks are still set: {error!r}\n"
                     )
-        why = self._reporter.why_held()
-        if why is not None:
-            self.held = self._meter.held = bool(why)
+        with suppress(Exception):  # as above
+            why = self._reporter.why_held()
+            if why is not None:
+                self.held = self._meter.held = bool(why)
         pause_ns = self._meter.curve.pause_ns() if self._words[shared_page.MEASURING] else _LOOK_EVERY_NS
         if self._marks.behind > _MANY_MARKS:
             pause_ns //= 10

@@ -78,7 +78,7 @@ class RankBoard:
             "held": report.held,
         }
         if rank in self._progress and self._progress[rank].held != report.held:
-            self._next_s = now_s  # somebody waits for this
+            self._next_s = now_s  # `pfo-fs off --wait` waits for this
         if report.switching is not None:
             fields["switching"] = msgspec.structs.asdict(report.switching)
         if report.message:

@@ -322,7 +322,7 @@ class PaceLeaseRenewed(Message, frozen=True, kw_only=True):
 class ClocksHeld(Message, frozen=True, kw_only=True):
     """Default clocks, whatever the schedule says, until this message comes with an empty `why`.
 
-    `off`: somebody has switched pfo-fs off; `removed`: the shared directory was removed; `lost`: it has not answered
+    `off`: a user has switched pfo-fs off; `removed`: the shared directory was removed; `lost`: it has not answered
     for long. Training and the clock processes of the host get it: these let go at once, without waiting for a step.
     """
 

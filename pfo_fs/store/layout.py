@@ -3,8 +3,8 @@
 <shared_dir>/
   directory.json                  the process that made the directory, once: a random id that hosts compare
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
-  off/all, off/<job_id>           `pfo-fs off`, or anybody: all jobs, or this one, run at default clocks while the name
-                                  is there
+  off/all, off/<job_id>           `pfo-fs off`, or a user by hand: while the name is there, this job, or all
+                                  of them, are at default clocks
   daemon.json                     the leading daemon, replaced; daemon.lock beside it
   leaders/<generation>.json       one per change of leader, once
   archive/<job_id>/               jobs that have ended

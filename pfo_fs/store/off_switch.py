@@ -19,7 +19,7 @@ from pfo_fs.store import layout
 from pfo_fs.store.fs import Files
 
 _COUNTS_AS_OFF = (errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
-"""A file, a link, or a folder that may not be read, in the place of `off/`: somebody has turned something off there."""
+"""A file, a link, or a folder that may not be read, in the place of `off/`: a user has turned something off there."""
 _MOST_BYTES = 4096
 
 

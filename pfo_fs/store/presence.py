@@ -1,6 +1,6 @@
 """Tells a directory that was removed from one that cannot be seen for a moment: not mounted, stale, hanging.
 
-Both look alike at first: the path is not there, or is empty. They differ in what stays. Whoever removes a directory
+Both look alike at first: the path is not there, or is empty. They differ in what stays. A user who removes a directory
 leaves the folder above it, on the same mount and with the same inode, and a fresh listing of that folder lacks the
 name. When a file system is not mounted, the path leads to another mount; when the server or the client is in trouble,
 the calls fail with other errors than "not there". Only the first counts as removed.

@@ -18,7 +18,7 @@ SCHEDULE_MISSED = "schedule missed"
 BROADCAST_LOST = "broadcast lost"
 
 _HELD_TEXTS = {
-    "off": "pfo-fs is switched off here; default clocks until somebody calls `pfo-fs on`",
+    "off": "pfo-fs is switched off here; default clocks until `pfo-fs on`",
     "removed": "the shared directory, or this job's folder in it, was removed; default clocks",
     "lost": "the shared directory has not answered for a long time; default clocks until it does",
 }
