@@ -9,11 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from types import TracebackType
+from typing import Any, TypeVar
 
 from pfo_fs.errors import PfoError, plain_text
 
 log = logging.getLogger("pfo_fs")
+
+Method = TypeVar("Method", bound=Callable[..., None])
 
 
 def reason_of(error: BaseException) -> str:
@@ -65,3 +69,14 @@ class Guard:
             with suppress(Exception):
                 self._go_without(error)
         return True
+
+
+def guarded(method: Method) -> Method:
+    """Returns a method that runs in the `guard` of its object; such a method has no result."""
+
+    @wraps(method)
+    def run(self: Any, *arguments: Any, **options: Any) -> None:
+        with self.guard:
+            method(self, *arguments, **options)
+
+    return run  # type: ignore[return-value]

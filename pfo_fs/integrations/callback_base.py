@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.power_limit.monitor import EnergyMonitor
 
 
 def made_with_base(kind: type, load_base: Callable[[], type], install: str) -> Any:
@@ -21,6 +22,29 @@ def made_with_base(kind: type, load_base: Callable[[], type], install: str) -> A
         ConfigError: The framework is not installed.
     """
     return object.__new__(_with_base(kind, load_base, install))
+
+
+class CopiedUnstarted:
+    """A callback whose copies, also in other processes, are those of a user who has just made one.
+
+    Callbacks are copied before training starts (`ddp_spawn`, notebooks, Ray), and measure the GPU of their own process.
+    """
+
+    _options: dict[str, Any]
+
+    def _prepare(self, options: dict[str, Any]) -> None:
+        """Sets all attributes, without starting anything."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        options = {name: value for name, value in self._options.items() if not isinstance(value, EnergyMonitor)}
+        return _unstarted, (type(self).__mro__[1], options)
+
+
+def _unstarted(kind: type[CopiedUnstarted], options: dict[str, Any]) -> CopiedUnstarted:
+    made = kind.__new__(kind)
+    made._prepare(options)
+    return made
 
 
 @lru_cache

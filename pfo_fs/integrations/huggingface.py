@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from types import TracebackType
 from typing import Any, Literal
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import made_with_base
+from pfo_fs.integrations.callback_base import CopiedUnstarted, made_with_base
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
@@ -21,7 +22,10 @@ def _load_base() -> type:
     return base
 
 
-class HFGlobalPowerLimitOptimizer:
+_OPTIONS = frozenset(inspect.signature(GlobalPowerLimitOptimizer.__init__).parameters) - {"self"}
+
+
+class HFGlobalPowerLimitOptimizer(CopiedUnstarted):
     """`GlobalPowerLimitOptimizer` as a `transformers.TrainerCallback`.
 
         HFGlobalPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05)).attach(trainer)
@@ -34,12 +38,12 @@ class HFGlobalPowerLimitOptimizer:
     calls those of TensorBoard and others first. So `attach` is better: with it, the earlier levels are restored after
     an exception in a process that goes on (a notebook), and metrics are in what is reported.
 
-    Attributes:
-        optimizer: The `GlobalPowerLimitOptimizer`.
-
     Raises:
-        ConfigError: transformers is not installed. It also raises what `GlobalPowerLimitOptimizer` raises.
+        ConfigError: transformers is not installed. With `strict`, it also raises what `GlobalPowerLimitOptimizer`
+            raises.
     """
+
+    _optimizer: GlobalPowerLimitOptimizer | None
 
     def __new__(cls, *_args: Any, **_options: Any) -> HFGlobalPowerLimitOptimizer:
         install = "transformers: pip install 'pfo-fs[huggingface]'"
@@ -61,23 +65,25 @@ class HFGlobalPowerLimitOptimizer:
         reprofile_drift: float | None = None,
         knob: Knob = "power_limit",
         clock_step: int = 45,
+        strict: bool = False,
     ) -> None:
+        options = {name: value for name, value in locals().items() if name in _OPTIONS}
+        self._prepare(options)
+        self._optimizer = GlobalPowerLimitOptimizer(**options)
+
+    def _prepare(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._optimizer = None
         self._trainer: Any = None
         self._wrapped: Any = None  # the `train` of `self._trainer`
-        self.optimizer = GlobalPowerLimitOptimizer(
-            monitor,
-            optimum_selector,
-            wait_steps,
-            warmup_steps,
-            profile_steps,
-            pl_step,
-            profile_path,
-            shared_dir,
-            search=search,
-            reprofile_drift=reprofile_drift,
-            knob=knob,
-            clock_step=clock_step,
-        )
+        self._batch_size: int | None = None
+
+    @property
+    def optimizer(self) -> GlobalPowerLimitOptimizer:
+        """The `GlobalPowerLimitOptimizer`; that of a copied callback is made when it is first needed."""
+        if self._optimizer is None:
+            self._optimizer = GlobalPowerLimitOptimizer(**self._options)
+        return self._optimizer
 
     def attach(self, trainer: Any) -> HFGlobalPowerLimitOptimizer:
         """Adds this callback to a Trainer, before those that report, and restores the levels when `train` raises.
@@ -85,8 +91,14 @@ class HFGlobalPowerLimitOptimizer:
         `trainer.train` is wrapped on this object until `close`. Returns this callback.
 
         Raises:
-            ConfigError: The Trainer has no `callback_handler` and `train`, or this callback is attached already.
+            ConfigError: With `strict`: the Trainer has no `callback_handler` and `train`, or this callback is attached
+                already.
         """
+        with self.optimizer.guard:
+            self._attach(trainer)
+        return self
+
+    def _attach(self, trainer: Any) -> None:
         callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
         if not isinstance(callbacks, list) or not callable(getattr(trainer, "train", None)):
             raise ConfigError(f"a {type(trainer).__name__} is no transformers.Trainer that pfo-fs knows")
@@ -106,7 +118,14 @@ class HFGlobalPowerLimitOptimizer:
 
         trainer.train = self._wrapped = train_and_restore
         self._trainer = trainer
-        return self
+
+    def on_train_begin(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+        """Training begins, maybe again, with the smaller batches of `auto_find_batch_size`."""
+        before, self._batch_size = self._batch_size, getattr(state, "train_batch_size", None)
+        if before in (None, self._batch_size):
+            self.optimizer.on_train_begin()
+        else:
+            self.optimizer.measure_again()
 
     def on_epoch_begin(self, *_args: Any, **_kwargs: Any) -> None:
         """An epoch begins."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from pfo_fs.integrations.callback_base import made_with_base
+from pfo_fs.integrations.callback_base import CopiedUnstarted, made_with_base
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 
 
@@ -18,7 +18,7 @@ def _load_base() -> type:
     return base
 
 
-class LightningPowerLimitOptimizer:
+class LightningPowerLimitOptimizer(CopiedUnstarted):
     """`GlobalPowerLimitOptimizer` as a `lightning.Callback`.
 
         Trainer(..., callbacks=[LightningPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05))])
@@ -29,7 +29,7 @@ class LightningPowerLimitOptimizer:
 
     Args:
         options: Arguments of `GlobalPowerLimitOptimizer`, by name. It is made when training is set up, because ranks
-            can exchange messages only then, and raises its errors there.
+            can exchange messages only then.
 
     Attributes:
         optimizer: The `GlobalPowerLimitOptimizer`; None before the first training.
@@ -45,6 +45,9 @@ class LightningPowerLimitOptimizer:
         return made
 
     def __init__(self, **options: Any) -> None:
+        self._prepare(options)
+
+    def _prepare(self, options: dict[str, Any]) -> None:
         self._options = options
         self.optimizer: GlobalPowerLimitOptimizer | None = None
         self._step = -1  # `global_step` at the begin of the step that runs

@@ -30,21 +30,26 @@ def power_limit_loop(optimizer: Any, **options: Any) -> Iterator[GlobalPowerLimi
         options: Arguments of `GlobalPowerLimitOptimizer`, by name.
 
     Raises:
-        ConfigError: `optimizer` is no torch optimizer. It also raises what `GlobalPowerLimitOptimizer` raises.
+        ConfigError: With `strict=True`: `optimizer` is no torch optimizer. It also raises what
+            `GlobalPowerLimitOptimizer` raises.
     """
     while hasattr(getattr(optimizer, "optimizer", None), "register_step_post_hook"):  # accelerate's has no hooks
         optimizer = optimizer.optimizer
-    if not hasattr(optimizer, "register_step_post_hook"):
-        raise ConfigError(f"power_limit_loop needs a torch.optim.Optimizer, and got a {type(optimizer).__name__}")
     with GlobalPowerLimitOptimizer(**options) as plo:
+        hook: Any = None
 
         def step_ended(*_args: Any) -> None:
             plo.on_step_end()
             plo.on_step_begin()
 
         plo.on_step_begin()
-        hook = optimizer.register_step_post_hook(step_ended)
+        with plo.guard:
+            if not hasattr(optimizer, "register_step_post_hook"):
+                name = type(optimizer).__name__
+                raise ConfigError(f"power_limit_loop needs a torch.optim.Optimizer, and got a {name}")
+            hook = optimizer.register_step_post_hook(step_ended)
         try:
             yield plo
         finally:
-            hook.remove()
+            if hook is not None:
+                hook.remove()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
+from pfo_fs.power_limit.candidates import LevelAgreement
 from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, knob_of
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
-from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH
+from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH, folder_key
 
 _ANSWER_S = 15.0
 """Time for the helper to read from the shared directory which job's choice came first."""
@@ -78,6 +79,16 @@ class Chooser:
         if self._key and not isinstance(search, FullSweep):
             self._key += ", coarse-to-fine"
         self._answer_by_s = 0.0
+
+    @classmethod
+    def open(
+        cls, profile_path: str | None, shared_dir: str | None, agreed: LevelAgreement, profile_steps: int, **given: Any
+    ) -> Chooser:
+        """Returns a chooser on rank 0's files; `given` are the other arguments of the class."""
+        names, knob = agreed.gpu_names, given["knob"]
+        key = folder_key(names[0], agreed.levels, profile_steps, len(names), knob)
+        files = FileClient(profile_path, shared_dir, key, knob=knob)
+        return cls(files, levels=agreed.levels, bounds=agreed.bounds, profile_steps=profile_steps, **given)
 
     def first(self) -> Decision:
         """Decides before the first step: from the profile, another job's choice or other jobs' measurements."""

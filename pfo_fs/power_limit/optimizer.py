@@ -5,34 +5,31 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Literal
 
 from pfo_fs.device.step_metrics import StepMetrics
-from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.errors import PlanError
+from pfo_fs.guard import guarded, reason_of
 from pfo_fs.ipc.process_end import at_process_end
 from pfo_fs.power_limit.arguments import check_arguments
-from pfo_fs.power_limit.callbacks import UnusedCallbacks
 from pfo_fs.power_limit.candidates import LevelAgreement, agree_on_levels
 from pfo_fs.power_limit.choosing import Chooser, Decision
 from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.epochs import EpochLengths
-from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement, saving
+from pfo_fs.power_limit.measurements import KNOBS, Knob, saving
 from pfo_fs.power_limit.monitor import Monitor
+from pfo_fs.power_limit.off import OffOptimizer
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import RankGroup
 from pfo_fs.power_limit.search import search_named
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
-from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, State, Warmup
-from pfo_fs.store.power_limit_folder import folder_key
+from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, Warmup
 
 log = logging.getLogger("pfo_fs")
 
 
-class GlobalPowerLimitOptimizer(UnusedCallbacks):
+class GlobalPowerLimitOptimizer(OffOptimizer):
     """Measures training at one power limit (or clock) after the other, chooses the best, and sets it on all GPUs.
 
     For training in which all GPUs have the same load. Make one on every rank, after `init_process_group`; making it is
@@ -51,8 +48,9 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
     A value of the knob is a level: a power limit in W, or, with `knob="clock"`, a clock in MHz. States, selectors,
     profiles and shared directory are the same for both; profiles and choices of one are never used for the other.
 
-    If levels cannot be set, or not any more, the optimizer logs one warning, its state becomes `Off`, and training goes
-    on. The earlier levels are restored at `close`, at the end of the process, and when it is killed.
+    If levels cannot be set, or not any more, or after any other error, the optimizer logs one warning, its state
+    becomes `Off`, and training goes on. A copy of the optimizer is `Off`, also in another process. The earlier levels
+    are restored at `close`, at the end of the process, and when it is killed.
 
     Args:
         monitor: Measures time and energy of its GPUs: an `EnergyMonitor` or a `ZeusMonitor`. None for an
@@ -82,9 +80,12 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         knob: What is set.
         unit: The unit of a level: `W` or `MHz`.
 
+        strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
+
     Raises:
-        ConfigError: An argument is invalid, or the GPUs of the job accept different levels.
-        PlanError: The profile is malformed, of the other knob, or makes a level the best that this GPU does not accept.
+        ConfigError: With `strict`: an argument is invalid, or the GPUs of the job accept different levels.
+        PlanError: With `strict`: the profile is malformed, of the other knob, or makes a level the best that this GPU
+            does not accept.
     """
 
     def __init__(
@@ -102,35 +103,39 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         reprofile_drift: float | None = None,
         knob: Knob = "power_limit",
         clock_step: int = 45,
+        strict: bool = False,
     ) -> None:
-        counts = {"wait_steps": (wait_steps, 0), "warmup_steps": (warmup_steps, 0), "profile_steps": (profile_steps, 1)}
-        check_arguments(knob, reprofile_drift, **counts, pl_step=(pl_step, 1), clock_step=(clock_step, 1))
-        # A path of a wrong type raises TypeError on all ranks, not on rank 0 alone.
-        profile_path = None if profile_path is None else os.fsdecode(profile_path)
-        shared_dir = None if shared_dir is None else os.fsdecode(shared_dir)
-        self.state: State = Off("not started")
-        self.measurements: Sequence[KnobMeasurement] = []
-        self.power_limits: list[int] = []
-        self.knob: Knob = knob
-        self.unit = KNOBS[knob].unit
-        self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
-        self.profile_path = profile_path
-        self._search = search_named(search, warmup_steps, profile_steps)
-        self._epochs = EpochLengths(warmup_steps, self._search.window_steps)
-        self._drift_threshold = reprofile_drift
-        self._drift_watch: DriftWatch | None = None
-        self._gpus = RankGpus(monitor, knob)
-        self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
-        self._closed = False
-        self._chooser: Chooser | None = None  # on rank 0
-        at_process_end(self._end_with_process)
-
-        self._ranks = RankGroup()
-        agreed = self._agree(clock_step if knob == "clock" else pl_step)
-        self.power_limits = agreed.levels
-        self.optimum_selector = optimum_selector or ZeusCost(0.5, world_size=max(1, len(agreed.gpu_names)))
-        if agreed.levels:
-            self._start(self._first_decision(agreed, shared_dir), wait_steps)
+        self._start_as_off("not started", strict)
+        with ExitStack() as on_error, self.guard:
+            on_error.callback(self.close)
+            error: Exception | None = None
+            try:
+                counts = {"wait_steps": (wait_steps, 0), "warmup_steps": (warmup_steps, 0)}
+                counts |= {"profile_steps": (profile_steps, 1), "pl_step": (pl_step, 1), "clock_step": (clock_step, 1)}
+                check_arguments(knob, reprofile_drift, **counts)
+                self.profile_path = None if profile_path is None else os.fsdecode(profile_path)
+                shared = None if shared_dir is None else os.fsdecode(shared_dir)
+                self.knob, self.unit = knob, KNOBS[knob].unit
+                self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
+                self._search = search_named(search, warmup_steps, profile_steps)
+                self._epochs = EpochLengths(warmup_steps, self._search.window_steps)
+                self._drift_threshold = reprofile_drift
+                self._gpus = RankGpus(monitor, knob)
+                self._metrics = StepMetrics([gpu.words for gpu in self._gpus.gpus])
+                self._closed = False
+                at_process_end(self._end_with_process)
+            except Exception as found:  # noqa: BLE001  the other ranks must hear of it
+                error = found
+            self._ranks = RankGroup()
+            self._ranks.agree(error, self.guard)
+            agreed = agree_on_levels(self._ranks, self._gpus, clock_step if knob == "clock" else pl_step, self.unit)
+            if agreed.problem:
+                self._leave_alone(agreed.problem, warn=agreed.rank_warns)
+            self.power_limits = agreed.levels
+            self.optimum_selector = optimum_selector or ZeusCost(0.5, world_size=max(1, len(agreed.gpu_names)))
+            if agreed.levels:
+                self._begin(self._first_decision(agreed, shared), wait_steps)
+            on_error.pop_all()
 
     @property
     def monitor(self) -> Monitor:
@@ -141,32 +146,15 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
     def _name(self) -> str:
         return self.knob.replace("_", " ")
 
-    def _agree(self, step: int) -> LevelAgreement:
-        try:
-            agreed = agree_on_levels(self._ranks, self._gpus, step, self.unit)
-        except ConfigError:
-            self.close()
-            raise
-        if agreed.problem:
-            self._leave_alone(agreed.problem, warn=agreed.rank_warns)
-        return agreed
-
     def _first_decision(self, agreed: LevelAgreement, shared_dir: str | None) -> Decision:
         decision: Decision | None = None
         if self._ranks.rank == 0:
-            names = agreed.gpu_names
-            key = folder_key(names[0], agreed.levels, self.profile_steps, len(names), self.knob)
-            files = FileClient(self.profile_path, shared_dir, key, knob=self.knob)
-            self._chooser = Chooser(
-                files,
-                self.optimum_selector,
-                self._search,
-                agreed.levels,
-                self.profile_steps,
-                agreed.bounds,
-                self.knob,
-            )
-            decision = self._chooser.first()
+            search = {"search": self._search, "selector": self.optimum_selector, "knob": self.knob}
+            try:
+                self._chooser = Chooser.open(self.profile_path, shared_dir, agreed, self.profile_steps, **search)
+                decision = self._chooser.first()
+            except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
+                decision = Decision([], problem=reason_of(error))
         try:
             decision = self._ranks.from_first(decision)
         except RuntimeError as error:
@@ -174,9 +162,8 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         assert decision is not None
         return decision
 
-    def _start(self, decision: Decision, wait_steps: int) -> None:
+    def _begin(self, decision: Decision, wait_steps: int) -> None:
         if decision.error:
-            self.close()
             raise PlanError(decision.error)
         if decision.next_level is None:
             self._follow(decision)
@@ -185,13 +172,26 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         self.measurements = decision.measurements
         self.state = Ready(decision.next_level, wait_steps + 1, self.unit)
 
+    def _go_without(self, error: Exception) -> None:
+        """Has the earlier levels restored, and leaves the other ranks, without waiting for either."""
+        was_open, self._closed = not self._closed, True
+        self.state = Off(reason_of(error))
+        if was_open:
+            self._gpus.leave()
+            self._ranks.close()
+            if self._chooser is not None:
+                self._chooser.files.leave()
+
     # ---- training calls these
 
+    @guarded
     def on_epoch_end(self) -> None:
         """Marks the end of an epoch: a window that is not complete is dropped, and begins again in the next epoch.
 
         Call `pause_measurement` instead where windows may go on over epochs.
         """
+        if self._closed:
+            return
         warning = self._epochs.ends(dropped=self._drop_window())
         if warning and self._ranks.rank == 0:
             log.warning("%s: %s", self._name, warning)
@@ -207,6 +207,7 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         self._gpus.set_level(self.power_limits[0])
         return True
 
+    @guarded
     def on_step_begin(self) -> None:
         """Marks the beginning of a step; states change only here and at the end of an epoch."""
         if self._closed:
@@ -229,33 +230,28 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             if state.steps <= 0:
                 self._go_on_from(state)
 
+    @guarded
     def pause_measurement(self) -> None:
         """Leaves out of what is measured all that runs until the next step begins: an evaluation, or a checkpoint."""
         self._metrics.pause()
         if isinstance(self.state, Profiling):
             self._gpus.interrupt_window()
 
+    @guarded
     def resume_measurement(self) -> None:
         """Ends `pause_measurement`; the begin of a step does so, too."""
         self._metrics.resume()
         if isinstance(self.state, Profiling):
             self._gpus.resume_window()
 
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
-        self.pause_measurement()
-        try:
-            yield
-        finally:
-            self.resume_measurement()
-
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger; docs/frameworks/metrics.md has the keys.
 
         It reads memory only: no file, lock or driver. Energy and power are the sum over the GPUs of this process.
         """
-        found = self._metrics.since_last()
+        found: dict[str, float] = {}
+        with self.guard:
+            found = self._metrics.since_last()
         level = getattr(self.state, "level", None)
         if self.knob == "power_limit":
             found.pop("pfo_fs/clock_mhz", None)
@@ -264,15 +260,33 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         saved = saving(self.measurements, self.state.optimal_power_limit) if isinstance(self.state, Done) else None
         return found if saved is None else {**found, "pfo_fs/saving": saved}
 
-    def on_train_end(self) -> None:
-        """Restores the earlier levels until the next step begins."""
-        self.pause()
+    @guarded
+    def on_train_begin(self) -> None:
+        """Drops an open window: training begins again, maybe after it has failed in the middle of a step."""
+        if not self._closed:
+            self._drop_window()
 
+    @guarded
+    def measure_again(self) -> None:
+        """Forgets what was measured: training has another load now. All ranks call this, at the same step."""
+        if self._closed or isinstance(self.state, Off):
+            return
+        self._drop_window()
+        if self._chooser is not None:
+            self._chooser.forget_measurements()
+        self.measurements = []
+        self._drift_watch = None
+        self._gpus.set_level(self.power_limits[0])
+        self.state = Ready(self.power_limits[0], 1, self.unit)
+
+    @guarded
     def pause(self) -> None:
         """Restores the earlier levels until the next step begins: at the end of training in a process that goes on."""
-        self._drop_window()
-        self._gpus.pause()
+        if not self._closed:
+            self._drop_window()
+            self._gpus.pause()
 
+    @guarded
     def close(self) -> None:
         """Restores the earlier levels and finishes writing; waits a few seconds for that. Training may go on."""
         if self._closed:
@@ -290,17 +304,6 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
         self._ranks.close()
         if self._chooser is not None:
             self._chooser.files.close()
-
-    def __enter__(self) -> GlobalPowerLimitOptimizer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _end_with_process(self, _error: BaseException | None) -> None:
-        self.close()
 
     # ---- the states
 
@@ -387,8 +390,4 @@ class GlobalPowerLimitOptimizer(UnusedCallbacks):
             if self._ranks.rank == 0:
                 text = "%s: the time of a step has changed by %.0f %%; all levels are measured again"
                 log.warning(text, self._name, 100 * off)
-            if self._chooser is not None:
-                self._chooser.forget_measurements()
-            self.measurements = []
-            self._gpus.set_level(self.power_limits[0])
-            self.state = Ready(self.power_limits[0], 1, self.unit)
+            self.measure_again()

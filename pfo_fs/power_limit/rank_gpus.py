@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-from pfo_fs.errors import DeviceError
+from pfo_fs.guard import reason_of
 from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
@@ -58,8 +58,8 @@ class RankGpus:
         for position, gpu in enumerate(self.gpus):
             try:
                 found.append(GpuRange(gpu.name, gpu.bounds(), position))
-            except DeviceError as error:
-                self.note(str(error))
+            except Exception as error:  # noqa: BLE001  the other ranks must hear of it
+                self.note(reason_of(error))
         return found
 
     def set_level(self, level: int) -> None:
@@ -139,6 +139,12 @@ class RankGpus:
         if not self.problem and not interrupted:
             with suppress(Exception):
                 self.monitor.end_window(self._open_window, cancel=True)
+
+    def leave(self) -> None:
+        """Has the earlier levels restored, without waiting for it."""
+        for gpu in self.gpus:
+            with suppress(Exception):
+                (gpu.leave if self._closes_gpus else gpu.restore)()
 
     def close(self) -> None:
         """Restores the levels that were in force before, and closes the GPUs if the optimizer has opened them."""

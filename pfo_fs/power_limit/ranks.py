@@ -12,6 +12,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from pfo_fs.errors import ConfigError
+from pfo_fs.guard import Guard, reason_of
+
 _WAIT_S = 600.0
 """A rank that has not answered within this time counts as gone. It is long because some ranks write checkpoints."""
 
@@ -45,6 +48,24 @@ class RankGroup:
         values: list[Any] = [None] * self.size
         self._exchange(self._dist.all_gather_object, values, value)
         return values
+
+    def agree(self, error: Exception | None, guard: Guard) -> None:
+        """Makes all ranks go on, or none; rank 0 decides for all ranks whether they are strict.
+
+        Raises:
+            Exception: This rank's error, or a ConfigError with that of the first rank that has one.
+        """
+        mine = "" if error is None else f"rank {self.rank}: {reason_of(error)}"
+        try:
+            found = self.gather((guard.strict, mine))
+        except RuntimeError:  # the next exchange says so
+            found = [(guard.strict, "")]
+        guard.strict = found[0][0]
+        if error is not None:
+            raise error
+        for _, text in found:
+            if text:
+                raise ConfigError(text)
 
     def from_first(self, value: Any) -> Any:
         """Returns what rank 0 gave; the values that other ranks give are not used.

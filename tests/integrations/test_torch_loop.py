@@ -72,5 +72,8 @@ def test_the_block_of_the_page_runs_and_leaves_the_evaluation_out(monkeypatch: p
 
 
 def test_what_is_no_optimizer_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"needs a torch.optim.Optimizer, and got a list"), power_limit_loop([]):
+    with (
+        pytest.raises(ConfigError, match=r"needs a torch.optim.Optimizer, and got a list"),
+        power_limit_loop([], strict=True),
+    ):
         pass

@@ -109,7 +109,7 @@ def test_knobs_share_neither_profiles_nor_folders(monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "p.json"
     path.write_text(pl.profile_text([ClockMeasurement(clock=250, energy=1, time=1)]))
     with pytest.raises(PlanError, match="a profile of clocks, but the knob is 'power_limit'"):
-        make_optimizer(monkeypatch, FakeMonitor([]), profile_path=path)
+        make_optimizer(monkeypatch, FakeMonitor([]), profile_path=path, strict=True)
 
 
 def test_jobs_share_clocks_through_the_directory(sim_dir: Path, tmp_path: Path, wait_for: WaitFor) -> None:

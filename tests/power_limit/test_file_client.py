@@ -86,7 +86,7 @@ def test_a_malformed_profile_is_an_error_that_names_the_place(
     path = tmp_path / "p.json"
     path.write_text(text)
     with pytest.raises(PlanError, match=words):
-        make(monkeypatch, profile_path=path)
+        make(monkeypatch, profile_path=path, strict=True)
     assert path.read_text() == text
 
 
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_a_profile_is_an_error_and_is_not_changed(
     path.write_bytes(random.Random(0).randbytes(size))
     content = path.read_bytes()
     with pytest.raises(PlanError, match=r"model\.safetensors is"):
-        make(monkeypatch, profile_path=path)
+        make(monkeypatch, profile_path=path, strict=True)
     assert path.read_bytes() == content
 
 
@@ -155,7 +155,7 @@ def test_a_profile_of_another_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch, t
     path = tmp_path / "p.json"
     path.write_text('{"measurements": [{"power_limit": 450, "energy": 1, "time": 1}]}')
     with pytest.raises(PlanError, match=r"450 W .* 100 to 300 W; is the profile another GPU's"):
-        make(monkeypatch, profile_path=path)
+        make(monkeypatch, profile_path=path, strict=True)
 
 
 def test_a_profile_that_cannot_be_read_is_one_warning_and_limits_are_measured(

@@ -450,7 +450,7 @@ def test_gpus_with_different_ranges_are_an_error_that_names_them(
     other = LimitedGpu("simulated:b")
     monitor.gpus.append(other)
     with pytest.raises(ConfigError, match=r"A100 SIM-a .*: 100 to 500 W; simulated A40 SIM-b .*: 100 to 300 W"):
-        GlobalPowerLimitOptimizer(monitor)
+        GlobalPowerLimitOptimizer(monitor, strict=True)
     monitor.close()
 
 

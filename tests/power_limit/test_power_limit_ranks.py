@@ -59,8 +59,10 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     scenarios: dict[str, dict[str, Any]] = {
         "combined": {"profile_path": str(folder / "profile.json"), "factor": 1.15},
         "known": {"profile_path": str(folder / "cached_profile.json")},
-        "malformed": {"profile_path": str(folder / "malformed.json")},
-        "ranges": {"env": {"1": {"PFO_FS_SIM_MODEL": "A40"}}},
+        "malformed": {"profile_path": str(folder / "malformed.json"), "strict": True},
+        "forgiven": {"profile_path": str(folder / "malformed.json")},
+        "one_rank_fails": {"env": {"1": {"PFO_FS_GPU": "nonsense"}}},
+        "ranges": {"env": {"1": {"PFO_FS_SIM_MODEL": "A40"}}, "strict": True},
         "permission": {"env": {"1": {"PFO_FS_SIM_FAULT": "permission"}}},
         "failure": {"env": {"1": {"PFO_FS_SIM_FAULT": "limit:4"}}},
         "first": {"shared_dir": str(folder / "shared")},
@@ -108,6 +110,14 @@ def test_a_profile_is_read_by_rank_0_for_all(job: tuple[Path, Results]) -> None:
 def test_a_malformed_profile_is_an_error_on_all_ranks(job: tuple[Path, Results]) -> None:
     for result in job[1]:
         assert result["malformed"]["error"].startswith("PlanError")
+
+
+@pytest.mark.parametrize("name", ["forgiven", "one_rank_fails"])
+def test_without_strict_an_error_is_one_warning_and_all_ranks_train_on(job: tuple[Path, Results], name: str) -> None:
+    for result in job[1]:
+        assert result[name]["state"].startswith("Off(")
+        assert len(result[name]["warnings"]) <= 1
+    assert any(result[name]["warnings"] for result in job[1])
 
 
 def test_different_ranges_are_an_error_on_all_ranks_that_names_the_gpus(job: tuple[Path, Results]) -> None:

@@ -179,7 +179,7 @@ def test_arguments_that_are_not_valid_are_errors(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        make_optimizer(monkeypatch, FakeMonitor([]), **options)
+        make_optimizer(monkeypatch, FakeMonitor([]), **options, strict=True)
 
 
 def test_a_selector_that_fails_is_one_warning_and_training_goes_on(

@@ -1,0 +1,93 @@
+"""What a power-limit optimizer is while it sets nothing: before its start, after an error, and as a copy of another."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pfo_fs.device.step_metrics import StepMetrics
+from pfo_fs.guard import Guard
+from pfo_fs.power_limit.callbacks import UnusedCallbacks
+from pfo_fs.power_limit.choosing import Chooser
+from pfo_fs.power_limit.drift import DriftWatch
+from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
+from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
+from pfo_fs.power_limit.states import Off, State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class OffOptimizer(UnusedCallbacks):
+    """All methods can be called."""
+
+    def _start_as_off(self, reason: str, strict: bool = False) -> None:
+        self.state: State = Off(reason)
+        self.measurements: Sequence[KnobMeasurement] = []
+        self.power_limits: list[int] = []
+        self.knob: Knob = "power_limit"
+        self.unit = KNOBS[self.knob].unit
+        self.guard = Guard(self._go_without, strict=strict, what="the power-limit optimizer")
+        self.optimum_selector: OptimumSelector = ZeusCost(0.5)
+        self._metrics = StepMetrics([])
+        self.profile_path: str | None = None
+        self._drift_watch: DriftWatch | None = None
+        self._chooser: Chooser | None = None  # on rank 0
+        self._closed = True
+
+    @classmethod
+    def nothing(cls) -> Self:
+        """Returns an object whose methods do nothing."""
+        made = cls.__new__(cls)
+        made._start_as_off("a copy of another optimizer")
+        return made
+
+    def __reduce__(self) -> tuple[Callable[[], OffOptimizer], tuple[()]]:
+        return self.nothing, ()
+
+    @abstractmethod
+    def _go_without(self, error: Exception) -> None:
+        """Leaves levels and other ranks, after an error."""
+
+    @abstractmethod
+    def pause_measurement(self) -> None:
+        """Leaves out of what is measured all that runs until the next step begins."""
+
+    @abstractmethod
+    def resume_measurement(self) -> None:
+        """Ends `pause_measurement`."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Restores the earlier levels until the next step begins."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Restores the earlier levels."""
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Leaves the block out of what is measured; for training loops in which steps are followed by hooks."""
+        self.pause_measurement()
+        try:
+            yield
+        finally:
+            self.resume_measurement()
+
+    def on_train_end(self) -> None:
+        """Restores the earlier levels until the next step begins."""
+        self.pause()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _end_with_process(self, _error: BaseException | None) -> None:
+        self.close()
