@@ -59,7 +59,8 @@ def test_an_error_on_the_way_is_one_warning_and_the_levels_are_restored(
 
     monkeypatch.setattr(RankGpus, method, fail)
     options = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
-    optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor(lambda: (1.0, 1.0)), optimum_selector=Energy(), **options)
+    monitor = FakeMonitor(lambda: (1.0, 1.0))
+    optimizer, _ = make_optimizer(monkeypatch, monitor, optimum_selector=Energy(), **options)
     train(optimizer, steps=40)
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
     assert isinstance(optimizer.state, Off)
