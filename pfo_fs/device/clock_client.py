@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pfo_fs.device.power_limits import SAYS
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.ipc.optional_calls import open_doorbell
 from pfo_fs.ipc.process_end import in_forked_children
+from pfo_fs.ipc.process_state import is_stopped
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
 
 if TYPE_CHECKING:
@@ -272,6 +274,8 @@ class ClockProcess:
         if not self._closed:
             self._closed = True
             self._socket.close()  # the clock process ends when its socket closes
+            if self._process is not None and is_stopped(self._process.pid):
+                self._process.send_signal(signal.SIGCONT)
             self._close_doorbell()
             self._doorbell = -1
             self.words[shared_page.SLEEPING] = 0

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
 import stat
 import time
@@ -43,11 +42,12 @@ from pfo_fs.device.readings import Readings
 from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.reset_only import reset_only
 from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.stops import Stops
 from pfo_fs.device.switch_latency import FIRST_CALL_NS, SwitchLatency
 from pfo_fs.device.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, state_of, take_over
 from pfo_fs.errors import DeviceError
 from pfo_fs.ipc.messages import SwitchingReport
-from pfo_fs.ipc.started import OwnOutput, on_sigterm
+from pfo_fs.ipc.started import OwnOutput
 
 _MODES = ("launch", "device", "sync")
 """What the word `FOLLOWS` of the page means."""
@@ -57,6 +57,8 @@ _EVENTS_EVERY_NS = 5_000_000
 """While it sleeps shortly only, the process looks this often whether the trainer has ended."""
 _HELD_NS = 20_000_000
 """While the clock must not change, the device's progress is looked at so rarely."""
+_STOPS_WITHIN_S = 1.0
+"""Slurm sends SIGSTOP two seconds after SIGTSTP."""
 _GLANCES = 50
 """The target is read this often, in 2 us, before sleeping: a wake-up costs training 10 us, and this process more."""
 
@@ -140,24 +142,18 @@ class ClockLoop:
         self._poll.register(doorbell, select.EPOLLIN | select.EPOLLET)  # edge-triggered: an eventfd need not be read
         self._pipe = doorbell if stat.S_ISFIFO(os.fstat(doorbell).st_mode) else -1
         self._poll.register(trainer, select.EPOLLIN | select.EPOLLRDHUP)
-        self._signals = self._watch_signals()
+        self._stops = Stops(self._on_sigterm)
+        self._poll.register(self._stops.fd, select.EPOLLIN)
         self._parent = -1
 
     def watch_process(self, pid: int) -> None:
-        """Also treats the end of process `pid` as the trainer's end, where the kernel has pidfds."""
+        """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds."""
+        self._stops.watch(pid)
         with suppress(AttributeError, OSError):
             self._parent = os.pidfd_open(pid)
             self._poll.register(self._parent, select.EPOLLIN)
 
-    def _watch_signals(self) -> int:
-        """Returns a file descriptor that becomes readable when the process gets SIGTERM."""
-        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        on_sigterm(self._on_sigterm)
-        self._poll.register(reading, select.EPOLLIN)
-        return reading
-
-    def _on_sigterm(self, *_: object) -> None:
+    def _on_sigterm(self) -> None:
         self._setter.terminated = True
 
     def take_over(self) -> None:
@@ -224,11 +220,17 @@ class ClockLoop:
 
     def _wanted(self) -> int:
         wanted = self._requests.wanted(time.monotonic_ns())
-        return 0 if self._measuring.held else wanted
+        return 0 if self._measuring.held or self._stops.trainer_stopped else wanted
 
     def _serve_once(self) -> bool:
         """Sets the requested clock, measures if that is due, sleeps; returns False at the trainer's end."""
-        words, setter, measuring = self._words, self._setter, self._measuring
+        words, setter, measuring, stops = self._words, self._setter, self._measuring, self._stops
+        if stops.asked:
+            self._stop()
+        if stops.over:
+            return self._goes_on()
+        now_ns = time.monotonic_ns()
+        trainer_stopped = stops.look(now_ns)
         if self._apply():
             measuring.clock_changed()
         now_ns = time.monotonic_ns()
@@ -239,6 +241,9 @@ class ClockLoop:
             self._tell_output()
             now_ns = time.monotonic_ns()
         wake_ns = min(measuring.next_look_ns, *(undo.due_ns for undo in self._undos))
+        if trainer_stopped:
+            events = self._poll.poll(max(0, wake_ns - now_ns) / 1e9)
+            return not events or self._trainer_lives(events)
         if setter.controls and self._requests.follows:
             follow_ns = self._requests.wake_ns(now_ns)
             wake_ns = min(wake_ns, follow_ns if setter.not_before_ns <= now_ns else max(follow_ns, now_ns + _HELD_NS))
@@ -261,6 +266,24 @@ class ClockLoop:
         if self._apply():
             measuring.clock_changed()
         return not events or self._trainer_lives(events)
+
+    def _stop(self) -> None:
+        """Puts everything back, as SIGTSTP asks, and stops; another job may get the GPU."""
+        self._setter.release()
+        self._power_limits.pause()
+        finish(self._undos, _STOPS_WITHIN_S)
+        self._stops.stop()
+
+    def _goes_on(self) -> bool:
+        """After a stop, has everything set again, since others may have reset the GPU; returns if the trainer lives."""
+        self._stops.over = False
+        self._measuring.interrupted()
+        self._setter.release()
+        events = self._poll.poll(0)
+        lives = not events or self._trainer_lives(events)
+        if lives:
+            self._power_limits.resume()
+        return lives
 
     def _tell_output(self) -> None:
         """Sends training what this process, or a library in it, has written, as a line that begins with `SAYS`."""
@@ -298,9 +321,8 @@ class ClockLoop:
             elif fd == self._pipe:
                 with suppress(BlockingIOError):
                     os.read(fd, 65_536)  # a full pipe would wake no process
-            elif fd == self._signals:
-                with suppress(BlockingIOError):
-                    os.read(fd, 4096)
+            elif fd == self._stops.fd:
+                self._stops.take_signals()
                 if self._setter.terminated:
                     text = "the clock process got SIGTERM; power limit and clock are what they were before"
                     self._power_limits.refuse(text, self._trainer)

@@ -99,6 +99,10 @@ class Measuring:
         if self._words[shared_page.MEASURING] and time.monotonic_ns() - self._meter.curve.last_ns() > _SOON_NS:
             self.next_look_ns = 0
 
+    def interrupted(self) -> None:
+        """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
+        self._meter.lost()
+
     def poll(self, now_ns: int, *, everything: bool = False) -> None:
         """Measures and reports; after an error nothing is measured for a while, but clocks are still set.
 

@@ -51,6 +51,7 @@ class PowerLimits:
         self._note = limit_note(gpu.uuid)
         self.undo = limit_undo(gpu)
         self._before_w: float | None = None
+        self._paused_w: float | None = None
         self._refused = ""
         self._text = b""
 
@@ -116,6 +117,19 @@ class PowerLimits:
         """Sets the limit that was in force before, if a request has changed it; `undo` knows whether that is done."""
         if self.undo.value is not None:
             self.undo.now()
+
+    def pause(self) -> None:
+        """Restores the limit until `resume`."""
+        self._paused_w = self.undo.value
+        self.restore()
+
+    def resume(self) -> None:
+        """Sets again what was set before a stop of this process; others may have restored the limit meanwhile."""
+        limit_w = self.undo.value if self._paused_w is None else self._paused_w
+        self._paused_w = None
+        if limit_w is not None and not self._refused:
+            with suppress(Exception):
+                self._set(limit_w)
 
     def refuse(self, reason: str, trainer: socket.socket) -> None:
         """Restores the limit, sets none from now on, and sends the reason if training has requested limits."""

@@ -33,10 +33,10 @@ def _folder() -> str:
 
 
 def _began(pid: int) -> str:
-    """Returns a process's start time, which a later one with the same id does not share; '' if it has ended."""
+    """Returns a process's start time, which a later one with the same id does not share; '' if it does not run."""
     with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         fields = file.read(_MAX_BYTES).rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
+        return "" if fields[0] in "ZXTt" else fields[19]  # a stopped process undoes nothing
     return ""
 
 

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from pfo_fs.errors import PfoError, StoreError
 from pfo_fs.helper import events as e
+from pfo_fs.helper.stopped_clocks import LOOK_EVERY_S, StoppedClocks
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.sigterm_trace import got_sigterm_within, open_trace_of_peer
@@ -98,6 +99,7 @@ class HelperLoop:
         self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._connections: dict[int, socket.socket] = {}
         self._traces: dict[int, int] = {}  # of SIGTERM, by connection
+        self._stopped = StoppedClocks(reset_clocks) if reset_clocks is not None else None
         self._selector = selectors.DefaultSelector()
         self._stop_by_s: float | None = None
 
@@ -115,7 +117,7 @@ class HelperLoop:
         threading.Thread(target=self._work, daemon=True, name="shared directory").start()
         self._do(self._state.first_actions())
         while not self._is_over():
-            wait_s = min(self._state.next_wake_s() - time.monotonic(), 5.0)
+            wait_s = min(self._state.next_wake_s() - time.monotonic(), LOOK_EVERY_S)
             ready = self._selector.select(max(0.0, wait_s))
             for key, _ in ready:
                 if callable(key.data):
@@ -123,6 +125,8 @@ class HelperLoop:
                 else:
                     self._receive(key.data)
             self._handle(e.TimePassed())
+            if self._stopped is not None:
+                self._stopped.look(time.monotonic())
             text = self._output.new_text() if self._output is not None else ""
             if text:
                 log.warning("the helper process says: %s", text)
@@ -229,6 +233,8 @@ class HelperLoop:
         except ValueError as error:
             log.warning("the helper drops a packet that it cannot read: %s", error)
             return
+        if self._stopped is not None:
+            self._stopped.hear(client, message, connection)
         if isinstance(message, m.Hello) and message.sigterm_trace >= 0 and client not in self._traces:
             trace = open_trace_of_peer(connection, message.sigterm_trace)
             if trace is not None:
@@ -247,6 +253,8 @@ class HelperLoop:
         trace = self._traces.pop(client, None)
         if trace is not None:
             os.close(trace)
+        if self._stopped is not None:
+            self._stopped.gone(client)
         connection = self._connections.pop(client, None)
         if connection is not None:
             self._selector.unregister(connection)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from running import modules_loaded_by
+from running import Processes, modules_loaded_by
 
 from pfo_fs.device import ClockProcess, SimulatedKernels, clock_client, shared_page
 from pfo_fs.device.clock_process import ClockLoop
@@ -561,7 +561,7 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
     gpu = SimulatedGpu("a")
     shared = SharedPage.create()
     ours, theirs = socket.socketpair()
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCONT)}
     try:
         loop = ClockLoop(
             gpu,
@@ -583,7 +583,8 @@ def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
     finally:
         theirs.close()
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert actions(sim_dir) == [("lock", 900), ("reset", 0)]
     assert capsys.readouterr().err.count("measuring has failed") == 1
 
@@ -787,3 +788,103 @@ def test_a_clock_process_that_dies_says_its_last_words_in_the_warning(
     os.kill(clocks.pid, signal.SIGKILL)
     wait_for(lambda: clocks.check() or clocks.lost, what="the end")
     assert "its last words: NVMLError: GPU is lost" in caplog.text
+
+
+# ---- stopped jobs
+
+
+def state_of(pid: int | None) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def locked_at_900(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> int:
+    """Has the clock locked; returns the clock process's id."""
+    assert clocks.message == ""
+    ask(clocks, 900)
+    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
+    assert clocks.pid is not None
+    return clocks.pid
+
+
+def test_a_clock_process_resets_its_clock_before_it_stops_at_sigtstp_and_sets_it_again_at_sigcont(
+    start: Start, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    pid = locked_at_900(start(), sim_dir, wait_for)
+    os.kill(pid, signal.SIGTSTP)
+    wait_for(lambda: state_of(pid) == "T", what="the stop")
+    assert actions(sim_dir)[-1] == ("reset", 0)
+    os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
+
+
+def test_a_clock_process_that_was_stopped_without_a_word_sets_its_clock_again_since_others_may_have_reset_it(
+    start: Start, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    pid = locked_at_900(start(), sim_dir, wait_for)
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: state_of(pid) == "T", what="the stop")
+    open_gpu("simulated:a").reset_clocks()
+    os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
+
+
+def test_a_clock_process_that_goes_on_after_its_trainer_has_ended_only_resets(
+    start: Start, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    pid = locked_at_900(clocks, sim_dir, wait_for)
+    os.kill(pid, signal.SIGTSTP)
+    wait_for(lambda: state_of(pid) == "T", what="the stop")
+    clocks.leave()
+    os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: gone(pid), what="its end")
+    assert [mhz for action, mhz in actions(sim_dir) if action == "lock"] == [900]
+
+
+def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Start, wait_for: WaitFor) -> None:
+    clocks, gpu = start(leave_clocks=True), open_gpu("simulated:a")
+    before_w = gpu.power_limit_w()
+    for request in ({"ask": "limits", "id": 1}, {"ask": "set", "limit_w": 250, "id": 2}):
+        clocks.send_request(request)
+        answer = clocks.receive_answer(20)
+        assert answer is not None
+        assert "error" not in answer
+    assert clocks.pid is not None
+    assert gpu.power_limit_w() == 250
+    os.kill(clocks.pid, signal.SIGTSTP)
+    wait_for(lambda: state_of(clocks.pid) == "T", what="the stop")
+    assert gpu.power_limit_w() == before_w
+    os.kill(clocks.pid, signal.SIGCONT)
+    wait_for(lambda: gpu.power_limit_w() == 250, what="the limit again")
+
+
+def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
+    sim_dir: Path, processes: Processes, wait_for: WaitFor
+) -> None:
+    trainer = processes.python(
+        "-c",
+        "import time; from pfo_fs.device import ClockProcess, shared_page\nclocks = ClockProcess('simulated:a')\n"
+        "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\ntime.sleep(60)",
+    )
+    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
+    trainer.send_signal(signal.SIGSTOP)
+    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the reset")
+    trainer.send_signal(signal.SIGCONT)
+    wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
+    trainer.send_signal(signal.SIGSTOP)
+    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the reset")
+    trainer.kill()
+    trainer.wait()
+
+
+def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
+    start: Start, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    assert clocks.pid is not None
+    os.kill(clocks.pid, signal.SIGSTOP)
+    wait_for(lambda: state_of(clocks.pid) == "T", what="the stop")
+    clocks.close(20)
+    assert not clocks.alive()
+    assert actions(sim_dir)[-1] == ("reset", 0)

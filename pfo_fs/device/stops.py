@@ -1,0 +1,75 @@
+"""Signals that stop and continue a job, as `scontrol suspend` and Ctrl-Z send them, and a trainer that is stopped.
+
+While a job is stopped, its GPU may be lent to another one. So the clock process resets the clock before it stops
+itself, and while its trainer is stopped. After a stop it sets everything again: the helper may have reset the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+from pfo_fs.ipc.process_state import is_stopped
+from pfo_fs.ipc.started import on_sigterm
+
+_LOOK_EVERY_NS = 1_000_000_000
+_LOOK_AGAIN_NS = 200_000_000
+
+
+class Stops:
+    """Receives the signals of the clock process.
+
+    Args:
+        terminated: Called, between two bytecodes, when SIGTERM comes.
+
+    Attributes:
+        fd: Becomes readable when a signal has come.
+        asked: Whether SIGTSTP has come, and the process is to stop itself.
+        over: Whether the process was stopped, and goes on.
+        trainer_stopped: Whether the trainer was stopped at the last two looks.
+    """
+
+    def __init__(self, terminated: Callable[[], None]) -> None:
+        self.fd, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.asked = self.over = self.trainer_stopped = False
+        self._trainer_pid = 0
+        self._was_stopped = False
+        self._next_look_ns = 0
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTSTP, self._on_stop)
+        signal.signal(signal.SIGCONT, self._on_continue)
+        on_sigterm(lambda *_: terminated())
+
+    def _on_stop(self, *_: object) -> None:
+        self.asked = True
+
+    def _on_continue(self, *_: object) -> None:
+        self.over = True
+
+    def watch(self, trainer_pid: int) -> None:
+        """Looks from now on whether this process is stopped."""
+        self._trainer_pid = trainer_pid
+
+    def take_signals(self) -> None:
+        """Empties `fd`."""
+        with suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+
+    def stop(self) -> None:
+        """Stops this process; returns when it goes on."""
+        self.asked = False
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def look(self, now_ns: int) -> bool:
+        """Looks, from time to time, at the trainer; returns `trainer_stopped`.
+
+        A debugger stops a process for a moment only, so one look is not enough.
+        """
+        if now_ns >= self._next_look_ns and self._trainer_pid:
+            stopped = is_stopped(self._trainer_pid)
+            self.trainer_stopped = stopped and self._was_stopped
+            self._was_stopped = stopped
+            self._next_look_ns = now_ns + (_LOOK_AGAIN_NS if stopped else _LOOK_EVERY_NS)
+        return self.trainer_stopped

@@ -1,0 +1,109 @@
+"""Clock processes that a signal has stopped."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clock import Clock
+from running import Processes
+
+from pfo_fs.helper.stopped_clocks import StoppedClocks
+from pfo_fs.ipc import messages
+
+WaitFor = Callable[..., Any]
+
+
+class Connection:
+    """The helper's end of a connection of process `pid`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        assert (level, option, size) == (socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return struct.pack("3i", self.pid, 0, 0)
+
+
+class Host:
+    """A helper with the clock process and the trainer of rank 3."""
+
+    def __init__(self, processes: Processes, clock: Clock, wait_for: WaitFor) -> None:
+        self.resets: list[str] = []
+        self.stopped = StoppedClocks(self.resets.append)
+        self.process = processes.start("sleep", "60")
+        self._clock, self._wait_for = clock, wait_for
+        training = messages.Hello(rank=3, role="training", token="t")
+        clocks = messages.Hello(rank=3, role="clocks", token="t", gpu_spec="nvml:GPU-3")
+        self.hear(1, training)
+        self.hear(2, clocks)
+
+    def hear(self, client: int, message: messages.ToHelper) -> None:
+        self.stopped.hear(client, message, Connection(self.process.pid))  # type: ignore[arg-type]
+
+    def send(self, number: signal.Signals, then: str) -> None:
+        self.process.send_signal(number)
+        self._wait_for(lambda: self.state() == then, what=f"state {then}")
+
+    def state(self) -> str:
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    def look(self, times: int) -> None:
+        for _ in range(times):
+            self._clock.now += 2.1
+            self.stopped.look(self._clock())
+
+
+@pytest.fixture
+def host(processes: Processes, clock: Clock, wait_for: WaitFor) -> Host:
+    host = Host(processes, clock, wait_for)
+    wait_for(lambda: host.state() == "S", what="the process")
+    return host
+
+
+def test_a_clock_process_that_runs_is_left_alone_however_long_it_says_nothing(host: Host) -> None:
+    host.look(1000)
+    assert host.resets == []
+
+
+def test_a_clock_process_that_is_stopped_has_its_gpu_reset_once_for_each_stop(host: Host) -> None:
+    for count in (1, 2):
+        host.send(signal.SIGSTOP, "T")
+        host.look(1)
+        assert len(host.resets) == count - 1, "it may be a debugger's stop"
+        host.look(10)
+        assert host.resets == count * ["nvml:GPU-3"]
+        host.send(signal.SIGCONT, "S")
+        host.look(3)
+
+
+def test_looks_are_seconds_apart(host: Host) -> None:
+    host.send(signal.SIGSTOP, "T")
+    for _ in range(1000):
+        host.stopped.look(5000.0)
+    assert host.resets == []
+
+
+def test_a_stopped_clock_process_whose_trainer_has_ended_is_made_to_go_on(host: Host, wait_for: WaitFor) -> None:
+    host.send(signal.SIGSTOP, "T")
+    host.look(3)
+    assert host.state() == "T", "the trainer may only be stopped, too"
+    host.stopped.gone(1)
+    host.look(1)
+    wait_for(lambda: host.state() == "S", what="the process to go on")
+
+
+@pytest.mark.parametrize("end", ["released", "gone"])
+def test_a_clock_process_that_has_reset_its_clocks_or_is_gone_is_not_looked_at(host: Host, end: str) -> None:
+    if end == "gone":
+        host.stopped.gone(2)
+    else:
+        host.hear(2, messages.ClocksReleased())
+    host.send(signal.SIGSTOP, "T")
+    host.look(5)
+    assert host.resets == []
