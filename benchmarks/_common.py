@@ -170,7 +170,9 @@ def machine(**more: object) -> dict[str, object]:
     return {**found, "cpu": model, "load_before": round(os.getloadavg()[0], 2), **more}
 
 
-def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
+def show(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", width: int = 120
+) -> None:
     """Prints a table; the first column is text, the others are numbers."""
     from rich.console import Console
     from rich.table import Table
@@ -181,7 +183,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], capt
     for row in rows:
         table.add_row(*row)
     console = Console()
-    (console if console.is_terminal else Console(width=120)).print(table)
+    (console if console.is_terminal else Console(width=width)).print(table)
 
 
 def write_json(path: Path | None, about: Mapping[str, object], results: Sequence[Mapping[str, object]]) -> None:

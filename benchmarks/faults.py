@@ -1,11 +1,13 @@
-"""The longest steps of training while the shared directory fails, beside those of the same job without a fault.
+"""The longest step of a training under each of many faults, beside that of the same training without it.
 
-    python benchmarks/faults.py
-    python benchmarks/faults.py --repeats 5 --seconds 30
+    python benchmarks/faults.py --quick                       # a dozen faults, under a minute on two quiet cores
+    python benchmarks/faults.py --repeats 5 --json faults.json
+    python benchmarks/faults.py --only 'B children' --only memfd
 
-Two ranks (gloo) on two hosts in network namespaces train under the daemon of a third host, over one GlusterFS volume
-(tests/cluster.py). A step sleeps 10 ms and ends with an all-reduce, so whatever holds up a rank makes a step longer.
-In each repeat every case runs once, in random order. It needs root, glusterfs-server and FUSE.
+In each repeat two jobs train side by side, with steps of some 10 ms on simulated GPUs; one of them meets the fault, so
+that whatever else the machine does meets both. The ratio of their longest steps is what a fault costs; that of two jobs
+without a fault, in the first row, is what such a ratio is worth here. Faults are there from the start, or come while a
+person's `schedule.yaml` holds all clocks low. `_fault_kinds.py` lists them.
 """
 
 from __future__ import annotations
@@ -13,119 +15,215 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "processes")]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from cluster import Cluster, missing  # noqa: E402
-from training_job import Job, all_made  # noqa: E402
+from _common import machine, show, write_json  # noqa: E402
+from _fault_job import Job  # noqa: E402
+from _fault_kinds import FAULTS, NOTHING, Fault  # noqa: E402
+from _fault_rank import ATTACH_S, CLOSE_S, WARNINGS  # noqa: E402
 
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 120.0, what: str = "the condition") -> Any:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise SystemExit(f"{what} did not come true within {timeout_s} s")
+_STARTS_WITHIN_S, _ENDS_WITHIN_S, _RESETS_WITHIN_S = 120.0, 60.0, 15.0
 
 
-def nothing(cluster: Cluster, seconds: float) -> None:
-    time.sleep(seconds)
+@dataclass
+class Run:
+    """One job with the fault, and one without it beside it.
+
+    Attributes:
+        longest_ms, beside_ms: The longest step of each.
+        inside_ms, beside_inside_ms: The longest time that a step spent inside of the product.
+        attach_s, beside_attach_s: How long the set-up took.
+        close_s: How long the end took.
+        codes: The ranks' exit codes; None: training did not end.
+        lowered: Whether clocks were low when the fault came.
+        clocks_mhz: Clocks that GPUs were locked at some seconds after training had ended; 0: the default.
+        warnings: Number of warnings of a rank, the most of all.
+        left: Number of processes that were left running.
+        texts: The warnings, and the end of what the first rank has printed.
+    """
+
+    longest_ms: float
+    beside_ms: float
+    inside_ms: float
+    beside_inside_ms: float
+    attach_s: float
+    beside_attach_s: float
+    close_s: float
+    codes: list[int | None]
+    lowered: bool
+    clocks_mhz: list[int]
+    warnings: int
+    left: int
+    texts: str
+
+    @property
+    def problems(self) -> list[str]:
+        """What must not be."""
+        found = []
+        if any(self.codes):
+            found.append(f"exit codes {self.codes}")
+        if None in self.codes:
+            found.append("training does not end")
+        if any(self.clocks_mhz):
+            found.append(f"clocks left at {self.clocks_mhz} MHz")
+        if self.left:
+            found.append(f"{self.left} processes left")
+        if not self.lowered:
+            found.append("clocks were not lowered before")
+        return found
 
 
-def server_hangs(cluster: Cluster, seconds: float) -> None:
-    cluster.server.send_signal(signal.SIGSTOP)
-    time.sleep(0.8 * seconds)
-    cluster.server.send_signal(signal.SIGCONT)
-    time.sleep(0.2 * seconds)
+def play(fault: Fault, folder: Path, seconds: float) -> Run:
+    """Plays a fault once."""
+    with_fault = Job(folder / "with", fault.ranks, fault.given, fault.environment, fault.has_daemon)
+    calm = {name: fault.given[name] for name in ("handles",) if name in fault.given}
+    beside = Job(folder / "beside", fault.ranks, calm, {}, fault.has_daemon)
+    jobs = (with_fault, beside)
+    try:
+        return _played(fault, with_fault, beside, seconds)
+    finally:
+        for job in jobs:
+            job.close()
 
 
-def server_dies(cluster: Cluster, seconds: float) -> None:
-    cluster.server.kill()
-    time.sleep(0.5 * seconds)
-    cluster.restart_server()
-    time.sleep(0.5 * seconds)
+def _played(fault: Fault, job: Job, beside: Job, seconds: float) -> Run:
+    jobs = (job, beside)
+    if fault.prepare is not None:
+        fault.prepare(job)
+    for each in jobs:
+        if each.has_daemon:
+            each.start_daemon()
+    for each in jobs:
+        each.start()
+    job.wait(lambda: all(each.trains or each.has_ended for each in jobs), _STARTS_WITHIN_S)
+    lowered = True
+    if fault.happens is not None:
+        with_low, beside_low = (each.lower_clocks() for each in jobs)
+        lowered = with_low & beside_low
+    since_s = time.monotonic()
+    if fault.happens is not None:
+        fault.happens(job)
+        if fault.training_too:
+            fault.happens(beside)
+    time.sleep(max(0.0, since_s + seconds - time.monotonic()))
+    until_s = time.monotonic()
+    (longest_ms, inside_ms), (beside_ms, beside_inside_ms) = (each.longest_ms(since_s, until_s) for each in jobs)
+    for each in jobs:
+        each.stop_training()
+    ended = job.wait(lambda: job.has_ended and beside.has_ended, _ENDS_WITHIN_S)
+    if not ended or any(process.returncode for process in job.ranks):
+        job.wait(lambda: False, 1.0)  # what it prints
+    job.wait(lambda: not any(job.clocks_mhz()), _RESETS_WITHIN_S)
+    clocks_mhz = job.clocks_mhz()
+    codes = [process.poll() for process in job.ranks]
+    output = (job.folder / "rank0.log").read_text(errors="replace").splitlines()
+    return Run(
+        longest_ms=longest_ms,
+        beside_ms=beside_ms,
+        inside_ms=inside_ms,
+        beside_inside_ms=beside_inside_ms,
+        attach_s=max(page[ATTACH_S] for page in job.pages),
+        beside_attach_s=max(page[ATTACH_S] for page in beside.pages),
+        close_s=max(page[CLOSE_S] for page in job.pages),
+        codes=codes,
+        lowered=lowered,
+        clocks_mhz=clocks_mhz,
+        warnings=int(max(page[WARNINGS] for page in job.pages)),
+        left=len(job.close()),
+        texts="\n".join([*(page.text() for page in job.pages), *output[-8:]]),
+    )
 
 
-def host_is_cut_off(cluster: Cluster, seconds: float) -> None:
-    cluster.hide_server(cluster.hosts[1])
-    time.sleep(0.8 * seconds)
-    cluster.show_server(cluster.hosts[1])
-    time.sleep(0.2 * seconds)
+def play_all(faults: Sequence[Fault], repeats: int, seconds: float, at_once: int) -> dict[str, list[Run]]:
+    """Plays faults, in another order in each repeat."""
+    chance, runs = random.Random(1), {fault.name: [] for fault in faults}
 
-
-CASES = {
-    "no fault": nothing,
-    "the server hangs": server_hangs,
-    "the server dies and comes back": server_dies,
-    "a host is cut off from it": host_is_cut_off,
-}
-
-
-def steps_s(fault: Callable[[Cluster, float], None], seconds: float) -> tuple[list[float], float]:
-    """The durations of rank 0's steps while a fault lasts, and the CPU time of its helper meanwhile, in s."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        cluster = Cluster(Path(folder) / "cluster", 3, wait_for)
-        job = daemon = None
+    def once(fault: Fault) -> Run:
+        folder = Path(tempfile.mkdtemp(prefix="pfo-faults-"))
         try:
-            host = cluster.hosts[2]
-            environment = {**os.environ, **host.environment, "PYTHONPATH": str(ROOT), "PFO_FS_SCHEDULER": "Manual"}
-            command = [*host.prefix, sys.executable, "-m", "pfo_fs", "daemon", str(host.mount / "pfo")]
-            daemon = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-            given = {"mesh": {"pp": 2}, "work_s": 0.005}
-            job = Job(Path(folder), 2, given, hosts=cluster.hosts[:2], PFO_FS_GPU="simulated")
-            wait_for(all_made(job, 2), what="both ranks")
-            wait_for(lambda: len(job.of(step=100)) == 2, what="steps")
-            helper = job.having("helper_pid")[0]["helper_pid"]
-            began, cpu_s = time.monotonic(), cpu_of(helper)
-            fault(cluster, seconds)
-            cpu_s, ended = cpu_of(helper) - cpu_s, time.monotonic()
-            times = [line["at_s"] for line in job.of(rank=0) if "step" in line]
-            job.finish()
-            inside = [at for at in times if began <= at <= ended]
-            return [later - at for at, later in pairwise(inside)], cpu_s
+            return play(fault, folder, seconds)
         finally:
-            for process in filter(None, (job, daemon)):
-                process.kill()
-            cluster.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    for _ in range(repeats):
+        order = chance.sample(list(faults), len(faults))
+        with ThreadPoolExecutor(at_once) as pool:
+            for fault, run in zip(order, pool.map(once, order), strict=True):
+                runs[fault.name].append(run)
+                ratio = run.longest_ms / run.beside_ms if run.beside_ms else 0.0
+                print(f"{fault.name}: {ratio:.2f} {'; '.join(run.problems)}", file=sys.stderr, flush=True)
+    return runs
 
 
-def cpu_of(pid: int) -> float:
-    """The CPU time of a process, in s."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _ratio(runs: Iterable[Run]) -> tuple[str, float]:
+    ratios = sorted(run.longest_ms / run.beside_ms for run in runs if run.beside_ms)
+    if not ratios:
+        return "-", 0.0
+    return f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", median(ratios)
+
+
+def _row(fault: Fault, runs: Sequence[Run]) -> list[str]:
+    problems = sorted({problem for run in runs for problem in run.problems})
+    return [
+        f"{fault.kind[0]} {fault.name}" if fault is not NOTHING else fault.kind,
+        f"{median(run.longest_ms for run in runs):.0f}",
+        f"{median(run.beside_ms for run in runs):.0f}",
+        _ratio(runs)[0],
+        f"{median(run.inside_ms for run in runs):.1f}",
+        f"{median(run.beside_inside_ms for run in runs):.1f}",
+        f"{median(run.attach_s for run in runs):.1f}",
+        str(max(run.warnings for run in runs)),
+        "; ".join(problems) or "ok",
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20, help="for which a fault lasts")
+    parser.add_argument("--quick", action="store_true", help="a dozen faults, once, some at the same time")
+    parser.add_argument("--repeats", type=int, default=None, help="default: 3, or 1 with --quick")
+    parser.add_argument("--seconds", type=float, default=None, help="under a fault; default: 4, or 2 with --quick")
+    parser.add_argument("--at-once", type=int, default=None, help="pairs of jobs at a time; default: 1, or 4")
+    parser.add_argument("--only", action="append", default=[], help="faults whose kind or name has this text")
+    parser.add_argument("--json", type=Path, help="a file for all figures, with the warnings")
     args = parser.parse_args()
-    if lacking := missing():
-        raise SystemExit(f"this benchmark needs {lacking}")
-    chance, found = random.Random(1), {name: [] for name in CASES}
-    for _ in range(args.repeats):
-        for name in chance.sample(list(CASES), len(CASES)):
-            found[name].append(steps_s(CASES[name], args.seconds))
-    print(f"{args.repeats} runs of {args.seconds:g} s each; load {os.getloadavg()[0]:.0f}")
-    print(f"{'':32s} median step  longest step of each run (ms)      CPU of rank 0's helper (s)")
-    for name, runs in found.items():
-        longest = "  ".join(f"{1e3 * max(durations):6.1f}" for durations, _ in runs)
-        cpu = "  ".join(f"{cpu_s:5.2f}" for _, cpu_s in runs)
-        print(
-            f"{name:32s} {1e3 * median([d for durations, _ in runs for d in durations]):8.1f} ms  {longest:36s} {cpu}"
-        )
+    repeats = args.repeats or (1 if args.quick else 3)
+    seconds = args.seconds or (2.0 if args.quick else 4.0)
+    at_once = args.at_once or (4 if args.quick else 1)
+    wanted = [fault for fault in FAULTS if fault.quick or not args.quick]
+    if args.only:
+        texts = [text.lower() for text in args.only]
+        wanted = [f for f in wanted if f is NOTHING or any(text in f"{f.kind} {f.name}".lower() for text in texts)]
+    lacking = {fault.name: fault.needs() for fault in wanted}
+    faults = [fault for fault in wanted if not lacking[fault.name]]
+    about = machine(repeats=repeats, seconds=seconds, at_once=at_once)
+    began_s = time.monotonic()
+    runs = play_all(faults, repeats, seconds, at_once)
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
+    took = f"{at_once} pairs at a time, in {time.monotonic() - began_s:.0f} s"
+    caption = f"{repeats} runs of {seconds:g} s each, {took}; {load}."
+    caption += "".join(f"\nLeft out, needs {what}: {name}" for name, what in lacking.items() if what)
+    columns = ("fault", "longest step (ms)", "beside it", "ratio (least, most)", "inside (ms)", "beside it",
+               "set-up (s)", "warnings", "exit codes, clocks, processes")  # fmt: skip
+    show("Training under faults", columns, [_row(fault, runs[fault.name]) for fault in faults], caption, width=170)
+    results = [
+        {"kind": fault.kind, "fault": fault.name, "ratio": _ratio(runs[fault.name])[1], **asdict(run)}
+        for fault in faults
+        for run in runs[fault.name]
+    ]
+    write_json(args.json, about, results)
+    if any(run.problems for of_fault in runs.values() for run in of_fault):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
