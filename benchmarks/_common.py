@@ -179,7 +179,7 @@ def show(
 
     table = Table(title=title, caption=caption, caption_justify="left")
     for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left")
+        table.add_column(column, justify="right" if position else "left", no_wrap=not position)
     for row in rows:
         table.add_row(*row)
     console = Console()

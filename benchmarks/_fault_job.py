@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _RANK = Path(__file__).with_name("_fault_rank.py")
 _MARK = "PFO_FAULTS_JOB"
 _WHAT = {"helper": "helper.process", "clocks": "clock_process", "rank": "_fault_rank.py", "daemon": "daemon"}
-LOW_MHZ = 1200
+LOW_MHZ = 210
 
 
 class Job:

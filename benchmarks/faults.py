@@ -33,6 +33,8 @@ from _fault_job import Job  # noqa: E402
 from _fault_kinds import FAULTS, NOTHING, Fault  # noqa: E402
 from _fault_rank import ATTACH_S, CLOSE_S, WARNINGS  # noqa: E402
 
+_OFTEN = 8
+"""One in so many pairs has no fault, so that the noise is known."""
 _STARTS_WITHIN_S, _ENDS_WITHIN_S, _RESETS_WITHIN_S = 120.0, 60.0, 15.0
 
 
@@ -157,7 +159,8 @@ def play_all(faults: Sequence[Fault], repeats: int, seconds: float, at_once: int
             shutil.rmtree(folder, ignore_errors=True)
 
     for _ in range(repeats):
-        order = chance.sample(list(faults), len(faults))
+        order = [*faults, *[NOTHING] * (len(faults) // _OFTEN)]
+        chance.shuffle(order)
         with ThreadPoolExecutor(at_once) as pool:
             for fault, run in zip(order, pool.map(once, order), strict=True):
                 runs[fault.name].append(run)
@@ -188,6 +191,20 @@ def _row(fault: Fault, runs: Sequence[Run]) -> list[str]:
     ]
 
 
+def _summary(faults: Sequence[Fault], runs: dict[str, list[Run]]) -> str:
+    """Says for each kind how its ratios compare with those of two jobs without a fault."""
+    found = []
+    most = max((run.longest_ms / run.beside_ms for run in runs[NOTHING.name] if run.beside_ms), default=0.0)
+    for kind in dict.fromkeys(fault.kind for fault in faults):
+        of_kind = [fault for fault in faults if fault.kind == kind]
+        text, _ = _ratio(run for fault in of_kind for run in runs[fault.name])
+        above = [fault.name for fault in of_kind if _ratio(runs[fault.name])[1] > most]
+        found.append(f"{kind}: {len(of_kind)} faults, ratio {text}")
+        if above:
+            found.append(f"    above the most of two jobs without a fault ({most:.2f}): {', '.join(above)}")
+    return "\n".join(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a dozen faults, once, some at the same time")
@@ -216,6 +233,7 @@ def main() -> None:
     columns = ("fault", "longest step (ms)", "beside it", "ratio (least, most)", "inside (ms)", "beside it",
                "set-up (s)", "warnings", "exit codes, clocks, processes")  # fmt: skip
     show("Training under faults", columns, [_row(fault, runs[fault.name]) for fault in faults], caption, width=170)
+    print(_summary(faults, runs))
     results = [
         {"kind": fault.kind, "fault": fault.name, "ratio": _ratio(runs[fault.name])[1], **asdict(run)}
         for fault in faults
