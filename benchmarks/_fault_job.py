@@ -48,6 +48,7 @@ class Job:
         self.ranks: list[subprocess.Popen[bytes]] = []
         self.stopped: set[int] = set()  # processes that a fault has stopped
         self.undo: list[Callable[[], object]] = []  # what ends a fault
+        self.notes: list[str] = []  # what a fault has found that must not be
         self._mark = uuid.uuid4().hex
         self._started: list[subprocess.Popen[bytes]] = []
         self.environment = {
@@ -91,7 +92,7 @@ class Job:
                 stdout=sink,
                 stderr=sink,
                 cwd=self.folder,
-                start_new_session=True,
+                process_group=0,  # in this session, so that SIGTSTP stops it
             )
         self._started.append(process)
         return process
@@ -188,12 +189,15 @@ class Job:
                 os.kill(pid, signal.SIGCONT)
 
     def close(self) -> list[int]:
-        """Ends everything; returns the processes that a job that has ended should not have left running."""
+        """Ends everything; returns the clock processes that a job that has ended has left running.
+
+        A helper may stay: up to ten minutes while the directory is away, and one that has just been started a minute.
+        """
         self.heal()
         left: list[int] = []
-        if self.has_ended:
-            self.wait(lambda: not (self.pids("helper") + self.pids("clocks")), 20)
-            left = self.pids("helper") + self.pids("clocks")
+        if self.has_ended and self.ranks:
+            self.wait(lambda: not self.pids("clocks"), 20)
+            left = self.pids("clocks")
         for pid in self.pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -163,6 +163,16 @@ def _sends(number: signal.Signals, *kinds: str, then: signal.Signals | None = No
     return happens
 
 
+def _suspended(job: Job) -> None:
+    """What a batch system does to a job that another one replaces for a while; its clocks must not stay."""
+    job.signal(signal.SIGTSTP, "helper", "clocks", "rank")
+    if not job.wait(lambda: not any(job.clocks_mhz()), 1.5):
+        job.notes.append(f"clocks stay at {job.clocks_mhz()} MHz while it is suspended")
+    job.signal(signal.SIGSTOP, "helper", "clocks", "rank")
+    time.sleep(0.5)
+    job.signal(signal.SIGCONT, "helper", "clocks", "rank")
+
+
 def _again_and_again(kind: str) -> Act:
     def happens(job: Job) -> None:
         for _ in range(3):
@@ -176,7 +186,8 @@ def _shadowed(job: Job) -> None:
     """The package lies in a folder with others that are named as modules of the standard library."""
     site = job.folder / "packages"
     site.mkdir()
-    (site / "pfo_fs").symlink_to(ROOT / "pfo_fs")
+    for name in ("pfo_fs", "benchmarks"):
+        (site / name).symlink_to(ROOT / name)
     for name in ("argparse", "dataclasses", "statistics", "enum", "typing", "asyncio", "socket", "logging"):
         (site / f"{name}.py").write_text(
             "raise SystemExit('a package of this name came before the standard library')\n"
@@ -214,12 +225,7 @@ CHILDREN = [
         Fault("B children", f"{number.name} to the children", happens=_sends(number, "helper", "clocks"))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGALRM)
     ),
-    Fault(
-        "B children",
-        "SIGTSTP to all, then SIGCONT",
-        happens=_sends(signal.SIGTSTP, "rank", "helper", "clocks", then=signal.SIGCONT),
-        training_too=True,
-    ),
+    Fault("B children", "suspended and resumed, as by Slurm", happens=_suspended, training_too=True),
     Fault(
         "B children",
         "SIGSTOP to all, then SIGCONT",

@@ -51,7 +51,8 @@ class Run:
         lowered: Whether clocks were low when the fault came.
         clocks_mhz: Clocks that GPUs were locked at some seconds after training had ended; 0: the default.
         warnings: Number of warnings of a rank, the most of all.
-        left: Number of processes that were left running.
+        left: Number of clock processes that were left running.
+        notes: What else must not be.
         texts: The warnings, and the end of what the first rank has printed.
     """
 
@@ -67,12 +68,13 @@ class Run:
     clocks_mhz: list[int]
     warnings: int
     left: int
+    notes: list[str]
     texts: str
 
     @property
     def problems(self) -> list[str]:
         """What must not be."""
-        found = []
+        found = [*self.notes]
         if any(self.codes):
             found.append(f"exit codes {self.codes}")
         if None in self.codes:
@@ -80,7 +82,7 @@ class Run:
         if any(self.clocks_mhz):
             found.append(f"clocks left at {self.clocks_mhz} MHz")
         if self.left:
-            found.append(f"{self.left} processes left")
+            found.append(f"{self.left} clock processes left")
         if not self.lowered:
             found.append("clocks were not lowered before")
         return found
@@ -143,6 +145,7 @@ def _played(fault: Fault, job: Job, beside: Job, seconds: float) -> Run:
         clocks_mhz=clocks_mhz,
         warnings=int(max(page[WARNINGS] for page in job.pages)),
         left=len(job.close()),
+        notes=job.notes,
         texts="\n".join([*(page.text() for page in job.pages), *output[-8:]]),
     )
 
