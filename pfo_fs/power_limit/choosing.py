@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Sequence
@@ -18,6 +19,10 @@ from pfo_fs.power_limit.search import FullSweep, Search
 from pfo_fs.power_limit.selectors import OptimumSelector
 from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH, folder_key
 
+log = logging.getLogger(__name__)
+
+_TOLERANCE = 0.03
+"""Relative: a level that this job measures by so much better would still count as what other jobs have found."""
 _ANSWER_S = 15.0
 """Time for the helper to read from the shared directory which job's choice came first."""
 
@@ -72,6 +77,7 @@ class Chooser:
         self._knob = knob
         self._records = KNOBS[knob]
         self._known: list[KnobMeasurement] = []
+        self._own: dict[int, KnobMeasurement] = {}  # what this job has measured itself, by level
         self._in_file: Sequence[KnobMeasurement] = []
         self._chosen: int | None = None
         # Jobs with the same key share their choice. A selector without a `repr` of its own has no key.
@@ -138,6 +144,7 @@ class Chooser:
             return Decision(
                 [], problem=f"energy and time at {level} {self._records.unit} are not both positive: {windows}"
             )
+        self._own[level] = measured
         self._known = [*(m for m in self._known if m.level != level), measured]
         self.files.publish(measured)
         return self._decide()
@@ -164,7 +171,7 @@ class Chooser:
 
     def forget_measurements(self) -> None:
         """Drops all measurements: the load has changed, so earlier ones, and those of other jobs, are not valid."""
-        self._known = []
+        self._known, self._own = [], {}
         self._chosen = None
         self.files.stop_sharing()
 
@@ -172,7 +179,7 @@ class Chooser:
         self._take_shared()
         optimal = self.files.choices.get(self._key)
         if optimal in self._levels:
-            return Decision(self._known, optimal=optimal)
+            return self._checked(optimal)
         if self._chosen is None:
             try:
                 next_level = self._next_level()
@@ -192,7 +199,43 @@ class Chooser:
             # Another job may have chosen at the same time, and all jobs end with the choice that came first. Until the
             # helper reports which one that is, training goes on at the level that this job has chosen.
             return Decision(self._known, next_level=self._chosen)
-        return Decision(self._known, optimal=self._chosen)
+        return self._checked(self._chosen)
+
+    def _checked(self, optimal: int) -> Decision:
+        """Decides for a level, after this job has measured it and the highest one itself if it is not its own choice.
+
+        What other jobs have left may be of another load, or invented: followed unseen, it could slow down all of
+        training. If this job's selector would not choose the level over the highest one, by what this job has measured,
+        this job goes on alone.
+        """
+        highest = self._levels[0]
+        is_own = all(self._own.get(one.level) == one for one in self._known)
+        if optimal == highest or (is_own and optimal == self._chosen):
+            return Decision(self._known, optimal=optimal)
+        for level in (highest, optimal):
+            if level not in self._own:
+                return Decision(self._known, next_level=level)
+        full, own = self._own[highest], self._own[optimal]
+        at_best = type(own).at(optimal, own.energy * (1 - _TOLERANCE), own.time * (1 - _TOLERANCE))
+        try:
+            agrees = int(self._selector.select([full, at_best])) == optimal
+        except Exception:  # noqa: BLE001  as in `_decide`
+            agrees = False
+        if agrees:
+            return Decision(self._known, optimal=optimal)
+        log.warning(
+            "other jobs have left %d %s in the shared directory as the best level, but here it takes %+.1f%% time and "
+            "%+.1f%% energy beside %d %s; this job measures for itself",
+            optimal,
+            self._records.unit,
+            100 * (own.time / full.time - 1),
+            100 * (own.energy / full.energy - 1),
+            highest,
+            self._records.unit,
+        )
+        self.files.stop_sharing()
+        self._known, self._chosen = [self._own[level] for level in self._levels if level in self._own], None
+        return self._decide()
 
     def _next_level(self) -> int | None:
         level = self._search.next_level(self._levels, self._known, self._selector)

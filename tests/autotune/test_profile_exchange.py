@@ -154,7 +154,7 @@ def test_a_profile_of_very_many_rows_is_refused() -> None:
         plausible_table(HEADER + rows, "evil")
 
 
-KIND, CLOCKS = (0, "forward"), list(range(1410, 209, -15))
+KIND, CLOCKS = (0, "forward"), list(range(1410, 209, -75))
 
 
 def borrowing(time_at: Callable[[int], float], own_clocks: Sequence[int]) -> Samples:
@@ -170,7 +170,7 @@ def borrowing(time_at: Callable[[int], float], own_clocks: Sequence[int]) -> Sam
 
 
 @pytest.mark.parametrize("offer", [SURE, WIDE], ids=["sure", "wide"])
-@pytest.mark.parametrize("own_clocks", [[1410], [1410, 1140], [1410, 600]])
+@pytest.mark.parametrize("own_clocks", [[1410], [1410, 1110], [1410, 585]])
 @given(slope=st.floats(0, 1), at_end=st.floats(0.3, 1))
 def test_no_clock_is_offered_where_an_invented_profile_would_cost_much(
     offer: Offer, own_clocks: list[int], slope: float, at_end: float
@@ -187,7 +187,7 @@ def test_no_clock_is_offered_where_an_invented_profile_would_cost_much(
 def test_where_a_profile_is_true_most_clocks_of_plans_are_offered_at_once() -> None:
     samples = borrowing(lambda mhz: 0.1 * (1410 / mhz) ** 0.7, [1410])
     rows = estimated_profile(samples, [KIND], {0: CLOCKS}, "test").measurements[KIND]
-    assert min(row.frequency_mhz for row in rows) < 0.55 * 1410
+    assert min(row.frequency_mhz for row in rows) < 0.6 * 1410
 
 
 def test_without_a_borrowed_point_the_clocks_on_offer_are_as_they_were() -> None:
@@ -197,9 +197,9 @@ def test_without_a_borrowed_point_the_clocks_on_offer_are_as_they_were() -> None
 
 
 def test_what_a_refuted_profile_has_added_is_dropped_and_this_jobs_own_points_stay() -> None:
-    samples = borrowing(lambda mhz: 0.1, [1410, 1140])
+    samples = borrowing(lambda mhz: 0.1, [1410, 1110])
     samples.drop_borrowed()
-    assert list(samples.curve(KIND)) == [1410, 1140]
+    assert list(samples.curve(KIND)) == [1410, 1110]
 
 
 @given(

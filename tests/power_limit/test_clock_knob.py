@@ -113,7 +113,7 @@ def test_knobs_share_neither_profiles_nor_folders(monkeypatch: pytest.MonkeyPatc
 
 
 def test_jobs_share_clocks_through_the_directory(sim_dir: Path, tmp_path: Path, wait_for: WaitFor) -> None:
-    chosen, measured = [], []
+    chosen: list[object] = []
     for name in ("a", "b"):
         monitor = pl.EnergyMonitor(specs=[f"simulated:{name}"], knob="clock")
         with pl.GlobalPowerLimitOptimizer(monitor, pl.Energy(), shared_dir=tmp_path, **OPTIONS) as optimizer:
@@ -122,12 +122,10 @@ def test_jobs_share_clocks_through_the_directory(sim_dir: Path, tmp_path: Path, 
                 train(monitor, optimizer, 2)
                 return isinstance(optimizer.state, pl.Done)
 
-            measured.append(isinstance(optimizer.state, pl.Ready))
             wait_for(trained)
             chosen.append(optimizer.state)
         monitor.close()
     assert chosen[0] == chosen[1]
-    assert measured == [True, False]
     (folder,) = (tmp_path / "power-limit").iterdir()
     assert "-clock-" in folder.name
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import stat
 import textwrap
@@ -297,18 +298,51 @@ def test_keys_that_are_not_folder_names_are_refused(tmp_path: Path, key: str) ->
         PowerLimitFolder(Files(tmp_path / "shared", create=True), key)
 
 
-def test_a_later_job_takes_over_all_and_measures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_later_job_measures_the_chosen_limit_and_the_highest_one_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     first, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=pl.Energy())
     finish(first)
     first.close()
     assert state_of(first) == ("Done", 150, None)
     for selector, level in ((pl.Energy(), 150), (pl.Time(), 300)):
-        later, gpu = make_optimizer(
-            monkeypatch, FakeMonitor([]), shared_dir=tmp_path / "shared", optimum_selector=selector, **OPTIONS
-        )
+        later, gpu = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=selector)
+        finish(later)
         assert state_of(later) == ("Done", level, None)
-        assert gpu.levels == [level]
+        assert set(gpu.levels) == {300, level}
         later.close()
+
+
+def slower_below(gpu: FakeGpu, levels: list[int]) -> Callable[[], tuple[float, float]]:
+    """Windows in which each limit below the highest one is five times slower, at the same power."""
+    return lambda: (1.0, 300.0) if gpu.levels[-1] == max(levels) else (5.0, 1500.0)
+
+
+@pytest.mark.parametrize("planted", ["choice", "measurements", "both"])
+@pytest.mark.parametrize("selector", [pl.MaxSlowdownConstraint(1.0), pl.Energy(), pl.ZeusCost(0.5)], ids=repr)
+@pytest.mark.parametrize("search", ["full", "coarse-to-fine"])
+def test_a_limit_that_another_user_has_invented_stays_for_one_window(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str, selector: pl.OptimumSelector, search: str
+) -> None:
+    first, _ = make(monkeypatch, shared_dir=tmp_path / "shared", optimum_selector=selector, search=search)
+    key = next((tmp_path / "shared" / "power-limit").iterdir()).name
+    name = first._chooser._key  # type: ignore[union-attr]
+    first.close()
+    shutil.rmtree(tmp_path / "shared" / "power-limit")
+    evil = PowerLimitFolder(Files(tmp_path / "shared", create=True), key)
+    if planted != "choice":
+        for level in (300, 250, 200, 150, 100):
+            evil.publish(pl.PowerLimitMeasurement(power_limit=level, energy=float(level), time=1.0))
+    if planted != "measurements":
+        evil.publish_choice(name, 100)
+    gpu = FakeGpu()
+    monitor = FakeMonitor(slower_below(gpu, [300]))
+    options = {**OPTIONS, "shared_dir": tmp_path / "shared", "optimum_selector": selector, "search": search}
+    victim, _ = make_optimizer(monkeypatch, monitor, gpu, **options)
+    finish(victim)
+    assert state_of(victim) == ("Done", 300, None)
+    assert gpu.levels.count(100) <= 1
+    victim.close()
 
 
 def test_jobs_at_the_same_time_share_the_work_and_end_alike(
@@ -338,7 +372,7 @@ def test_jobs_at_the_same_time_share_the_work_and_end_alike(
         if isinstance(job.state, pl.Warmup):
             wait_for(lambda level=job.state.current_power_limit: all_know(level))
     assert {state_of(job) for job in jobs} == {("Done", 250, None)}
-    assert sum(windows) <= 5 + 1 + 1, "both may begin with one limit, and both may be left with the last one"
+    assert sum(windows) <= 5 + 1 + 1 + 4, "both may begin and end with one limit, and both check the best and highest"
     assert all(windows)
     for job in jobs:
         job.close()
