@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"ipc", "helper", "device", "scheduler"},
     "power_limit": {"ipc", "device", "store", "helper"},
     "integrations": {"planner", "training", "power_limit"},
-    "doctor": {"ipc", "store", "device", "training"},
+    "doctor": {"ipc", "store", "device", "helper", "training"},
     "simulator": {"ipc", "device", "planner", "store", "coordination", "helper", "training"},
     "reports": {"store", "planner", "autotune"},
 }

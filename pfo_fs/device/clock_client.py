@@ -76,6 +76,7 @@ class ClockProcess:
             `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what was measured, or what the driver has room for.
         clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
         leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
+        tries_only: Put nothing back that an ended process has left: `pfo-fs doctor` tries whether the process runs.
         measured: What clock changes cost on this node; None: the clock process learns it while training runs.
         tp_degree: Number of GPUs that run this rank's instructions together.
     """
@@ -92,6 +93,7 @@ class ClockProcess:
         min_dwell_ms: float | None = None,
         start_timeout_s: float = 30.0,
         leave_clocks: bool = False,
+        tries_only: bool = False,
         clock_backend: str | None = None,
         max_clock_calls_per_s: float | None = None,
         measured: MeasuredSwitching | None = None,

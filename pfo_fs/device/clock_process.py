@@ -388,7 +388,8 @@ def main(given: dict[str, Any]) -> int:
     with suppress(OSError):
         trainer.send(json.dumps(hello).encode() + b"\n", socket.MSG_NOSIGNAL)
     raise_priority()
-    loop.take_over()
+    if not given.get("tries_only"):
+        loop.take_over()
     loop.watch_process(given["trainer_pid"])
     try:
         loop.serve()

@@ -67,6 +67,23 @@ LEFT = Line(
         "unknown": Outcome(None, "The driver did not say.", "look at `nvidia-smi -q -d CLOCK,POWER`"),
     },
 )
+_MEND = "mend what the line says, or set up this Python so that `python -c 'import pfo_fs.helper.process'` works"
+CLOCK_PROCESS = Line(
+    "clock process",
+    "the process that sets clocks and measures, started as training starts it; it sets nothing here",
+    {
+        "ok": Outcome(True, "Jobs started like this command have one for each rank."),
+        "no": Outcome(False, "Jobs started like this command train at default clocks, and measure nothing.", _MEND),
+    },
+)
+HELPER_PROCESS = Line(
+    "helper process",
+    "the process that reads and writes the shared directory, started as training starts it, in an empty directory",
+    {
+        "ok": Outcome(True, "Jobs started like this command have one for each host."),
+        "no": Outcome(False, "Jobs started like this command take no part: they train at default clocks.", _MEND),
+    },
+)
 MARKS = Line(
     "marks at device time",
     "whether the GPU itself can tell how far it is in a step",
@@ -99,4 +116,4 @@ COSTS = Line(
     },
 )
 
-LINES = (GPUS, CLOCKS, WAY, LEFT, MARKS, OTHERS, COSTS)
+LINES = (GPUS, CLOCKS, WAY, LEFT, CLOCK_PROCESS, HELPER_PROCESS, MARKS, OTHERS, COSTS)

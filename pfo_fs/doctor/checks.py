@@ -14,6 +14,7 @@ from pfo_fs.doctor.catalogue_node import CLOCKS, COSTS, GPUS, MARKS, OTHERS, WAY
 from pfo_fs.doctor.left_settings import check_left
 from pfo_fs.doctor.lines import Check
 from pfo_fs.doctor.node import gpu_specs
+from pfo_fs.doctor.processes import check_processes
 from pfo_fs.errors import PfoError
 from pfo_fs.switching_file import VARIABLE, given_switching
 
@@ -22,7 +23,7 @@ _pages: list[SharedPage] = []
 
 
 def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = True) -> list[Check]:
-    """Looks at the GPUs, the ways to set their clocks, marks at device time, and the file of measured costs.
+    """Looks at the GPUs, the ways to set their clocks, the processes beside training, marks, and measured costs.
 
     Args:
         most: The number of GPUs; None: all.
@@ -43,10 +44,12 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
         if len(gpus) == len(specs) > 0:
             checks += check_clocks(gpus[0])
             checks += check_left(specs, gpus, fix=fix)
-            checks.append(check_marks(specs[0]))
     finally:
         for gpu in gpus:
             gpu.close()
+    checks += check_processes(specs[0] if specs else "none")
+    if len(gpus) == len(specs) > 0:
+        checks.append(check_marks(specs[0]))
     return [*checks, check_others(), check_switching_file()]
 
 

@@ -1,0 +1,43 @@
+"""What `pfo-fs doctor` says about the processes beside training."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.doctor.processes import check_clock_process, check_helper, check_processes
+
+
+def test_processes_that_start_and_end_as_they_should_are_said_to(sim_dir: Path) -> None:
+    assert [(check.name, check.ok) for check in check_processes("simulated:a")] == [
+        ("clock process", True),
+        ("helper process", True),
+    ]
+
+
+def test_trying_the_clock_process_leaves_the_gpu_as_it_was(sim_dir: Path) -> None:
+    SimulatedGpu("a").lock_clock_mhz(900)
+    assert check_clock_process("simulated:a").ok
+    assert SimulatedGpu("a").shows_clock(900) is not False
+    assert (sim_dir / "a.log").read_text().count("reset") == 0
+
+
+@pytest.mark.parametrize("module", ["msgspec", "pydantic"])
+def test_a_package_that_cannot_be_imported_there_is_named(
+    sim_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    (tmp_path / f"{module}.py").write_text(f"raise ImportError('{module} is for another Python')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    check = check_helper()
+    assert check.ok is False
+    assert f"its last words: ImportError: {module} is for another Python" in check.found
+
+
+def test_without_an_interpreter_both_say_why(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    checks = check_processes("none")
+    assert [check.ok for check in checks] == [False, False]
+    assert all("frozen" in check.found for check in checks)
