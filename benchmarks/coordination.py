@@ -21,7 +21,7 @@ either side (`torch.distributed`).
 
 All ranks share this machine's cores with the daemon or server, which in truth they do not: client CPU is given apart.
 No network and no network file system is measured: no HTTP round trips between hosts, no metadata server. "Calls" are
-those that `Files` makes on the directory, and those of `filelock` in the clients.
+those that `Files` makes on the directory, and those of locks in the clients.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
         ),
         (
             "import pfo_fs.training.optimizer",
-            {"torch", "pandas", "pynvml", "numpy", "yaml", "rich", "watchdog", "filelock"},
+            {"torch", "pandas", "pynvml", "numpy", "yaml", "rich", "watchdog"},
         ),
         ("import pfo_fs.device.clock_process", {"torch", "pydantic", "pandas", "numpy", "rich"}),
         ("from pfo_fs import GlobalPowerLimitOptimizer", {"torch", "pandas", "pynvml", "numpy", "rich"}),

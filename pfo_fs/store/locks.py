@@ -1,4 +1,4 @@
-"""Locks, by `filelock`, for clear messages where locks work. Correctness never depends on one.
+"""Locks, by `flock`, for clear messages where locks work. Correctness never depends on one.
 
 On many mounts a lock is silently local to the host, or lost at the next reconnection. So the protocol is also correct
 if no lock here has any effect (`Files.claim`). On others a call never returns (NFS whose lock manager is gone, FUSE):
@@ -7,13 +7,15 @@ so calls are made in a thread, and a process waits for one for a limited time.
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from filelock import BaseFileLock, FileLock, Timeout
-
+from pfo_fs.errors import StoreError
 from pfo_fs.store.fs import Files
 
 log = logging.getLogger(__name__)
@@ -21,18 +23,20 @@ log = logging.getLogger(__name__)
 ANSWERS_WITHIN_S = 2.0
 """A call of a lock that takes longer is given up; as long as it hangs, no other lock is tried in this process."""
 
+_AGAIN_AFTER_S = 0.05
+
 _hanging: list[threading.Thread] = []
 
 
 class CourtesyLock:
     """A lock that is held."""
 
-    def __init__(self, lock: BaseFileLock) -> None:
-        self._lock = lock
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def release(self) -> None:
         """Releases it, but does not wait for a file system that hangs."""
-        _in_time(lambda: _release(self._lock), ANSWERS_WITHIN_S)
+        _in_time(lambda: _release(self._fd), ANSWERS_WITHIN_S)
 
 
 @contextmanager
@@ -51,7 +55,7 @@ def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> CourtesyLock | 
     _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
     if _hanging:
         return None
-    got: list[BaseFileLock] = []
+    got: list[int] = []
     is_late = False
     handing_over = threading.Lock()
 
@@ -72,29 +76,33 @@ def try_lock(files: Files, path: str, timeout_s: float = 0.0) -> CourtesyLock | 
     return CourtesyLock(got[0]) if got else None
 
 
-def _acquired(files: Files, path: str, timeout_s: float) -> BaseFileLock | None:
-    if not (files.root / path).parent.is_dir():
-        return None  # filelock would make the folders, on this host's own disk if the file system is not mounted
-    lock = FileLock(
-        str(files.root / path),
-        timeout=timeout_s,
-        mode=0o660 if files.shared_with_group else 0o600,
-        thread_local=False,  # it is released in another thread
-        fallback_to_soft=False,
-    )
+def _acquired(files: Files, path: str, timeout_s: float) -> int | None:
+    """Returns a descriptor that holds the lock; None if it is not free in time, or cannot be had here."""
+    deadline_s = time.monotonic() + timeout_s
     try:
-        lock.acquire()
-    except Timeout:
+        fd = files.open_lock(path)
+    except StoreError as error:  # no such folder, a link, or no rights
+        log.debug("no lock: %s", error.args[-1])
         return None
-    except (OSError, NotImplementedError) as error:
-        log.debug("no lock at %s: %s", path, error)
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() < deadline_s:
+                time.sleep(_AGAIN_AFTER_S)
+                continue
+        except OSError as error:
+            log.debug("no lock at %s: %s", path, error)
+        os.close(fd)
         return None
-    return lock
 
 
-def _release(lock: BaseFileLock) -> None:
+def _release(fd: int) -> None:
     with suppress(OSError):
-        lock.release()
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may hold the descriptor, too
+    with suppress(OSError):
+        os.close(fd)
 
 
 def _in_time(call: Callable[[], None], limit_s: float) -> bool:

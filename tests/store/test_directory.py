@@ -53,7 +53,7 @@ def test_a_rank_that_registers_twice_gets_an_error_that_names_the_first_process(
 
 def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a mount where locks are silently void: the claim still has one owner."""
-    monkeypatch.setattr("pfo_fs.store.locks.FileLock.acquire", lambda *_a, **_k: None)
+    monkeypatch.setattr("fcntl.flock", lambda *_a, **_k: None)
     folder = make_job(tmp_path, 1)
     body = bodies.RankBody(rank_info=rank_infos(1)[0], nonce="first")
     folder.register_rank(body)
@@ -61,14 +61,14 @@ def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytes
         folder.register_rank(body.model_copy(update={"nonce": "second"}))
 
 
-@pytest.mark.parametrize("error", [OSError(37, "ENOLCK"), NotImplementedError("no flock")])
+@pytest.mark.parametrize("error", [OSError(37, "ENOLCK"), OSError(95, "EOPNOTSUPP"), OSError(38, "ENOSYS")])
 def test_a_file_system_without_locks_is_used_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("pfo_fs.store.locks.FileLock.acquire", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     with courtesy_lock(Files(tmp_path), "x.lock") as held:
         assert not held
 
