@@ -293,7 +293,7 @@ OPERATIONS: dict[str, Operation] = {
     "PowerLimitFolder.publish_choice": Operation(lambda shared: limits(shared).publish_choice("s", 100), limits),
 }  # fmt: skip
 COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.open_lock"}
-"""`RecordFolder.claim` and `RecordFolder.replace`, which most operations above call; registering a rank opens a lock."""
+"""`claim` and `replace` of `RecordFolder`, which most operations above call; to register a rank opens a lock."""
 ONLY_READ = set(
     """
     Files.read Files.names Files.names_if_there Files.foreign_owner
