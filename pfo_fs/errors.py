@@ -16,6 +16,8 @@
     |  +- CapturedStream             a CUDA graph is being captured, and marks cannot be part of it
     +- InstructionMismatch (RuntimeError)  training ran other instructions than the schedule says (`strict=True` only)
     +- CoordinationError (RuntimeError)    no schedule could be agreed on (`strict=True` only)
+    +- PolicyFailed (RuntimeError)         a job's scheduler has failed, or needs more than a job may have
+    +- PolicyLost (RuntimeError)           the process of a job's scheduler is gone; another one may do
     +- SlurmSilent (RuntimeError)          Slurm does not say how a job is
     +- PlannerError (RuntimeError)         the planner's solver failed or found no plan
        +- Impossible (ValueError)          nothing fulfils the request; the message and the fields say what is possible
@@ -126,6 +128,14 @@ class SlurmSilent(PfoError, RuntimeError):
 
 class CoordinationError(PfoError, RuntimeError):
     """Ranks could not agree on a schedule."""
+
+
+class PolicyFailed(PfoError, RuntimeError):
+    """A job's scheduler has failed, or needs more memory or time than a job may have."""
+
+
+class PolicyLost(PfoError, RuntimeError):
+    """The process of a job's scheduler is gone, but not because of the job. Another process can take its place."""
 
 
 class PlannerError(PfoError, RuntimeError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
-from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
+from pfo_fs.settings import PFOSettings
 
 
 class ThreeSteps(FrequencyScheduler):
@@ -80,3 +82,29 @@ class Quits(FrequencyScheduler):
         if self.job_info.job_metadata == "quit":
             raise SystemExit("as asked")
         yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1005)]) for info in self.rank_infos]
+
+
+class Misbehaves(FrequencyScheduler):
+    """Takes what it can get as soon as it has results: `args` say of what."""
+
+    def __init__(self, job_info: JobInfo, infos: Sequence[RankInfo], settings: PFOSettings, takes: str) -> None:
+        super().__init__(job_info, infos, settings)
+        self._takes = takes
+
+    def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
+        if self._takes == "memory":
+            held = []
+            while True:
+                held.append(bytearray(1 << 20))
+        while self._takes == "processor time":
+            pass
+        if self._takes == "time":
+            time.sleep(600)
+        if self._takes == "a signal":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._takes == "the process":
+            os._exit(3)
+        if self._takes == "an error":
+            raise ZeroDivisionError("as asked")
+        yield []

@@ -21,7 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "scheduler": {"schedule_yaml"},
     "device": {"ipc"},
     "autotune": {"scheduler", "planner"},
-    "coordination": {"store", "scheduler", "schedule_yaml"},
+    "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
     "helper": {"ipc", "store", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler"},
     "power_limit": {"ipc", "device", "store", "helper"},

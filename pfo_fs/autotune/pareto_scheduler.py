@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pfo_fs.autotune.corrections import MOST_CORRECTIONS
 from pfo_fs.autotune.curve_profile import usage_of
@@ -79,8 +79,8 @@ class ParetoScheduler(FrequencyScheduler):
             profile is made whatever it takes, but counts.
     """
 
-    planning_takes_seconds: ClassVar[bool] = True
-    watches_iteration_times: ClassVar[bool] = True
+    planning_takes_seconds: bool = True
+    watches_iteration_times: bool = True
 
     def __init__(
         self,

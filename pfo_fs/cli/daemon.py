@@ -73,6 +73,7 @@ def daemon(
 ) -> None:
     """Schedule all jobs of a shared directory; if another daemon does so already, stand by to take over."""
     from pfo_fs.coordination.daemon import Daemon
+    from pfo_fs.coordination.remote_policy import PolicyProcesses
     from pfo_fs.settings import load_settings
     from pfo_fs.store import Files
 
@@ -95,7 +96,7 @@ def daemon(
             sys.path.append(os.getcwd())
     files = Files(shared_dir, create=True, users=users)
     _warn_of_mount(files.root)
-    serving = Daemon(files, settings)
+    serving = Daemon(files, settings, make_policy=PolicyProcesses().make)
     metrics = _metrics_file(metrics_file, files, serving, metrics_interval) if metrics_file is not None else None
 
     def stop(_number: int, _frame: FrameType | None) -> None:

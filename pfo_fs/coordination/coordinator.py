@@ -20,9 +20,10 @@ from pfo_fs.coordination.progress import Progress
 from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.reconciler import Reconciler
+from pfo_fs.coordination.remote_policy import MakePolicy, make_here
 from pfo_fs.coordination.site_policy import SitePolicy
 from pfo_fs.coordination.status_publisher import State, StatusPublisher
-from pfo_fs.errors import ConfigError, PlanError, RecordError, StoreError
+from pfo_fs.errors import ConfigError, PlanError, PolicyFailed, PolicyLost, RecordError, StoreError
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
@@ -54,6 +55,7 @@ class Coordinator:
         site: Returns what the site allows.
         switch: Returns what is switched off; None: it is read here.
         monotonic: Returns monotonic time in s.
+        make_policy: Makes the job's scheduler, here or in a process of its own.
 
     Attributes:
         folder: The job.
@@ -75,6 +77,7 @@ class Coordinator:
         site: Callable[[], SitePolicy] = SitePolicy,
         switch: Callable[[], SwitchedOff] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        make_policy: MakePolicy = make_here,
     ) -> None:
         self.folder = folder
         self.first_seen = self.last_alive = monotonic()
@@ -84,6 +87,7 @@ class Coordinator:
         self._monotonic = monotonic
         self._switch = switch or OffSwitch(folder.files).read
         self._was_off = False
+        self._make_policy = make_policy
         self._claim = JobClaim(folder, kind, site)
         self._status = StatusPublisher(folder, still_leads, monotonic)
         self._ranks = RankRegistry(folder, rank_infos, monotonic)
@@ -170,8 +174,11 @@ class Coordinator:
         except StoreError as error:
             self._status.no_answer(error)
             return 1.0
-        except (PlanError, ConfigError) as error:
+        except (PlanError, ConfigError, PolicyFailed) as error:
             self._fail(str(error))
+        except PolicyLost as error:
+            if self._runner is not None:
+                self._runner.lost(str(error))
         except (Exception, SystemExit) as error:
             # A user's scheduler may raise anything, which must not affect other jobs.
             text = f"the scheduler failed: {type(error).__name__}: {error}"
@@ -183,6 +190,7 @@ class Coordinator:
     def _fail(self, text: str) -> None:
         if self._runner is not None:
             self._runner.failure = text
+            self._runner.close()
         self._report_if_possible("broken", text)
 
     def _poll(self) -> float:
@@ -225,7 +233,7 @@ class Coordinator:
         if runner.failure and not reconciler.override.active:
             self._report("broken", runner.failure)
         else:
-            self._report("running", reconciler.lost.message or self._silence(now))
+            self._report("running", runner.trouble or reconciler.lost.message or self._silence(now))
         if reconciler.override.unsettled:
             return 0.25
         return self._pace.calm_pause_s if self.is_calm else 1.0
@@ -238,7 +246,13 @@ class Coordinator:
                 before = self.folder.read_current()
                 self._pace.took_over(self._monotonic(), before.poll_s if before is not None else 0.0)
             self._runner = PolicyRunner(
-                self.folder, self._job, self._settings, self._kind, self._ranks, self._monotonic
+                self.folder,
+                self._job,
+                self._settings,
+                self._kind,
+                self._ranks,
+                self._monotonic,
+                self._make_policy,
             )
             self._reconciler = Reconciler(
                 self.folder,
@@ -314,6 +328,11 @@ class Coordinator:
     def applied(self, number: int, step: int) -> None:
         """Notes that rank 0 follows schedule `number` from `step` on; called at once where rank 0 broadcasts."""
         self._publication.applied(number, step)
+
+    def close(self) -> None:
+        """Ends the process of the job's scheduler, if it has one; may be called during a poll, which then fails."""
+        if self._runner is not None:
+            self._runner.close()
 
     def end(self, reason: Literal["finished", "crashed", "idle"], message: str = "") -> None:
         """Writes that the job has ended."""

@@ -17,6 +17,7 @@ from pfo_fs.coordination.coordinator import Coordinator
 from pfo_fs.coordination.job_folders import JobFolders
 from pfo_fs.coordination.leader import Leader, Leadership
 from pfo_fs.coordination.log_once import LogOnce
+from pfo_fs.coordination.remote_policy import MakePolicy, make_here
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy
 from pfo_fs.coordination.workers import Workers
@@ -41,15 +42,24 @@ class Daemon:
         files: The shared directory.
         settings: The settings of the scheduler.
         monotonic: Returns monotonic time in s.
+        make_policy: Makes the scheduler of a job, here or in a process of its own.
 
     Raises:
         ConfigError: The scheduler of the settings does not exist, or its arguments do not fit.
     """
 
-    def __init__(self, files: Files, settings: PFOSettings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        files: Files,
+        settings: PFOSettings,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        make_policy: MakePolicy = make_here,
+    ) -> None:
         check_scheduler_args(load_scheduler(settings.scheduler), settings.scheduler_args)
         self._settings = settings
         self._monotonic = monotonic
+        self._make_policy = make_policy
         self._local = is_local(files.root)
         self._interval_s = settings.poll_interval or (0.25 if self._local else 1.0)
         self._shared = SharedDirectory(files, f"daemon@{socket.gethostname()}:{os.getpid()}")
@@ -143,6 +153,7 @@ class Daemon:
                 site=self._read_site,
                 switch=self._read_switch,
                 monotonic=self._monotonic,
+                make_policy=self._make_policy,
             )
 
         self._jobs = ServedJobs(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pfo_fs.coordination.bounds import MOST_INSTRUCTIONS
+from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, RankInfo
 from pfo_fs.store import JobFolder
 
@@ -23,13 +25,20 @@ def known_orders(
         rank_infos: The job's ranks.
         planned: Schedules whose order is used for ranks that have not reported theirs yet.
         seen: Orders that were read before; new ones are added. Each is written only once, so it is read only once.
+
+    Raises:
+        PlanError: The job has more different orders than it may have.
     """
     seen = {} if seen is None else seen
-    for rank in folder.ranks_with_order():
-        if rank not in seen:
-            body = folder.read_order(rank)
-            if body is not None:
-                seen[rank] = body.instructions
+    new = [rank for rank in folder.ranks_with_order() if rank not in seen]
+    # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
+    known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
+    for rank in new:
+        body = folder.read_order(rank)
+        if body is not None:
+            seen[rank] = known.setdefault(tuple(body.instructions), body.instructions)
+            if sum(map(len, known)) > MOST_INSTRUCTIONS:
+                raise PlanError(f"the different orders of ranks have more than {MOST_INSTRUCTIONS:,} instructions")
     by_stage = {info.pp_rank: seen[info.rank] for info in rank_infos if info.rank in seen}
     # The ranks of a stage share lists, so they get one order: otherwise checks and memory would grow with the ranks.
     planned = list(planned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -12,15 +13,18 @@ from pfo_fs.coordination.history import replay, tell
 from pfo_fs.coordination.policy_start import choose_policy, make_scheduler
 from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.rank_registry import RankRegistry
-from pfo_fs.coordination.results import Results
+from pfo_fs.coordination.remote_policy import MakePolicy, make_here
+from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.coordination.zeus_dumps import Dumps
-from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.models import InstructionOrder, PlanInputs, ProfilingResult
+from pfo_fs.errors import ConfigError, PlanError, PolicyLost
+from pfo_fs.models import InstructionOrder, PlanInputs
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies
 
 log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 3600.0
 
 
 class Observed(NamedTuple):
@@ -45,11 +49,14 @@ class PolicyRunner:
         kind: The kind of the coordinator.
         ranks: The job's ranks.
         monotonic: Returns monotonic time in s.
+        make: Makes the scheduler, here or in a process of its own.
 
     Attributes:
         scheduler: The policy, once it runs.
         request: The policy's last request.
         failure: Text for the status about why the policy does not run; empty if it runs, or has not been started.
+        trouble: Text for the status while the policy's process is gone, and another one will take its place.
+        start_at: When the policy may start, in monotonic s.
         longest_plan_s: The longest time in s for which the policy's planning has blocked this coordinator.
         observed: The newest schedule whose results the policy has observed, and its plan inputs then.
         policy: The scheduler and its arguments, as the sources of schedules name them.
@@ -65,10 +72,12 @@ class PolicyRunner:
         kind: Kind,
         ranks: RankRegistry,
         monotonic: Callable[[], float],
+        make: MakePolicy = make_here,
     ) -> None:
         self.scheduler: FrequencyScheduler | None = None
         self.request: ScheduleRequest | None = None
-        self.failure = ""
+        self.failure = self.trouble = ""
+        self.start_at = -math.inf
         self.longest_plan_s = 0.0
         self.observed = Observed()
         self.policy = choose_policy(job, settings).policy
@@ -80,13 +89,10 @@ class PolicyRunner:
         self._kind: Kind = kind
         self._ranks = ranks
         self._monotonic = monotonic
+        self._make = make
         self._profile_cache = ProfileCache(folder)
         self._model: dict[str, float] = {}
-
-    @property
-    def may_be_slow(self) -> bool:
-        """Whether the next call of the scheduler may take seconds, for planning or for its start."""
-        return not self.failure if self.scheduler is None else self.scheduler.planning_takes_seconds
+        self._losses = 0
 
     @property
     def learns(self) -> bool:
@@ -117,16 +123,40 @@ class PolicyRunner:
         try:
             choice = choose_policy(self._job, self._settings)
             with self._planning():
-                infos = self._ranks.infos
-                scheduler = make_scheduler(choice, self._kind, self._folder, self._job, infos, self._settings)
+                infos = self._ranks.planned_infos
+                scheduler = make_scheduler(
+                    choice, self._kind, self._folder, self._job, infos, self._settings, self._make
+                )
                 scheduler.request()
                 replay(scheduler, made, self._hand_over)
         except (ConfigError, PlanError) as error:
             self.failure = str(error)
             return
-        self.scheduler = scheduler
+        except PolicyLost as error:
+            self.lost(str(error))
+            return
+        self.scheduler, self.trouble = scheduler, ""
         self.ask()
         self.dumps.save_ranks(self._ranks.infos)
+        if scheduler.done:
+            self.close()
+
+    def lost(self, text: str) -> None:
+        """Notes that the scheduler's process is gone: another one is started after a pause, longer each time."""
+        pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self._losses, 30), _LONGEST_PAUSE_S)
+        self._losses += 1
+        self.start_at = self._monotonic() + pause_s
+        self.trouble = f"{text}; another one starts in {pause_s:.0f} s"
+        log.warning("job %s: %s", self._folder.job_id, self.trouble)
+        self.close()
+        self.scheduler = None
+        self.observed = Observed()
+        self.results.forget()
+
+    def close(self) -> None:
+        """Ends the scheduler's process, if it has one; another thread that calls the scheduler gets PolicyLost."""
+        if self.scheduler is not None:
+            self.scheduler.close()
 
     def observe(self, number: int) -> None:
         """Passes the results of schedule `number`, which must be complete, to the scheduler."""
@@ -137,8 +167,10 @@ class PolicyRunner:
         if model and model != self._model:
             self._model = model
             self._folder.write_model(bodies.ModelBody(**model, profile=self._profile_cache.path))  # type: ignore[arg-type]
+        if self.scheduler.done:
+            self.close()
 
-    def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> list[ProfilingResult]:
+    def _hand_over(self, scheduler: FrequencyScheduler, number: int) -> StoredResults:
         scheduler.orders = self._ranks.orders(scheduler.request().schedules)
         if not self._profile_cache.consulted:
             gpus = self._ranks.gpu_names()

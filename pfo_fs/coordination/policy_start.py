@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pfo_fs.coordination.claim import Kind
+from pfo_fs.coordination.remote_policy import MakePolicy, make_here
 from pfo_fs.errors import ConfigError, PlanError, StoreError
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, is_builtin, load_scheduler
@@ -61,6 +62,7 @@ def make_scheduler(
     job: bodies.JobBody,
     infos: Sequence[RankInfo],
     settings: PFOSettings,
+    make: MakePolicy = make_here,
 ) -> FrequencyScheduler:
     """Makes the scheduler of a job.
 
@@ -71,6 +73,7 @@ def make_scheduler(
         job: The content of `job.json`.
         infos: All ranks.
         settings: Settings of the scheduling side.
+        make: Makes it, here or in a process of its own.
 
     Raises:
         ConfigError: The scheduler does not exist, its arguments do not fit, or the job may not request it.
@@ -79,7 +82,7 @@ def make_scheduler(
     if kind == "local" or not choice.from_job:
         cls = load_scheduler(choice.name)
         check_scheduler_args(cls, choice.args)
-        return cls(job.job_info, infos, settings, **choice.args)
+        return make(choice.name, cls, job.job_info, infos, settings, choice.args)
     if not is_builtin(choice.name):
         raise ConfigError(
             f"the job asks for the scheduler {choice.name!r}; a daemon runs only built-in ones when a job asks, "
@@ -88,7 +91,7 @@ def make_scheduler(
     cls = load_scheduler(choice.name)
     with _copies_of_files(cls, choice.args, folder) as args:
         check_scheduler_args(cls, args)
-        return cls(job.job_info, infos, settings, **args)
+        return make(choice.name, cls, job.job_info, infos, settings, args)
 
 
 @contextmanager

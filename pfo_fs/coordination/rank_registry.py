@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from pfo_fs.coordination.bounds import MOST_CLOCK_LISTS, MOST_CLOCKS
 from pfo_fs.coordination.instruction_orders import known_orders
 from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, RankInfo
@@ -49,6 +50,26 @@ class RankRegistry:
         """All known ranks, ordered by number."""
         return [self.by_rank[rank] for rank in sorted(self.by_rank)]
 
+    @property
+    def planned_infos(self) -> list[RankInfo]:
+        """The same, with the clocks that a policy may use: where there are very many, some at even distances."""
+        infos = self.infos
+        offered = sorted({mhz for info in infos for mhz in info.available_frequencies})
+        if len(offered) <= MOST_CLOCKS:
+            return infos
+        last = len(offered) - 1
+        kept = {offered[round(place * last / (MOST_CLOCKS - 1))] for place in range(MOST_CLOCKS)}
+        few: dict[int, list[int]] = {}
+        for info in infos:
+            clocks = info.available_frequencies
+            if clocks and id(clocks) not in few:
+                ends = {min(clocks), max(clocks)}
+                few[id(clocks)] = [mhz for mhz in clocks if mhz in kept or mhz in ends]
+        return [
+            info.model_copy(update={"available_frequencies": few.get(id(info.available_frequencies), [])})
+            for info in infos
+        ]
+
     def poll(self, job: JobInfo) -> bool:
         """Reads the ranks that have registered since the last call; returns whether there are any.
 
@@ -75,6 +96,8 @@ class RankRegistry:
         clocks = body.rank_info.available_frequencies
         # Most ranks offer the same clocks: one list of them is kept, which saves most of the memory.
         clocks = self._clocks.setdefault(tuple(clocks), clocks)
+        if len(self._clocks) > MOST_CLOCK_LISTS:
+            raise PlanError(f"the ranks' GPUs have more than {MOST_CLOCK_LISTS} different lists of clocks")
         rank = body.rank_info.rank
         known = {"available_frequencies": clocks, "host": body.rank_info.host or body.host}
         self.by_rank[rank] = body.rank_info.model_copy(update=known)

@@ -117,7 +117,7 @@ class Reconciler:
         """
         if math.isinf(self._waits_since):
             self._waits_since = now
-        if self._runner.scheduler is None and not self._runner.failure:
+        if self._runner.scheduler is None and not self._runner.failure and now >= self._runner.start_at:
             self._runner.start(self._publication.made)
         self.override.poll(layout.YAML in names, now, self._resolve)
         self._observe_results(now)

@@ -125,7 +125,9 @@ class ServedJobs:
             entry.coordinator.last_alive = self._monotonic()
 
     def close(self) -> None:
-        """Ends the threads that are free; running polls go on, but may not write any more."""
+        """Ends the threads that are free, and the schedulers; running polls go on, but may not write any more."""
+        for entry in self._entries.values():
+            entry.coordinator.close()
         self._workers.close()
         self._folders_worker.close()
 
@@ -175,9 +177,11 @@ class ServedJobs:
         for coordinator in found.jobs:
             self._entries.setdefault(coordinator.folder.job_id, _Entry(coordinator))
         for job_id in found.gone:
-            if self._entries.pop(job_id, None) is not None:
+            entry = self._entries.pop(job_id, None)
+            if entry is not None:
                 log.warning("job %s: its folder has been removed", job_id)
                 self._follow(job_id, False)
+                entry.coordinator.close()
 
     def _poll_ended(self, job_id: str, entry: _Entry, delay_s: float, now: float) -> None:
         coordinator = entry.coordinator
@@ -185,6 +189,7 @@ class ServedJobs:
         if coordinator.state == "ended" or delay_s < 0:
             del self._entries[job_id]
             self._follow(job_id, False)
+            coordinator.close()
             if delay_s >= 0:
                 self._folders.over(job_id, now + self._max_idle_s)
             return

@@ -7,7 +7,7 @@ from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGen
 from pfo_fs.scheduler.fixed_plan import Manual, PointSolution, PointSolution3D
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
 from pfo_fs.scheduler.plan_file import format_lowtime_plan, parse_plan, read_plan
-from pfo_fs.scheduler.registry import BUILTIN, check_scheduler_args, is_builtin, load_scheduler
+from pfo_fs.scheduler.registry import BUILTIN, check_scheduler_args, is_builtin, is_light, load_scheduler
 from pfo_fs.scheduler.validate import check_schedules
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "check_schedules",
     "format_lowtime_plan",
     "is_builtin",
+    "is_light",
     "load_scheduler",
     "make_3d_parallel",
     "parse_plan",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
@@ -82,8 +82,8 @@ class FrequencyScheduler(ABC):
         plan_inputs: What schedules depend on besides results: target and stragglers.
     """
 
-    planning_takes_seconds: ClassVar[bool] = False
-    watches_iteration_times: ClassVar[bool] = False
+    planning_takes_seconds: bool = False
+    watches_iteration_times: bool = False
 
     def __init__(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings) -> None:
         self.job_info = job_info
@@ -209,6 +209,9 @@ class FrequencyScheduler(ABC):
         Called before `request` or `observe`, and in a replay: plan inputs are recorded with each schedule.
         """
         self.plan_inputs = plan_inputs
+
+    def close(self) -> None:  # noqa: B027  most schedulers hold nothing
+        """Frees what the scheduler holds; called when the job has ended."""
 
     def load_profile(self, csv: str, source: str) -> None:  # noqa: B027  most schedulers measure nothing
         """Gives the policy what an earlier job of the same kind measured; called once, when all orders are known.

@@ -30,6 +30,11 @@ def is_builtin(name: str) -> bool:
     return name in BUILTIN
 
 
+def is_light(cls: type[FrequencyScheduler]) -> bool:
+    """Whether a scheduler is one of ours that does not plan, so that a daemon needs no process for it."""
+    return cls in BUILTIN.values()
+
+
 def load_scheduler(name: str) -> type[FrequencyScheduler]:
     """Returns the scheduler class called `name`: a built-in one, or `package.module:Class`.
 

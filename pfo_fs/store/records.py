@@ -23,6 +23,10 @@ _SCHEMA_OF = {"ranks": "pfo-fs/3", "results": "pfo-fs/3"}
 """Each kind is written with the schema that changed its form last, so that an older release still reads the others."""
 _BODY = b',"body":'
 _MAX_HEADER_BYTES = 8192
+_MOST_LISTS = 300_000
+"""Lists and objects in one record: 8 MB of empty ones would take 250 MB of memory."""
+_MOST_VALUES = 1_000_000
+"""Values in one record, as counted by their commas."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -130,6 +134,8 @@ def decode_one_of(data: bytes, models: Mapping[str, type[Body]], *, attempt: str
         raise RecordError(f"a record of kind {head.kind[:40]!r} where {expected} is expected")
     if attempt is not None and head.attempt != attempt:
         raise RecordError("the record belongs to another training attempt")
+    if payload.count(b"[") + payload.count(b"{") > _MOST_LISTS or payload.count(b",") > _MOST_VALUES:
+        raise RecordError(f"the record has more than {_MOST_LISTS:,} lists, or more than {_MOST_VALUES:,} values")
     try:
         body = models[head.kind].model_validate_json(payload)
     except ValidationError as error:

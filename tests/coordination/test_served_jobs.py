@@ -27,6 +27,9 @@ class PolledJob:
         self.polls += 1
         return self.pause_s
 
+    def close(self) -> None:
+        pass
+
 
 class Folders:
     def __init__(self, jobs: list[PolledJob]) -> None:

@@ -1,0 +1,260 @@
+"""A policy that runs in a process of its own, with limits, and stands in the daemon as a scheduler like others."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+from pfo_fs.coordination.bounds import MOST_REPLY_BYTES, POLICY_LIMITS, PolicyLimits
+from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
+from pfo_fs.ipc.spawn import start_process
+from pfo_fs.models import InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest, is_light
+from pfo_fs.scheduler.base import ScheduleGenerator
+from pfo_fs.settings import PFOSettings
+
+log = logging.getLogger(__name__)
+
+MakePolicy: TypeAlias = Callable[
+    [str, type[FrequencyScheduler], JobInfo, Sequence[RankInfo], PFOSettings, Mapping[str, Any]], FrequencyScheduler
+]
+"""Makes a scheduler from its name for `load_scheduler`, its class, and what its class is called with."""
+
+_STARTS_WITHIN_S = 120.0
+_TO_DO = "Give the job fewer clocks, stages or instructions, or a plan file (PointSolution)."
+
+
+def make_here(
+    name: str,
+    cls: type[FrequencyScheduler],
+    job_info: JobInfo,
+    infos: Sequence[RankInfo],
+    settings: PFOSettings,
+    args: Mapping[str, Any],
+) -> FrequencyScheduler:
+    """Makes a policy that runs in this process."""
+    return cls(job_info, infos, settings, **args)
+
+
+class PolicyProcesses:
+    """Starts a process for each policy; `make` is a `MakePolicy`.
+
+    Args:
+        limits: What a process may take.
+    """
+
+    def __init__(self, limits: PolicyLimits = POLICY_LIMITS) -> None:
+        self._limits = limits
+        self._control: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def make(
+        self,
+        name: str,
+        cls: type[FrequencyScheduler],
+        job_info: JobInfo,
+        infos: Sequence[RankInfo],
+        settings: PFOSettings,
+        args: Mapping[str, Any],
+    ) -> FrequencyScheduler:
+        """Makes a policy that runs in a process of its own; one that only reads a plan runs here."""
+        if is_light(cls):
+            return make_here(name, cls, job_info, infos, settings, args)
+        policy = RemotePolicy(self._connect(), self._limits, cls, job_info, infos, settings)
+        try:
+            policy.make(name, args)
+        except BaseException:
+            policy.close()
+            raise
+        return policy
+
+    def close(self) -> None:
+        """Ends all processes."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+    def _connect(self) -> Connection:
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                connection = Connection(ours.detach())
+                with self._lock:
+                    for is_new in (False, True):
+                        if is_new:
+                            self.close()
+                        if self._control is None:
+                            self._control = _start_forks()
+                        with suppress(OSError):  # the process that forks has ended: another one is started
+                            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+                            break
+        except OSError as error:
+            raise PolicyLost(f"no process for the scheduler: {error.strerror or error}; trying again") from error
+        return connection
+
+
+def _start_forks() -> socket.socket:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        arguments = {"path": sys.path, "log_level": logging.getLogger().level, "control_fd": theirs.fileno()}
+        start_process("pfo_fs.coordination.policy_process", arguments, pass_fds=(theirs.fileno(),))
+    return ours
+
+
+class RemotePolicy(FrequencyScheduler):
+    """A scheduler whose methods run in another process.
+
+    Every call has limits of memory and time. When it ends by one of them, the process is gone, and the call raises
+    `PolicyFailed`; when the process has ended for a reason outside, `PolicyLost`: a replay in another one goes on.
+
+    Args:
+        connection: To the process.
+        limits: What the process may take.
+        cls: The scheduler's class.
+        job_info, rank_infos, pfo_settings: As for the class.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        limits: PolicyLimits,
+        cls: type[FrequencyScheduler],
+        job_info: JobInfo,
+        rank_infos: Sequence[RankInfo],
+        pfo_settings: PFOSettings,
+    ) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+        self.planning_takes_seconds = cls.planning_takes_seconds
+        self.watches_iteration_times = cls.watches_iteration_times
+        self._connection = connection
+        self._limits = limits
+        self._pid = 0
+        self._given_orders: Mapping[int, InstructionOrder | None] | None = None
+        self._is_old = True  # whether the answer may have changed
+
+    def _run(self) -> ScheduleGenerator:
+        raise NotImplementedError
+
+    def make(self, name: str, args: Mapping[str, Any]) -> None:
+        """Waits for the process, and makes the scheduler there."""
+        self._pid = self._receive(_STARTS_WITHIN_S)
+        self._send(self._limits)
+        self._exchange("make", (name, self.job_info, self.rank_infos, self.pfo_settings, dict(args)))
+
+    # ---- what a scheduler does
+
+    def request(self) -> ScheduleRequest:
+        if self._is_old and not (self._done and self._answer is not None):
+            self._call("request")
+            self._is_old = False
+        assert self._answer is not None
+        return self._answer
+
+    def continue_from(self, revision: int) -> None:
+        self._change("continue_from", revision)
+
+    def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
+        self._change("observe", profiling_results)
+
+    def react(self, plan_inputs: PlanInputs) -> None:
+        self._change("react", plan_inputs)
+
+    def load_profile(self, csv: str, source: str) -> None:
+        self._change("load_profile", csv, source)
+
+    def export_profile(self) -> str:
+        return str(self._call("export_profile"))
+
+    def model(self) -> dict[str, float]:
+        found: dict[str, float] = self._call("model")
+        return found
+
+    def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
+        found: PlanInputs = self._call("assess", iteration_times)
+        return found
+
+    def close(self) -> None:
+        """Ends the process, also while another thread waits for it."""
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._pid = 0
+
+    def __del__(self) -> None:
+        self.close()
+
+    # ---- how
+
+    def _change(self, method: str, *args: Any) -> None:
+        self._is_old = True
+        self._call(method, *args)
+
+    def _call(self, method: str, *args: Any) -> Any:
+        orders = self.orders if self.orders is not self._given_orders else None
+        value, state = self._exchange("call", (method, args, orders))
+        self._given_orders = self.orders
+        vars(self).update(state)
+        return value
+
+    def _exchange(self, method: str, args: tuple[Any, ...]) -> Any:
+        self._send((method, args))
+        return self._receive(self._limits.wall_s)
+
+    def _send(self, message: object) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise PolicyLost(f"the scheduler's process has ended: {error.strerror}") from error
+
+    def _receive(self, within_s: float) -> Any:
+        """Returns what the process answers.
+
+        Raises:
+            PlanError: The scheduler has raised it.
+            PolicyFailed: The scheduler has raised something else, or needs more than it may have.
+            PolicyLost: The process has ended, but not by a limit.
+        """
+        try:
+            if not self._connection.poll(within_s):
+                self.close()
+                raise PolicyFailed(f"the scheduler has not answered for {within_s:.0f} s. {_TO_DO}")
+            data = self._connection.recv_bytes(MOST_REPLY_BYTES)
+            kind, *content = pickle.loads(data)  # noqa: S301  our own process has made it
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            self.close()
+            raise PolicyLost(f"the scheduler's process has ended ({error})") from error
+        if kind == "ended":
+            self._pid = 0
+            raise self._of_end(*content)
+        if kind == "memory":
+            raise PolicyFailed(self._memory_text())
+        for level, text in content[1:] and content[1]:
+            log.log(level, "job %s: %s", self.job_info.job_id, text)
+        if kind in ("failed", "refused"):
+            text, line = content[0]
+            raise PlanError(text, line=line) if kind == "refused" else PolicyFailed(text)
+        return content[0]
+
+    def _memory_text(self) -> str:
+        return f"the scheduler needs more than {self._limits.memory_bytes >> 20} MiB of memory for this job. {_TO_DO}"
+
+    def _of_end(self, how: int | str) -> PolicyFailed | PolicyLost:
+        """Returns the error for the end of the process: its exit code, or a text if it has never started."""
+        if isinstance(how, str):
+            return PolicyLost(how)
+        if how == -signal.SIGXCPU:
+            seconds = self._limits.cpu_s
+            return PolicyFailed(f"the scheduler needs more than {seconds} s of processor time for this job. {_TO_DO}")
+        if how in (0, -signal.SIGKILL, -signal.SIGTERM):
+            return PolicyLost("the scheduler's process was ended from outside, perhaps for want of memory on this host")
+        name = signal.Signals(-how).name if how < 0 else f"exit code {how}"
+        return PolicyFailed(f"the scheduler's process has ended with {name}: {self._memory_text()}")

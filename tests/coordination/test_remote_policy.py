@@ -1,0 +1,169 @@
+"""Policies in processes of their own: they do what they do here, and end alone when they take too much."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scheduler_jobs import make_job, result_of
+
+from pfo_fs.coordination.bounds import PolicyLimits
+from pfo_fs.coordination.remote_policy import PolicyProcesses, RemotePolicy
+from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
+from pfo_fs.models import FrequencySchedule, PlanInputs, Target
+from pfo_fs.scheduler import FrequencyScheduler, load_scheduler
+from pfo_fs.settings import PFOSettings
+
+Wait = Callable[..., Any]
+JOB, INFOS = make_job(2)
+SMALL = PolicyLimits(memory_bytes=64 << 20, cpu_s=1, wall_s=60.0)
+
+pytestmark = pytest.mark.xdist_group("remote policies")
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[PolicyProcesses]:
+    made = PolicyProcesses(SMALL)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
+    started: list[FrequencyScheduler] = []
+
+    def make(name: str, **args: Any) -> RemotePolicy:
+        policy = processes.make(name, load_scheduler(name), JOB, INFOS, PFOSettings(), args)
+        started.append(policy)
+        assert isinstance(policy, RemotePolicy)
+        return policy
+
+    yield make
+    for policy in started:
+        policy.close()
+
+
+def pid_of(policy: RemotePolicy) -> int:
+    return int(policy._pid)
+
+
+def state_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def results() -> list[Any]:
+    return [result_of(rank) for rank in range(2)]
+
+
+def clock(schedules: list[FrequencySchedule]) -> int:
+    return schedules[0].frequencies[0][1]
+
+
+def test_a_policy_answers_as_it_does_in_this_process(start: Callable[..., RemotePolicy]) -> None:
+    here = load_scheduler("schedulers:ThreeSteps")(JOB, INFOS, PFOSettings())
+    there = start("schedulers:ThreeSteps")
+    for _ in range(3):
+        assert there.request() == here.request()
+        assert there.done == here.done
+        here.observe(results())
+        there.observe(results())
+    assert there.done
+    assert there.request() == here.request()
+
+
+def test_a_policy_gets_plan_inputs_and_goes_on_from_a_revision(start: Callable[..., RemotePolicy]) -> None:
+    there = start("schedulers:FollowsStraggler")
+    assert clock(there.request().schedules) == 1200
+    there.react(PlanInputs(target=Target(slowdown=1.1)))
+    there.continue_from(7)
+    assert there.request().revision == 7
+    assert there.plan_inputs.target == Target(slowdown=1.1)
+
+
+def test_a_policy_that_only_reads_a_plan_needs_no_process(processes: PolicyProcesses) -> None:
+    made = processes.make("Manual", load_scheduler("Manual"), JOB, INFOS, PFOSettings(), {})
+    assert not isinstance(made, RemotePolicy)
+
+
+def test_an_error_of_a_policy_names_it_as_before(start: Callable[..., RemotePolicy]) -> None:
+    policy = start("schedulers:Misbehaves", takes="an error")
+    policy.request()
+    with pytest.raises(PolicyFailed, match="the scheduler failed: ZeroDivisionError: as asked"):
+        policy.observe(results())
+
+
+def test_a_plan_error_of_a_policy_stays_one(start: Callable[..., RemotePolicy]) -> None:
+    with pytest.raises(PlanError, match="observe"):
+        start("schedulers:ThreeSteps").observe(results())
+
+
+@pytest.mark.parametrize(
+    ("takes", "said"),
+    [
+        ("memory", "more than 64 MiB of memory"),
+        ("processor time", "more than 1 s of processor time"),
+        ("time", "has not answered for 1 s"),
+        ("a signal", "SIGSEGV"),
+        ("the process", "exit code 3"),
+    ],
+)
+def test_a_policy_that_takes_too_much_fails_and_says_of_what(
+    start: Callable[..., RemotePolicy], takes: str, said: str
+) -> None:
+    policy = start("schedulers:Misbehaves", takes=takes)
+    policy.request()
+    if takes == "time":
+        policy._limits = replace(SMALL, wall_s=1.0)
+    with pytest.raises(PolicyFailed, match=said):
+        policy.observe(results())
+
+
+def test_a_policy_whose_process_is_killed_from_outside_is_lost_and_not_failed(
+    start: Callable[..., RemotePolicy],
+) -> None:
+    policy = start("schedulers:ThreeSteps")
+    policy.request()
+    os.kill(pid_of(policy), signal.SIGKILL)
+    with pytest.raises(PolicyLost):
+        policy.observe(results())
+
+
+def test_the_process_that_forks_is_started_again_when_it_was_killed(
+    start: Callable[..., RemotePolicy], wait_for: Wait
+) -> None:
+    first = start("schedulers:ThreeSteps")
+    forks = int(state_of(pid_of(first))[1])
+    os.kill(forks, signal.SIGKILL)
+    wait_for(lambda: state_of(forks)[0] == "Z", what="its end")
+    assert clock(start("schedulers:ThreeSteps").request().schedules) == 1410
+
+
+def test_the_process_of_a_policy_ends_when_the_policy_is_closed(
+    start: Callable[..., RemotePolicy], wait_for: Wait
+) -> None:
+    policy = start("schedulers:ThreeSteps")
+    pid = pid_of(policy)
+    assert is_alive(pid)
+    policy.close()
+    wait_for(lambda: not is_alive(pid), what="the end of the process")
+
+
+def test_two_policies_share_nothing(start: Callable[..., RemotePolicy]) -> None:
+    first, second = start("schedulers:ThreeSteps"), start("schedulers:ThreeSteps")
+    first.request()
+    first.observe(results())
+    assert pid_of(first) != pid_of(second)
+    assert clock(first.request().schedules) < clock(second.request().schedules)
