@@ -6,11 +6,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
-from pfo_fs.settings import PFOSettings
 
 
 class ThreeSteps(FrequencyScheduler):
@@ -85,26 +84,23 @@ class Quits(FrequencyScheduler):
 
 
 class Misbehaves(FrequencyScheduler):
-    """Takes what it can get as soon as it has results: `args` say of what."""
-
-    def __init__(self, job_info: JobInfo, infos: Sequence[RankInfo], settings: PFOSettings, takes: str) -> None:
-        super().__init__(job_info, infos, settings)
-        self._takes = takes
+    """Takes what it can get as soon as it has results: the job's metadata say of what."""
 
     def _run(self) -> Generator[list[FrequencySchedule], list[ProfilingResult], None]:
         yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1200)]) for info in self.rank_infos]
-        if self._takes == "memory":
+        takes = self.job_info.job_metadata
+        if takes == "memory":
             held = []
             while True:
                 held.append(bytearray(1 << 20))
-        while self._takes == "processor time":
+        while takes == "processor time":
             pass
-        if self._takes == "time":
+        if takes == "time":
             time.sleep(600)
-        if self._takes == "a signal":
+        if takes == "a signal":
             os.kill(os.getpid(), signal.SIGSEGV)
-        if self._takes == "the process":
+        if takes == "the process":
             os._exit(3)
-        if self._takes == "an error":
+        if takes == "an error":
             raise ZeroDivisionError("as asked")
-        yield []
+        yield [FrequencySchedule(rank=info.rank, frequencies=[("forward", 1005)]) for info in self.rank_infos]

@@ -175,23 +175,26 @@ class Coordinator:
             self._status.no_answer(error)
             return 1.0
         except (PlanError, ConfigError, PolicyFailed) as error:
-            self._fail(str(error))
+            return self._fail(str(error))
         except PolicyLost as error:
             if self._runner is not None:
                 self._runner.lost(str(error))
+            return 1.0
         except (Exception, SystemExit) as error:
             # A user's scheduler may raise anything, which must not affect other jobs.
             text = f"the scheduler failed: {type(error).__name__}: {error}"
             if self._runner is None or text != self._runner.failure:
                 log.exception("job %s: the scheduler failed", self.folder.job_id)
-            self._fail(text)
-        return 5.0
+            return self._fail(text)
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, text: str) -> float:
+        """Returns when the next poll is due: at once after a new failure, since clocks go to their default then."""
+        is_new = self._runner is not None and text != self._runner.failure
         if self._runner is not None:
             self._runner.failure = text
             self._runner.close()
         self._report_if_possible("broken", text)
+        return 0.0 if is_new else 5.0
 
     def _poll(self) -> float:
         now = self._monotonic()

@@ -14,7 +14,6 @@ import resource
 import select
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -23,7 +22,6 @@ from typing import Any
 
 from pfo_fs.coordination.bounds import PolicyLimits
 from pfo_fs.errors import PlanError, plain_text
-from pfo_fs.ipc.spawn import given_arguments
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, load_scheduler
 from pfo_fs.settings import PFOSettings
@@ -35,21 +33,18 @@ _PRELOADED = (
     *("pfo_fs.autotune.pareto_scheduler", "pfo_fs.autotune.instruction_profiler", "pfo_fs.planner.delay_fit"),
 )
 """What is loaded before the forks is in memory once for all jobs; a job's process has some 20 MB of its own."""
-_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the daemon's end ends these processes
 _MOST_LOG_LINES = 20
 _ADDRESSES = 4
 """Times the memory. Threads reserve addresses that they do not use; before Linux 4.7, only addresses can be limited."""
 _NICE = 5
 
 
-def main() -> None:
+def main(given: dict[str, int]) -> None:
     """Forks a process for each connection that comes in; ends when the daemon does."""
-    given = given_arguments()
-    sys.path[:] = given["path"]
+    if "stderr_fd" in given:  # what the scheduler of an operator prints belongs into the daemon's log
+        os.dup2(given["stderr_fd"], 2)
     # Before numpy is loaded: threads of its libraries would not outlive a fork, and one processor for a job is enough.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     logging.getLogger().setLevel(given["log_level"])
     with suppress(OSError):
         os.nice(_NICE)
@@ -101,7 +96,8 @@ class _Forks:
             return
         try:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGXCPU):
+                signal.signal(number, signal.SIG_DFL)
             for other in (self._control.fileno(), self._woken, self._wake, *self._children.values()):
                 os.close(other)
             _serve(Connection(fd))
@@ -221,7 +217,3 @@ def _limit_processor_time(cpu_s: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = int(used.ru_utime + used.ru_stime) + 1 + cpu_s
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,16 +7,16 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
+from pfo_fs.coordination import policy_process
 from pfo_fs.coordination.bounds import MOST_REPLY_BYTES, POLICY_LIMITS, PolicyLimits
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
-from pfo_fs.ipc.spawn import start_process
+from pfo_fs.ipc.spawn import start_process, why_no_processes
 from pfo_fs.models import InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest, is_light
 from pfo_fs.scheduler.base import ScheduleGenerator
@@ -67,7 +67,7 @@ class PolicyProcesses:
         args: Mapping[str, Any],
     ) -> FrequencyScheduler:
         """Makes a policy that runs in a process of its own; one that only reads a plan runs here."""
-        if is_light(cls):
+        if is_light(cls) or why_no_processes():
             return make_here(name, cls, job_info, infos, settings, args)
         policy = RemotePolicy(self._connect(), self._limits, cls, job_info, infos, settings)
         try:
@@ -104,9 +104,12 @@ class PolicyProcesses:
 
 def _start_forks() -> socket.socket:
     ours, theirs = socket.socketpair()
+    fds = {"control_fd": theirs.fileno()}
+    with suppress(OSError):
+        os.fstat(2)
+        fds["stderr_fd"] = 2
     with theirs:
-        arguments = {"path": sys.path, "log_level": logging.getLogger().level, "control_fd": theirs.fileno()}
-        start_process("pfo_fs.coordination.policy_process", arguments, pass_fds=(theirs.fileno(),))
+        start_process(policy_process.__name__, {"log_level": logging.getLogger().level}, fds=fds)
     return ours
 
 

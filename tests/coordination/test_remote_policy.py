@@ -37,8 +37,9 @@ def processes() -> Iterator[PolicyProcesses]:
 def start(processes: PolicyProcesses) -> Iterator[Callable[..., RemotePolicy]]:
     started: list[FrequencyScheduler] = []
 
-    def make(name: str, **args: Any) -> RemotePolicy:
-        policy = processes.make(name, load_scheduler(name), JOB, INFOS, PFOSettings(), args)
+    def make(name: str, metadata: str = "") -> RemotePolicy:
+        job = JOB.model_copy(update={"job_metadata": metadata})
+        policy = processes.make(name, load_scheduler(name), job, INFOS, PFOSettings(), {})
         started.append(policy)
         assert isinstance(policy, RemotePolicy)
         return policy
@@ -99,7 +100,7 @@ def test_a_policy_that_only_reads_a_plan_needs_no_process(processes: PolicyProce
 
 
 def test_an_error_of_a_policy_names_it_as_before(start: Callable[..., RemotePolicy]) -> None:
-    policy = start("schedulers:Misbehaves", takes="an error")
+    policy = start("schedulers:Misbehaves", "an error")
     policy.request()
     with pytest.raises(PolicyFailed, match="the scheduler failed: ZeroDivisionError: as asked"):
         policy.observe(results())
@@ -123,7 +124,7 @@ def test_a_plan_error_of_a_policy_stays_one(start: Callable[..., RemotePolicy]) 
 def test_a_policy_that_takes_too_much_fails_and_says_of_what(
     start: Callable[..., RemotePolicy], takes: str, said: str
 ) -> None:
-    policy = start("schedulers:Misbehaves", takes=takes)
+    policy = start("schedulers:Misbehaves", takes)
     policy.request()
     if takes == "time":
         policy._limits = replace(SMALL, wall_s=1.0)

@@ -1,0 +1,206 @@
+"""What one job can take of a real daemon, and what other jobs notice of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import make_job, rank_infos, register, write_results, write_step
+from running import Processes
+
+from pfo_fs.coordination import results
+from pfo_fs.coordination.rank_registry import RankRegistry
+from pfo_fs.errors import PlanError, RecordError
+from pfo_fs.models import InstructionPower, ProfilingResult, RankInfo
+from pfo_fs.store import Files, Header, JobFolder, SharedDirectory, bodies, decode, encode
+
+Wait = Callable[..., Any]
+HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+
+
+def leads(root: Path) -> bool:
+    return SharedDirectory(Files(root, create=True)).read_daemon() is not None
+
+
+def memory_mb(process: subprocess.Popen[str]) -> float:
+    """The most that a process and its own children have had in memory, in MB."""
+    found = [process.pid]
+    for pid in found:  # grows
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, children.read_text().split())
+    peaks = []
+    for pid in found:
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        peaks.append(int(status["VmHWM"].split()[0]) / 1024)
+    return sum(peaks)
+
+
+def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
+    degrees = {"pp_degree": len(infos), "dp_degree": 1, "tp_degree": 1, "world_size": len(infos)}
+    info = {**degrees, "job_id": f"job-{metadata.replace(' ', '-') or 'good'}", "job_metadata": metadata}
+    folder = make_job(root, len(infos), job_info=info)
+    register(folder, infos)
+    return folder
+
+
+def number_of(folder: JobFolder) -> int:
+    current = folder.read_current()
+    return -1 if current is None else current.number
+
+
+def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    daemon = processes.daemon(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
+    wait_for(lambda: leads(tmp_path), what="a leader")
+    infos = rank_infos(1)
+    bad, good = job_of(tmp_path, "a signal", infos), job_of(tmp_path, "", infos)
+    for folder in (bad, good):
+        wait_for(lambda folder=folder: number_of(folder) == 0, what="a schedule")
+        write_results(folder, 0, infos)
+    wait_for(lambda: number_of(good) == 1, what="the good job's next schedule")
+    wait_for(lambda: bad.read_current().state == "broken", what="a report about the bad job")  # type: ignore[union-attr]
+    current = bad.read_current()
+    assert current is not None
+    assert "SIGSEGV" in current.message
+    wait_for(lambda: number_of(bad) == 1, what="default clocks")
+    index = bad.read_index(1)
+    assert index is not None
+    assert index.files == {}
+    assert daemon.poll() is None
+
+
+@pytest.mark.slow
+def test_a_job_with_thousands_of_clocks_takes_little_memory(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    """Some 120 kB in the directory; matrices over all clocks took 9 GB."""
+    daemon = processes.daemon(tmp_path, "--scheduler", "ParetoScheduler", env=ENVIRONMENT)
+    wait_for(lambda: leads(tmp_path), what="a leader")
+    infos = rank_infos(2, clocks=list(range(4096, 0, -1)))
+    folder = job_of(tmp_path, "clocks", infos)
+    names = ["forward"] * 4 + ["backward"] * 4
+    for info in infos:
+        folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name in names]))
+    answered, deadline = -1, time.monotonic() + 60
+    while (current := folder.read_current()) is None or current.number < 5:
+        assert time.monotonic() < deadline, "the job was not planned for"
+        if current is not None and current.number > answered:
+            answered = current.number
+            for info in infos:
+                folder.write_result(answered, bodies.ResultBody(result=windowed(info.rank)))
+            write_step(folder, 10 + 20 * answered, number=answered)
+        time.sleep(0.02)
+    assert memory_mb(daemon) < 700
+
+
+def windowed(rank: int, times_s: float = 0.01, iterations: int = 5) -> ProfilingResult:
+    names = ("forward", "backward")
+    powers = [
+        InstructionPower(instruction=name, frequency=mhz, power=200, error=1, seconds=1)
+        for name in names
+        for mhz in (0, 4096)
+    ]
+    return ProfilingResult(
+        rank=rank,
+        iter_time=[8 * times_s] * iterations,
+        iter_span=[8 * times_s] * iterations,
+        iter_energy=[16.0] * iterations,
+        time_breakdown={name: [[times_s] * 4] * iterations for name in names},
+        energy_breakdown={name: [[2.0] * 4] * iterations for name in names},
+        powers=powers,
+    )
+
+
+# ---- without a daemon
+
+
+def test_a_record_of_very_many_lists_or_values_is_refused_before_it_is_parsed() -> None:
+    many: list[list[float]] = [[0.0]] * 400_000
+    body = bodies.ResultBody(
+        result=ProfilingResult(rank=0, iter_time=[1], iter_energy=[1], time_breakdown={"forward": many})
+    )
+    data = encode(Header("results", "a", "me"), bodies.ResultsBody(results=[body]))
+    assert len(data) < 8 << 20
+    with pytest.raises(RecordError, match="300,000 lists"):
+        decode(data, "results", bodies.ResultsBody)
+
+
+def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_first_pipelines_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infos = rank_infos(2, dp=8)
+    folder = make_job(tmp_path, 2, dp=8)
+    register(folder, infos)
+    ranks = RankRegistry(folder, infos)
+    one = windowed(0)
+    monkeypatch.setattr(results, "MOST_RESULT_BYTES", 8 * len(one.model_dump_json()))
+    reader = results.Results(folder, ranks)
+    for info in reversed(infos[1:]):  # those of the last pipelines come first
+        folder.write_result(0, bodies.ResultBody(result=windowed(info.rank)))
+        assert info.rank not in reader.missing(0)
+        assert sum(map(len, reader._stored.values())) <= results.MOST_RESULT_BYTES
+    assert reader.missing(0) == [0]
+    kept = [infos[result.rank] for result in reader.read(0)]
+    assert {info.pp_rank for info in kept} == {0, 1}
+    assert max(info.dp_rank for info in kept) <= 4
+
+
+def test_results_are_kept_as_text_and_read_as_they_were(tmp_path: Path) -> None:
+    infos = rank_infos(2)
+    folder = make_job(tmp_path, 2)
+    ranks = RankRegistry(folder, infos)
+    folder.write_results(0, [bodies.ResultBody(result=windowed(rank)) for rank in (0, 1)])
+    assert list(results.Results(folder, ranks).read(0)) == [windowed(0), windowed(1)]
+
+
+def test_a_policy_gets_few_clocks_at_even_distances_with_the_ends_of_each_rank(tmp_path: Path) -> None:
+    infos = [*rank_infos(1, clocks=list(range(4096, 0, -1))), *rank_infos(1, clocks=[1410, 1397, 213])]
+    infos[1] = infos[1].model_copy(update={"rank": 1, "pp_rank": 1})
+    planned = RankRegistry(make_job(tmp_path, 2), infos).planned_infos
+    clocks = planned[0].available_frequencies
+    assert len(clocks) <= 258
+    assert (max(clocks), min(clocks)) == (4096, 1)
+    assert clocks == sorted(clocks, reverse=True)
+    assert max(high - low for high, low in pairwise(clocks)) <= 20
+    assert {1410, 213} <= set(planned[1].available_frequencies)
+
+
+def test_usual_clocks_all_reach_the_policy(tmp_path: Path) -> None:
+    infos = rank_infos(2)
+    assert RankRegistry(make_job(tmp_path, 2), infos).planned_infos == infos
+
+
+def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refused(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1, dp=100)
+    infos = rank_infos(1, dp=100)
+    register(
+        folder,
+        [info.model_copy(update={"available_frequencies": [1000 + info.rank]}) for info in infos],
+    )
+    job = folder.read_job()
+    assert job is not None
+    with pytest.raises(PlanError, match="different lists of clocks"):
+        RankRegistry(folder, None).poll(job.job_info)
+
+
+def test_ranks_with_millions_of_different_instructions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pfo_fs.coordination.instruction_orders.MOST_INSTRUCTIONS", 50)
+    folder, infos = make_job(tmp_path, 8), rank_infos(8)
+    registry = RankRegistry(folder, infos)
+    for info in infos[:4]:  # equal ones count once
+        folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[("forward", None)] * 20))
+    assert registry.orders([])[0] is registry.orders([])[3]
+    for info in infos[4:]:
+        folder.write_order(bodies.OrderBody(rank=info.rank, instructions=[(f"f{info.rank}", None)] * 20))
+    with pytest.raises(PlanError, match="instructions"):
+        registry.orders([])
