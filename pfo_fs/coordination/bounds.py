@@ -36,5 +36,5 @@ MOST_INSTRUCTIONS = 1_000_000
 """Instructions of all different orders of a job's ranks together."""
 MOST_RESULT_BYTES = 64 << 20
 """Results of one schedule; of more, those of the pipelines with the lowest numbers are used."""
-MOST_REPLAYED = 10_000
-"""Schedules of the policy that are kept for a replay."""
+MOST_REPLAYED = 20_000
+"""Schedules of the policy that are replayed, and slow pipelines in what they were made for."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pfo_fs.coordination.bounds import MOST_REPLAYED
 from pfo_fs.errors import RecordError
-from pfo_fs.models import PlanInputs
+from pfo_fs.models import FrequencySchedule, PlanInputs
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.store import JobFolder, bodies
 
@@ -46,7 +47,7 @@ def read_history(folder: JobFolder, policy: str, announced: int = -1) -> History
         policy: The scheduler and its arguments, as sources name them. Schedules of another policy are left out.
         announced: The schedule that ranks were told to follow; -1 for none. It counts even if it is not listed.
     """
-    history = History()
+    history, kept = History(), 0
     listed = folder.schedule_numbers()
     after = listed[-1] + 1 if listed else 0
     for number in [*listed, *range(after, min(announced + 1, after + _MOST_UNLISTED))]:
@@ -67,6 +68,12 @@ def read_history(folder: JobFolder, policy: str, announced: int = -1) -> History
                 history.made.clear()  # revision 0: a scheduler started from nothing
             if index.source.policy == policy:
                 history.made[number] = index.source
+                inputs = (index.source.plan_inputs, index.source.observed_with or PlanInputs())
+                kept += 1 + sum(len(each.slow_pipelines) for each in inputs)
+                if kept > MOST_REPLAYED:
+                    history.problems.append(f"more than {MOST_REPLAYED} schedules: the scheduler starts afresh")
+                    history.made.clear()
+                    kept = 0
     if next((source.revision for source in history.made.values()), 0) > 0:
         # The beginning is lost, and a replay from the middle would bring the scheduler to another state.
         history.made.clear()
@@ -77,13 +84,18 @@ def replay(
     scheduler: FrequencyScheduler,
     made: dict[int, bodies.Source],
     observe: Callable[[FrequencyScheduler, int], object],
+    published: Callable[[int], list[FrequencySchedule] | None],
 ) -> None:
     """Gives a new scheduler what an earlier one of this job received, in the same order.
+
+    The new one may plan otherwise: another release does, and a search that ends by time on another host. What was
+    published has run, so it counts, and the last of it stays in force.
 
     Args:
         scheduler: A scheduler that has received nothing yet.
         made: The schedules that the earlier one has made, ascending.
         observe: Lets a scheduler observe the results of the schedule with this number.
+        published: Returns the schedules that were published with this number; None if they cannot be read any more.
 
     Raises:
         PlanError: The scheduler does not do what it did before.
@@ -93,12 +105,24 @@ def replay(
         if source.revision < 0:
             continue  # an earlier scheduler failed here, and clocks were at their default
         if before >= 0 and source.observed == before:
+            _accept(scheduler, published(before))
             tell(scheduler, source.observed_with or scheduler.plan_inputs)
             observe(scheduler, before)
         tell(scheduler, source.plan_inputs)
         before, revision = number, source.revision
     if revision >= 0:
+        _accept(scheduler, published(before))
         scheduler.continue_from(revision)
+
+
+def _accept(scheduler: FrequencyScheduler, published: list[FrequencySchedule] | None) -> None:
+    """Lets a scheduler go on from what was published for its present request, if it would have planned otherwise."""
+    if published is not None and _by_rank(scheduler.request().schedules) != _by_rank(published):
+        scheduler.was_published(published)
+
+
+def _by_rank(schedules: Sequence[FrequencySchedule]) -> dict[int, FrequencySchedule]:
+    return {schedule.rank: schedule for schedule in schedules}
 
 
 def tell(scheduler: FrequencyScheduler, plan_inputs: PlanInputs) -> None:

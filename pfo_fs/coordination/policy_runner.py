@@ -16,8 +16,8 @@ from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.remote_policy import MakePolicy, make_here
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.coordination.zeus_dumps import Dumps
-from pfo_fs.errors import ConfigError, PlanError, PolicyLost
-from pfo_fs.models import InstructionOrder, PlanInputs
+from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError
+from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies
@@ -128,7 +128,7 @@ class PolicyRunner:
                     choice, self._kind, self._folder, self._job, infos, self._settings, self._make
                 )
                 scheduler.request()
-                replay(scheduler, made, self._hand_over)
+                replay(scheduler, made, self._hand_over, self._published)
         except (ConfigError, PlanError) as error:
             self.failure = str(error)
             return
@@ -140,6 +140,15 @@ class PolicyRunner:
         self.dumps.save_ranks(self._ranks.infos)
         if scheduler.done:
             self.close()
+
+    def _published(self, number: int) -> list[FrequencySchedule] | None:
+        """Returns the schedules with this number; None if they cannot be read any more."""
+        try:
+            index = self._folder.read_index(number)
+            return None if index is None else self._folder.read_schedules(index, self._ranks.infos)
+        except RecordError as error:
+            log.warning("job %s: schedule %d cannot be read any more: %s", self._folder.job_id, number, error)
+            return None
 
     def lost(self, text: str) -> None:
         """Notes that the scheduler's process is gone: another one is started after a pause, longer each time."""

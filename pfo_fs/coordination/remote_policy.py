@@ -17,7 +17,7 @@ from pfo_fs.coordination import policy_process
 from pfo_fs.coordination.bounds import MOST_REPLY_BYTES, POLICY_LIMITS, PolicyLimits
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
 from pfo_fs.ipc.spawn import start_process, why_no_processes
-from pfo_fs.models import InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, InstructionOrder, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleRequest, is_light
 from pfo_fs.scheduler.base import ScheduleGenerator
 from pfo_fs.settings import PFOSettings
@@ -161,6 +161,9 @@ class RemotePolicy(FrequencyScheduler):
             self._is_old = False
         assert self._answer is not None
         return self._answer
+
+    def was_published(self, schedules: list[FrequencySchedule]) -> None:
+        self._change("was_published", schedules)
 
     def continue_from(self, revision: int) -> None:
         self._change("continue_from", revision)

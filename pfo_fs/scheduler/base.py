@@ -98,6 +98,8 @@ class FrequencyScheduler(ABC):
         self._windows_wanted = 0  # yields that must be measured even if the schedules are the same as before
         self._answered_for = (0, 0)  # windows wanted and remeasure epoch when `request` made that answer
         self._done = False
+        # What `_run` has planned, and what an earlier scheduler of the job had published for the same request.
+        self._other_plan: tuple[list[FrequencySchedule], list[FrequencySchedule]] | None = None
 
     @abstractmethod
     def _run(self) -> ScheduleGenerator:
@@ -135,6 +137,10 @@ class FrequencyScheduler(ABC):
             PlanError: The generator ended before its first `yield`, or yielded something else than a request.
         """
         wanted = self._for_plan_inputs(self._yielded or self._first())
+        if self._other_plan is not None:
+            planned, published = self._other_plan
+            if wanted.schedules == planned:
+                wanted = replace(wanted, schedules=published)
         last = self._answer
         epoch = self._answered_for[1] if self._done else self.plan_inputs.remeasure_epoch
         asked_for = self._windows_wanted, epoch
@@ -148,6 +154,16 @@ class FrequencyScheduler(ABC):
                 self._answer = replace(wanted, revision=last.revision + 1)
         self._answered_for = asked_for
         return self._answer
+
+    def was_published(self, schedules: list[FrequencySchedule]) -> None:
+        """In a replay: what was published for the present request differs from what this scheduler has planned.
+
+        It ran, so the next results are of it, and it stays in force until the policy wants something else than now.
+        """
+        planned = self._for_plan_inputs(self._yielded or self._first()).schedules
+        self._other_plan = list(planned), schedules
+        if isinstance(planned, list):
+            planned[:] = schedules  # policies keep the list, and take in results as those of the schedules in it
 
     def continue_from(self, revision: int) -> None:
         """After a replay: gives the present request this revision; later ones have higher numbers."""

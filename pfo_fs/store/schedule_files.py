@@ -147,6 +147,20 @@ class ScheduleFiles(RecordFolder):
                 raise RecordError(f"{self.location / path}: {error}") from None
         return self._last_plan[1].model_copy(update={"rank": rank_info.rank})
 
+    def read_schedules(self, index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[FrequencySchedule]:
+        """Reads the schedules of all ranks that have one, each plan file once.
+
+        Raises:
+            RecordError: A plan file is missing or not valid.
+        """
+        found: dict[str | None, FrequencySchedule | None] = {}
+        for info in rank_infos:
+            name = index.plan_file(info)
+            if name not in found:
+                found[name] = self.read_schedule(index, info)
+        plans = ((info.rank, found[index.plan_file(info)]) for info in rank_infos)
+        return [plan.model_copy(update={"rank": rank}) for rank, plan in plans if plan is not None]
+
 
 def _rank_files(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[_RankFile]:
     """Returns the files of all ranks that have a plan, each after the file that it is linked to."""

@@ -1,0 +1,124 @@
+"""After a restart, what was published stays in force and is what the results belong to, however the new one plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clock import Clock
+from coordinator_jobs import ORDER, ReactingScheduler, clock_mhz, coordinate, poll, say_yaml
+from jobs import make_job, rank_infos, write_results
+from test_coordinator import coordinate as coordinate_any
+from test_coordinator import use
+
+from pfo_fs.coordination.history import read_history
+from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
+from pfo_fs.store import JobFolder, bodies
+
+
+def schedules_at(infos: list[RankInfo], mhz: int) -> list[FrequencySchedule]:
+    return [FrequencySchedule(rank=info.rank, frequencies=[(name, mhz) for name, _ in ORDER]) for info in infos]
+
+
+class Books(FrequencyScheduler):
+    """Keeps the list that it yielded, as sweeps do, and books results under the clocks in it."""
+
+    clocks = (1410, 1200, 1005, 900)
+    booked: list[tuple[int, float]] = []  # noqa: RUF012
+
+    def _run(self) -> ScheduleGenerator:
+        Books.booked = []
+        for mhz in Books.clocks:
+            schedules = schedules_at(self.rank_infos, mhz)
+            results: list[ProfilingResult] = yield ScheduleRequest(schedules, "measure")
+            Books.booked.append((schedules[0].frequencies[0][1], results[0].iter_time[0]))
+
+
+@pytest.fixture
+def otherwise(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets schedulers plan otherwise from now on, as another release does."""
+    before = ReactingScheduler._for_plan_inputs
+
+    def other(self: ReactingScheduler, yielded: ScheduleRequest) -> ScheduleRequest:
+        request = before(self, yielded)
+        lower = [
+            schedule.model_copy(update={"frequencies": [(name, mhz - 300) for name, mhz in schedule.frequencies]})
+            for schedule in request.schedules
+        ]
+        return ScheduleRequest(lower, request.purpose)
+
+    return lambda: monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", other)
+
+
+def test_a_restart_with_a_scheduler_that_plans_otherwise_changes_no_clocks(
+    folder: JobFolder, clock: Clock, otherwise: Callable[[], None]
+) -> None:
+    poll(coordinate(folder, clock), clock)
+    assert clock_mhz(folder) == 1410
+    otherwise()
+    for _ in range(2):  # restarts
+        poll(coordinate(folder, clock), clock)
+        assert folder.schedule_numbers() == [0]
+    assert clock_mhz(folder) == 1410
+
+
+def test_after_such_a_restart_results_bring_the_new_plan(
+    folder: JobFolder, clock: Clock, otherwise: Callable[[], None]
+) -> None:
+    poll(coordinate(folder, clock), clock)
+    otherwise()
+    after = coordinate(folder, clock)
+    poll(after, clock)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    poll(after, clock)
+    assert clock_mhz(folder) == 1410 - 15 - 300
+
+
+def test_after_such_a_restart_another_target_brings_the_new_plan(
+    folder: JobFolder, clock: Clock, otherwise: Callable[[], None]
+) -> None:
+    poll(coordinate(folder, clock), clock)
+    otherwise()
+    after = coordinate(folder, clock)
+    poll(after, clock)
+    say_yaml(folder, "target: {slowdown: 1.1}\n")
+    poll(after, clock)
+    assert clock_mhz(folder) == 1410 - 150 - 300
+
+
+def test_replayed_results_are_booked_under_the_clocks_that_ran(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in (0, 1):
+        folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
+    before = coordinate_any(folder, clock, **use(Books))
+    for number in range(2):
+        poll(before, clock, 15)
+        write_results(folder, number, rank_infos(1, 2), time_s=1.0 + number)
+    poll(before, clock, 15)
+    assert clock_mhz(folder) == 1005
+    monkeypatch.setattr(Books, "clocks", (1395, 1185, 990, 885))  # what a new release would measure
+    after = coordinate_any(folder, clock, **use(Books))
+    poll(after, clock, 15)
+    assert Books.booked == [(1410, 1.0), (1200, 2.0)]
+    assert clock_mhz(folder) == 1005
+    write_results(folder, 2, rank_infos(1, 2), time_s=3.0)
+    poll(after, clock, 15)
+    assert Books.booked[-1] == (1005, 3.0)
+    assert clock_mhz(folder) == 885
+
+
+def test_a_history_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    slow = PlanInputs(slow_pipelines=dict.fromkeys(range(100), 1.5))
+    for number in range(8):
+        source = bodies.Source(kind="scheduler", policy="p", revision=number, plan_inputs=slow)
+        folder.write_schedule(number, 1, 0, source, [], infos)
+    assert len(read_history(folder, "p").made) == 8
+    monkeypatch.setattr("pfo_fs.coordination.history.MOST_REPLAYED", 500)
+    history = read_history(folder, "p")
+    assert history.made == {}
+    assert history.number == 7
+    assert any("starts afresh" in problem for problem in history.problems)
