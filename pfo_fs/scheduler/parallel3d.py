@@ -97,6 +97,19 @@ class StageAdapter(FrequencyScheduler):
             self._for_ranks = _for_all_ranks(asked.schedules, self._stage_of, type(self).__name__)
         return replace(asked, schedules=self._for_ranks)
 
+    def was_published(self, schedules: list[FrequencySchedule]) -> None:
+        """Passes on what was published for the first rank of each stage."""
+        by_stage: dict[int, FrequencySchedule] = {}
+        for schedule in schedules:
+            stage = self._stage_of[schedule.rank]
+            by_stage.setdefault(stage, schedule.model_copy(update={"rank": stage}))
+        self.inner.was_published(list(by_stage.values()))
+        self._for_stages = None
+
+    def close(self) -> None:
+        """Closes the wrapped policy."""
+        self.inner.close()
+
     def continue_from(self, revision: int) -> None:
         """After a replay: gives the present request this revision."""
         self.inner.continue_from(revision)

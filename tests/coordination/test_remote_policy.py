@@ -99,6 +99,14 @@ def test_a_policy_that_only_reads_a_plan_needs_no_process(processes: PolicyProce
     assert not isinstance(made, RemotePolicy)
 
 
+def test_no_public_name_of_the_protocol_is_left_to_the_base_class() -> None:
+    own_state = {"done", "planning_takes_seconds", "watches_iteration_times"}
+    before_a_job = {"check_args"}
+    made_of_others = {"next_schedule"}
+    public = {name for name in vars(FrequencyScheduler) if not name.startswith("_")}
+    assert public - own_state - before_a_job - made_of_others <= set(vars(RemotePolicy))
+
+
 def test_an_error_of_a_policy_names_it_as_before(start: Callable[..., RemotePolicy]) -> None:
     policy = start("schedulers:Misbehaves", "an error")
     policy.request()

@@ -315,6 +315,17 @@ def test_no_public_name_of_the_protocol_is_left_to_the_base_class() -> None:
     assert public - own_state - made_of_others <= handed_on
 
 
+def test_what_was_published_stays_the_request_of_the_wrapped_policy() -> None:
+    scheduler = make(cls=Everything)
+    published = [
+        schedule.model_copy(update={"frequencies": [("forward", 900)]}) for schedule in scheduler.request().schedules
+    ]
+    scheduler.was_published(published)
+    assert scheduler.request().schedules == published
+    scheduler.react(PlanInputs(target=Target(slowdown=1.1)))
+    assert {schedule.frequencies[0][1] for schedule in scheduler.request().schedules} == {1395}
+
+
 @pytest.mark.parametrize("cls", [Everything, Manual, PointSolution, InstructionProfiler, ParetoScheduler])
 def test_the_adapter_has_the_capabilities_of_the_wrapped_class(cls: type[FrequencyScheduler]) -> None:
     adapter = make_3d_parallel(cls)

@@ -308,6 +308,7 @@ ONLY_READ = set(
     JobFolder.read_cached_profile JobFolder.ranks_with_result JobFolder.read_result JobFolder.read_progress
     JobFolder.progress_names JobFolder.read_iteration_times JobFolder.ranks_with_iteration_times JobFolder.read_yaml
     JobFolder.read_end JobFolder.schedule_numbers JobFolder.read_index JobFolder.read_schedule
+    JobFolder.read_schedules
     ProfileFiles.path ProfileFiles.read_own ProfileFiles.read_others ProfileFiles.all_keys ProfileFiles.read_about
     ProfileFiles.find PowerLimitFolder.updates
     """.split()
