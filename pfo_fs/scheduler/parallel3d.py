@@ -84,6 +84,11 @@ class StageAdapter(FrequencyScheduler):
         """Checks the arguments as the wrapped class does."""
         cls.stage_policy.check_args(**args)
 
+    @classmethod
+    def check_profile(cls, csv: str, source: str) -> None:
+        """Checks a profile as the wrapped class does."""
+        cls.stage_policy.check_profile(csv, source)
+
     @property
     def done(self) -> bool:
         """Whether the wrapped policy is done."""
