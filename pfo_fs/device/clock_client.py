@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import logging
 import os
@@ -31,13 +32,14 @@ log = logging.getLogger("pfo_fs")
 
 # PyDLL keeps the interpreter lock: giving it up for a call of a microsecond can cost the training thread 5 ms when
 # other Python threads are busy.
-_libc = ctypes.PyDLL(None)
+_libc = ctypes.PyDLL(None, use_errno=True)
 _write = _libc.write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 _write.restype = ctypes.c_ssize_t
 _recv = _libc.recv
 _recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _recv.restype = ctypes.c_ssize_t
+_NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 _ONE = (1).to_bytes(8, sys.byteorder)
 
 _dying: list[Child] = []
@@ -171,7 +173,7 @@ class ClockProcess:
         if self._lost or self._closed:
             return False
         size = _recv(self._fd, self._peek, 1, self._peeks)
-        if size == 0:
+        if size == 0 or (size < 0 and ctypes.get_errno() in _NO_SOCKET):  # the program has closed all its files
             self._died()
         elif size == 1 and self._info is None:
             self._info = self._wait_for_hello()  # left unread, it would hide the end of the socket
@@ -275,10 +277,12 @@ class ClockProcess:
         """Makes the clock process reset the clocks and end, without waiting for that."""
         if not self._closed:
             self._closed = True
-            self._socket.close()  # the clock process ends when its socket closes
+            with suppress(OSError):  # the program may have closed all its files
+                self._socket.close()  # the clock process ends when its socket closes
             if self._process is not None and is_stopped(self._process.pid):
                 self._process.send_signal(signal.SIGCONT)
-            self._close_doorbell()
+            with suppress(OSError):
+                self._close_doorbell()
             self._doorbell = -1
             self.words[shared_page.SLEEPING] = 0
 

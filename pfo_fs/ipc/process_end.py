@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakKeyDictionary, ref
 
 from pfo_fs.ipc.optional_calls import after_fork_in_child
 
-_in_children: set[WeakMethod[Any]] = set()
+_in_children: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
 
 
 def at_process_end(method: Callable[[BaseException | None], object]) -> None:
@@ -18,12 +19,13 @@ def at_process_end(method: Callable[[BaseException | None], object]) -> None:
 
     A process that `multiprocessing` has started runs no `atexit`, but finalizers of its own.
     """
-    weak = WeakMethod(method)
+    assert isinstance(method, MethodType)
+    weak, function = ref(method.__self__), method.__func__
 
     def end(error: BaseException | None) -> None:
         alive = weak()
         if alive is not None:
-            alive(error)
+            function(alive, error)
 
     atexit.register(lambda: end(getattr(sys, "last_value", None)))
     process = sys.modules.get("multiprocessing.process")
@@ -34,15 +36,14 @@ def at_process_end(method: Callable[[BaseException | None], object]) -> None:
 
 
 def in_forked_children(method: Callable[[], object]) -> None:
-    """Calls a method in each child that this process forks."""
-    _in_children.add(WeakMethod(method, _in_children.discard))
+    """Calls a method in each child that this process forks; one method of an object."""
+    assert isinstance(method, MethodType)
+    _in_children[method.__self__] = method.__func__
 
 
 def _tell_child() -> None:
-    for weak in list(_in_children):
-        alive = weak()
-        if alive is not None:
-            alive()
+    for thing, function in list(_in_children.items()):
+        function(thing)
 
 
 after_fork_in_child(_tell_child)

@@ -25,16 +25,28 @@ _trace: int | None = None
 def trace_sigterm() -> int:
     """Makes SIGTERM leave a trace in this process; returns its file descriptor, or -1 where that is not possible.
 
-    A handler that the program installs later takes the place of this one.
+    A handler that the program installs later takes the place of this one, and one that is no Python function stays: it
+    may be faulthandler's, for a dump that the user wants.
     """
     global _trace
     if _trace is None:
         try:
+            if _is_handled_outside_of_python():
+                _trace = -1
+                return _trace
             _trace = open_memory_file("pfo-fs-sigterm")
             faulthandler.register(signal.SIGTERM, file=_trace, all_threads=False, chain=True)
-        except (AttributeError, OSError, RuntimeError):
+        except (AttributeError, OSError, RuntimeError, StopIteration, ValueError):
             _trace = -1
     return _trace
+
+
+def _is_handled_outside_of_python() -> bool:
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN):
+        return False
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        caught = next(line.split()[1] for line in file if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _not_in_forked_child() -> None:

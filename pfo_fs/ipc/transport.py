@@ -32,8 +32,20 @@ _not_for_children: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def encode(message: object) -> bytes:
-    """Returns the packet of a message of `messages.py`, or of a dictionary."""
-    return zlib.compress(msgspec.msgpack.encode(message), 1)
+    """Returns the packet of a message of `messages.py`, or of a dictionary; what is no text becomes question marks."""
+    try:
+        data = msgspec.msgpack.encode(message)
+    except UnicodeEncodeError:  # a name of a file, host or cluster that is not UTF-8
+        data = msgspec.msgpack.encode(_readable(msgspec.to_builtins(message, builtin_types=(bytes,))))
+    return zlib.compress(data, 1)
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_readable(key): _readable(item) for key, item in value.items()}
+    return [_readable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def decode(packet: bytes, kind: Any) -> Any:

@@ -23,6 +23,8 @@ from pfo_fs.training.tracked_clocks import Clocks
 
 log = logging.getLogger("pfo_fs")
 
+_MOST_MARKS = 8192
+"""A step with more marks is not measured: at its end, the time of each is asked for."""
 _MOST_HELD = 16
 """At most this many steps wait for their events; then the oldest is dropped."""
 _ANCHORS = 32
@@ -146,6 +148,11 @@ class CudaEventTracker(InstructionTracker):
 
     def _record(self, code: int) -> None:
         """Notes a mark with the time of an event; without events, with the training thread's time."""
+        if len(self._step) >= _MOST_MARKS and code != _STEP:
+            self._recording = False  # the step counts as one without marks
+            self._pool += [held.event for held in self._step if held.event is not None and held.code != _STEP]
+            self._step = [held for held in self._step if held.event is None or held.code == _STEP]
+            return
         now_ns = monotonic_ns()
         if self._events_work:
             try:

@@ -32,7 +32,8 @@ class JobRequest:
     @property
     def given_settings(self) -> dict[str, Any]:
         """The settings that are not defaults, for another process."""
-        return self.settings.model_dump(mode="json", exclude_unset=True)
+        given = self.settings.model_dump(mode="json", exclude_unset=True)
+        return {**given, "dump_dir": os.path.abspath(self.settings.dump_dir)}
 
 
 def checked_directory(shared_dir: str | bytes | os.PathLike[Any]) -> str:
@@ -76,6 +77,20 @@ def checked_clock_calls(max_clock_calls_per_s: float | None) -> float | None:
     return max_clock_calls_per_s
 
 
+def _with_whole_paths(scheduler_args: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments with files of this process's working directory by their whole path.
+
+    The scheduler runs in a process with another working directory. What is not here may be in the shared directory,
+    in which a daemon searches.
+    """
+    whole = dict(scheduler_args)
+    for name, value in scheduler_args.items():
+        if isinstance(value, os.PathLike) or (isinstance(value, str) and "path" in name.lower()):
+            path = os.fsdecode(value)
+            whole[name] = os.path.abspath(path) if os.path.exists(path) else path
+    return whole
+
+
 def checked_settings(
     coordination: str, scheduler: str | None, scheduler_args: dict[str, Any] | None, profile_steps: int | None
 ) -> PFOSettings:
@@ -87,6 +102,8 @@ def checked_settings(
     if coordination not in ("auto", "daemon", "local"):
         raise ConfigError(f"coordination is {coordination!r}; it can be 'auto', 'daemon' or 'local'")
     settings = load_settings(scheduler=scheduler, scheduler_args=scheduler_args, profile_steps=profile_steps)
+    if settings.scheduler_args:
+        settings.scheduler_args = _with_whole_paths(settings.scheduler_args)
     if scheduler is not None or coordination == "local":
         from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 

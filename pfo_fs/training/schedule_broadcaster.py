@@ -154,4 +154,4 @@ class ScheduleBroadcaster:
     def close(self) -> None:
         """Drops the group; a collective that is under way is not waited for."""
         self.lost = True
-        self._work = self._group = None
+        self._work = self._group = self._header = self._payload = self._outbox = None

@@ -26,3 +26,19 @@ def test_the_programs_own_handler_runs_and_a_forked_child_leaves_no_trace_in_its
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     own = "the program's own handler"
     assert done.stdout.splitlines() == [own, "False", own, "True"]
+
+
+DUMPS = """
+import faulthandler, os, signal, sys
+from pfo_fs.ipc.sigterm_trace import trace_sigterm
+
+faulthandler.register(signal.SIGTERM, file=sys.stderr, chain=True)
+trace_sigterm()
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_dump_that_the_program_wants_at_sigterm_is_still_written() -> None:
+    done = subprocess.run([sys.executable, "-c", DUMPS], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -15
+    assert "most recent call first" in done.stderr

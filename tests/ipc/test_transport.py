@@ -84,3 +84,10 @@ def test_what_a_peer_sent_is_read_though_it_closed_without_reading_everything(fl
     theirs.close()
     with ours:
         assert [transport.receive(ours, flags) for _ in range(3)] == [b"goodbye", b"", b""]
+
+
+@given(st.text(st.characters(categories=["Cs", "L"]), max_size=20))
+def test_a_text_that_is_not_utf_8_arrives_with_question_marks(text: str) -> None:
+    sent = messages.OrderSeen(instructions=[(text, None)])
+    arrived = transport.decode(transport.encode(sent), messages.ToHelper)
+    assert arrived.instructions == [(text.encode("utf-8", "replace").decode(), None)]

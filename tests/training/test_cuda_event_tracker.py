@@ -201,3 +201,19 @@ def test_a_device_that_never_answers_holds_no_more_than_some_steps(
         run_step(tracker, device, step, waits=False)
     held: Any = tracker._held
     assert len(held) <= 16
+
+
+def test_a_step_of_very_many_instructions_is_not_measured_and_asks_for_few_events(
+    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
+) -> None:
+    for step in range(3):
+        tracker.step_begin(step, 0)
+        for _ in range(20_000):
+            tracker.begin(F)
+            tracker.end(F)
+        tracker.step_end()
+        device.wait()
+    assert device.made < 20_000
+    ends = [code >> 8 for _, code in clocks.reader.read(everything=True) or [] if code & 0xFF == shared_page.STEP_END]
+    assert ends
+    assert all(end & shared_page.UNMARKED for end in ends)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pfo_fs.device import shared_page
@@ -325,3 +327,16 @@ def test_an_order_that_was_known_beforehand_is_not_handed_out_again(tracker: Ins
     run(tracker, F, B)
     assert tracker.take_new_order() is None
     assert tracker.observed_order == [(F, 0), (B, 0)]
+
+
+@pytest.mark.parametrize("name", [None, 3, b"forward", ["forward"], object(), float("nan"), "\ud800"], ids=repr)
+def test_a_name_that_is_no_name_is_another_instruction(tracker: InstructionTracker, told: Told, name: Any) -> None:
+    tracker.set_schedule([(F, 900)])
+    for step in range(3):
+        tracker.step_begin(step, 0)
+        tracker.begin(F)
+        tracker.end(F)
+        tracker.begin(name)
+        tracker.end(name)
+        tracker.step_end()
+    assert [expected for _, expected, _ in told] == ["the end of the step"]

@@ -1,0 +1,138 @@
+"""An error of pfo-fs while training runs is one warning; the clock goes to its default, and training goes on."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs import PFOFileOptimizer
+from pfo_fs.device import shared_page
+from pfo_fs.errors import InstructionMismatch
+from pfo_fs.training.helper_feed import HelperFeed
+from pfo_fs.training.instruction_tracker import InstructionTracker
+from pfo_fs.training.schedule_switcher import ScheduleSwitcher
+
+Make = Callable[..., PFOFileOptimizer]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated")
+    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
+    made = []
+
+    def make(**options: Any) -> PFOFileOptimizer:
+        given = {"coordination": "local", "pp_degree": 1, "wait_for_schedule_s": 0.0, **options}
+        made.append(PFOFileOptimizer(tmp_path / "pfo", **given))
+        return made[-1]
+
+    yield make
+    for opt in made:
+        opt.close()
+
+
+def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
+    for _ in range(steps):
+        opt.on_step_begin()
+        for name in ("forward", "backward"):
+            opt.on_instruction_begin(name)
+            opt.on_instruction_end(name)
+        opt.on_step_end()
+        opt.metrics()
+
+
+@pytest.mark.parametrize("error", [OSError("no"), AttributeError("name"), MemoryError(), RecursionError()], ids=repr)
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        (HelperFeed, "step_begin"),
+        (ScheduleSwitcher, "step_begin"),
+        (InstructionTracker, "step_begin"),
+        (InstructionTracker, "_begin_slowly"),
+        (InstructionTracker, "step_end"),
+    ],
+)
+def test_an_error_in_a_callback_is_one_warning_and_the_clock_is_free(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: Any,
+    method: str,
+    error: Exception,
+) -> None:
+    opt = make()
+    train(opt)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(kind, method, fail)
+    if method == "_begin_slowly":
+        opt.on_step_begin()
+        opt.on_instruction_begin("an unknown one")
+    train(opt)
+    opt.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"pfo-fs is off in this process, and training goes on: {type(error).__name__}: {error} "
+        "(`pfo-fs doctor` checks this host)"
+    ]
+
+
+def test_with_strict_the_error_itself_is_raised(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    opt = make(strict=True)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise InstructionMismatch("another")
+
+    monkeypatch.setattr(InstructionTracker, "step_end", fail)
+    opt.on_step_begin()
+    with pytest.raises(InstructionMismatch):
+        opt.on_step_end()
+
+
+CLOSES_FILES = """
+import os, sys
+from pfo_fs import PFOFileOptimizer
+
+with PFOFileOptimizer(sys.argv[1], pp_degree=1, coordination="local", wait_for_schedule_s=0.0) as opt:
+    for step in range(6):
+        opt.on_step_begin()
+        for name in ("forward", "backward"):
+            opt.on_instruction_begin(name)
+            opt.on_instruction_end(name)
+        opt.on_step_end()
+        if step == 2:
+            os.closerange(3, 256)
+            files = [open("/dev/null", "wb") for _ in range(20)] if sys.argv[2] == "reopens" else []
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("then", ["", "reopens"])
+def test_a_program_that_closes_all_its_files_trains_on(tmp_path: Path, make: Make, then: str) -> None:
+    command = [sys.executable, "-c", CLOSES_FILES, str(tmp_path / "pfo"), then]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_a_copy_of_an_optimizer_does_nothing(make: Make, copied: Any) -> None:
+    opt = make()
+    train(opt)
+    before = opt._clocks.words[shared_page.HEAD]
+    other = copied(opt)
+    train(other)
+    other.expect_order([("forward", None)])
+    with other:
+        pass
+    assert (other.follows, other.job_id, other.metrics(), other.switching) == (False, None, {}, "launch")
+    assert opt._clocks.words[shared_page.HEAD] == before
+    train(opt)
+    assert opt._clocks.alive()
