@@ -322,6 +322,21 @@ class Target(_Model):
         return "no slowdown" if self.slowdown == 1 else f"at most {self.slowdown:g} times the time at full clocks"
 
 
+MOST_SLOWDOWN, MOST_STRAGGLING = 2.0, 4.0
+"""Users mean at most these: as a target of a job, and elsewhere. A user who gives 5 means 5 %."""
+
+
+def implausible(slowdown: float | None, most: float = MOST_SLOWDOWN) -> str:
+    """Returns why a slowdown that a user has given is not used; empty if it may be meant.
+
+    Records are not checked by this: an earlier release may have written them.
+    """
+    if slowdown is None or not slowdown > most:
+        return ""
+    text = f"{slowdown:g} is {slowdown:g} times the time at the highest clocks, and at most {most:g} is taken"
+    return text + (f"; for {slowdown:g} % more time, give {1 + slowdown / 100:g}" if slowdown <= 100 else "")
+
+
 class Straggler(_Model):
     """A user's announcement that iterations will take `slowdown` times as long.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import PlanInputs, Target
+from pfo_fs.models import PlanInputs, Target, implausible
 
 OUTSIDE_THE_JOB = -1
 """The pipeline number of a straggler that is not in this job, or whose pipeline is not known."""
@@ -66,9 +66,12 @@ def target_of(slowdown: float | None, deadline: float | None, power: float | Non
     given = {"slowdown": slowdown, "deadline": deadline, "power": power}
     asked = {name: value for name, value in given.items() if value is not None} or {"slowdown": 1.0}
     try:
-        return Target.model_validate(asked)
+        target = Target.model_validate(asked)
     except ValidationError as error:
         first = error.errors()[0]
         what = first["loc"][0] if first["loc"] else "target"
         got = "" if what == "target" else f", not {first.get('input')}"
         raise PlanError(f"{what}: {first['msg'].removeprefix('Value error, ')}{got}") from None
+    if problem := implausible(target.slowdown):
+        raise PlanError(f"slowdown: {problem}")
+    return target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,8 +24,11 @@ from pfo_fs.cli.schedule import schedule_app
 from pfo_fs.cli.simulate import simulate
 from pfo_fs.cli.status import status
 from pfo_fs.cli.switch import off, on
-from pfo_fs.cli.terminal import HELP, JsonFlag, fail
+from pfo_fs.cli.terminal import HELP, JsonFlag, fail, plausible_slowdown
 from pfo_fs.errors import PfoError
+
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EBADF)
+"""Errors without a file's name that come from printing, for example onto a full disk."""
 
 app = typer.Typer(
     help="Save energy in pipeline-parallel training: plan, schedule and watch GPU clocks through a shared directory.",
@@ -53,12 +58,17 @@ def daemon_app() -> typer.Typer:
 
 
 def _run(program: typer.Typer) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # under another encoding than UTF-8, what it lacks becomes "?"
+            stream.reconfigure(errors="replace")
     try:
         program()
     except PfoError as error:
         fail(str(error.args[-1] if isinstance(error, OSError) else error))
-    except OSError as error:  # for example, standard output on a full disk
-        fail(f"{error.filename or 'output'}: {error.strerror or error}")
+    except OSError as error:
+        of_output = error.filename is None and error.errno in _OF_OUTPUT
+        what = error.filename or ("standard output" if of_output else type(error).__name__)
+        fail(f"{what}: {error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -73,7 +83,12 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 @app.command()
 def demo(
     slowdown: Annotated[
-        float, typer.Option(help="How many times as long an iteration may take as at the highest clocks.", min=1.0)
+        float,
+        typer.Option(
+            help="How many times as long an iteration may take as at the highest clocks.",
+            min=1.0,
+            callback=plausible_slowdown,
+        ),
     ] = 1.0,
     real: Annotated[
         bool, typer.Option("--real", help="Train a small GPT in real processes (needs torch; some four minutes).")

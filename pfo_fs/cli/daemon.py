@@ -105,6 +105,8 @@ def daemon(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, stop)
     serving.run()
     if metrics is not None:
         metrics.stop()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from pfo_fs.cli.terminal import JsonFlag, err, fail, out
+from pfo_fs.cli.terminal import JsonFlag, err, fail, out, plausible_slowdown
 
 _MAX_ROWS = 24
 """At most about this many rows of a frontier are printed; `frontier.csv` has all."""
@@ -31,7 +31,11 @@ def plan(
     p2p_power: Annotated[float | None, typer.Option(help="Power in W of a GPU that waits for its neighbours.")] = None,
     gpu: Annotated[str | None, typer.Option(help="A100 or A40: use the published --p2p-power of that GPU.")] = None,
     slowdown: Annotated[
-        float | None, typer.Option(help="How many times as long an iteration may take as in the fastest plan: 1.03.")
+        float | None,
+        typer.Option(
+            callback=plausible_slowdown,
+            help="How many times as long an iteration may take as in the fastest plan: 1.03.",
+        ),
     ] = None,
     deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
     straggler: Annotated[

@@ -32,7 +32,9 @@ def report(
         ),
     ] = None,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The HTML file to write; default: report.html.")
+    ] = None,
     points: Annotated[
         int | None,
         typer.Option(
@@ -53,8 +55,11 @@ def report(
     if job is None:
         if shared_dir is None:
             wrong_usage("name a job, or a directory by -d (--shared-dir, PFO_FS_SHARED_DIR) for all of its jobs")
+        if output is not None or points is not None or changes_curve:
+            wrong_usage("a page is about one job: name it. All jobs are printed, as a table or as --json")
         _report_directory(shared_dir, json_)
         return
+    output = output or Path("report.html")
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job and planning its frontier ..."):
         page = render_page(collect_job(folder), points, changes_curve)

@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from pfo_fs.cli.jobs import Job, find_job, tell_written
-from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, fail, plausible_slowdown, wrong_usage
 
 if TYPE_CHECKING:
     from pfo_fs.store import JobFolder
@@ -22,7 +22,11 @@ _HEAD = "# Written by `pfo-fs target` and `pfo-fs straggler`; edit it, or remove
 def target(
     job: Job,
     slowdown: Annotated[
-        float | None, typer.Option(help="How many times as long an iteration may take as at the highest clocks: 1.05.")
+        float | None,
+        typer.Option(
+            callback=plausible_slowdown,
+            help="How many times as long an iteration may take as at the highest clocks: 1.05.",
+        ),
     ] = None,
     deadline: Annotated[float | None, typer.Option(help="Longest iteration in s.")] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs of the job.")] = None,
@@ -66,7 +70,7 @@ def straggler(
     """Announce a straggler: other pipelines, which have to wait for it anyway, get slower plans that save energy."""
     from pydantic import ValidationError
 
-    from pfo_fs.models import Straggler
+    from pfo_fs.models import MOST_STRAGGLING, Straggler, implausible
 
     if gone == (slowdown is not None):
         wrong_usage("give either --slowdown or --gone")
@@ -75,6 +79,8 @@ def straggler(
     if slowdown is not None:
         try:
             request = Straggler(slowdown=slowdown, pipeline=pipeline).model_dump(exclude_none=True)
+            if problem := implausible(slowdown, MOST_STRAGGLING):
+                wrong_usage(f"--slowdown: {problem}")
         except ValidationError as error:
             wrong_usage(f"--{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}")
         body = folder.read_job()

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pfo_fs.cli.terminal import JsonFlag, err, out, show, wrong_usage
+from pfo_fs.cli.terminal import JsonFlag, err, out, plausible_slowdown, show, wrong_usage
 from pfo_fs.reports.wording import difference_text, duration_text, less_or_more, percent, signed_percent
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ def simulate(
         ),
     ] = None,
     slowdown: Annotated[
-        float | None, typer.Option(help="How many times as long an iteration may take as at the highest clocks.")
+        float | None,
+        typer.Option(
+            callback=plausible_slowdown, help="How many times as long an iteration may take as at the highest clocks."
+        ),
     ] = None,
     power: Annotated[float | None, typer.Option(help="Highest average power in W, all GPUs together.")] = None,
     p2p_power: Annotated[float | None, typer.Option(help="With --profile: power in W of a GPU that waits.")] = None,

@@ -29,14 +29,35 @@ err = Console(stderr=True)
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of all commands: help has a short name."""
 
+
+def directory_path(text: str) -> Path:
+    """Returns the path that a user gave for a directory; `~` is the user's home."""
+    if not text.strip():
+        raise typer.BadParameter("it is empty; give the path of the shared directory")
+    return Path(text).expanduser()
+
+
+def plausible_slowdown(value: float | None) -> float | None:
+    """Refuses a target that the user cannot mean: 5 for 5 %."""
+    from pfo_fs.models import implausible
+
+    if problem := implausible(value):
+        raise typer.BadParameter(problem)
+    return value
+
+
 # `parser`: without it, typer looks at the path while it reads the command line, and hangs if the mount does.
 DirectoryArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="[SHARED_DIR]", help="Path of the shared directory; the same as --shared-dir.", parser=Path),
+    typer.Argument(
+        metavar="[SHARED_DIR]", help="Path of the shared directory; the same as --shared-dir.", parser=directory_path
+    ),
 ]
 SharedDirOption = Annotated[
     Path | None,
-    typer.Option("--shared-dir", "-d", help="Path of the shared directory.", envvar="PFO_FS_SHARED_DIR", parser=Path),
+    typer.Option(
+        "--shared-dir", "-d", help="Path of the shared directory.", envvar="PFO_FS_SHARED_DIR", parser=directory_path
+    ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

@@ -95,7 +95,8 @@ class Daemon:
     def run(self) -> None:
         """Leads, or stands by, until `stop`."""
         how = "events and polling" if self._local else "polling"
-        log.info("watching %s (%s)", self._shared.files.root, how)
+        policy = self._settings.scheduler
+        log.info("watching %s (%s); scheduler %s unless a job names one", self._shared.files.root, how, policy)
         made_folders = False
         try:
             while not self._stopped:

@@ -139,7 +139,7 @@ class YamlOverride:
         log.info("job %s: schedule.yaml was removed; the scheduler decides again", self._folder.job_id)
         self.accepted_sha256, self.schedules, self.problem = "", None, ""
         self.target = self.straggler = None
-        self._decided = ""
+        self._decided = self._before = ""
         self._report("removed", "", [])
 
     def _decide(self, content: bytes, resolve: Resolve) -> None:
@@ -161,6 +161,8 @@ class YamlOverride:
         self._decided = sha256
         self.accepted_sha256 = sha256 if document.has_clocks else ""
         self.schedules, self.problem = schedules, ""
+        if not document.has_clocks:
+            self._before = ""
         self.target, self.straggler = document.target, document.straggler
         self._report("accepted" if document.has_clocks else "accepted, the scheduler applies it", sha256, [])
 

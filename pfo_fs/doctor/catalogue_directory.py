@@ -101,7 +101,7 @@ RIGHTS = Line(
         "open": Outcome(
             False,
             "Any user of the host could plant a schedule, so pfo-fs refuses the directory.",
-            "chmod o-w on the directory; chmod 2770 to share it with a group",
+            "make a folder of your own in it (mkdir -m 700), or chmod o-w if it is yours; mode 2770 for a group",
         ),
         "no-setgid": Outcome(
             None,

@@ -32,7 +32,18 @@ import yaml
 from pydantic import ValidationError
 
 from pfo_fs.errors import PlanError
-from pfo_fs.models import MAX_WORLD_SIZE, FrequencySchedule, InstructionOrders, JobInfo, RankInfo, Straggler, Target
+from pfo_fs.models import (
+    MAX_WORLD_SIZE,
+    MOST_SLOWDOWN,
+    MOST_STRAGGLING,
+    FrequencySchedule,
+    InstructionOrders,
+    JobInfo,
+    RankInfo,
+    Straggler,
+    Target,
+    implausible,
+)
 from pfo_fs.schedule_yaml.clock_entries import BadValue, ClockEntry, ClockEntryReader, SelectedEntry, read_number
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, line_of, pairs_of
 from pfo_fs.schedule_yaml.problems import OrderUnknown, Problem, ScheduleProblems
@@ -194,7 +205,11 @@ class _DocumentReader:
             else:
                 numbers[key] = value.value
         try:
-            return model.model_validate(numbers)
+            request = model.model_validate(numbers)
+            problem = implausible(request.slowdown, MOST_SLOWDOWN if what == "target" else MOST_STRAGGLING)
+            if problem:
+                self.problems.append(Problem(line_of(node), f"{what}: slowdown {problem}"))
+            return None if problem else request
         except ValidationError as error:
             first = error.errors()[0]
             where = f"{first['loc'][0]} " if first["loc"] else ""

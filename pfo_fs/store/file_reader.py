@@ -37,8 +37,9 @@ class FileReader:
 
     Args:
         root: The shared directory.
-        create: Make a missing directory, private to this user. A host that only joins must not: where the file system
-            is not mounted, the folder would be made on the host's own disk.
+        create: Make a missing directory, private to this user, in a folder that is there: a mistyped path is not made.
+            A host that only joins must not: where the file system is not mounted, the folder would be made on the
+            host's own disk.
         users: Only files of these users are read, and of this process's user, the owner of the root and root. None: in
             a directory of a group, files of all users; otherwise, files of the last three.
 
@@ -58,7 +59,12 @@ class FileReader:
         self.calls = calls or SystemCalls()
         if create:
             try:
-                self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.root.mkdir(mode=0o700, exist_ok=True)
+            except FileNotFoundError as error:
+                text = (
+                    f"{self.root} is not made, because {self.root.parent} is not there: is the path right, and mounted?"
+                )
+                raise StoreError(error.errno, text) from error
             except OSError as error:
                 raise StoreError(error.errno, f"{self.root}: cannot be made: {error.strerror}") from error
         try:
@@ -68,11 +74,12 @@ class FileReader:
         if not stat.S_ISDIR(found.st_mode):
             raise StoreError(errno.ENOTDIR, f"{self.root} is not a folder")
         if found.st_mode & stat.S_IWOTH:
-            raise StoreError(
-                errno.EPERM,
-                f"{self.root}: all users of the host may write there, so any of them could plant a schedule; "
-                f"`chmod o-w {self.root}`, and `chmod 2770` to share it with a group",
+            others = found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX  # /tmp: it must stay as it is
+            advice = f"`mkdir -m 700 {self.root / 'pfo-fs'}` and use that" if others else f"`chmod o-w {self.root}`"
+            text = (
+                f"{self.root}: all users of the host may write there, so any of them could plant a schedule; {advice}"
             )
+            raise StoreError(errno.EPERM, f"{text} (mode 2770 to share it with a group)")
         self.shared_with_group = bool(found.st_mode & stat.S_IWGRP)
         self._caches_may_be_old = not is_local(self.root)
         self._trusted_uids = {os.geteuid(), found.st_uid, 0, *(users or ())}

@@ -53,6 +53,7 @@ def load_ranks(directory: str | Path) -> list[RankInfo]:
 
 def _save(data: Sequence[Item], model: type[Item], directory: str | Path, name: str) -> None:
     payload = TypeAdapter(list[model]).dump_json(list(data), exclude_none=True)  # type: ignore[valid-type]
+    Path(directory).parent.mkdir(parents=True, exist_ok=True)
     Files(directory, create=True).publish(name, payload)
 
 

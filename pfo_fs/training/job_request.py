@@ -42,9 +42,13 @@ def checked_directory(shared_dir: str | bytes | os.PathLike[Any]) -> str:
     Raises:
         ConfigError: It is no path.
     """
-    if not isinstance(shared_dir, str | bytes | os.PathLike) or "\0" in os.fsdecode(shared_dir):
+    if (
+        not isinstance(shared_dir, str | bytes | os.PathLike)
+        or "\0" in os.fsdecode(shared_dir)
+        or not os.fsdecode(shared_dir).strip()
+    ):
         raise ConfigError(f"shared_dir is {shared_dir!r}; give the path of a directory")
-    return os.path.abspath(os.fsdecode(shared_dir))
+    return os.path.abspath(os.path.expanduser(os.fsdecode(shared_dir)))
 
 
 def checked_clock_backend(clock_backend: str | None) -> str:

@@ -144,7 +144,9 @@ class JobJoiner:
         if self._noted:
             self._warn(f"rank {self._dims.rank}: {'; '.join(self._noted)}")
         if self._dims.rank == 0 and job["job_id"]:
-            log.info("job %s in %s, scheduled by %s", job["job_id"], self._request.shared_dir, job["coordination"])
+            who = "a daemon" if job["coordination"] == "daemon" else "rank 0"
+            how = clocks.clock_backend if clocks.available_clocks_mhz else f"no clocks are set: {clocks.message}"
+            _say(f"pfo-fs: job {job['job_id']} in {self._request.shared_dir}, scheduled by {who}; clocks by {how}")
         return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts)
 
     @contextmanager
@@ -369,6 +371,15 @@ def _slurm_run() -> dict[str, Any] | None:
         "restarts": int(restarts[:9]) if restarts.isdecimal() else 0,
         "cluster": plain_text(cluster, 64),
     }
+
+
+def _say(text: str) -> None:
+    """Says one line to the user, also where a script has not set up logging: otherwise nothing shows that it works."""
+    if log.isEnabledFor(logging.INFO) and log.hasHandlers():
+        log.info("%s", text)
+    else:
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"{text}\n")
 
 
 def _torch_version() -> dict[str, str]:

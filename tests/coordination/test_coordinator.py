@@ -79,6 +79,29 @@ def test_a_job_that_is_switched_off_gets_no_schedule_and_one_when_it_is_on_again
     assert coordinator.message == ""
 
 
+def test_the_status_of_a_wrong_yaml_names_the_schedule_in_force_and_none_that_is_over(
+    tmp_path: Path, clock: Clock
+) -> None:
+    folder, infos = make_job(tmp_path, 1), rank_infos(1)
+    register(folder, infos)
+    folder.write_order(bodies.OrderBody(rank=0, instructions=[("forward", None)]))
+    coordinator, file = coordinate(folder, clock), folder.yaml_location
+    yaml_status = folder.yaml_status_location
+
+    def after(content: str | None) -> str:
+        file.unlink(missing_ok=True) if content is None else file.write_text(content)
+        poll(coordinator, clock)
+        return yaml_status.read_text()
+
+    after("all: 1200\n")
+    assert "which was accepted before" in after("all: [\n")
+    assert "in_force_meanwhile" not in after(None)
+    assert "the scheduler's own schedule" in after("all: [\n")
+    after("all: 1200\n")
+    after("target: {slowdown: 1.1}\n")
+    assert "the scheduler's own schedule" in after("all: [\n")
+
+
 def test_missing_ranks_are_named_after_thirty_seconds(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path, 4), rank_infos(4)
     register(folder, [infos[0], infos[2]])

@@ -113,12 +113,15 @@ def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Pr
     wait_for(lambda: folder.read_current().generation == 2, what="the new leader's first record")  # type: ignore[union-attr]
 
 
-def test_sigterm_stops_a_daemon_cleanly_and_hands_over_at_once(
-    tmp_path: Path, processes: Processes, wait_for: Wait
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_a_daemon_cleanly_and_hands_over_at_once(
+    tmp_path: Path, processes: Processes, wait_for: Wait, number: signal.Signals
 ) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("the tests were started with nohup")
     first = processes.daemon(tmp_path, "--lease-timeout", "60")
     wait_for(lambda: leader_record(tmp_path), what="a leader")
-    first.send_signal(signal.SIGTERM)
+    first.send_signal(number)
     assert first.wait(10) == 0
     assert leader_record(tmp_path).stopped  # type: ignore[union-attr]
     second = processes.daemon(tmp_path, "--lease-timeout", "60")

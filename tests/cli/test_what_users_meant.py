@@ -1,0 +1,159 @@
+"""What users probably meant: encodings, directories and numbers that a command must not take as they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import make_job, rank_infos, register
+from typer.testing import CliRunner, Result
+
+from pfo_fs.autotune.plan_goal import target_of
+from pfo_fs.cli import app
+from pfo_fs.errors import ConfigError, PlanError, StoreError
+from pfo_fs.power_limit.selectors import MaxSlowdownConstraint
+from pfo_fs.schedule_yaml import parse_schedule_yaml
+from pfo_fs.store import Files
+from pfo_fs.training.job_request import checked_directory
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+EVERY_HELP = """
+import sys, typer
+from pfo_fs.cli import app, main
+group = typer.main.get_command(app)
+pages = [[name] for name in group.commands] + [["schedule", name] for name in group.commands["schedule"].commands]
+for page in [[], *pages]:
+    sys.argv = ["pfo-fs", *page, "--help"]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code in (0, None), (page, end.code)
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_every_help_page_is_printed_in_any_encoding(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "100"}
+    done = subprocess.run([sys.executable, "-c", EVERY_HELP], env=environment, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert b"Usage" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_doctor_is_printed_in_any_encoding(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PFO_FS_GPU": "none"}
+    done = subprocess.run([sys.executable, "-m", "pfo_fs", "doctor"], env=environment, capture_output=True, timeout=120)
+    assert b"UnicodeEncodeError" not in done.stderr
+    assert done.stdout
+
+
+def test_a_page_about_no_job_is_refused_and_not_silently_left_out(tmp_path: Path) -> None:
+    make_job(tmp_path, 1)
+    done = run("report", "-d", tmp_path, "-o", tmp_path / "page.html")
+    assert done.exit_code == 2
+    assert "name it" in done.output
+    assert not (tmp_path / "page.html").exists()
+
+
+# ---- slowdowns
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["target", "{job}", "--slowdown", "5"],
+        ["straggler", "{job}", "--slowdown", "20"],
+        ["simulate", "--stages", "2", "--num-microbatches", "4", "--slowdown", "5"],
+        ["demo", "--slowdown", "3"],
+        ["plan", "profile.csv", "--slowdown", "5"],
+        ["daemon", "{root}", "--scheduler", "ParetoScheduler", "--scheduler-args", '{"slowdown": 5}'],
+    ],
+)
+def test_a_slowdown_in_percent_is_refused_with_what_was_probably_meant(tmp_path: Path, arguments: list[str]) -> None:
+    folder = make_job(tmp_path, 1)
+    done = run(*(part.replace("{job}", str(folder.location)).replace("{root}", str(tmp_path)) for part in arguments))
+    assert done.exit_code != 0
+    said = "".join((done.output + str(done.exception or "")).replace("│", "").split())
+    assert any(meant in said for meant in ("give1.05", "give1.2", "give1.03")), done.output
+    assert folder.read_yaml() is None
+
+
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        lambda: target_of(5, None, None),
+        lambda: parse_schedule_yaml(b"target: {slowdown: 5}\n"),
+        lambda: parse_schedule_yaml(b"straggler: {slowdown: 30}\n"),
+        lambda: MaxSlowdownConstraint(5),
+    ],
+)
+def test_arguments_and_yaml_with_a_slowdown_in_percent_are_refused(refuses: Callable[[], Any]) -> None:
+    with pytest.raises((PlanError, ConfigError), match="more time, give 1"):
+        refuses()
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.05, 2.0])
+def test_a_slowdown_that_may_be_meant_is_taken(slowdown: float) -> None:
+    assert target_of(slowdown, None, None).slowdown == slowdown
+
+
+# ---- directories
+
+
+def test_a_home_directory_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    register(make_job(tmp_path / "pfo", 1), rank_infos(1))
+    assert run("status", "~/pfo").exit_code == 0
+    assert run("status", "--shared-dir=~/pfo").exit_code == 0
+    assert checked_directory("~/pfo") == str(tmp_path / "pfo")
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_path_is_no_directory(empty: str) -> None:
+    assert run("status", empty).exit_code == 2
+    assert run("status", "-d", empty).exit_code == 2
+    assert run("daemon", empty).exit_code == 2
+    with pytest.raises(ConfigError, match="give the path"):
+        checked_directory(empty)
+
+
+def test_only_the_last_part_of_a_path_is_made(tmp_path: Path) -> None:
+    Files(tmp_path / "pfo", create=True)
+    with pytest.raises(StoreError, match=r"typo is not there: is the path right"):
+        Files(tmp_path / "typo" / "pfo", create=True)
+    assert not (tmp_path / "typo").exists()
+    assert isinstance(run("daemon", tmp_path / "typo" / "deep").exception, StoreError)
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize(("mode", "advice"), [(0o1777, "mkdir -m 700"), (0o777, "chmod o-w")])
+def test_nobody_is_told_to_change_the_mode_of_a_directory_for_temporary_files(
+    tmp_path: Path, mode: int, advice: str
+) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(StoreError, match=advice):
+        Files(folder)
+
+
+def test_an_error_without_a_files_name_is_not_blamed_on_the_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pfo_fs import cli
+
+    def fails() -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with pytest.raises(SystemExit):
+        cli._run(fails)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "error: BlockingIOError: Resource temporarily unavailable\n"
