@@ -40,8 +40,9 @@ class FileReader:
         create: Make a missing directory, private to this user, in a folder that is there: a mistyped path is not made.
             A host that only joins must not: where the file system is not mounted, the folder would be made on the
             host's own disk.
-        users: Only files of these users are read, and of this process's user, the owner of the root and root. None: in
-            a directory of a group, files of all users; otherwise, files of the last three.
+        users: Only files of these users are read, and of this process's user, the owner of the root and root, and only
+            those that no other user may write into: a member of the group may rename a file of an allowed user, and
+            write into it. None: in a directory of a group, files of all users; otherwise, files of the last three.
 
     Raises:
         StoreError: The root is not there or not a folder, or users other than its owner and group may write into it.
@@ -109,6 +110,12 @@ class FileReader:
                     raise StoreError(errno.EINVAL, f"{self.root / path}: not a plain file")
                 if not self._trusts(found.st_uid):
                     raise StoreError(errno.EPERM, f"{self.root / path}: belongs to user {found.st_uid}, not read")
+                if self._names_users and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    raise StoreError(
+                        errno.EPERM,
+                        f"{self.root / path}: others may write into it (mode {stat.S_IMODE(found.st_mode):o}), so that "
+                        "its owner need not be its author; not read. `chmod go-w` it",
+                    )
                 if found.st_size > limit:
                     raise StoreError(
                         errno.EFBIG, f"{self.root / path}: {found.st_size} bytes, at most {limit} are read"

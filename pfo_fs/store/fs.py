@@ -36,7 +36,7 @@ class Files(FileReader):
         users: Collection[int] | None = None,
     ) -> None:
         super().__init__(root, create=create, calls=calls, users=users)
-        self._file_mode = 0o660 if self.shared_with_group else 0o600
+        self._file_mode = 0o640 if self.shared_with_group else 0o600  # files are replaced, never written into
         self._folder_mode = 0o2770 if self.shared_with_group else 0o700
 
     def publish(self, path: str, data: bytes) -> None:

@@ -95,3 +95,33 @@ def test_in_a_directory_of_a_group_files_of_users_who_are_not_allowed_are_not_re
     assert of_alice.foreign_owner(str(BOB)) == BOB
     with pytest.raises(StoreError, match=f"belongs to user {BOB}"):
         of_alice.read(f"{BOB}/a", 10)
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o644, 0o620, 0o660, 0o664, 0o602, 0o666])
+def test_where_users_are_named_a_file_that_others_may_write_into_is_not_read(tmp_path: Path, mode: int) -> None:
+    """A member of the group may have renamed a file of an allowed user, and written into it."""
+    tmp_path.chmod(0o2770)
+    path = tmp_path / "site.yaml"
+    path.write_text("x")
+    path.chmod(mode)
+    of_all, of_some = Files(tmp_path), Files(tmp_path, users=[])
+    assert of_all.read("site.yaml", 10) == b"x"
+    if mode & 0o022:
+        with pytest.raises(StoreError, match="chmod go-w"):
+            of_some.read("site.yaml", 10)
+    else:
+        assert of_some.read("site.yaml", 10) == b"x"
+
+
+def test_what_pfo_fs_writes_into_a_directory_of_a_group_is_read_where_users_are_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    files, of_some = Files(tmp_path), Files(tmp_path, users=[])
+    files.publish("published", b"x")
+    files.claim("claimed", b"x")
+    files.claim_each("", ["one", "two"], b"x")
+    assert files.link("published", "linked")
+    os.close(files.open_lock("lock"))
+    for name in ("published", "claimed", "one", "two", "linked"):
+        assert of_some.read(name, 10) == b"x"
+    for path in tmp_path.iterdir():
+        assert not path.stat().st_mode & 0o022, f"no member of the group can write into {path.name}"

@@ -371,7 +371,7 @@ def test_modes_come_from_the_folder_and_not_from_the_umask(tmp_path: Path, umask
     group.chmod(0o2770)
     old = os.umask(umask)
     try:
-        for root, file_mode, folder_mode in ((private, 0o600, 0o700), (group, 0o660, 0o2770)):
+        for root, file_mode, folder_mode in ((private, 0o600, 0o700), (group, 0o640, 0o2770)):
             files = Files(root, create=True)
             files.make_folder("sub")
             files.publish("sub/a", b"x")
