@@ -116,6 +116,7 @@ class ClockProcess:
             )
         self._info: ClockInfo | None = None
         self._lost = False
+        self.how_it_ended = ""  # in brackets, for a message
         self._closed = False
         self._answers = b""
         self._peek = ctypes.create_string_buffer(1)
@@ -346,8 +347,8 @@ class ClockProcess:
         what = (
             "the power limit goes back to what it was" if self._leave_clocks else "the clock goes back to its default"
         )
-        ended = "" if self._process is None else self._process.how_it_ended()
-        log.warning("the clock process has died%s; %s and stays there", ended, what)
+        self.how_it_ended = "" if self._process is None else self._process.how_it_ended()
+        log.warning("the clock process has died%s; %s and stays there", self.how_it_ended, what)
         _dying[:] = [process for process in _dying if process.poll() is None]
         if self._process is not None and self._process.poll() is None:
             _dying.append(self._process)

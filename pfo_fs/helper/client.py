@@ -156,9 +156,9 @@ class HelperClient:
             return now_s - self._silent_since_s.setdefault(name, now_s) > _SILENT_S
         return False
 
-    def how_it_ended(self) -> str:
+    def how_it_ended(self, within_s: float = 0.0) -> str:
         """Returns, in brackets, what is known about the end of the helper, if this process has started it."""
-        return "" if self.process is None else self.process.how_it_ended()
+        return "" if self.process is None else self.process.how_it_ended(within_s)
 
     def request(self, message: Message, reply: type[Reply], timeout_s: float) -> Reply:
         """Sends and waits for a reply of class `reply`; only while the optimizer is set up.
@@ -173,7 +173,7 @@ class HelperClient:
             answer = self.wait_for(reply, deadline - time.monotonic())
             if answer is None and self.lost:
                 raise CoordinationError(
-                    f"the helper process ended before it answered {type(message).__name__}{self.how_it_ended()}"
+                    f"the helper process ended before it answered {type(message).__name__}{self.how_it_ended(0.5)}"
                 )
             if answer is None:
                 raise CoordinationError(

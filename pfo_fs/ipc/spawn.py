@@ -138,7 +138,7 @@ def start_process(
         environment = {name: text for name, text in os.environ.items() if name != "PYTHONWARNINGS"}
         with _signals_wait():
             child = Child(
-                [sys.executable, *_options(), "-c", _COMMAND, module, *([label] if label else [])],
+                [os.path.abspath(sys.executable), *_options(), "-c", _COMMAND, module, *([label] if label else [])],
                 env={**environment, STARTED: module},
                 cwd="/",
                 stdin=given_fd,

@@ -243,8 +243,8 @@ class PFOFileOptimizer:
     def _begin_step(self, step: int, iter_time_s: float | None) -> None:
         self._parts.metrics.step_begins()
         if self._clocks.lost and self._warn.is_first("clock process lost"):  # `self._clocks` has logged it
-            text = f"rank {self.parallel_dims.rank}: there is no clock process any more; the clock stays at its default"
-            self._link.send(messages.ProblemSeen(message=text))
+            text = f"there is no clock process any more{self._clocks.how_it_ended}; the clock stays at its default"
+            self._link.send(messages.ProblemSeen(message=f"rank {self.parallel_dims.rank}: {text}"))
             self._parts.switching.stop_marks()
         for update in self._feed.step_begin(step, iter_time_s, self._link.poll()):
             if isinstance(update, PendingSchedule) and update.number == self._switcher.number:

@@ -158,7 +158,7 @@ def test_another_user_who_takes_the_address_of_a_dead_helper_keeps_no_rank_from_
     names = transport.names_of_helper(address, TOKEN)
     squatters = []
     try:
-        for name in names[:3]:
+        for name in names[:2]:
             die(clients, wait_for)
             squatters.append(squat(name, 20001 if listens else None, listens))
             for each in clients:
