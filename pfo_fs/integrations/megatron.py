@@ -300,10 +300,15 @@ def _training() -> bool:
 
 
 def _num_microbatches() -> int:
-    from megatron.core.num_microbatches_calculator import get_num_microbatches
+    """The number of micro-batches of a step; with `--rampup-batch-size`, that of the steps after the ramp-up."""
+    from megatron.core import num_microbatches_calculator as calculators
 
     try:
-        return int(get_num_microbatches())
+        now = int(calculators.get_num_microbatches())
+        calculator = getattr(calculators, "_GLOBAL_NUM_MICROBATCHES_CALCULATOR", None)
+        samples = getattr(calculator, "global_batch_size", None)
+        samples_each = getattr(calculator, "micro_batch_times_data_parallel_size", None)
+        return max(now, samples // samples_each) if samples and samples_each else now
     except AttributeError as error:  # the calculator is None
         raise ConfigError("the number of micro-batches of a step is not known: pass num_microbatches=") from error
 

@@ -43,6 +43,8 @@ class PipelineMarks:
         self._opt = opt
         self._order = order
         self._position = 0
+        self._order_is_over = False  # all of the order has run in this step, which goes on
+        self._runs_longer = False  # a step has run more than the order
         self._began_ns = 0
         self._stage = 0
         self._kernels = opt.simulated_kernels()
@@ -56,6 +58,10 @@ class PipelineMarks:
 
     def end_step(self) -> None:
         """Ends the step if one is open."""
+        self._order_is_over = False
+        self._end_step()
+
+    def _end_step(self) -> None:
         if self.in_step:
             self.in_step, self.running = False, None
             self._opt.on_step_end()
@@ -68,6 +74,7 @@ class PipelineMarks:
             stage: Its stage; that of the next instruction of this rank's order if None.
         """
         if not self.in_step or self.running is not None:
+            self._runs_longer |= self._order_is_over
             return False
         if stage is None:
             stage = self._order[self._position].stage if self._position < len(self._order) else None
@@ -76,7 +83,7 @@ class PipelineMarks:
         return True
 
     def end(self, name: str) -> None:
-        """Ends an instruction; after the last one of this rank's order the step ends too."""
+        """Ends an instruction; after the last one of this rank's order the step ends too, unless a step had more."""
         if self.running != name:
             return
         if self._kernels is not None:  # on a simulated GPU an instruction takes the time that its clock gives it
@@ -85,8 +92,9 @@ class PipelineMarks:
         self._opt.on_instruction_end(name)
         self.running = None
         self._position += 1
-        if self._position == len(self._order):
-            self.end_step()
+        if self._position == len(self._order) and not self._runs_longer:
+            self._order_is_over = True
+            self._end_step()
 
     @contextmanager
     def step(self) -> Iterator[None]:

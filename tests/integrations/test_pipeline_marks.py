@@ -79,3 +79,30 @@ def test_a_pipeline_of_one_stage_is_refused_with_what_to_use() -> None:
     adapter = SimpleNamespace(parallel_dims=lambda: {"pp_rank": 0, "pp_degree": 1})
     with pytest.raises(ConfigError, match="power-limit optimizer"):
         attach_pipeline(adapter, "unused", strict=True)  # type: ignore[arg-type]
+
+
+def test_a_step_that_runs_more_than_the_order_is_told_whole_from_the_next_one_on(
+    marks: PipelineMarks, opt: FakeOptimizer
+) -> None:
+    def step() -> list[str]:
+        opt.told.clear()
+        with marks.step():
+            for name in [name for _, name, _ in ORDER] * 2:
+                marks.around(lambda: None, name)()
+        return opt.told
+
+    assert step().count("end") == len(ORDER)
+    assert step().count("end") == 2 * len(ORDER)
+    assert opt.told[-1] == "end of step"
+
+
+def test_an_evaluation_after_a_step_is_no_part_of_it(marks: PipelineMarks, opt: FakeOptimizer) -> None:
+    for _ in range(3):
+        opt.told.clear()
+        with marks.step():
+            for _, name, _ in ORDER:
+                marks.around(lambda: None, name)()
+        for _, name, _ in ORDER:
+            marks.around(lambda: None, name)()
+        assert opt.told.count("end") == len(ORDER)
+        assert opt.told[-1] == "end of step"
