@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,3 +77,52 @@ def test_an_error_in_a_step_is_not_replaced_by_the_complaint_that_instructions_a
     marks = PipelineMarks(opt, [])
     with pytest.raises(ZeroDivisionError), marks.step():
         _ = 1 / 0
+
+
+def actions(*texts: str) -> list[Any]:
+    """Actions of a schedule: `0F1` is the forward of micro-batch 1 on stage 0."""
+    kinds = {"F": "FORWARD", "B": "FULL_BACKWARD", "S": "SEND_F"}
+    return [
+        SimpleNamespace(
+            stage_index=int(text[0]),
+            computation_type=SimpleNamespace(name=kinds[text[1]]),
+            microbatch_index=int(text[2]),
+            sub_actions=None,
+        )
+        for text in texts
+    ]
+
+
+def test_the_order_is_that_of_the_actions_that_run_and_not_that_of_the_class() -> None:
+    of_class = {0: actions("0F0", "0F1", "0B0", "0B1"), 1: actions("1F0", "1F1", "1B0", "1B1")}
+    that_run = {0: actions("0F0", "0S0", "0B0", "0F1", "0B1"), 1: actions("1F0", "1B0", "1F1", "1B1")}
+    adapter = TorchPipeline(fake_schedule(pipeline_order=of_class, pipeline_order_with_comms=that_run))
+    assert [name for _, name, _ in adapter.orders()[0]] == ["forward", "backward", "forward", "backward"]
+
+
+def test_a_schedule_that_tells_no_order_is_followed_by_what_its_first_step_shows() -> None:
+    adapter = TorchPipeline(fake_schedule())
+    assert adapter.orders() == []
+    del adapter._schedule.pipeline_order
+    assert adapter.orders() == []
+
+
+def test_a_second_attachment_is_refused_until_the_first_is_closed() -> None:
+    schedule = fake_schedule()
+    opt: Any = SimpleNamespace(simulated_kernels=lambda: None)
+    take_off = TorchPipeline(schedule).install(PipelineMarks(opt, []))
+    with pytest.raises(ConfigError, match=r"attached already.*close\(\)"):
+        TorchPipeline(schedule)
+    take_off()
+    TorchPipeline(schedule)
+
+
+def test_without_strict_what_cannot_be_followed_is_one_warning_and_all_methods_do_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pfo_fs.attach(object(), "/unused") as pfo:
+        assert (pfo.closed, pfo.orders, pfo.metrics(), pfo.optimizer.follows) == (True, [], {}, False)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "does not know builtins.object" in caplog.text
+    for other in (copy.deepcopy(pfo), pickle.loads(pickle.dumps(pfo))):
+        other.close()
