@@ -56,7 +56,7 @@ class RecordFolder:
 
     def read_one_of(self, models: Mapping[str, type[Body]], name: str, limit: int = layout.RECORD_LIMIT) -> Body | None:
         """Does the same as `read` for a record of one of several kinds; `models` has the type of the body of each."""
-        problem: RecordError | None = None
+        problem = ""
         for _ in range(3):
             data = self.files.read(f"{self.path}/{name}", limit)
             if data is None:
@@ -64,7 +64,7 @@ class RecordFolder:
             try:
                 return decode_one_of(data, models, attempt=self.attempt)[1]
             except RecordError as error:
-                problem = error
+                problem = str(error)  # the error itself would keep the file's content, in its traceback
         raise RecordError(f"{self.location / name}: {problem}")
 
     def _encode(self, kind: str, body: BaseModel, readable: bool) -> bytes:

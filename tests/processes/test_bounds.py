@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import json
 import os
 import subprocess
 import time
+import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -119,7 +123,55 @@ def windowed(rank: int, times_s: float = 0.01, iterations: int = 5) -> Profiling
     )
 
 
+@pytest.mark.slow
+def test_results_that_wait_for_a_rank_take_little_memory_of_a_daemon(
+    tmp_path: Path, processes: Processes, wait_for: Wait
+) -> None:
+    """Files with as many lists and values as a record may have, of a job of which one rank never reports."""
+    daemon = processes.daemon(tmp_path, "--scheduler", "schedulers:ThreeSteps", env=ENVIRONMENT)
+    infos = rank_infos(1, dp=6)
+    folder = make_job(tmp_path, 1, dp=6)
+    register(folder, infos)
+    wait_for(lambda: number_of(folder) == 0, what="a schedule")
+    before_mb = memory_mb(daemon)
+    lists, values = ",".join(["[0]"] * 250_000), ",".join(["0.12345"] * 700_000)
+    for rank in range(5):
+        result = f'"rank":{rank},"iter_time":[1],"iter_energy":[1],"time_breakdown":{{"a":[{lists}],"b":[[{values}]]}}'
+        body = f'{{"results":[{{"result":{{{result}}}}}]}}'.encode()
+        head = {"schema": "pfo-fs/3", "kind": "results", "attempt": folder.attempt, "writer": "w", "sequence": 0}
+        head |= {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+        data = json.dumps(head, separators=(",", ":")).encode()[:-1] + b',"body":' + body + b"}\n"
+        folder.files.make_folder(f"{folder.path}/prof/0")
+        assert folder.files.claim(f"{folder.path}/prof/0/{rank}.json", data)
+    other = make_job(tmp_path, 1, attempt="other")
+    register(other, rank_infos(1))
+    wait_for(lambda: number_of(other) == 0, what="the other job's schedule")
+    folder.write_result(0, bodies.ResultBody(result=ProfilingResult(rank=5, iter_time=[1], iter_energy=[1])))
+    wait_for(lambda: number_of(folder) == 1, timeout_s=60, what="the next schedule, after all results were read")
+    current = folder.read_current()
+    assert current is not None
+    assert current.state == "running", current.message
+
+    assert memory_mb(daemon) - before_mb < 900, "the daemon, and the process of the policy that reads the results"
+
+
 # ---- without a daemon
+
+
+def test_a_record_that_cannot_be_read_leaves_nothing_of_it_in_memory(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, 1)
+    folder.files.make_folder(f"{folder.path}/prof/0")
+    folder.files.claim(f"{folder.path}/prof/0/0.json", b" " * (4 << 20))
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            with pytest.raises(RecordError):
+                folder.read_results(0, 0)
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def test_a_record_of_very_many_lists_or_values_is_refused_before_it_is_parsed() -> None:
