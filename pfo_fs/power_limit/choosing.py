@@ -21,7 +21,7 @@ from pfo_fs.store.power_limit_folder import MAX_SELECTOR_LENGTH, folder_key
 
 log = logging.getLogger(__name__)
 
-_TOLERANCE = 0.03
+_TOLERANCE = 0.05
 """Relative: a level that this job measures by so much better would still count as what other jobs have found."""
 _ANSWER_S = 15.0
 """Time for the helper to read from the shared directory which job's choice came first."""
@@ -150,11 +150,17 @@ class Chooser:
         return self._decide()
 
     def conclude(self, decision: Decision) -> None:
-        """Sends the profile to the helper process to be written, unless it was read from the file; ends the helper."""
-        if decision.measurements and decision.measurements != self._in_file:
+        """Has the helper process write the profile, unless it was read from the file; ends the helper.
+
+        A script may read the profile as soon as the level is chosen, so this waits for the file: some milliseconds, two
+        seconds at most where the file system hangs.
+        """
+        if decision.measurements and decision.measurements != self._in_file and self.files.profile_path is not None:
             self._in_file = decision.measurements
             self.files.save(decision.measurements)
-        self.files.leave()
+            self.files.leave_when_written()
+        else:
+            self.files.leave()
 
     def unfinished(self, level_steps: int) -> str:
         """Returns, as text, how far the measurements are and how they can be completed.

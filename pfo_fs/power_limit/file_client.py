@@ -143,13 +143,18 @@ class FileClient:
                 leaving.close()
                 self._leaving.remove(leaving)
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Waits until everything is written, but no longer than `timeout_s`."""
+    def leave_when_written(self, timeout_s: float = 2.0) -> None:
+        """Releases the helper, and waits until it has written all that was sent to it; no longer than `timeout_s`."""
         self.leave()
         deadline_s = time.monotonic() + timeout_s
+        self.log_late_problems()
         while self._leaving and time.monotonic() < deadline_s:
+            time.sleep(0.002)
             self.log_late_problems()
-            time.sleep(0.01)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Waits until everything is written, but no longer than `timeout_s`."""
+        self.leave_when_written(timeout_s)
         if self._leaving:
             self._warn("the helper process has not finished writing yet; it continues")
         while self._leaving:

@@ -86,6 +86,12 @@ class FrequencyScheduler(ABC):
     watches_iteration_times: bool = False
 
     def __init__(self, job_info: JobInfo, rank_infos: Sequence[RankInfo], pfo_settings: PFOSettings) -> None:
+        if type(self).next_schedule is not FrequencyScheduler.next_schedule:
+            raise PlanError(
+                f"{type(self).__name__} overrides next_schedule(), which is not called here, so that it would publish "
+                "nothing: move what it does into _run(), where each `yield schedules` returns the results of a window "
+                "(docs/coming-from-zeus.md)"
+            )
         self.job_info = job_info
         self.rank_infos = sorted(rank_infos, key=lambda info: info.rank)
         self.world_size = job_info.world_size

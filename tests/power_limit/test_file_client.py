@@ -298,6 +298,15 @@ def test_keys_that_are_not_folder_names_are_refused(tmp_path: Path, key: str) ->
         PowerLimitFolder(Files(tmp_path / "shared", create=True), key)
 
 
+def test_the_profile_is_there_when_the_state_becomes_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    optimizer, _ = make(monkeypatch, profile_path=path, optimum_selector=pl.Energy())
+    while not isinstance(optimizer.state, pl.Done):
+        optimizer.on_step_begin()
+    assert pl.parse_profile(path.read_bytes(), str(path))
+    optimizer.close()
+
+
 def test_a_later_job_measures_the_chosen_limit_and_the_highest_one_and_no_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -466,11 +475,11 @@ def test_a_directory_that_cannot_be_used_is_one_warning_and_everything_is_measur
 
 JOB = textwrap.dedent("""
     import json, sys, time
-    from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, MaxSlowdownConstraint
+    from pfo_fs.power_limit import Done, Energy, EnergyMonitor, GlobalPowerLimitOptimizer
     monitor = EnergyMonitor(specs=["simulated:" + sys.argv[1]])
     kernels = monitor.simulated_kernels(time_scale=20)
     with GlobalPowerLimitOptimizer(
-        monitor, MaxSlowdownConstraint(1.3), warmup_steps=1, profile_steps=4, pl_step=50, shared_dir=sys.argv[2]
+        monitor, Energy(), warmup_steps=1, profile_steps=4, pl_step=50, shared_dir=sys.argv[2]
     ) as optimizer:
         windows = 0
         deadline = time.monotonic() + 60
@@ -495,6 +504,7 @@ def test_real_jobs_share_and_do_not_wait_for_one_that_is_killed(tmp_path: Path, 
     results = [json.loads(job.communicate(timeout=90)[0].splitlines()[-1]) for job in jobs]
     assert len({level for level, _ in results}) == 1
     later = processes.python("-c", JOB, "d", str(tmp_path / "shared"))
-    assert json.loads(later.communicate(timeout=90)[0].splitlines()[-1]) == [results[0][0], 0]
+    level, windows = json.loads(later.communicate(timeout=90)[0].splitlines()[-1])
+    assert (level, windows <= 2) == (results[0][0], True), "it measures that level and the highest one"
     folder = next((tmp_path / "shared" / "power-limit").iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -400,3 +400,20 @@ def test_profile_model_and_arguments_are_those_of_the_wrapped_class() -> None:
     assert (scheduler.export_profile(), scheduler.model()) == ("a profile", {"full_time_s": 2.0})
     with pytest.raises(PlanError, match="takes no arguments"):
         type(scheduler).check_args(more=1)
+
+
+def test_the_wrapped_class_counts_as_a_class_above_it() -> None:
+    wrapped = make_3d_parallel(PerStage)
+    assert issubclass(wrapped, PerStage)
+    assert isinstance(make(cls=PerStage), PerStage)
+    assert not issubclass(wrapped, Everything)
+
+
+def test_a_profile_is_checked_by_the_wrapped_class() -> None:
+    class Refuses(PerStage):
+        @classmethod
+        def check_profile(cls, csv: str, source: str) -> None:
+            raise PlanError(source)
+
+    with pytest.raises(PlanError, match="job"):
+        make_3d_parallel(Refuses).check_profile("", "job")

@@ -40,6 +40,18 @@ def test_next_schedule_says_the_same_until_results_are_observed() -> None:
     assert clocks(scheduler) == [900, 900]
 
 
+class Overridden(Descending):
+    """Zeus's other style."""
+
+    def next_schedule(self) -> list[FrequencySchedule]:
+        return []
+
+
+def test_a_scheduler_that_overrides_next_schedule_is_refused_because_that_would_publish_nothing() -> None:
+    with pytest.raises(PlanError, match=r"Overridden overrides next_schedule\(\).*_run"):
+        make(Overridden)
+
+
 def test_a_generator_that_ends_leaves_its_last_schedule_in_force() -> None:
     scheduler = make(Descending)
     scheduler.next_schedule()
