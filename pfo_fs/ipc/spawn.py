@@ -41,9 +41,15 @@ class StandardModulesFirst:
 
 sys.meta_path.insert(0, StandardModulesFirst)
 sys.path[:] = path
-from pfo_fs.ipc.started import run
+try:
+    from pfo_fs.ipc.started import run
+except ModuleNotFoundError:  # training has found the package by a hook that is not installed here
+    sys.modules.pop("pfo_fs", None)
+    sys.path.append(home)
+    from pfo_fs.ipc.started import run
 run(module, arguments_json)
 """
+_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _INTERPRETER = re.compile(r"python|pypy|graalpy|hython|mayapy", re.IGNORECASE)
 _FIRST_OWN_FD = 3
 _WORDS_BYTES = 4096
@@ -128,7 +134,7 @@ def start_process(
 
         # The new process's standard streams take the numbers below 3, which this process may use for other files.
         passed = {name: keep(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_OWN_FD)) for name, fd in (fds or {}).items()}
-        given = {"begin": _BEGIN, "path": _absolute_path(), "module": module}
+        given = {"begin": _BEGIN, "path": _absolute_path(), "home": _HOME, "module": module}
         given["arguments_json"] = json.dumps({**arguments, **passed})
         given_fd = keep(open_memory_file("pfo-fs-arguments"))
         os.pwrite(given_fd, marshal.dumps(given), 0)

@@ -191,6 +191,29 @@ def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_pat
     assert (tmp_path / "ran").read_text() == "ran"
 
 
+def test_a_package_that_training_has_found_by_a_hook_of_the_moment_is_found_by_its_processes(tmp_path: Path) -> None:
+    """As after `activate_this.py` of an environment with an editable install."""
+    script = f"""
+        import importlib.util, sys
+        class Finder:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                if name == "pfo_fs":
+                    places = [{str(PACKAGE)!r}]
+                    return importlib.util.spec_from_file_location(
+                        name, places[0] + "/__init__.py", submodule_search_locations=places
+                    )
+        sys.path[:] = [entry for entry in sys.path if entry not in ("", {str(PACKAGE.parent)!r})]
+        sys.meta_path.insert(0, Finder)
+        from pfo_fs.ipc.spawn import start_process
+        sys.path.append({str(tmp_path)!r})
+        child = start_process("runs", {{}})
+        assert child.wait(20) == 0, child.how_it_ended()
+    """
+    (tmp_path / "runs.py").write_text("def main(given):\n    pass\n")
+    subprocess.run([sys.executable, "-I", "-c", textwrap.dedent(script)], check=True, timeout=60)
+
+
 TRAINS = """
 import time
 import pfo_fs
