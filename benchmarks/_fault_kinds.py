@@ -1,4 +1,4 @@
-"""The faults of `faults.py`, by kind: set-up, child processes, daemon and directory, GPU driver."""
+"""The faults of `faults.py`, by kind: set-up, child processes, daemon and directory, GPU driver, the program itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from _fault_job import ROOT, Job
-from _fault_rank import OPTIONAL_NAMES, SYSTEM_CALLS
+from _fault_rank import MIDWAY, OPTIONAL_NAMES, SYSTEM_CALLS
 
 Act = Callable[[Job], object]
 HERE = Path(__file__).resolve().parent
@@ -139,7 +139,7 @@ SET_UP = [
         {"SLURM_CLUSTER_NAME": "\udcff", "SLURM_JOB_ID": "\udcfe"},
     ),
     Fault("A set-up", "directory whose name is not UTF-8", prepare=_odd_directory("p\udcff fo")),
-    Fault("A set-up", "directory with a line break in its name", prepare=_odd_directory("p\nfo")),
+    Fault("A set-up", "directory with a line break in its name", prepare=_odd_directory("line\nbreak")),
     Fault("A set-up", "the directory is a file", prepare=_a_file),
     Fault(
         "A set-up",
@@ -428,5 +428,27 @@ DRIVER = [
     ),
 ]
 
+
+def _midway(what: str) -> Fault:
+    def happens(job: Job) -> None:
+        for page in job.pages:
+            page[MIDWAY] = 1
+
+    return Fault("F program", f"training {what}", {"midway": what}, happens=happens)
+
+
+PROGRAM = [
+    _midway(what)
+    for what in (
+        "closes descriptors",
+        "reuses descriptors",
+        "no more descriptors",
+        "signals every ms",
+        "forks",
+        "calls out of order",
+        "names that are none",
+        "another directory",
+    )
+]
 NOTHING = Fault("no fault", "two jobs side by side", happens=lambda _: None, quick=True)
-FAULTS = [NOTHING, *SET_UP, *CHILDREN, *DIRECTORY, *DRIVER]
+FAULTS = [NOTHING, *SET_UP, *CHILDREN, *DIRECTORY, *DRIVER, *PROGRAM]

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-STATE, STEPS, ATTACH_S, CLOSE_S, WARNINGS, STOP, SCHEDULE = range(7)
+STATE, STEPS, ATTACH_S, CLOSE_S, WARNINGS, STOP, SCHEDULE, MIDWAY = range(8)
 STARTS, TRAINS, TRAINED, CLOSED = range(4)
 _WORDS, _MOST_STEPS, _TEXT = 16, 20_000, 8_192
 PAGE_BYTES = 8 * (_WORDS + 3 * _MOST_STEPS) + _TEXT
@@ -161,6 +161,41 @@ def spoil(given: dict[str, Any]) -> None:
         refuse(given["refuses"], getattr(errno, given.get("errno", "EPERM")))
 
 
+def midway(what: str, opt: Any) -> None:
+    """Does in the middle of training what programs do."""
+    if what == "closes descriptors":
+        os.closerange(3, 300)
+    elif what == "reuses descriptors":
+        os.closerange(3, 300)
+        for _ in range(60):
+            os.open("/dev/zero", os.O_RDONLY)
+    elif what == "no more descriptors":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    elif what == "signals every ms":
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    elif what == "forks":
+        for _ in range(4):
+            if os.fork() == 0:
+                for callback in (opt.on_step_begin, opt.on_step_end, opt.close):
+                    callback()
+                os._exit(0)
+    elif what == "calls out of order":
+        for _ in range(3):
+            opt.on_step_end()
+            opt.on_instruction_end("forward")
+            opt.on_instruction_begin("backward")
+            opt.on_step_begin()
+            opt.on_step_begin()
+            opt.on_step_end()
+    elif what == "names that are none":
+        for name in (None, 3, b"forward", "", "x" * 10_000, "\udcff", "a\nb", ["forward"], float("nan")):
+            opt.on_instruction_begin(name)
+            opt.on_instruction_end(name)
+    elif what == "another directory":
+        os.chdir("/")
+
+
 def keep_descriptors(free: int) -> list[int]:
     """Opens files until only so many descriptors are free."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (96, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -209,6 +244,9 @@ def main() -> None:
                 time.sleep(0.005)
                 call(opt.on_instruction_end, name)
             call(opt.on_step_end)
+            if page[MIDWAY]:
+                page[MIDWAY] = 0
+                midway(given["midway"], opt)
             going = not any(ranks.all_gather(page[STOP] > 0))
             page.add_step(began_s, time.monotonic() - began_s, inside_s)
             page[SCHEDULE] = opt.schedule_number
