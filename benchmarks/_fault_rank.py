@@ -251,6 +251,7 @@ def main() -> None:
             page.add_step(began_s, time.monotonic() - began_s, inside_s)
             page[SCHEDULE] = opt.schedule_number
         page[STATE] = TRAINED
+        signal.setitimer(signal.ITIMER_REAL, 0)
         began_s = time.monotonic()
     page[CLOSE_S] = time.monotonic() - began_s
     page[STATE] = CLOSED
