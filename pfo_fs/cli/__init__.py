@@ -17,6 +17,7 @@ from pfo_fs.cli.end import end
 from pfo_fs.cli.p2p import profile_p2p
 from pfo_fs.cli.plan import plan
 from pfo_fs.cli.power_limit import power_limit
+from pfo_fs.cli.prune import prune
 from pfo_fs.cli.report import report, trace
 from pfo_fs.cli.requests import straggler, target
 from pfo_fs.cli.reset_clocks import reset_clocks
@@ -115,7 +116,7 @@ def demo(
 
 for command in (
     *(daemon, status, plan, simulate, report, trace, target, straggler, doctor, profile_p2p),
-    *(off, on, end, reset_clocks),
+    *(off, on, prune, end, reset_clocks),
 ):
     app.command()(command)
 app.command("power-limit")(power_limit)

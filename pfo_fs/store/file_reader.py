@@ -15,7 +15,7 @@ import random
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -171,6 +171,15 @@ class FileReader:
             return None if found is None else sorted(name for name in found if not name.startswith(TEMP_PREFIX))
 
         return self._retry(path, once)
+
+    def all_names(self, path: str) -> list[str]:
+        """Lists a folder with unfinished files; a folder that is not there now is empty."""
+        return self._retry(path, lambda: self._listing(path)) or []
+
+    def parent_of(self, path: str) -> AbstractContextManager[tuple[int | None, str]]:
+        """Returns a descriptor of the folder of a file, None if it is not there now, and the file's name in it."""
+        self._check_path(path)
+        return self._parent(path)
 
     # ---- the way to a file
 

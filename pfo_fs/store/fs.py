@@ -234,12 +234,29 @@ class Files(FileReader):
                 found = [name for name in listed if name.startswith(TEMP_PREFIX) and name.endswith((".tmp", ".tmp.d"))]
                 if folder is None or not found:
                     return 0
-                with self._complete_file(folder, b"") as probe:
-                    now_s = self.calls.stat(probe, dir_fd=folder, follow_symlinks=False).st_mtime
-                self._drop(probe, folder)
+                now_s = self._now_s(folder)
                 return sum(self._drop_if_older(name, folder, now_s - older_than_s) for name in found[:most])
 
         return self._retry(path, once)
+
+    def now_s(self) -> float:
+        """Returns the time of the file system's own clock: that of a file that is made now.
+
+        Raises:
+            StoreError: The directory cannot be written, or gives no answer.
+        """
+
+        def once() -> float:
+            with self._existing_parent("x") as (folder, _):
+                return self._now_s(folder)
+
+        return self._retry("x", once)
+
+    def _now_s(self, folder: int) -> float:
+        with self._complete_file(folder, b"") as probe:
+            now_s = self.calls.stat(probe, dir_fd=folder, follow_symlinks=False).st_mtime
+        self._drop(probe, folder)
+        return now_s
 
     def _drop_if_older(self, name: str, folder: int, than_s: float) -> bool:
         try:

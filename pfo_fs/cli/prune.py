@@ -1,0 +1,113 @@
+"""`pfo-fs prune`: removes what ended jobs have left in the shared directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD as BOX
+from rich.table import Table
+from rich.text import Text
+
+from pfo_fs.cli.terminal import (
+    DirectoryArgument,
+    JsonFlag,
+    SharedDirOption,
+    err,
+    fail,
+    open_directory,
+    say,
+    show,
+    the_directory,
+)
+
+if TYPE_CHECKING:
+    from pfo_fs.store.pruning import Left
+
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def _duration_s(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([mhdw])", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no duration: write 30d, 12h or 8w")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def prune(
+    directory: DirectoryArgument = None,
+    shared_dir: SharedDirOption = None,
+    older_than: Annotated[
+        float,
+        typer.Option(
+            parser=_duration_s,
+            metavar="DURATION",
+            help="Only what nothing was written into for so long: 30d, 12h; 1h at least.",
+        ),
+    ] = "30d",  # type: ignore[assignment]  # the parser gets it
+    measurements: Annotated[
+        bool,
+        typer.Option("--measurements", help="Also old profiles and power-limit measurements, from which jobs learn."),
+    ] = False,
+    all_users: Annotated[
+        bool, typer.Option("--all-users", help="Also of other users, as far as this user may remove it.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would be removed.")] = False,
+    json_: JsonFlag = False,
+) -> None:
+    """Remove ended jobs, from the archive too, that are old; never one that runs."""
+    from pfo_fs.store.pruning import Pruning
+
+    shared = open_directory(the_directory(directory, shared_dir))
+    if not shared.is_in_use:
+        fail(
+            f"{shared.files.root} is not a shared directory of pfo-fs: it has no jobs and no daemon. Is the path right?"
+        )
+    pruning = Pruning(shared)
+    removed: list[Left] = []
+    others = 0
+    with err.status("reading jobs ..."):
+        for left in list(pruning.find(older_than_s=older_than, measurements=measurements)):
+            if left.uid != os.geteuid() and not all_users:
+                others += 1
+            elif dry_run or pruning.remove(left):
+                removed.append(left)
+    total = sum(left.bytes for left in removed)
+    if json_:
+        rows = [{"path": left.path, "kind": left.kind, "user": _user(left.uid), "bytes": left.bytes,
+                 "files": left.files, "age_s": round(left.age_s)} for left in removed]  # fmt: skip
+        counts = {"of_other_users": others, "running": pruning.running, "problems": pruning.problems}
+        print(json.dumps({"dry_run": dry_run, "removed": rows, "bytes": total, **counts}))  # noqa: T201
+    else:
+        _print(removed, total, dry_run)
+        if others:
+            say(f"{others} of other users stay; --all-users removes them too, where this user may")
+        for problem in pruning.problems:
+            say(("not removed: ", "yellow"), problem, to=err)
+    if pruning.problems:
+        sys.exit(1)
+
+
+def _print(removed: list[Left], total: int, dry_run: bool) -> None:
+    if removed:
+        table = Table(box=BOX)
+        for name in ("what", "path", "user", "days", "files", "kB"):
+            table.add_column(name, justify="left" if name in ("what", "path", "user") else "right", no_wrap=True)
+        for left in removed:
+            days, size = f"{left.age_s / 86400:,.0f}", f"{left.bytes / 1000:,.0f}"
+            table.add_row(*map(Text, (left.kind, left.path, _user(left.uid), days, f"{left.files:,}", size)))
+        table.add_row(Text("all"), "", "", "", f"{sum(left.files for left in removed):,}", f"{total / 1000:,.0f}")
+        show(table)
+    say(f"{'would remove' if dry_run else 'removed'} {len(removed)}, {total / 1e6:,.1f} MB")
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,151 @@
+"""`pfo-fs prune`: what is over and old goes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import make_job, rank_infos, register
+from typer.testing import CliRunner
+
+from pfo_fs.cli import app
+from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory, bodies
+
+DAY_S = 86400.0
+
+
+def prune(root: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["prune", str(root), "--json", *arguments])
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def aged(path: Path, days: float) -> None:
+    """Makes all below a path as old as that."""
+    then_s = time.time() - days * DAY_S
+    for one in (path, *path.rglob("*")):
+        os.utime(one, (then_s, then_s), follow_symlinks=False)
+
+
+def job(root: Path, *, ended: bool, days: float) -> JobFolder:
+    folder = make_job(root, 2)
+    register(folder, rank_infos(2))
+    folder.write_progress(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, step=5)]), 0)
+    if ended:
+        folder.write_end(bodies.EndBody(reason="finished"))
+    aged(folder.location, days)
+    return folder
+
+
+def test_ended_jobs_that_are_old_are_removed_and_archived_ones_too(tmp_path: Path) -> None:
+    old, young = job(tmp_path, ended=True, days=40), job(tmp_path, ended=True, days=2)
+    archived = job(tmp_path, ended=True, days=50)
+    SharedDirectory(Files(tmp_path)).archive(archived.job_id)
+    found = prune(tmp_path)
+    assert {row["path"] for row in found["removed"]} == {old.path, f"archive/{archived.job_id}"}
+    assert found["bytes"] > 0
+    assert not old.location.exists()
+    assert young.location.exists()
+    assert not list((tmp_path / "archive").iterdir())
+
+
+@pytest.mark.parametrize("duration", ["30d", "1h", "0d"])
+def test_a_job_that_has_not_ended_stays_however_old(tmp_path: Path, duration: str) -> None:
+    running = job(tmp_path, ended=False, days=400)
+    found = prune(tmp_path, "--older-than", duration, "--all-users", "--measurements")
+    assert found["removed"] == []
+    assert found["running"] == 1
+    assert running.location.exists()
+
+
+def test_a_job_that_still_writes_stays_although_its_end_is_written(tmp_path: Path) -> None:
+    folder = job(tmp_path, ended=True, days=40)
+    folder.write_progress(bodies.ProgressBody(ranks=[]), 0)
+    assert prune(tmp_path, "--older-than", "0d")["removed"] == []
+
+
+def test_a_dry_run_shows_the_same_and_removes_nothing(tmp_path: Path) -> None:
+    old = job(tmp_path, ended=True, days=40)
+    shown = prune(tmp_path, "--dry-run")
+    assert old.location.exists()
+    assert shown["removed"] == prune(tmp_path)["removed"]
+    shown_as_table = CliRunner().invoke(app, ["prune", str(tmp_path), "-n"])
+    assert shown_as_table.exit_code == 0
+
+
+def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    root = tmp_path / "pfo"
+    folder = job(root, ended=True, days=40)
+    (folder.location / "prof" / "link").symlink_to(outside)
+    (folder.location / "sched" / "kept").symlink_to(outside / "kept")
+    aged(folder.location, 40)
+    (root / "jobs" / "linked").symlink_to(outside)
+    (root / "archive" / "linked").symlink_to(outside)
+    prune(root, code=1)
+    assert not folder.location.exists()
+    assert (outside / "kept").read_text() == "kept"
+    assert (root / "jobs" / "linked").is_symlink(), "a link in the place of a job is left to its owner"
+
+
+def test_jobs_of_other_users_stay_unless_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = job(tmp_path, ended=True, days=40)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert prune(tmp_path)["of_other_users"] == 1
+    assert folder.location.exists()
+    assert len(prune(tmp_path, "--all-users")["removed"]) == 1
+    assert not folder.location.exists()
+
+
+def test_what_is_no_job_goes_when_it_is_old(tmp_path: Path) -> None:
+    job(tmp_path, ended=False, days=0)
+    (tmp_path / "jobs" / "leftover").mkdir()
+    assert prune(tmp_path, "--older-than", "1h")["removed"] == []
+    aged(tmp_path / "jobs" / "leftover", 1)
+    assert [row["kind"] for row in prune(tmp_path, "--older-than", "1h")["removed"]] == ["no job"]
+
+
+def test_a_switch_goes_with_its_job_and_that_of_all_stays(tmp_path: Path) -> None:
+    folder, switch = job(tmp_path, ended=False, days=40), OffSwitch(Files(tmp_path))
+    for name in ("all", folder.job_id, "gone"):
+        switch.turn_off(name)
+    aged(tmp_path / "off", 40)
+    assert [row["path"] for row in prune(tmp_path)["removed"]] == ["off/gone"]
+    assert switch.read().names == {"all", folder.job_id}
+
+
+def test_measurements_for_later_jobs_stay_unless_they_are_asked_for(tmp_path: Path) -> None:
+    job(tmp_path, ended=False, days=0)
+    for name in ("profiles/abc", "power-limit/def"):
+        (tmp_path / name).mkdir(parents=True)
+        aged(tmp_path / name, 40)
+    assert prune(tmp_path)["removed"] == []
+    assert {row["kind"] for row in prune(tmp_path, "--measurements")["removed"]} == {"profile", "power limit"}
+
+
+def test_folders_that_lie_very_deep_are_reported_and_left(tmp_path: Path) -> None:
+    folder = job(tmp_path, ended=True, days=40)
+    deep = folder.location.joinpath(*["d"] * 30)
+    deep.mkdir(parents=True)
+    aged(folder.location, 40)
+    assert "deep" in prune(tmp_path, code=1)["problems"][0]
+    assert deep.exists()
+
+
+def test_what_an_interrupted_call_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    folder = job(tmp_path, ended=True, days=40)
+    folder.location.rename(folder.location.with_name(".pfo-prune-abc"))
+    assert [row["kind"] for row in prune(tmp_path)["removed"]] == ["half removed"]
+    assert not list((tmp_path / "jobs").iterdir())
+
+
+@pytest.mark.parametrize("duration", ["5", "30 days", "-1d", "1y", ""])
+def test_a_duration_without_a_known_unit_is_refused(tmp_path: Path, duration: str) -> None:
+    job(tmp_path, ended=True, days=40)
+    assert CliRunner().invoke(app, ["prune", str(tmp_path), "--older-than", duration]).exit_code == 2
