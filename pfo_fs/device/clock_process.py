@@ -42,7 +42,7 @@ from pfo_fs.device.readings import Readings
 from pfo_fs.device.reporter import Reporter
 from pfo_fs.device.reset_only import reset_only
 from pfo_fs.device.shared_page import SharedPage
-from pfo_fs.device.stops import Stops
+from pfo_fs.device.stops import Stops, has_ended
 from pfo_fs.device.switch_latency import FIRST_CALL_NS, SwitchLatency
 from pfo_fs.device.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, state_of, take_over
 from pfo_fs.errors import DeviceError
@@ -279,11 +279,10 @@ class ClockLoop:
         self._stops.over = False
         self._measuring.interrupted()
         self._setter.release()
-        events = self._poll.poll(0)
-        lives = not events or self._trainer_lives(events)
-        if lives:
-            self._power_limits.resume()
-        return lives
+        if has_ended(self._trainer):
+            return False
+        self._power_limits.resume()
+        return True
 
     def _tell_output(self) -> None:
         """Sends training what this process, or a library in it, has written, as a line that begins with `SAYS`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -73,3 +74,13 @@ class Stops:
             self._was_stopped = stopped
             self._next_look_ns = now_ns + (_LOOK_AGAIN_NS if stopped else _LOOK_EVERY_NS)
         return self.trainer_stopped
+
+
+def has_ended(trainer: socket.socket) -> bool:
+    """Returns whether the trainer has closed its socket."""
+    try:
+        return not trainer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
