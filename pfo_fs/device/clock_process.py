@@ -185,7 +185,9 @@ class ClockLoop:
         return done
 
     def _undo(self) -> UndoState:
-        return state_of(self._undos)
+        state = state_of(self._undos)
+        self._words[shared_page.UNDO_FAILURES] = state.failures
+        return state
 
     def _why_clocks_stay(self) -> str:
         """Returns why clocks are not set."""
@@ -394,5 +396,6 @@ def main(given: dict[str, Any]) -> int:
         loop.serve()
         return 0 if loop.finish() else 1
     finally:
+        trainer.close()
         with suppress(DeviceError):
             gpu.close()

@@ -25,6 +25,7 @@ _IDLE = 0x01
 _CLOCKS_SET = 0x02
 _GRAPHICS_CLOCK = 0
 _CLOCK_STEP_MHZ = 15
+_SAME_MHZ = 7
 
 
 class NvmlGpu:
@@ -131,9 +132,9 @@ class NvmlGpu:
         """
         now_mhz = self._clock_mhz()
         reasons = self.clock_reasons()
-        if now_mhz > mhz + _CLOCK_STEP_MHZ:
+        if now_mhz > mhz + _SAME_MHZ:
             return False
-        if now_mhz < mhz - _CLOCK_STEP_MHZ:
+        if now_mhz < mhz - _SAME_MHZ:
             return False if reasons & _IDLE and not reasons & _HELD_BACK else None
         highest = not self._clocks_mhz or mhz > self._clocks_mhz[0] - _CLOCK_STEP_MHZ
         return None if highest or reasons & (_IDLE | _HELD_BACK) or self._is_application_clock(mhz) else True
@@ -144,7 +145,9 @@ class NvmlGpu:
     def _is_application_clock(self, mhz: int) -> bool:
         try:
             name = "nvmlDeviceGetApplicationsClock"
-            return abs(int(call("reading the application clock", name, self._handle, _GRAPHICS_CLOCK)) - mhz) <= 15
+            return (
+                abs(int(call("reading the application clock", name, self._handle, _GRAPHICS_CLOCK)) - mhz) <= _SAME_MHZ
+            )
         except DeviceError:
             return False
 

@@ -50,6 +50,8 @@ CLOCK_MHZ = 24
 """MHz in force, 0 if the driver's default. Written by the clock process."""
 MEASURED_NUMBER = 25
 """The last schedule number whose measurement is complete. Written by the clock process."""
+UNDO_FAILURES = 26
+"""How often the clock or the power limit could not be put back so far. Written by the clock process."""
 
 PROGRESS = 32
 """The last point of a step that the device has reached. Its lower 32 bits are written by the device."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from pfo_fs.device.shared_page import Reading, newest_reading
+from pfo_fs.device.shared_page import UNDO_FAILURES, Reading, newest_reading
 
 _OLD_NS = 5_000_000_000
 _AT_TOP = 0.995
@@ -84,6 +84,9 @@ class StepMetrics:
 
     def _as_numbers(self, top_mhz: int | None) -> dict[str, float]:
         found: dict[str, float] = {}
+        undo_failures = sum(words[UNDO_FAILURES] for words in self._pages)
+        if undo_failures:
+            found["pfo_fs/undo_failures"] = float(undo_failures)
         if self._step_s is not None:
             found["pfo_fs/step_time_s"] = self._step_s
         if self._power_w:

@@ -1,0 +1,209 @@
+"""A `pynvml` each of whose functions can fail, at any time, and a clock process over it in virtual time."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fake_nvml import UUIDS, FakeNvml, NVMLError
+
+from pfo_fs.device import clock_process, shared_page
+from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.step_metrics import StepMetrics
+
+UUID = UUIDS[0]
+FUNCTIONS = sorted(name for name in dir(FakeNvml) if name.startswith("nvml") and name != "nvmlShutdown")
+CODES = (1, 2, 3, 4, 6, 9, 10, 13, 15, 16, 17, 18, 19, 27, 999, 777)
+ALWAYS = 10**9
+
+
+class Fault(NamedTuple):
+    """One function fails with one code (0: the package lacks the function), from its `first` call on, `count` times."""
+
+    function: str
+    code: int
+    first: int = 1
+    count: int = ALWAYS
+
+
+class FaultyNvml(FakeNvml):
+    """GPUs that keep a locked clock and a power limit, and whose power grows by 10 W every second."""
+
+    def __init__(self, now_s: Callable[[], float], *faults: Fault) -> None:
+        self.calls: Counter[str] = Counter()
+        self.faults = {fault.function: fault for fault in faults}
+        self.now_s = now_s
+        self.set_mhz: list[int] = []
+        self.lock_mhz = 0
+        self.resets_without_effect = 0
+        super().__init__()
+        self.reasons = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if not name.startswith("nvml"):
+            return found
+        fault = self.faults.get(name)
+        if fault is not None and fault.code == 0:
+            raise AttributeError(name)
+
+        def call(*args: Any) -> Any:
+            self.calls[name] += 1
+            if fault is not None and fault.first <= self.calls[name] < fault.first + fault.count:
+                raise NVMLError(fault.code)
+            return found(*args)
+
+        return call
+
+    def power_w(self) -> float:
+        return 100 + 10 * self.now_s()
+
+    def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
+        self.lock_mhz = high
+        self.set_mhz.append(high)
+
+    def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
+        if self.resets_without_effect:
+            self.resets_without_effect -= 1
+            return
+        self.lock_mhz = 0
+        self.set_mhz.append(0)
+
+    def nvmlDeviceGetClockInfo(self, handle: int, which: int) -> int:
+        return self.lock_mhz or 1410
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        now_s = self.now_s()
+        return round(1000 * (50_000 + 100 * now_s + 5 * now_s**2))
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return round(1000 * self.power_w())
+
+
+class Bench:
+    """A clock process, run by `run`, in virtual time.
+
+    Attributes:
+        answers: What the clock process has sent on its socket: the hello, then the answers to requests.
+        metrics: (time in s, what `opt.metrics()` shows then), once a second.
+        ended_s: When the clock process has stopped serving.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, *faults: Fault) -> None:
+        self._ns = 10**9
+        self._began_ns = self._ns
+        patch.setattr(time, "monotonic_ns", self._now_ns)
+        patch.setattr(time, "monotonic", lambda: self._now_ns() / 1e9)
+        patch.setattr(time, "sleep", self._sleep)
+        patch.setattr(select, "epoll", lambda: self)
+        patch.setattr(clock_process, "raise_priority", lambda: None)
+        for variable in ("PFO_FS_RUN_DIR", "PFO_FS_SIM_DIR"):
+            patch.setenv(variable, str(folder))
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        self.folder = folder
+        self.nvml = FaultyNvml(lambda: (self._ns - self._began_ns) / 1e9, *faults)
+        patch.setitem(sys.modules, "pynvml", self.nvml)
+        self.page = SharedPage.create()
+        self.words = self.page.words
+        self._ours, self._theirs = socket.socketpair()
+        self._their_fd = self._theirs.fileno()
+        self._metrics = StepMetrics([self.words])
+        self._next_metrics_s = 1.0
+        self._events: list[tuple[float, Callable[[], None]]] = []
+        self.metrics: list[tuple[float, dict[str, float]]] = []
+        self.ended_s = -1.0
+        self._heard = b""
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the start."""
+        return (self._ns - self._began_ns) / 1e9
+
+    def _now_ns(self) -> int:
+        self._ns += 1000
+        return self._ns
+
+    def _sleep(self, seconds: float) -> None:
+        self._ns += max(1000, round(seconds * 1e9))
+
+    # ---- in place of epoll
+
+    def register(self, *_: object) -> None:
+        """Does nothing."""
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Lets time pass until the next event of the script."""
+        until_s = min(self.now_s + max(1e-5, timeout_s), self._events[0][0] if self._events else float("inf"))
+        self._ns += max(1000, round((until_s - self.now_s) * 1e9))
+        if self._events and self.now_s >= self._events[0][0]:
+            self._events.pop(0)[1]()
+        if self.now_s >= self._next_metrics_s:
+            self._next_metrics_s += 1.0
+            self._metrics.step_begins()
+            self.metrics.append((self.now_s, self._metrics.since_last()))
+        return [(self._their_fd, select.EPOLLIN)] if select.select([self._their_fd], [], [], 0)[0] else []
+
+    # ---- the script
+
+    def at(self, time_s: float, do: Callable[[], None]) -> None:
+        """Does something at a time."""
+        self._events.append((time_s, do))
+        self._events.sort(key=lambda event: event[0])
+
+    def request_clock(self, time_s: float, mhz: int) -> None:
+        """Training requests a clock."""
+        self.at(time_s, lambda: self.words.__setitem__(shared_page.TARGET, mhz))
+
+    def ask(self, time_s: float, **request: Any) -> None:
+        """Training sends a request about power limits or energy."""
+        self.at(time_s, lambda: self._ours.sendall(json.dumps({**request, "id": 1}).encode() + b"\n"))
+
+    def run(self, end_s: float, *, leave_clocks: bool = False) -> int:
+        """Runs the clock process until training ends at `end_s`, and until it has ended; returns its exit status."""
+        self.at(end_s, self._end)
+        given = {
+            "spec": f"nvml:{UUID}", "leave_clocks": leave_clocks, "clock_backend": "nvml", "rank": 0, "report_to": None,
+            "token": "", "profile_steps": 2, "min_dwell_ms": 0, "trainer_pid": os.getpid(),
+            "page_fd": os.dup(self.page.fd), "doorbell_fd": os.eventfd(0), "socket_fd": self._theirs.detach(),
+        }  # fmt: skip
+        handler, open_before = signal.getsignal(signal.SIGTERM), set(os.listdir("/proc/self/fd"))
+        try:
+            return clock_process.main(given)
+        finally:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, handler)
+            for fd in set(os.listdir("/proc/self/fd")) - open_before:
+                with suppress(OSError):
+                    os.close(int(fd))
+            os.close(given["doorbell_fd"])
+
+    def _end(self) -> None:
+        self.ended_s = self.now_s
+        with self._ours:
+            self._ours.setblocking(False)
+            self._heard = self._ours.recv(1 << 20)
+
+    def close(self) -> None:
+        """Closes the sockets of a bench, also of one that has not run."""
+        self._ours.close()
+        self._theirs.close()
+
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        """What the clock process has sent, without what it says for the log."""
+        return [json.loads(line) for line in self._heard.split(b"\n") if line and not line.startswith(b"!")]
+
+    def notes(self) -> set[str]:
+        """The settings that a note tells the next process of."""
+        return {path.name.rpartition("-GPU")[0].partition("-GPU")[0] for path in self.folder.glob("*-GPU-*.json")}
