@@ -26,7 +26,7 @@ class FakeGpu:
         self.words = memoryview(bytearray(WORDS * 8)).cast("q")
         self.given_back = 0
         self.closed = False
-        self.problem = ""
+        self.problem = self.trouble = ""
 
     def bounds(self) -> Levels:
         if self.problem:

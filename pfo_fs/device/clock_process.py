@@ -45,7 +45,7 @@ from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.stops import Stops, has_ended
 from pfo_fs.device.switch_latency import FIRST_CALL_NS, SwitchLatency
 from pfo_fs.device.undo import LEFT_TO, UNDO_FOR_S, UndoState, finish, state_of, take_over
-from pfo_fs.errors import DeviceError
+from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.ipc.started import OwnOutput
 
@@ -189,9 +189,10 @@ class ClockLoop:
         self._words[shared_page.UNDO_FAILURES] = state.failures
         return state
 
-    def _why_clocks_stay(self) -> str:
-        """Returns why clocks are not set."""
-        return self._setter.message
+    def _why_clocks_stay(self) -> DeviceError | None:
+        """Returns why clocks are not set; None if they are."""
+        message, again = self._setter.message, self._setter.controls
+        return None if not message else DeviceError(message) if again else NotOffered(message)
 
     def _switching(self, each_clock: bool) -> SwitchingReport | None:
         """Returns how clocks are switched, and what that costs here."""

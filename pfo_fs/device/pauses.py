@@ -14,6 +14,11 @@ NEVER = (1 << 63) - 1
 """A time on the monotonic clock, in ns, that does not come."""
 
 
+def passes(error: BaseException) -> bool:
+    """Returns whether trying again soon may help."""
+    return isinstance(error, DeviceError) and not isinstance(error, NotOffered | DevicePermissionError | GpuLost)
+
+
 class Pauses:
     """Growing pauses between attempts; the kind of the error decides.
 
@@ -83,11 +88,9 @@ def patiently(make: Callable[[], T], *, attempts: int = 5, first_s: float = 0.05
     for attempt in range(attempts):
         try:
             return make()
-        except (NotOffered, DevicePermissionError, GpuLost):
-            raise
-        except DeviceError:
+        except DeviceError as error:
             pause_s = first_s * 2**attempt
-            if attempt == attempts - 1 or time.monotonic() + pause_s - began_s > within_s:
+            if not passes(error) or attempt == attempts - 1 or time.monotonic() + pause_s - began_s > within_s:
                 raise
             time.sleep(pause_s)
     raise AssertionError("not reached")

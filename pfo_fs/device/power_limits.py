@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from pfo_fs.device.gpu import Gpu
-from pfo_fs.device.pauses import patiently
+from pfo_fs.device.pauses import passes, patiently
 from pfo_fs.device.undo import SAME_W, limit_undo
 from pfo_fs.device.undo_note import limit_note
 from pfo_fs.errors import DeviceError
@@ -33,18 +33,18 @@ class PowerLimits:
         {"ask": "energy"}                  {"energy_j", "breaks"}
         {"ask": "clock"}                   {}; the clock that the shared page requests is in force
 
-    or `{"error": "..."}`, with a text for the log. An answer has the "id" of its request. A line without an id is not
-    an answer: it reports that no more limits are set, and why.
+    or `{"error": "...", "passes": true}`, with a text for the log, and whether trying again may help. An answer has the
+    "id" of its request. A line without an id is not an answer: it reports that no more limits are set, and why.
 
     Args:
         gpu: The GPU.
-        why_clocks_stay: Returns why clocks are not set; empty if they are.
+        why_clocks_stay: Returns why clocks are not set; None if they are.
 
     Attributes:
         undo: Restores the limit, and knows whether that is owed.
     """
 
-    def __init__(self, gpu: Gpu, why_clocks_stay: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, gpu: Gpu, why_clocks_stay: Callable[[], DeviceError | None] = lambda: None) -> None:
         self._gpu = gpu
         self._why_clocks_stay = why_clocks_stay
         self._sets_clocks = False
@@ -69,7 +69,7 @@ class PowerLimits:
             request = dict(json.loads(line))
             answer = self._result(request)
         except Exception as error:  # noqa: BLE001  any error of a driver becomes the answer
-            answer = {"error": str(error) or repr(error)}
+            answer = {"error": str(error) or repr(error), "passes": passes(error)}
         return {**answer, "id": request.get("id")}
 
     def _result(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,9 @@ class PowerLimits:
         if request["ask"] == "clock":  # the clock process sets the clock before it answers
             self._sets_clocks = True
             why = self._why_clocks_stay()
-            return {"error": why} if why else {}
+            if why is not None:
+                raise why
+            return {}
         if self._refused:
             return {"error": self._refused}
         if request["ask"] == "limits":

@@ -21,7 +21,7 @@ from pfo_fs.device.gpu_settings import GpuSettings
 from pfo_fs.device.node_physics import NodePhysics, node_physics
 from pfo_fs.device.physics import Coefficients, GpuModel, gpu_model
 from pfo_fs.device.simulated_stream import SimulatedStream
-from pfo_fs.errors import DeviceError, DevicePermissionError
+from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 
 
 def simulated_model() -> GpuModel:
@@ -139,7 +139,7 @@ class SimulatedGpu:
 
     Each change of the clock is a line in `<name>.log` beside the state. Closing the GPU removes both files, unless
     `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes it fail: `permission`; `lock:N`, from the N-th time on
-    that a clock is locked; `limit:N`, the N-th time that a power limit is set, and twice more.
+    that a clock is locked; `limit:N`, the N-th time that a power limit is set.
 
     Args:
         name: Letters, digits and `._-`; the process that computes passes the same to `SimulatedKernels`.
@@ -164,7 +164,7 @@ class SimulatedGpu:
         fault, _, count = os.environ.get("PFO_FS_SIM_FAULT", "").partition(":")
         self._refuses = fault == "permission"
         self._locks_left = int(count or 1) - 1 if fault == "lock" else -1
-        self._limits_left = int(count or 1) if fault == "limit" else -3
+        self._limits_left = int(count or 1) if fault == "limit" else -1
 
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks, in MHz, highest first."""
@@ -187,7 +187,7 @@ class SimulatedGpu:
         if self._refuses:
             raise DevicePermissionError("simulated: this user may not lock GPU clocks")
         if self._locks_left == 0:
-            raise DeviceError(f"simulated: {mhz} MHz could not be set")
+            raise NotOffered(f"simulated: {mhz} MHz could not be set")
         self._locks_left -= 1
         if mhz not in self._clocks:
             raise DeviceError(f"{self.name}: {mhz} MHz is not among its clocks")
@@ -250,8 +250,8 @@ class SimulatedGpu:
         if self._refuses:
             raise DevicePermissionError("simulated: this user may not set power limits")
         self._limits_left -= 1
-        if self._limits_left in (0, -1, -2):
-            raise DeviceError(f"simulated: {limit_w:g} W could not be set")
+        if self._limits_left == 0:
+            raise NotOffered(f"simulated: {limit_w:g} W could not be set")
         lowest_w, highest_w = self.power_limit_range_w()
         if not lowest_w <= limit_w <= highest_w:
             raise DeviceError(f"{self.name}: {limit_w:g} W is not within {lowest_w:g} to {highest_w:g} W")

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _TOLERANCE = 0.05
 """Relative: a level that this job measures by so much better would still count as what other jobs have found."""
+_FIRST_WAIT_STEPS, _MOST_WAIT_STEPS = 10, 10_000
+"""Steps before a level is measured again whose window was dropped."""
 _ANSWER_S = 15.0
 """Time for the helper to read from the shared directory which job's choice came first."""
 
@@ -36,6 +38,7 @@ class Decision(NamedTuple):
         optimal: The best level.
         problem: The reason why the optimizer leaves levels alone from now on.
         error: The error that the user must correct before training.
+        wait_steps: Steps at the highest level before the next one is measured.
     """
 
     measurements: Sequence[KnobMeasurement]
@@ -43,6 +46,7 @@ class Decision(NamedTuple):
     optimal: int | None = None
     problem: str = ""
     error: str = ""
+    wait_steps: int = 0
 
 
 class Chooser:
@@ -85,6 +89,7 @@ class Chooser:
         if self._key and not isinstance(search, FullSweep):
             self._key += ", coarse-to-fine"
         self._answer_by_s = 0.0
+        self._dropped = 0  # windows in turn without a measurement
 
     @classmethod
     def open(
@@ -136,6 +141,10 @@ class Chooser:
         for rank, window in enumerate(windows):
             if window.problem:
                 return Decision([], problem=f"rank {rank}: {window.problem}")
+        for rank, window in enumerate(windows):
+            if window.dropped:
+                return self._again(level, f"rank {rank}: {window.dropped}")
+        self._dropped = 0
         try:
             energy_j = sum(window.energy_j for window in windows) * self._scale
             time_s = max(window.time_s for window in windows) * self._scale
@@ -148,6 +157,13 @@ class Chooser:
         self._known = [*(m for m in self._known if m.level != level), measured]
         self.files.publish(measured)
         return self._decide()
+
+    def _again(self, level: int, why: str) -> Decision:
+        """Has a level measured again, after a number of steps that grows with each window in turn that was dropped."""
+        steps = min(_FIRST_WAIT_STEPS * 2**self._dropped, _MOST_WAIT_STEPS)
+        self._dropped += 1
+        log.warning("%d %s could not be measured, and is again in %d steps: %s", level, self._records.unit, steps, why)
+        return Decision(self._known, next_level=level, wait_steps=steps)
 
     def conclude(self, decision: Decision) -> None:
         """Has the helper process write the profile, unless it was read from the file; ends the helper.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pfo_fs.device import ClockProcess
 from pfo_fs.device.shared_page import TARGET
-from pfo_fs.errors import DeviceError
+from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.power_limit.measurements import Knob
 
 ANSWER_WITHIN_S = 5.0
@@ -45,13 +45,14 @@ class KnobGpu(ABC):
     Attributes:
         knob: What is set.
         problem: Why levels are not set, or not any more; empty if they are. `check` updates it.
+        trouble: Why the last level could not be set, if setting it again may help; the reader removes it.
     """
 
     knob: Knob
 
     def __init__(self, spec: str, clocks: ClockProcess) -> None:
         self.spec = spec
-        self.problem = ""
+        self.problem = self.trouble = ""
         self._clocks = clocks
         self._number = 0  # the newest request's number
         self._unconfirmed: set[int] = set()  # requests to change the level that have no answer yet
@@ -164,8 +165,11 @@ class KnobGpu(ABC):
         if answer is None:
             return None
         number = answer.pop("id", None)
-        if number is None or number in self._unconfirmed:
-            self.problem = self.problem or str(answer.get("error", ""))
+        if (number is None or number in self._unconfirmed) and "error" in answer:
+            if answer.get("passes"):
+                self.trouble = str(answer["error"])
+            else:
+                self.problem = self.problem or str(answer["error"])
         self._unconfirmed.discard(number)
         return number, answer
 
@@ -249,19 +253,27 @@ def open_gpu_for(knob: Knob, spec: str) -> KnobGpu:
     return ClockedGpu(spec) if knob == "clock" else LimitedGpu(spec)
 
 
-def read_energies_j(gpus: Sequence[KnobGpu]) -> list[float]:
-    """Returns the readings of the GPUs' energy counters, in joules, made at the same time.
+class EnergyReading(NamedTuple):
+    """A reading of an energy counter, in J; `breaks` counts when it was not known what was consumed."""
+
+    energy_j: float
+    breaks: int = 0
+
+
+def read_energies(gpus: Sequence[KnobGpu]) -> list[EnergyReading]:
+    """Returns the readings of the GPUs' energy counters, made at the same time.
 
     Raises:
-        DeviceError: The energy of a GPU cannot be read.
+        NotOffered: The energy of a GPU cannot be read.
+        DeviceError: It cannot be read now; trying again may help.
     """
     waiting = [gpu.ask({"ask": "energy"}) for gpu in gpus]
     deadline_s = time.monotonic() + ANSWER_WITHIN_S
     answers = [wait(deadline_s) for wait in waiting]
     for answer in answers:
         if "energy_j" not in answer:
-            raise DeviceError(str(answer.get("error")))
-    return [float(answer["energy_j"]) for answer in answers]
+            raise (DeviceError if answer.get("passes") else NotOffered)(str(answer.get("error")))
+    return [EnergyReading(float(answer["energy_j"]), int(answer.get("breaks", 0))) for answer in answers]
 
 
 def close_all(gpus: Sequence[KnobGpu]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pfo_fs.device import SimulatedKernels, find_gpu_spec
 from pfo_fs.errors import ConfigError, DeviceError
-from pfo_fs.power_limit.gpus import KnobGpu, close_all, open_gpu_for, read_energies_j
+from pfo_fs.power_limit.gpus import EnergyReading, KnobGpu, close_all, open_gpu_for, read_energies
 from pfo_fs.power_limit.measurements import Knob
 
 
@@ -84,7 +84,7 @@ class EnergyMonitor:
             raise ConfigError("a monitor needs at least one GPU; gpu_indices or specs is empty")
         self.gpu_indices: list[int] = self._devices or list(range(len(specs)))
         self.gpus: list[KnobGpu] = [open_gpu_for(knob, spec) for spec in specs]
-        self._open: dict[str, tuple[float, list[float]]] = {}
+        self._open: dict[str, tuple[float, list[EnergyReading]]] = {}
 
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
         """Begins a window.
@@ -95,7 +95,7 @@ class EnergyMonitor:
 
         Raises:
             ConfigError: The window is open already.
-            DeviceError: Energy cannot be read.
+            DeviceError: Energy cannot be read; if it is no `NotOffered`, trying again may help.
         """
         if key in self._open:
             raise ConfigError(f"window {key!r} has begun already; end it first")
@@ -111,18 +111,20 @@ class EnergyMonitor:
 
         Raises:
             ConfigError: No such window is open.
-            DeviceError: Energy cannot be read.
+            DeviceError: Energy cannot be read, or it is not known what was consumed; as in `begin_window`.
         """
         if key not in self._open:
             raise ConfigError(f"window {key!r} has not begun; open are: {', '.join(self._open) or 'none'}")
-        began_s, energies_j = self._open.pop(key)
+        began_s, begun = self._open.pop(key)
         if cancel:
             return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
-        ended_s, now_j = self._read(sync_execution)
-        consumed = (now - before for now, before in zip(now_j, energies_j, strict=True))
+        ended_s, ended = self._read(sync_execution)
+        if any(now.breaks != before.breaks for now, before in zip(ended, begun, strict=True)):
+            raise DeviceError("the energy counter was set back, or could not be read, within the window")
+        consumed = (now.energy_j - before.energy_j for now, before in zip(ended, begun, strict=True))
         return Measurement(ended_s - began_s, dict(zip(self.gpu_indices, consumed, strict=True)))
 
-    def _read(self, sync_execution: bool) -> tuple[float, list[float]]:
+    def _read(self, sync_execution: bool) -> tuple[float, list[EnergyReading]]:
         torch = sys.modules.get("torch")
         if sync_execution and torch is not None and torch.cuda.is_initialized():
             for device in self._devices or [torch.cuda.current_device()]:
@@ -130,8 +132,8 @@ class EnergyMonitor:
         for gpu in self.gpus:
             gpu.wait_until_ready()
         before_s = time.monotonic()
-        energies_j = read_energies_j(self.gpus)
-        return (before_s + time.monotonic()) / 2, energies_j
+        energies = read_energies(self.gpus)
+        return (before_s + time.monotonic()) / 2, energies
 
     def simulated_kernels(self, **options: Any) -> SimulatedKernels | None:
         """Returns the kernels of the first GPU if that is simulated; `options` are those of `SimulatedKernels`."""

@@ -345,6 +345,10 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self._leave_alone(decision.problem, warn=self._ranks.rank == 0)
             return
         self.measurements = decision.measurements
+        if decision.next_level is not None and decision.wait_steps:
+            self._gpus.set_level(self.power_limits[0])
+            self.state = Ready(decision.next_level, decision.wait_steps, self.unit)
+            return
         if decision.next_level is not None:
             self._begin_warmup(decision.next_level)
             return

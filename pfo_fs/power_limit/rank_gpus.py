@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from pfo_fs.device.pauses import Pauses, passes
 from pfo_fs.guard import reason_of
 from pfo_fs.power_limit.gpus import Levels, close_all, give_all_back, settle_all
 from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
+
+log = logging.getLogger("pfo_fs")
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+"""A level that could not be set is set again after such a pause."""
 
 
 class GpuRange(NamedTuple):
@@ -20,11 +28,19 @@ class GpuRange(NamedTuple):
 
 
 class WindowReport(NamedTuple):
-    """Time and energy of a window on one rank; `problem` is the reason if there is no measurement, otherwise empty."""
+    """Time and energy of a window on one rank.
+
+    Attributes:
+        time_s: The time.
+        energy_j: The energy.
+        problem: Why there is no measurement, now and later; empty if there is one.
+        dropped: Why there is none, if measuring again may help.
+    """
 
     time_s: float
     energy_j: float
     problem: str
+    dropped: str = ""
 
 
 class RankGpus:
@@ -51,6 +67,10 @@ class RankGpus:
         self._held = (0.0, 0.0)  # time and energy of the open window before it was interrupted
         self._interrupted = False
         self._open_window = ""
+        self._is_open = False
+        self._dropped = ""
+        self._troubled = False  # the level that was requested last could not be set
+        self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     def ranges(self) -> list[GpuRange]:
         """Returns the levels of each GPU on which one can be set."""
@@ -63,26 +83,37 @@ class RankGpus:
         return found
 
     def set_level(self, level: int) -> None:
-        """Requests a level, unless it is the one that was requested last; does not wait."""
-        if level != self._level:
-            self._level = level
-            for gpu in self.gpus:
-                gpu.set_level(level)
+        """Requests a level, unless it is the one that was requested last; does not wait.
+
+        A level that could not be set is requested again after growing pauses.
+        """
+        if level != self._level and not (self._troubled and time.monotonic_ns() < self._pauses.due_ns):
+            self._request(level)
+
+    def _request(self, level: int) -> None:
+        self._level, self._troubled = level, False
+        for gpu in self.gpus:
+            gpu.set_level(level)
 
     def restore(self) -> None:
         """Restores the levels that were in force before, and waits a few seconds for that."""
-        self._level = None
+        self._level, self._troubled = None, False
         give_all_back(self.gpus)
 
     def pause(self) -> None:
         """Does the same as `restore` if a level was set."""
-        if self._level is not None:
+        if self._level is not None or self._troubled:
             self.restore()
 
     def check(self) -> str:
         """Returns `problem`, updated from the answers of the clock processes. Takes some microseconds."""
         for gpu in self.gpus:
             self.note(gpu.check())
+            if gpu.trouble:
+                self._dropped, gpu.trouble = gpu.trouble, ""
+                self._level, self._troubled = None, True
+                self._pauses.failed(time.monotonic_ns())
+                log.warning("%s: %s; %s", gpu.name, self._dropped, self._pauses.text)
         return self.problem
 
     def note(self, problem: str) -> None:
@@ -91,7 +122,11 @@ class RankGpus:
 
     def begin_window(self, level: int) -> None:
         """Waits until the level is in force, and begins to measure."""
+        if level != self._level:
+            self._request(level)
+        self._dropped = ""
         settle_all(self.gpus)
+        self.check()
         # The same name as in Zeus's class, so that logs of its windows can be replayed to this one.
         self._open_window = f"__GlobalPowerLimitOptimizer_{level}"
         self._held, self._interrupted = (0.0, 0.0), False
@@ -114,31 +149,48 @@ class RankGpus:
         if not self._interrupted:
             self._end()
         self._interrupted = False
-        return WindowReport(*self._held, self.check())
+        problem = self.check()
+        return WindowReport(*self._held, problem, self._dropped)
 
     def _begin(self) -> None:
+        if self._dropped:
+            return
         try:
             self.monitor.begin_window(self._open_window)
+            self._is_open = True
         except Exception as error:  # noqa: BLE001  whatever a monitor raises, training goes on
-            self.note(f"time and energy cannot be measured: {error}")
+            self._failed(error)
 
     def _end(self) -> None:
-        if self.problem:
+        if self.problem or self._dropped:
+            self._cancel()
+        if not self._is_open:
             return
+        self._is_open = False
         try:
             measured = self.monitor.end_window(self._open_window)
             time_s, energy_j = float(measured.time), float(sum(measured.gpu_energy.values()))
         except Exception as error:  # noqa: BLE001
-            self.note(f"time and energy cannot be measured: {error}")
+            self._failed(error)
         else:
             self._held = (self._held[0] + time_s, self._held[1] + energy_j)
 
-    def cancel_window(self) -> None:
-        """Drops what was measured since `begin_window`."""
-        interrupted, self._interrupted = self._interrupted, False
-        if not self.problem and not interrupted:
+    def _failed(self, error: Exception) -> None:
+        if passes(error):
+            self._dropped = str(error)
+        else:
+            self.note(f"time and energy cannot be measured: {error}")
+
+    def _cancel(self) -> None:
+        if self._is_open:
+            self._is_open = False
             with suppress(Exception):
                 self.monitor.end_window(self._open_window, cancel=True)
+
+    def cancel_window(self) -> None:
+        """Drops what was measured since `begin_window`."""
+        self._interrupted = False
+        self._cancel()
 
     def leave(self) -> None:
         """Has the earlier levels restored, without waiting for it."""

@@ -25,7 +25,7 @@ from pfo_fs.device.power_limits import PowerLimits
 from pfo_fs.device.simulated import SimulatedGpu, SimulatedKernels
 from pfo_fs.errors import ConfigError, DeviceError
 from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, Off, Time
-from pfo_fs.power_limit.gpus import LimitedGpu, read_energies_j
+from pfo_fs.power_limit.gpus import LimitedGpu, read_energies
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -205,7 +205,7 @@ def test_a_limit_that_cannot_be_set_is_reported_and_the_old_one_restored(
     gpu = open_limited()
     gpu.bounds()
     gpu.set_level(300)
-    assert read_energies_j([gpu])[0] >= 0
+    assert read_energies([gpu])[0].energy_j >= 0
     assert gpu.problem == ""
     gpu.set_level(200)
     wait_for(gpu.check)
@@ -232,7 +232,7 @@ def test_the_death_of_the_clock_process_is_one_warning_and_the_limit_goes_back(
         gpu.set_level(150)
         wait_for(gpu.check)
         with pytest.raises(DeviceError, match="has died"):
-            read_energies_j([gpu])
+            read_energies([gpu])
     assert len(caplog.records) == 1
     wait_for(lambda: limits_set(sim_dir)[-1] == 500)
 
@@ -245,7 +245,7 @@ def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim
     wait_for(gpu.check)
     assert "SIGTERM" in gpu.problem, "known without asking"
     gpu.set_level(300)
-    assert read_energies_j([gpu])[0] >= 0
+    assert read_energies([gpu])[0].energy_j >= 0
     assert limits_set(sim_dir) == [200, 500]
 
 

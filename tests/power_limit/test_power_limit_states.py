@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, make_zeus, state_of
 
 from pfo_fs import power_limit as ours
-from pfo_fs.errors import ConfigError
+from pfo_fs.errors import ConfigError, DeviceError, NotOffered
+from pfo_fs.power_limit import Done, Off
 
 NUMBERS = [(10.0, 3000.0), (10.5, 2700.0), (11.5, 2500.0), (14.0, 2450.0), (20.0, 2900.0)]
 
@@ -266,3 +268,58 @@ def test_a_window_goes_on_over_epochs_whose_end_only_pauses_the_measurement(monk
     epochs(optimizer, *[1] * 60, end="pause_measurement")
     assert state_of(optimizer) == ("Done", 250, None)
     assert [m.time for m in optimizer.measurements] == pytest.approx([time_s for time_s, _ in NUMBERS])
+
+
+def test_a_window_in_which_energy_could_not_be_read_is_measured_again_after_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = 3
+
+    def numbers() -> tuple[float, float]:
+        nonlocal failing
+        failing -= 1
+        if failing >= 0:
+            raise DeviceError("the driver did not answer in time")
+        return 1.0, 100.0
+
+    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(numbers), warmup_steps=0, profile_steps=1, wait_steps=0)
+    steps = 0
+    with caplog.at_level(logging.WARNING, "pfo_fs"):
+        while not isinstance(optimizer.state, Done):
+            optimizer.on_step_begin()
+            steps += 1
+            assert steps < 300, optimizer.state
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.split("again in ")[1].split(" ")[0] for text in told] == ["10", "20", "40"]
+    assert all("did not answer in time" in text for text in told)
+    optimizer.close()
+
+
+def test_a_level_that_could_not_be_set_is_set_again_and_not_measured_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu()
+    optimizer, _ = make_optimizer(
+        monkeypatch, FakeMonitor(lambda: (1.0, 100.0)), gpu, warmup_steps=0, profile_steps=1, wait_steps=0
+    )
+    optimizer.on_step_begin()
+    tried = gpu.levels[-1]
+    gpu.trouble = "the driver is not ready"
+    for _ in range(100):
+        if isinstance(optimizer.state, Done):
+            break
+        optimizer.on_step_begin()
+    assert isinstance(optimizer.state, Done)
+    assert gpu.levels.count(tried) >= 2
+    assert len(optimizer.measurements) == len(optimizer.power_limits)
+    optimizer.close()
+
+
+def test_an_error_that_does_not_pass_ends_the_search_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def numbers() -> tuple[float, float]:
+        raise NotOffered("this GPU does not support it")
+
+    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(numbers), warmup_steps=0, profile_steps=1, wait_steps=0)
+    for _ in range(5):
+        optimizer.on_step_begin()
+    assert isinstance(optimizer.state, Off)
+    assert "does not support it" in optimizer.state.reason
+    optimizer.close()
