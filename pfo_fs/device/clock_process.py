@@ -31,8 +31,8 @@ from typing import Any
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_requests import ClockRequests
 from pfo_fs.device.clock_setter import ClockSetter
-from pfo_fs.device.gpu import Gpu, NoGpu
-from pfo_fs.device.gpu_spec import open_gpu
+from pfo_fs.device.gpu import Gpu
+from pfo_fs.device.gpu_spec import open_to_set
 from pfo_fs.device.host_driver import HostDriver, driver_file
 from pfo_fs.device.measuring import Measuring
 from pfo_fs.device.meter import StepMeter
@@ -343,15 +343,6 @@ class ClockLoop:
         return bool(data)
 
 
-def _open(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu, str]:
-    """Returns the GPU, and why its clocks cannot be set, or ''. Resets clocks that a crashed job has left locked."""
-    try:
-        gpu = open_gpu(spec, clock_backend)
-        return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.why_clocks_stay()
-    except DeviceError as error:
-        return NoGpu(str(error)), str(error)
-
-
 def _reset_by(given: dict[str, Any]) -> str:
     """Returns the GPU, and after an @ the way to set its clocks if the job asks for one, for the host's helper."""
     asked = given["clock_backend"]
@@ -362,7 +353,7 @@ def main(given: dict[str, Any]) -> int:
     """Runs the clock process."""
     if given.get("reset_only"):
         return reset_only(given)
-    gpu, why_clocks_stay = _open(given["spec"], given["leave_clocks"], given.get("clock_backend", "auto"))
+    gpu, why_clocks_stay = open_to_set(given["spec"], given["leave_clocks"], given.get("clock_backend", "auto"))
     trainer = socket.socket(fileno=given["socket_fd"])
     loop = ClockLoop(
         gpu,

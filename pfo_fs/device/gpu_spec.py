@@ -55,6 +55,15 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     return gpu
 
 
+def open_to_set(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu, str]:
+    """Returns the GPU, and why its clocks cannot be set, or ''. Resets clocks that a crashed job has left locked."""
+    try:
+        gpu = open_gpu(spec, clock_backend)
+        return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.why_clocks_stay()
+    except DeviceError as error:
+        return NoGpu(str(error)), str(error)
+
+
 def gpu_settings_now(spec: str) -> GpuSettings:
     """Reads clock and power limit of a GPU.
 
