@@ -1,4 +1,4 @@
-"""Clock processes of this host that a signal has stopped: they keep a clock that nobody resets.
+"""Clock processes of this host that a signal has stopped: they keep a clock that no process resets.
 
 `scontrol suspend` sends SIGTSTP first, at which a clock process resets the clock itself; SIGSTOP alone leaves it no
 time. If its trainer ends meanwhile, the stopped process would never know.

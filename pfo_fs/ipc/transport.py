@@ -97,7 +97,7 @@ def receive(connection: socket.socket, flags: int = 0) -> bytes:
 def names_of_helper(address: str, token: str) -> list[str]:
     """Returns the abstract addresses at which the helper of a job on this host may listen, the first free one of them.
 
-    Any user can take the address of a helper that has died. Nobody but the job's ranks can tell the next addresses
+    Any user can take the address of a helper that has died. Only the ranks of the job can tell the next addresses
     before a helper listens there.
     """
     later = (hashlib.sha256(f"{token} {number}".encode()).hexdigest()[:24] for number in range(1, _NAMES))
