@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from faulty_nvml import UUID, Bench, Fault
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
 from pfo_fs.device.simulated import SimulatedGpu
+from pfo_fs.device.undo_note import clock_note, limit_note
 
 
 def test_clocks_and_limit_that_a_killed_job_has_left_are_reset(sim_dir: Path) -> None:
@@ -31,3 +33,42 @@ def test_a_gpu_that_cannot_be_reset_is_named_and_the_next_one_is_reset(sim_dir: 
 def test_without_a_name_no_gpu_of_another_job_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert CliRunner().invoke(app, ["reset-clocks"]).exit_code == 2
+
+
+def reset(patch: pytest.MonkeyPatch, folder: Path, *faults: Fault, wait: str = "5") -> tuple[int, str, Bench]:
+    """Runs the command, in virtual time, over a GPU that is locked at 900 MHz."""
+    bench = Bench(patch, folder, *faults)
+    bench.nvml.lock_mhz = 900
+    done = CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}", "--wait", wait])
+    bench.close()
+    return done.exit_code, done.output, bench
+
+
+def test_a_driver_that_refuses_at_first_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fault = Fault("nvmlDeviceResetGpuLockedClocks", 999, count=4)
+    status, output, bench = reset(monkeypatch, tmp_path, fault)
+    assert (status, bench.nvml.lock_mhz) == (0, 0), output
+
+
+@pytest.mark.parametrize("code", [4, 10, 15, 999])
+def test_the_exit_status_says_that_the_driver_does_not_reset(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
+) -> None:
+    status, output, bench = reset(monkeypatch, tmp_path, Fault("nvmlDeviceResetGpuLockedClocks", code))
+    assert status == 1
+    assert f"NVML error {code}" in " ".join(output.split())
+    assert bench.nvml.lock_mhz == 900
+    assert bench.nvml.calls["nvmlDeviceResetGpuLockedClocks"] > 3
+
+
+def test_a_limit_that_a_job_has_noted_goes_back_too_and_the_notes_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = Bench(monkeypatch, tmp_path)
+    clock_note(UUID).write(0, 900)
+    limit_note(UUID).write(400, 200)
+    monkeypatch.setattr("pfo_fs.device.undo_note._began", lambda pid: "")  # that job has ended
+    bench.nvml.lock_mhz, bench.nvml.limit_mw = 900, 200_000
+    assert CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}"]).exit_code == 0
+    assert (bench.nvml.lock_mhz, bench.nvml.limit_mw, bench.notes()) == (0, 400_000, set())
+    bench.close()

@@ -95,6 +95,20 @@ def test_auto_finds_zeusd_and_the_clock_process_says_so(
     assert changes(zeusd) == [0, 210, 0]
 
 
+def test_a_reset_that_zeusd_refuses_at_the_end_of_training_is_made_as_soon_as_it_does_not(
+    start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor, tmp_path: Path
+) -> None:
+    clocks = start()
+    assert clocks.message == ""
+    request(clocks, 1395)
+    wait_for(lambda: changes(zeusd) == [0, 1395], what="the clock")
+    zeusd.status = 500
+    clocks.close(0.1)
+    assert changes(zeusd) == [0, 1395]
+    zeusd.status = 200
+    wait_for(lambda: changes(zeusd) == [0, 1395, 0], what="the reset")
+
+
 def test_the_environment_variable_decides_where_the_argument_does_not(
     start: Callable[..., ClockProcess], zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

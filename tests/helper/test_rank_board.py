@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 from jobs import rank_infos
 
 from pfo_fs.helper.rank_board import RankBoard
@@ -32,3 +33,27 @@ def test_a_way_that_is_not_known_is_left_out_of_records_so_that_their_form_stays
     assert "clock_backend" not in bodies.RankBody(rank_info=rank_infos(1)[0], nonce="n").model_dump_json()
     written = bodies.RankProgress(rank=0, clock_backend="zeusd").model_dump_json()
     assert bodies.RankProgress.model_validate_json(written).clock_backend == "zeusd"
+
+
+def test_what_a_clock_process_cannot_put_back_is_in_the_record_until_it_has() -> None:
+    board = RankBoard(random.Random(1))
+    board.join(rank_infos(1)[0], None, "nvml")
+    texts = []
+    for owed, message in ((1, "the default clocks could not be restored"), (0, "")):
+        report = msgspec.structs.replace(REPORT, undo_owed=owed, undo_failures=7, message=message)
+        board.note_report(0, report, now_s=100.0 * (2 - owed))
+        record = board.record(now_s=100.0 * (2 - owed), store_error="", local_mount=True)
+        assert record is not None
+        assert (record.ranks[0].undo_owed, record.ranks[0].undo_failures) == (owed, 7)
+        texts.append(record.ranks[0].error)
+    assert texts == ["the default clocks could not be restored", ""]
+
+
+def test_a_problem_of_training_stays_when_the_clock_process_has_none() -> None:
+    board = RankBoard(random.Random(1))
+    board.join(rank_infos(1)[0], None, "nvml")
+    board.note_problem(0, "of training")
+    board.note_report(0, REPORT, now_s=1.0)
+    record = board.record(now_s=2.0, store_error="", local_mount=True)
+    assert record is not None
+    assert record.ranks[0].error == "of training"

@@ -70,6 +70,18 @@ def test_the_ways_in_which_clocks_are_set_are_shown(tmp_path: Path, ways: list[s
     assert line in text if line else "clocks set" not in text
 
 
+def test_a_clock_that_the_driver_does_not_reset_is_said_with_the_number_of_attempts(tmp_path: Path) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    ranks = [
+        bodies.RankProgress(rank=0, error="another problem"),
+        bodies.RankProgress(rank=1, undo_owed=1, undo_failures=12, error="the default clocks could not be restored"),
+    ]
+    folder.write_progress(bodies.ProgressBody(ranks=ranks), 0)
+    text = " ".join(screen(collect_status(shared)).split())
+    assert "1 GPU setting(s) could not be put back yet (12 attempts failed)" in text
+    assert "the default clocks could not be restored" in text
+
+
 COSTS = {"call_s": 0.0046, "wait_s": 0.03, "latency_s": 0.012}
 
 

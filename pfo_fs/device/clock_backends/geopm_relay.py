@@ -11,11 +11,15 @@ import importlib
 import json
 import select
 import socket
+import time
 from contextlib import suppress
 from typing import Any
 
+from pfo_fs.device.undo import UNDO_FOR_S
 from pfo_fs.ipc import transport
 
+_RETRY_S = 1.0
+"""A reset that has failed is tried again after this time."""
 IDLE_S = 10.0
 """The relay ends after this time without a clock process."""
 
@@ -75,13 +79,23 @@ class Relay:
         self._geopm = geopm
         self._clients: dict[int, socket.socket] = {}
         self._locked: dict[int, set[int]] = {}
+        self._owed: set[int] = set()  # GPUs whose clock process has gone, and that could not be reset yet
         self._poll = select.poll()
         self._poll.register(server, select.POLLIN)
 
     def serve(self, idle_s: float = IDLE_S) -> None:
         """Serves until there has been no clock process for `idle_s`."""
+        owes_until_s = float("inf")
         while True:
-            events = self._poll.poll(None if self._clients else idle_s * 1000)
+            owes_until_s = min(owes_until_s, time.monotonic() + UNDO_FOR_S) if self._owed else float("inf")
+            wait_s = _RETRY_S if self._owed else None if self._clients else idle_s
+            events = self._poll.poll(None if wait_s is None else wait_s * 1000)
+            if self._owed:
+                self._reset_owed()
+                if not self._clients and time.monotonic() > owes_until_s:
+                    return  # the GEOPM service restores all settings when its client ends
+                if not events:
+                    continue
             if not events:
                 return
             for fd, _ in events:
@@ -137,9 +151,16 @@ class Relay:
         """Forgets a client that has gone, and resets the clocks that it has left locked."""
         self._poll.unregister(fd)
         self._clients.pop(fd).close()
-        for gpu in self._locked.pop(fd):
+        self._owed |= self._locked.pop(fd)
+        self._reset_owed()
+
+    def _reset_owed(self) -> None:
+        held = set().union(*self._locked.values())
+        for gpu in list(self._owed):
             with suppress(Exception):
-                self._geopm.write(_RESET, gpu, 0.0)
+                if gpu not in held:  # another clock process has locked it since
+                    self._geopm.write(_RESET, gpu, 0.0)
+                self._owed.discard(gpu)
 
 
 def main(given: dict[str, Any]) -> int:
