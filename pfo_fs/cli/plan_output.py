@@ -118,11 +118,10 @@ def write_changes_picture(maximum: Plan, plans: Sequence[Plan], directory: Path)
 
 def describe(plan: Plan) -> str:
     """Returns one line about a plan, for the top of its file."""
-    gap = "" if plan.gap is None else f", at most {plan.gap:.2%} above the least possible"
     waiting = "" if plan.straggler_s is None else f" over the {plan.straggler_s:.6g} s of a straggler"
     return (
         f"{_title(plan.problem)}: {plan.iteration_time_s:.6g} s per iteration, {plan.energy_j:.6g} J and "
-        f"{plan.average_power_w:.5g} W{waiting}{gap}; pfo-fs plan, solver {plan.solver}"
+        f"{plan.average_power_w:.5g} W{waiting}{plan.gap_text}; pfo-fs plan, solver {plan.solver}"
     )
 
 
@@ -155,7 +154,8 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             "" if plan.gap is None else f"{plan.gap:.3%}",
             f"{len(plan.changes)}",
         )
-    lines = ["gap: how far the energy can be above the least possible; changes: of clocks"]
+    limited = " with so few changes" if any(plan.most_changes is not None for plan in plans) else ""
+    lines = [f"gap: how far the energy can be above the least possible{limited}; changes: of clocks"]
     if plans and len(rows) <= _EXPLAINED and not plans[-1].problem.switch_costs.none:
         lines.append(plans[-1].switching)
     if plans and plans[-1].straggler_s is not None:

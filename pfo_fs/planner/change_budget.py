@@ -103,7 +103,7 @@ class ChangeBudget:
     def _with_bound(self, plan: Plan, most: int) -> Plan:
         bounds_j = [bound_j - price_j * most for price_j, bound_j in self._bounds]
         bounds_j += [plan.lower_bound_j] if plan.lower_bound_j is not None else []
-        return plan.replace(lower_bound_j=max(bounds_j)) if bounds_j else plan
+        return plan.replace(lower_bound_j=max(bounds_j), most_changes=most) if bounds_j else plan
 
 
 def plans_by_changes(problem: Problem, deadline_s: float) -> list[Plan]:

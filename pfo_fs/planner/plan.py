@@ -31,6 +31,7 @@ class Plan:
         lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
         seconds: Time that the solver needed, in s.
         limits: What keeps the plan from more clock changes; None where the solver does not say.
+        most_changes: The bound is for plans with at most so many clock changes; None: for all plans.
     """
 
     problem: Problem = field(repr=False)
@@ -41,6 +42,7 @@ class Plan:
     lower_bound_j: float | None = None
     seconds: float = 0.0
     limits: ChangeLimits | None = None
+    most_changes: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.frequencies_mhz) != len(self.problem.pipeline.instructions):
@@ -129,10 +131,21 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """Upper limit of how far the energy is above the least possible, as a share of the least; None if unknown."""
+        """Upper limit of how far the energy is above the least possible, as a share of the least; None if unknown.
+
+        The least possible of plans with at most `most_changes` clock changes, unless that is None.
+        """
         if self.lower_bound_j is None:
             return None
         return max(0.0, self.energy_j / self.lower_bound_j - 1.0)
+
+    @property
+    def gap_text(self) -> str:
+        """The gap as the end of a line about the plan; empty if unknown."""
+        if self.gap is None:
+            return ""
+        limit = "" if self.most_changes is None else f" with at most {self.most_changes} clock changes"
+        return f", at most {self.gap:.2%} above the least possible{limit}"
 
     @cached_property
     def critical(self) -> list[int]:
@@ -180,6 +193,7 @@ class Plan:
             "average_power_w": self.average_power_w,
             "lower_bound_j": self.lower_bound_j,
             "gap": self.gap,
+            "gap_within_changes": self.most_changes,
             "clock_changes": len(self.changes),
             "driver_calls_per_s": self.switch_load.calls_per_s,
             "switching": self.switching,

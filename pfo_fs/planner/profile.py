@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from pfo_fs.errors import ConfigError, PlanError
@@ -22,6 +23,11 @@ cannot be used instead.
 
 Kind: TypeAlias = tuple[int, str]
 """(stage, instruction): instructions of one kind differ in their micro-batch only, and share their options."""
+
+_MOST_SCATTER = {"time": 0.15, "energy": 0.25}
+"""Standard deviation of the rows of one key, relative, that can be noise."""
+_JUMP = 2.0
+"""A time or power may be so many times what the next clock makes possible."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,13 @@ class Profile:
                 f"{self.source}: stage {stage} has no {name}, and it cannot be derived from "
                 f"{', '.join(have)}; profile it"
             )
+        clocks = {part: [m.frequency_mhz for m in have[part]] for part in parts}
+        if not set.intersection(*map(set, clocks.values())):
+            found = "; ".join(f"{part} at {', '.join(map(str, mhz[:4]))} MHz" for part, mhz in clocks.items())
+            raise PlanError(
+                f"{self.source}: stage {stage}: {' and '.join(parts)} were measured at no common clock ({found}), so "
+                "that nothing can be derived from both; measure them at the same clocks"
+            )
         tables = [({m.frequency_mhz: m for m in have[part]}, share) for part, share in parts.items()]
         result = []
         for mhz in sorted(set.intersection(*(set(table) for table, _ in tables)), reverse=True):
@@ -189,13 +202,14 @@ def profile_of(table: Any, source: str) -> Profile:
         source: Text that messages begin with.
 
     Raises:
-        PlanError: Values of one key differ by a factor of more than a hundred, or the table has no rows, or lacks a
-            stage.
+        PlanError: Values of one key, or of neighbouring clocks, differ by more than they can; or the table has no
+            rows, or lacks a stage.
     """
     keys = ["stage", "instruction", "frequency"]
     groups = table.groupby(keys, sort=False)[["time", "energy"]]
     _refuse_mixed_units(table, groups, source)
     means, spreads, rows = groups.mean(), groups.std().fillna(0.0), groups.size()
+    _refuse_mixtures(table, means, spreads, source)
     kinds: dict[Kind, list[Measurement]] = {}
     for (stage, instruction, mhz), (time_s, energy_j), (time_spread_s, energy_spread_j), count in zip(
         means.index, means.to_numpy().tolist(), spreads.to_numpy().tolist(), rows.tolist(), strict=True
@@ -203,6 +217,8 @@ def profile_of(table: Any, source: str) -> Profile:
         kinds.setdefault((int(stage), instruction), []).append(
             Measurement(int(mhz), time_s, energy_j, time_spread_s, energy_spread_j, count)
         )
+    for (stage, instruction), measured in kinds.items():
+        _refuse_jumps(stage, instruction, sorted(measured, key=lambda m: -m.frequency_mhz), source)
     order = {instruction: number for number, instruction in enumerate(table["instruction"].unique())}
     return Profile(
         {
@@ -229,3 +245,40 @@ def _refuse_mixed_units(table: Any, groups: Any, source: str) -> None:
             f"{same.max() / same.min():,.0f}; are both in the same unit?",
             line=late,
         )
+
+
+def _refuse_mixtures(table: Any, means: Any, spreads: Any, source: str) -> None:
+    """Refuses rows of one key that scatter more than noise: their mean would be that of no configuration."""
+    for column, most in _MOST_SCATTER.items():
+        apart = spreads[column] > most * means[column]
+        if apart.any():
+            stage, instruction, mhz = apart.idxmax()
+            same = table[(table[["stage", "instruction", "frequency"]] == [stage, instruction, mhz]).all(axis=1)]
+            dropped = ", ".join(table.attrs.get("dropped", ()))
+            hint = f" The file has also the column {dropped}: are these several configurations?" if dropped else ""
+            raise PlanError(
+                f"{source}: row {same.index[1]}, column {column}: {instruction} of stage {stage} at {mhz} MHz has "
+                f"{len(same)} rows from {same[column].min():.4g} to {same[column].max():.4g}, more than noise; keep "
+                f"the rows of one configuration.{hint}",
+                line=int(same.index[1]),
+            )
+
+
+def _refuse_jumps(stage: int, instruction: str, measured: Sequence[Measurement], source: str) -> None:
+    """Refuses a clock whose time or power is beside that of the next one by more than any GPU's: a slip, or a unit.
+
+    Time rises at most as the clock falls, and does not fall much; power falls at most with its fourth power.
+    """
+    for above, below in pairwise(measured):
+        lower = below.frequency_mhz / above.frequency_mhz
+        powers_w = [m.energy_j / m.time_s for m in (above, below)]
+        for what, ratio, least, most in (
+            ("time", below.time_s / above.time_s, 1 / _JUMP, _JUMP / lower),
+            ("power (energy over time)", powers_w[1] / powers_w[0], lower**4 / _JUMP, _JUMP),
+        ):
+            if not least <= ratio <= most:
+                raise PlanError(
+                    f"{source}: {instruction} of stage {stage}: {what} at {below.frequency_mhz} MHz is {ratio:.3g} "
+                    f"times that at {above.frequency_mhz} MHz, the next clock, which no GPU does; one of the two is "
+                    "wrong, or in another unit"
+                )

@@ -31,6 +31,7 @@ _RANKS = (0, 10_000_000)
 _LONGEST_S, _MOST_J = 1e5, 1e9
 _LARGEST = 1e9
 """A larger value in an optional column counts as missing."""
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
@@ -108,6 +109,14 @@ def _cells(text: str, source: str) -> Any:
     """The known columns as stripped text, without blank lines."""
     import pandas as pd
 
+    first = text.lstrip().partition("\n")[0]
+    for separator, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if "," not in first and separator in first:
+            raise PlanError(
+                f"{source}: the cells of the first row are separated by {name}; write a CSV with commas between cells, "
+                "and points in numbers",
+                line=1,
+            )
     if text[: text.find("\n")].count(",") >= _MAX_COLUMNS:
         raise PlanError(f"{source}: has more than {_MAX_COLUMNS} columns, so it cannot be a profile", line=1)
     try:
@@ -122,15 +131,22 @@ def _cells(text: str, source: str) -> Any:
         raise PlanError(f"{source}: cannot be read as a profile: {error}") from error
     frame.index += 1
     frame = frame.astype(object).apply(lambda column: column.str.strip())
-    header = frame.iloc[0].tolist()
+    header = [str(name).lower() for name in frame.iloc[0].tolist()]
     if missing := [name for name in COLUMNS if name not in header]:
-        raise PlanError(f"{source}: column {', '.join(missing)} is missing; a profile has {','.join(COLUMNS)}", line=1)
+        first_row = ", ".join(header)[:200] or "nothing"
+        raise PlanError(
+            f"{source}: column {', '.join(missing)} is missing; a profile has {','.join(COLUMNS)}, and the first row "
+            f"here has {first_row}",
+            line=1,
+        )
     known = [name for name in (*RANK_COLUMNS, *COLUMNS, *MEASURED_COLUMNS) if name in header]
     if twice := [name for name in known if header.count(name) > 1]:
         raise PlanError(f"{source}: column {twice[0]} appears twice", line=1)
     frame.columns = pd.Index(header)
     frame = frame.iloc[1:]
-    return frame.loc[(frame != "").any(axis=1), known].copy()
+    kept = frame.loc[(frame != "").any(axis=1), known].copy()
+    kept.attrs["dropped"] = [name for name in header if name and name not in known][:8]
+    return kept
 
 
 def _require(good: Any, frame: Any, column: str, source: str, wrong: str, cells: Any = None) -> None:
@@ -148,7 +164,10 @@ def _numbers(frame: Any, column: str, source: str) -> Any:
     try:
         numbers = frame[column].astype(float)
     except ValueError:
-        _require(~frame[column].map(_is_not_a_number), frame, column, source, "is not a number")
+        bad = frame[column].map(_is_not_a_number)
+        comma = bool(_DECIMAL_COMMA.fullmatch(str(frame[column][int(bad.idxmax())])))
+        wrong = "has a decimal comma; write a point" if comma else "is not a number"
+        _require(~bad, frame, column, source, wrong)
         raise
     _require(np.isfinite(numbers), frame, column, source, "is not a measurement; leave the row out")
     return numbers

@@ -177,9 +177,8 @@ def _add_colour_bar(figure: Any, all_axes: Sequence[Any], bounds: Bounds) -> Non
 
 
 def _figures(plan: Plan) -> str:
-    gap = "" if plan.gap is None else f", at most {plan.gap:.2%} above the least possible"
     pipeline = plan.problem.pipeline
     return (
         f"{pipeline.name}, {len(pipeline.orders)} ranks x {pipeline.num_microbatches} micro-batches: "
-        f"{plan.iteration_time_s:.4g} s, {plan.energy_j:,.0f} J{gap}"
+        f"{plan.iteration_time_s:.4g} s, {plan.energy_j:,.0f} J{plan.gap_text}"
     )

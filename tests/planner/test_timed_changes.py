@@ -105,6 +105,21 @@ def test_a_budget_that_no_plan_keeps_is_refused() -> None:
         ChangeBudget(planner, planner.fastest_s / 2).within(0)
 
 
+def test_a_bound_for_plans_with_few_changes_says_that_it_is_one() -> None:
+    rows = [Measurement(1410, 0.1, 30.0), Measurement(1110, 0.12, 25.0), Measurement(810, 0.16, 23.0)]
+    profile = Profile({(stage, name): rows for stage in range(3) for name in ("forward", "backward")})
+    planner = Planner(Problem(make_pipeline("1f1b", 3, 4), profile, blocking_power_w=80.0))
+    deadline_s = all_maximum(planner.problem).iteration_time_s
+    free, limited = planner.at(deadline=deadline_s), ChangeBudget(planner, deadline_s).within(0)
+    assert free.changes
+    assert not limited.changes
+    assert limited.gap is not None
+    assert limited.most_changes == limited.summary()["gap_within_changes"] == 0
+    assert limited.gap_text.endswith("above the least possible with at most 0 clock changes")
+    assert free.most_changes is None
+    assert free.gap_text.endswith("above the least possible")
+
+
 # ---- parts of the search
 
 
