@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from pfo_fs.device import Gpu, open_gpu, shared_page
@@ -37,7 +38,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
         specs = gpu_specs(most)
         gpus.extend(map(open_gpu, specs))
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
-        checks.append(GPUS.check("ok", f"{len(gpus)}: {names}"))
+        checks.append(GPUS.check("ok", f"{len(gpus)}: {names}{_without_energy(gpus)}"))
     except PfoError as error:
         checks.append(GPUS.check("none" if needs_gpu else "none-needed", str(error)))
     try:
@@ -51,6 +52,16 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     if len(gpus) == len(specs) > 0:
         checks.append(check_marks(specs[0]))
     return [*checks, check_others(), check_switching_file()]
+
+
+def _without_energy(gpus: Sequence[Gpu]) -> str:
+    """Returns of which GPU no energy can be read, and why, as the end of a text."""
+    for gpu in gpus:
+        try:
+            gpu.energy_j()
+        except PfoError as error:
+            return f"; no energy, only time, is measured on {gpu.uuid}: {error}"
+    return ""
 
 
 def check_clocks(gpu: Gpu) -> list[Check]:

@@ -131,6 +131,18 @@ def test_a_gpu_whose_clock_process_has_gone_gets_its_default_clocks(
     assert [service.changes(number) for number in range(3)] == [[900, 0], [901, 0], [902, 0]]
 
 
+def test_a_clock_that_the_service_does_not_reset_at_first_is_reset_later(
+    service: GeopmService, backends: list[GeopmBackend], wait_for: WaitFor
+) -> None:
+    backends[0].lock_clock_mhz(900)
+    (service.folder / "refuses").touch()
+    backends[0].close()
+    with pytest.raises(DeviceError):  # the relay has seen the close, and goes on
+        backends[1].lock_clock_mhz(901)
+    (service.folder / "refuses").unlink()
+    wait_for(lambda: service.changes(0) == [900, 0], what="the reset")
+
+
 def test_another_session_that_writes_already_is_named(service: GeopmService, backends: list[GeopmBackend]) -> None:
     (service.folder / "session").write_text(str(os.getpid()))
     with pytest.raises(DeviceError, match=rf"already has write mode client with PID or SID of {os.getpid()}"):

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from fake_nvml import UUIDS, FakeNvml
+from faulty_nvml import Bench, Fault
 
 from pfo_fs.device import ClockProcess
-from pfo_fs.device.gpu_spec import gpu_settings_now
+from pfo_fs.device.gpu_spec import gpu_settings_now, open_gpu
 from pfo_fs.device.undo_note import Left
+from pfo_fs.doctor.checks import check_clocks, check_node
 from pfo_fs.doctor.left_settings import Holder, holders_of, judge_left
 
 
@@ -84,3 +86,40 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
     fake.processes = [object()]
     assert outcome() == "in-use"
     assert fake.locked == []
+
+
+def test_a_clock_that_a_job_could_not_reset_is_told_where_the_driver_does_not_show_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    found = gpu_settings_now(f"nvml:{UUIDS[0]}")
+    assert not found.differs
+    assert judge_left(found, [], Left(0, 1200, 1, in_use=False)) == "left"
+    assert judge_left(found, [], Left(0, 1200, 1, in_use=True)) == "none"
+
+
+@pytest.mark.parametrize("name", ["nvmlDeviceGetSupportedMemoryClocks", "nvmlDeviceGetSupportedGraphicsClocks"])
+def test_a_gpu_that_lists_no_clocks_is_no_gpu_whose_clocks_are_ok(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """The answer is the one that the clock process of a job gets."""
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "none"))
+    bench = Bench(monkeypatch, tmp_path, Fault(name, 3))
+    gpu = open_gpu(f"nvml:{UUIDS[0]}")
+    line, *ways = check_clocks(gpu)
+    assert line.ok is False
+    assert f"of {name}" in ways[0].found
+    assert f"of {name}" in gpu.why_clocks_stay()
+    gpu.close()
+    bench.close()
+
+
+def test_a_gpu_without_any_energy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    faults = [Fault(f"nvmlDeviceGet{what}", 3) for what in ("TotalEnergyConsumption", "PowerUsage")]
+    bench = Bench(monkeypatch, tmp_path, *faults)
+    monkeypatch.setenv("PFO_FS_GPU", f"nvml:{UUIDS[0]}")
+    found = check_node()[0]
+    assert (found.name, found.ok) == ("GPUs", True)
+    assert "no energy" in found.found
+    assert "nvmlDeviceGetPowerUsage" in found.found
+    bench.close()
