@@ -66,10 +66,11 @@ class Child(subprocess.Popen[bytes]):
     """
 
     output: int | None = None
+    output_file: os.stat_result | None = None
 
     def last_words(self) -> str:
         """Returns the last line that the process has written to its standard error; empty if there is none."""
-        if self.output is None:
+        if self.output is None or not _is_still(self.output, self.output_file):
             return ""
         with suppress(OSError):
             size = os.fstat(self.output).st_size
@@ -153,8 +154,8 @@ def start_process(
                 pass_fds=tuple(passed.values()),
                 start_new_session=True,
             )
-    child.output = output
-    weakref.finalize(child, os.close, output).atexit = False
+    child.output, child.output_file = output, os.fstat(output)
+    weakref.finalize(child, _close, output, child.output_file).atexit = False
     _started.append(child)
     for earlier in list(_started):
         if earlier.poll() is not None:
@@ -208,6 +209,18 @@ def _closed_after_error(fd: int) -> Iterator[None]:
     except BaseException:
         os.close(fd)
         raise
+
+
+def _is_still(fd: int, file: os.stat_result | None) -> bool:
+    """Whether a descriptor is that of this file: programs close all they find, and use the numbers again."""
+    with suppress(OSError):
+        return file is not None and os.path.samestat(os.fstat(fd), file)
+    return False
+
+
+def _close(fd: int, file: os.stat_result) -> None:
+    if _is_still(fd, file):
+        os.close(fd)
 
 
 def _leave_behind() -> None:

@@ -80,6 +80,7 @@ def test_the_first_step_after_a_switch_is_left_out_and_the_next_ones_are_measure
     assert [(one.number, one.first_step, len(one.steps)) for one in found] == [(7, 1, 2)]
     result = found[0].result(rank=3)
     assert result["rank"] == 3
+    assert result["iter_step"] == [1, 2]
     assert result["iter_time"] == pytest.approx([0.09, 0.09])
     assert result["iter_energy"] == pytest.approx([18.0, 18.0])
     assert result["time_breakdown"]["forward"] == [pytest.approx([0.02]), pytest.approx([0.02])]

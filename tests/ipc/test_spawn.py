@@ -428,6 +428,24 @@ def test_a_process_that_was_killed_without_a_word_says_by_which_signal(child_mod
     assert child.how_it_ended() == " (ended by signal 9)"
 
 
+def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_nor_closed(
+    child_module: Callable[[str], str], tmp_path: Path
+) -> None:
+    child = spawn.start_process(child_module("import no_such_package"), {})
+    child.wait(20)
+    (tmp_path / "diary").write_text("secret")
+    with (tmp_path / "diary").open() as file:
+        assert child.output is not None
+        os.dup2(file.fileno(), child.output)
+        fd = child.output
+        assert child.last_words() == ""
+        del child
+        spawn.start_process("json.tool", {}).wait(20)  # those that have ended are dropped then
+        gc.collect()
+        assert os.read(fd, 6) == b"secret"
+        os.close(fd)
+
+
 def test_last_words_are_cut_and_made_safe_to_show(child_module: Callable[[str], str]) -> None:
     child = spawn.start_process(child_module("os.write(2, b'first\\n\\x1b[31m\\xff' + 100_000 * b'y' + b'\\n\\n')"), {})
     child.wait(20)
