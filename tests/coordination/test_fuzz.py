@@ -1,0 +1,71 @@
+"""A daemon's poll of a job in which one record has one thing changed: no error but ours, and bounded memory."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from clock import Clock
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jobs import write_step
+from record_corpus import Place, damaged_records, make_directory, places, plant
+
+from pfo_fs.coordination import Coordinator
+from pfo_fs.errors import PfoError
+from pfo_fs.settings import PFOSettings
+from pfo_fs.store import Files, JobFolder, SharedDirectory
+
+POLLS = 4
+MOST_KB = 200 * 1024
+
+
+class Base:
+    """A running job with every record there is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _, self.folder = make_directory(path)
+        self.places: list[Place] = places(self.folder)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return Base(tmp_path_factory.mktemp("base") / "pfo")
+
+
+def polled(root: Path, known: JobFolder, clock: Clock) -> Coordinator:
+    """A new daemon's coordinator of the job, after some polls."""
+    folder = SharedDirectory(Files(root), "daemon").job(known.job_id)
+    pareto = PFOSettings(scheduler="ParetoScheduler")
+    coordinator = Coordinator(folder, pareto, kind="daemon", generation=2, monotonic=clock)
+    results = known.read_results(0, 0) or []
+    with suppress(PfoError):  # those with one thing changed, where they can be read
+        results = folder.read_results(0, 0) or results
+    for poll in range(POLLS):
+        coordinator.poll()
+        clock.now += 12
+        numbers = folder.schedule_numbers()
+        folder.write_results(numbers[-1], results)
+        write_step(folder, 200 + 300 * poll, number=numbers[-1])
+    return coordinator
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
+def test_a_poll_copes_with_every_record_in_bounded_memory(data: st.DataObject, base: Base, tmp_path: Path) -> None:
+    place, record = data.draw(damaged_records(base.path, base.places), label="record")
+    root = tmp_path / "pfo"
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(base.path, root)
+    plant(root, place, record)
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    coordinator = polled(root, base.folder, Clock())
+    assert "the scheduler failed" not in coordinator.message
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < MOST_KB
