@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from jobs import CLOCKS, one_f_one_b, rank_infos
 from pydantic import BaseModel
 
-from pfo_fs.coordination.policy_start import PolicyChoice
 from pfo_fs.models import FrequencySchedule, InstructionPower, JobInfo, PlanInputs, ProfilingResult, Straggler, Target
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 from pfo_fs.store.records import SCHEMAS, Header, encode
@@ -39,14 +38,7 @@ _INFO = JobInfo(job_id=JOB_ID, pp_degree=STAGES, dp_degree=1, tp_degree=1, world
 _INPUTS = PlanInputs(
     target=Target(slowdown=1.1), straggler=Straggler(slowdown=1.2, pipeline=0), slow_pipelines={0: 1.2}
 )
-_ARGS = {"slowdown": 1.0}
-_SOURCE = bodies.Source(
-    kind="scheduler",
-    revision=0,
-    policy=PolicyChoice("ParetoScheduler", _ARGS, from_job=True).policy,
-    plan_inputs=_INPUTS,
-    observed_with=PlanInputs(),
-)
+_SOURCE = bodies.Source(kind="scheduler", index=0, policy="Test-1", plan_inputs=_INPUTS, observed_with=PlanInputs())
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
             job_info=_INFO,
             coordination="auto",
             scheduler="ParetoScheduler",
-            scheduler_args=_ARGS,
+            scheduler_args={"target": {"slowdown": 1.0}},
             model_key="gpt",
             host="node1",
             started="2026-01-02 03:04:05",

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pwd
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -103,6 +104,9 @@ def daemon(
         serving.stop()
         signal.alarm(_STOP_WITHIN_S)  # ends the process if a call to the shared directory hangs
 
+    with suppress(OSError, ValueError):  # each job's policy takes a descriptor
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it

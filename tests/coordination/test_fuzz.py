@@ -15,20 +15,30 @@ from jobs import write_step
 from record_corpus import Place, damaged_records, make_directory, places, plant
 
 from pfo_fs.coordination import Coordinator
+from pfo_fs.coordination.policy_start import PolicyChoice
 from pfo_fs.errors import PfoError
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, layout
 
 POLLS = 4
 MOST_KB = 200 * 1024
 
 
 class Base:
-    """A running job with every record there is."""
+    """A running job with every record there is, whose policy a new daemon can replay."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _, self.folder = make_directory(path)
+        _, folder = make_directory(path)
+        self.folder = folder
+        job, index = folder.read_job(), folder.read_index(0)
+        assert job is not None
+        assert index is not None
+        args = {"slowdown": 1.0}
+        policy = PolicyChoice("ParetoScheduler", args, from_job=True).policy
+        made = index.source.model_copy(update={"policy": policy, "revision": 0})
+        folder.replace("job", job.model_copy(update={"scheduler_args": args}), layout.JOB)
+        folder.replace("index", index.model_copy(update={"source": made}), layout.index(0))
         self.places: list[Place] = places(self.folder)
 
 
