@@ -207,13 +207,18 @@ class Undo:
         self.owed, self.problem, self.due_ns = False, "", NEVER
 
 
+def _noted(gpu: Gpu) -> str:
+    """Returns the UUID for a GPU's notes; '' in a dry run, which changes nothing and finishes nothing."""
+    return "" if gpu.clock_backend == "dry run" else gpu.uuid
+
+
 def clock_undo(gpu: Gpu, in_force: Callable[[float], None] = lambda mhz: None) -> Undo:
     """Returns the undo of a GPU's locked clock."""
 
     def shows(mhz: float) -> bool | None:
         return gpu.shows_clock(round(mhz))
 
-    return Undo("the default clocks", clock_note(gpu.uuid), lambda _: gpu.reset_clocks(), shows, in_force)
+    return Undo("the default clocks", clock_note(_noted(gpu)), lambda _: gpu.reset_clocks(), shows, in_force)
 
 
 def limit_undo(gpu: Gpu) -> Undo:
@@ -223,7 +228,7 @@ def limit_undo(gpu: Gpu) -> Undo:
     def shows(_: float) -> bool:
         return abs(gpu.power_limit_w() - undo.before) > SAME_W
 
-    undo = Undo("the power limit", limit_note(gpu.uuid), gpu.set_power_limit_w, shows)
+    undo = Undo("the power limit", limit_note(_noted(gpu)), gpu.set_power_limit_w, shows)
     return undo
 
 
@@ -238,11 +243,12 @@ def take_over(gpu: Gpu, clock: Undo, limit: Undo, *, clock_is_reset: bool = Fals
         limit: The undo of its power limit.
         clock_is_reset: Whether the driver says that the clock has just been reset.
     """
-    left = limit_note(gpu.uuid).left()
+    note = limit_note(_noted(gpu))
+    left = note.left()
     if left is not None and not left.in_use:
         with suppress(Exception):
             if abs(gpu.power_limit_w() - left.value) > SAME_W:
-                limit_note(gpu.uuid).remove()
+                note.remove()
     clock.take_over(done=clock_is_reset)
     limit.take_over()
 

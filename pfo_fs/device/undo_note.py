@@ -65,12 +65,13 @@ class UndoNote:
     """The note about one setting of one GPU. If it cannot be written, all else works, but the next process has no note.
 
     Args:
-        uuid: The GPU's UUID.
+        uuid: The GPU's UUID; '' for no note.
         what: `power-limit` or `clock`.
         unit: `w` or `mhz`.
     """
 
     def __init__(self, uuid: str, what: str, unit: str) -> None:
+        self._uuid = uuid
         self._name = f"{what}-{uuid.replace('/', '_')}.json"
         self._before, self._value = f"before_{unit}", f"set_{unit}"
 
@@ -87,6 +88,8 @@ class UndoNote:
     def write(self, before: float, value: float) -> None:
         """Notes that `value` is about to be set where `before` was in force."""
         with suppress(OSError):
+            if not self._uuid:
+                return
             path = os.path.join(_folder(), self._name)
             pid = os.getpid()
             temporary = f"{path}.{pid}"

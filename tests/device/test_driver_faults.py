@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faulty_nvml import ALWAYS, CODES, FUNCTIONS, Bench, Fault
+from faulty_nvml import ALWAYS, CODES, FUNCTIONS, UUID, Bench, Fault
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from pfo_fs.device.undo_note import clock_note
 
 ENERGY = {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}
 LIMITS = {name for name in FUNCTIONS if "PowerManagement" in name}
@@ -205,6 +207,16 @@ def test_an_old_package_is_named_with_the_function_that_it_lacks(tmp_path_factor
         one.run(2.0)
         for words in ("nvmlDeviceResetGpuLockedClocks", "pynvml", "nvidia-ml-py"):
             assert words in one.answers[0]["message"]
+
+
+def test_a_dry_run_writes_no_note_and_finishes_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with bench(tmp_path_factory) as one:
+        clock_note(UUID).write(0, 900)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PFO_FS_DRY_RUN", "1")
+            patch.setattr("pfo_fs.device.undo_note._began", lambda pid: "")
+            assert a_job(one, 10.0) == 0
+        assert (one.notes(), one.nvml.set_mhz) == ({"clock"}, [])
 
 
 def test_notes_are_removed_after_a_job_without_errors(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
