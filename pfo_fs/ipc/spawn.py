@@ -135,7 +135,8 @@ def start_process(
 
         # The new process's standard streams take the numbers below 3, which this process may use for other files.
         passed = {name: keep(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_OWN_FD)) for name, fd in (fds or {}).items()}
-        given = {"begin": _BEGIN, "path": _absolute_path(), "home": _HOME, "module": module}
+        path = _absolute(sys.path)
+        given = {"begin": _BEGIN, "path": path, "home": _HOME, "module": module}
         given["arguments_json"] = json.dumps({**arguments, **passed})
         given_fd = keep(open_memory_file("pfo-fs-arguments"))
         os.pwrite(given_fd, marshal.dumps(given), 0)
@@ -143,6 +144,8 @@ def start_process(
         stack.enter_context(_closed_after_error(output))
         fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)
         environment = {name: text for name, text in os.environ.items() if name != "PYTHONWARNINGS"}
+        if "PYTHONPATH" in environment:
+            environment["PYTHONPATH"] = _python_path(environment["PYTHONPATH"], path)
         with _signals_wait():
             child = Child(
                 [os.path.abspath(sys.executable), *_options(), "-c", _COMMAND, module, *([label] if label else [])],
@@ -164,14 +167,25 @@ def start_process(
     return child
 
 
-def _absolute_path() -> list[str]:
-    """Returns `sys.path` as the new process needs it, which starts in another folder."""
+def _absolute(path: list[str]) -> list[str]:
+    """Returns a list of places for modules as the new process needs it, which starts in another folder."""
     try:
         here = os.getcwd()
     except OSError:  # it has been removed
         here = ""
-    texts = [str(os.fsdecode(entry)) for entry in sys.path if isinstance(entry, (str, bytes))]
+    texts = [str(os.fsdecode(entry)) for entry in path if isinstance(entry, (str, bytes))]
     return [os.path.join(here, text) if text else here for text in texts if here or os.path.isabs(text)]
+
+
+def _python_path(text: str, path: list[str]) -> str:
+    """Returns PYTHONPATH with its relative entries made absolute, as far as training has them in its `sys.path`."""
+    kept = []
+    for entry in text.split(os.pathsep):
+        with suppress(OSError):  # the working directory has been removed
+            place = entry if os.path.isabs(entry) else os.path.abspath(entry)
+            if place == entry or place in path:
+                kept.append(place)
+    return os.pathsep.join(kept)
 
 
 def _options() -> list[str]:

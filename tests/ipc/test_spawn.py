@@ -160,10 +160,12 @@ def test_neither_the_folder_of_the_start_nor_python_options_of_the_moment_add_co
     for name in ("statistics", "marshal", "sitecustomize", "pfo_fs"):
         (tmp_path / f"{name}.py").write_text("import os; os._exit(7)")
     monkeypatch.setenv("PYTHONWARNINGS", "error")
+    monkeypatch.setenv("PYTHONPATH", f".{os.pathsep}")  # relative to where training began, which was elsewhere
     assert str(tmp_path) not in answer_of(module)[0]
 
 
-def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("python_path", ["{tmp_path}/site:{package}", "site:{package}"], ids=["absolute", "relative"])
+def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_path: Path, python_path: str) -> None:
     """As an editable install whose package is found by an import hook, and not by the path."""
     (tmp_path / "site").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -186,8 +188,9 @@ def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_pat
         child = start_process("hooked", {{"file": {str(tmp_path / "ran")!r}}})
         assert child.wait(20) == 0, child.how_it_ended()
     """
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{PACKAGE.parent}"}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, env=environment, timeout=60)
+    environment = {**os.environ, "PYTHONPATH": python_path.format(tmp_path=tmp_path, package=PACKAGE.parent)}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    subprocess.run(command, check=True, env=environment, timeout=60, cwd=tmp_path)
     assert (tmp_path / "ran").read_text() == "ran"
 
 
