@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,20 @@ def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = 
         episodes or (),
         seed,
     )
+
+
+@pytest.fixture(scope="module")
+def directory_of_a_planned_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("planned")
+    converged(Play(cluster(0), directory, SETTINGS))
+    return directory
+
+
+@pytest.fixture
+def known_profile(directory_of_a_planned_job: Path, tmp_path: Path) -> Path:
+    """The profile that a job of this kind has left in the directory `tmp_path`."""
+    shutil.copytree(directory_of_a_planned_job, tmp_path, dirs_exist_ok=True)
+    return next((tmp_path / "profiles").rglob("*.csv"))
 
 
 def schedules_of(play: Play) -> list[list[dict[int, object]]]:
@@ -138,8 +153,8 @@ def test_training_that_is_restarted_goes_on_with_the_profile_that_was_begun(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("known_profile")
 def test_a_job_of_a_known_kind_is_planned_after_two_windows(tmp_path: Path) -> None:
-    converged(Play(cluster(0), tmp_path, SETTINGS))
     again = Play(cluster(1), tmp_path, SETTINGS)
     summary = summarize(again, converged(again))
     assert again.first_plan == 2, "one window to warm up, one at the highest clocks"
@@ -149,14 +164,12 @@ def test_a_job_of_a_known_kind_is_planned_after_two_windows(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, known_profile: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    converged(Play(cluster(0), tmp_path, SETTINGS))
-    path = next((tmp_path / "profiles").rglob("*.csv"))
-    rows = [line.split(",") for line in path.read_text().splitlines()]
+    rows = [line.split(",") for line in known_profile.read_text().splitlines()]
     for row in rows[1:]:
         row[3] = str(float(row[3]) * 1.2)
-    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
+    known_profile.write_text("\n".join(",".join(row) for row in rows) + "\n")
     other = Play(cluster(1), tmp_path, SETTINGS)
     converged(other)
     assert other.first_plan is not None
@@ -169,11 +182,9 @@ def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
     ("row", "words"), [("0,__import__('os')", "holds no measurements"), ("0,forward,1e9,x,1", "cannot be used")]
 )
 def test_a_damaged_profile_is_said_and_does_no_harm(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, row: str, words: str
+    tmp_path: Path, known_profile: Path, caplog: pytest.LogCaptureFixture, row: str, words: str
 ) -> None:
-    converged(Play(cluster(0), tmp_path, SETTINGS))
-    path = next((tmp_path / "profiles").rglob("*.csv"))
-    path.write_text(f"stage,instruction,frequency,time,energy\n{row}\n")
+    known_profile.write_text(f"stage,instruction,frequency,time,energy\n{row}\n")
     converged(Play(cluster(1), tmp_path, SETTINGS))
     assert words in caplog.text
 
@@ -500,15 +511,15 @@ def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slower(tmp_path: Path) -> None:
+def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slower(
+    tmp_path: Path, known_profile: Path
+) -> None:
     """The profile comes from GPUs with another cooling or firmware, or was changed on purpose."""
-    converged(Play(cluster(0), tmp_path, SETTINGS))
-    path = next((tmp_path / "profiles").rglob("*.csv"))
-    rows = [line.split(",") for line in path.read_text().splitlines()]
+    rows = [line.split(",") for line in known_profile.read_text().splitlines()]
     for row in rows[1:]:
         if row[2] != "1410":
             row[3] = str(float(row[3]) / 1.5)
-    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
+    known_profile.write_text("\n".join(",".join(row) for row in rows) + "\n")
     play = Play(cluster(1), tmp_path, SETTINGS)
     played = list(play.run(200))
     full_s = fmean(i.time_s for i in played if i.number == 1)
@@ -537,10 +548,9 @@ def test_a_rank_without_rights_does_not_spoil_what_the_others_measure(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_gpus_that_run_into_their_power_limit_save_energy_all_the_same(tmp_path: Path, seed: int) -> None:
+def test_gpus_that_run_into_their_power_limit_save_energy_all_the_same(tmp_path: Path) -> None:
     """An A40 runs at 1,440 MHz at every higher clock that is set: clocks of the same time and energy count as one."""
-    gpus = Cluster(make_pipeline("1f1b", 8, 16), ModelTruth(A40, 8, slowest_mhz=600), seed=seed)
+    gpus = Cluster(make_pipeline("1f1b", 8, 16), ModelTruth(A40, 8, slowest_mhz=600))
     play = Play(gpus, tmp_path, SETTINGS)
     summary = summarize(play, converged(play))
     assert summary.energy_saved > 0.05
