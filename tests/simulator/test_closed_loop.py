@@ -91,8 +91,8 @@ def test_on_gpus_that_offer_few_clocks_windows_go_below_the_second_highest_one(t
 
 @pytest.mark.slow
 def test_a_schedule_whose_first_stage_does_not_end_last_keeps_its_first_good_plan(tmp_path: Path) -> None:
-    pipeline = make_pipeline("zb-h1", 8, 8)
-    play = Play(Cluster(pipeline, ModelTruth(A100, 8, slowest_mhz=600), seed=1), tmp_path, SETTINGS)
+    pipeline = make_pipeline("zb-h1", STAGES, 8)
+    play = Play(Cluster(pipeline, ModelTruth(A100, STAGES, slowest_mhz=600), seed=1), tmp_path, SETTINGS)
     summary = summarize(play, converged(play, 160))
     assert summary.settled_at is not None
     assert summary.deployed_at is not None
@@ -125,13 +125,13 @@ def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(tm
 def test_a_daemon_that_is_restarted_under_every_schedule_makes_the_same_schedules(tmp_path: Path) -> None:
     steady, shaken = (Play(cluster(), tmp_path / name, SETTINGS) for name in ("steady", "shaken"))
     begun = number = 0
-    for iteration in shaken.run(60):
+    for iteration in shaken.run(40):
         if iteration.number != number:
             begun, number = iteration.step, iteration.number
         # Not when a schedule is due: that of a new daemon starts later, since the progress that it finds may be old.
         if iteration.step == begun + 2:
             shaken.restart_daemon()
-    for _ in steady.run(60):
+    for _ in steady.run(40):
         pass
     assert len(schedules_of(steady)) > 5
     assert schedules_of(shaken) == schedules_of(steady)
