@@ -198,7 +198,7 @@ class _Policy:
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _set_limit(resource.RLIMIT_CORE, 0, 0)
     with open("/proc/self/status") as file:
         sizes = dict(line.split(":", 1) for line in file)
     for limit, field, most in (
@@ -209,11 +209,18 @@ def _limit_memory(memory_bytes: int) -> None:
         _, hard = resource.getrlimit(limit)
         if hard != resource.RLIM_INFINITY:
             most = min(most, hard)
-        resource.setrlimit(limit, (most, most))
+        _set_limit(limit, most, most)
 
 
 def _limit_processor_time(cpu_s: int) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = int(used.ru_utime + used.ru_stime) + 1 + cpu_s
-    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+    _set_limit(resource.RLIMIT_CPU, soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
+
+
+def _set_limit(limit: int, soft: int, hard: int) -> None:
+    try:
+        resource.setrlimit(limit, (soft, hard))
+    except (OSError, ValueError) as error:  # a container or a systemd unit may refuse the call
+        log.warning("the scheduler's process runs without a limit, as setrlimit is refused: %s", error)
