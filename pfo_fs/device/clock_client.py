@@ -21,6 +21,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.power_limits import SAYS
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.ipc.optional_calls import open_doorbell
+from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.process_end import in_forked_children
 from pfo_fs.ipc.process_state import is_stopped
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
@@ -125,14 +126,15 @@ class ClockProcess:
         with ExitStack() as only_the_childs:
             only_the_childs.callback(self._page.close_fd)
             self._doorbell, waiting = open_doorbell()
-            self._close_doorbell = weakref.finalize(self, os.close, self._doorbell)
+            self._close_doorbell = weakref.finalize(self, OwnFile(self._doorbell).close)
             self._close_doorbell.atexit = False
             if waiting != self._doorbell:
                 only_the_childs.callback(os.close, waiting)
             self._socket, theirs = socket.socketpair()
             only_the_childs.enter_context(theirs)
-            weakref.finalize(self, self._socket.close).atexit = False
             self._fd = self._socket.fileno()
+            self._own_socket = OwnFile(self._fd)
+            weakref.finalize(self, self._own_socket.close_socket, self._socket).atexit = False
             given = {
                 "rank": rank,
                 "report_to": report_to,
@@ -278,12 +280,10 @@ class ClockProcess:
         """Makes the clock process reset the clocks and end, without waiting for that."""
         if not self._closed:
             self._closed = True
-            with suppress(OSError):  # the program may have closed all its files
-                self._socket.close()  # the clock process ends when its socket closes
+            self._own_socket.close_socket(self._socket)  # the clock process ends when its socket closes
             if self._process is not None and is_stopped(self._process.pid):
                 self._process.send_signal(signal.SIGCONT)
-            with suppress(OSError):
-                self._close_doorbell()
+            self._close_doorbell()
             self._doorbell = -1
             self.words[shared_page.SLEEPING] = 0
 
@@ -308,7 +308,7 @@ class ClockProcess:
         """
         if not self._closed:
             self._closed = True
-            os.close(self._socket.detach())
+            self._own_socket.close_socket(self._socket)
             self._close_doorbell()
             self._doorbell = -1
 

@@ -7,12 +7,12 @@ import errno
 import logging
 import socket
 import time
-from contextlib import suppress
 from typing import Any, Literal, TypeVar, cast
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import Message, ToTraining
+from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
 
 log = logging.getLogger("pfo_fs")
@@ -95,6 +95,7 @@ class HelperClient:
         except OSError:
             return False
         self._socket = connection
+        self._own_socket = OwnFile(connection.fileno())
         self._connected_s = time.monotonic()
         self._fd = connection.fileno()
         self.lost = False
@@ -107,7 +108,7 @@ class HelperClient:
 
         Any rank of the host may start the new one. If helpers die again and again, the pauses between two starts grow.
         """
-        self._socket.close()
+        self._own_socket.close_socket(self._socket)
         if self._connect():
             for message in joining:
                 self.send(message)
@@ -253,5 +254,4 @@ class HelperClient:
     def close(self) -> None:
         """Ends the connection; the helper still writes what it has received."""
         self.lost = True
-        with suppress(OSError):
-            self._socket.close()
+        self._own_socket.close_socket(self._socket)

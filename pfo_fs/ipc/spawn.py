@@ -23,6 +23,7 @@ from typing import Any
 
 from pfo_fs.errors import plain_text
 from pfo_fs.ipc.memory_file import open_memory_file
+from pfo_fs.ipc.own_file import OwnFile
 from pfo_fs.ipc.started import STARTED
 
 _COMMAND = "import marshal;given=marshal.load(open(0,'rb',closefd=False));exec(given['begin'],given)"
@@ -66,11 +67,11 @@ class Child(subprocess.Popen[bytes]):
     """
 
     output: int | None = None
-    output_file: os.stat_result | None = None
+    output_file: OwnFile | None = None
 
     def last_words(self) -> str:
         """Returns the last line that the process has written to its standard error; empty if there is none."""
-        if self.output is None or not _is_still(self.output, self.output_file):
+        if self.output is None or self.output_file is None or not self.output_file.is_open():
             return ""
         with suppress(OSError):
             size = os.fstat(self.output).st_size
@@ -157,8 +158,8 @@ def start_process(
                 pass_fds=tuple(passed.values()),
                 start_new_session=True,
             )
-    child.output, child.output_file = output, os.fstat(output)
-    weakref.finalize(child, _close, output, child.output_file).atexit = False
+    child.output, child.output_file = output, OwnFile(output)
+    weakref.finalize(child, child.output_file.close).atexit = False
     _started.append(child)
     for earlier in list(_started):
         if earlier.poll() is not None:
@@ -223,18 +224,6 @@ def _closed_after_error(fd: int) -> Iterator[None]:
     except BaseException:
         os.close(fd)
         raise
-
-
-def _is_still(fd: int, file: os.stat_result | None) -> bool:
-    """Whether a descriptor is that of this file: programs close all they find, and use the numbers again."""
-    with suppress(OSError):
-        return file is not None and os.path.samestat(os.fstat(fd), file)
-    return False
-
-
-def _close(fd: int, file: os.stat_result) -> None:
-    if _is_still(fd, file):
-        os.close(fd)
 
 
 def _leave_behind() -> None:

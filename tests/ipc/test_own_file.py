@@ -1,0 +1,68 @@
+"""Programs close all descriptors that they find, and use the numbers for their own files, which stay open."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from pfo_fs.ipc.own_file import OwnFile
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Path:
+    path = tmp_path / "diary"
+    path.write_text("secret")
+    return path
+
+
+def is_open(fd: int) -> bool:
+    return os.path.exists(f"/proc/self/fd/{fd}")
+
+
+def test_a_file_of_the_program_under_the_same_number_stays_open(diary: Path) -> None:
+    reading, writing = os.pipe()
+    own = OwnFile(reading)
+    with diary.open() as file:
+        os.dup2(file.fileno(), reading)
+    assert not own.is_open()
+    own.close()
+    assert os.read(reading, 6) == b"secret"
+    os.close(reading)
+    os.close(writing)
+
+
+def test_so_it_does_where_the_number_was_that_of_a_socket(diary: Path) -> None:
+    ours, theirs = socket.socketpair()
+    fd, own = ours.fileno(), OwnFile(ours.fileno())
+    with diary.open() as file:
+        os.dup2(file.fileno(), fd)
+    for _ in range(2):
+        own.close_socket(ours)
+    assert os.read(fd, 6) == b"secret"
+    os.close(fd)
+    theirs.close()
+
+
+def test_a_descriptor_that_is_still_ours_is_closed_once() -> None:
+    ours, theirs = socket.socketpair()
+    fd, own = ours.fileno(), OwnFile(ours.fileno())
+    own.close_socket(ours)
+    assert not is_open(fd)
+    assert theirs.recv(1) == b""
+    again = os.open(os.devnull, os.O_RDONLY)
+    own.close_socket(ours)
+    assert is_open(again)
+    os.close(again)
+    theirs.close()
+
+
+def test_a_number_that_the_program_has_closed_is_nothing_to_close() -> None:
+    reading, writing = os.pipe()
+    own = OwnFile(reading)
+    os.close(reading)
+    own.close()
+    assert not own.is_open()
+    os.close(writing)
