@@ -6,6 +6,7 @@ itself, and while its trainer is stopped. After a stop it sets everything again:
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from pfo_fs.ipc.started import on_sigterm
 
 _LOOK_EVERY_NS = 1_000_000_000
 _LOOK_AGAIN_NS = 200_000_000
+_PR_SET_PDEATHSIG = 1
 
 
 class Stops:
@@ -50,8 +52,10 @@ class Stops:
         self.over = True
 
     def watch(self, trainer_pid: int) -> None:
-        """Looks from now on whether this process is stopped."""
+        """Looks at the trainer from now on; when it ends, the kernel makes this process go on, should it be stopped."""
         self._trainer_pid = trainer_pid
+        with suppress(AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
     def take_signals(self) -> None:
         """Empties `fd`."""

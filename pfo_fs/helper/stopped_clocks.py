@@ -1,18 +1,15 @@
 """Clock processes of this host that a signal has stopped: they keep a clock that no process resets.
 
 `scontrol suspend` sends SIGTSTP first, at which a clock process resets the clock itself; SIGSTOP alone leaves it no
-time. If its trainer ends meanwhile, the stopped process would never know.
+time. The end of its trainer makes it go on (`device/stops.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import socket
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from pfo_fs.ipc import messages as m
@@ -42,14 +39,11 @@ class StoppedClocks:
     def __init__(self, reset_clocks: Callable[[str], None]) -> None:
         self._reset_clocks = reset_clocks
         self._clocks: dict[int, _ClockProcess] = {}
-        self._trainers: dict[int, int] = {}
         self._look_at_s = 0.0
 
     def hear(self, client: int, message: m.ToHelper, connection: socket.socket) -> None:
         """Learns from a message which process a client is."""
-        if isinstance(message, m.Hello) and message.role == "training":
-            self._trainers[client] = message.rank
-        elif isinstance(message, m.Hello) and message.gpu_spec:
+        if isinstance(message, m.Hello) and message.gpu_spec:
             pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             if pid > 0:  # else it runs in a namespace that this process does not see
                 self._clocks[client] = _ClockProcess(message.rank, pid, message.gpu_spec)
@@ -59,13 +53,9 @@ class StoppedClocks:
     def gone(self, client: int) -> None:
         """Forgets a client whose connection has ended."""
         self._clocks.pop(client, None)
-        self._trainers.pop(client, None)
 
     def look(self, now_s: float) -> None:
-        """Looks, from time to time, at all clock processes.
-
-        One whose trainer has ended is made to go on: it then resets everything itself, and ends.
-        """
+        """Looks, from time to time, at all clock processes."""
         if now_s < self._look_at_s:
             return
         self._look_at_s = now_s + LOOK_EVERY_S
@@ -74,6 +64,3 @@ class StoppedClocks:
             if clocks.looks == 2:
                 log.warning("the clock process of rank %d is stopped; the helper resets the clocks", clocks.rank)
                 self._reset_clocks(clocks.gpu_spec)
-            if clocks.looks >= 2 and clocks.rank not in self._trainers.values():
-                with suppress(OSError):
-                    os.kill(clocks.pid, signal.SIGCONT)

@@ -888,3 +888,23 @@ def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
     clocks.close(20)
     assert not clocks.alive()
     assert actions(sim_dir)[-1] == ("reset", 0)
+
+
+def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(
+    sim_dir: Path, processes: Processes, wait_for: WaitFor
+) -> None:
+    trainer = processes.python(
+        "-c",
+        "import time; from pfo_fs.device import ClockProcess, shared_page\nclocks = ClockProcess('simulated:a')\n"
+        "assert not clocks.message\nclocks.words[shared_page.TARGET] = 900\nclocks.ring_doorbell()\n"
+        "print(clocks.pid, flush=True)\ntime.sleep(60)",
+    )
+    assert trainer.stdout is not None
+    pid = int(trainer.stdout.readline())
+    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: state_of(pid) == "T", what="the stop")
+    trainer.kill()
+    trainer.wait()
+    wait_for(lambda: gone(pid), what="its end")
+    assert actions(sim_dir)[-1] == ("reset", 0)

@@ -31,16 +31,14 @@ class Connection:
 
 
 class Host:
-    """A helper with the clock process and the trainer of rank 3."""
+    """A helper with the clock process of rank 3."""
 
     def __init__(self, processes: Processes, clock: Clock, wait_for: WaitFor) -> None:
         self.resets: list[str] = []
         self.stopped = StoppedClocks(self.resets.append)
         self.process = processes.start("sleep", "60")
         self._clock, self._wait_for = clock, wait_for
-        training = messages.Hello(rank=3, role="training", token="t")
         clocks = messages.Hello(rank=3, role="clocks", token="t", gpu_spec="nvml:GPU-3")
-        self.hear(1, training)
         self.hear(2, clocks)
 
     def hear(self, client: int, message: messages.ToHelper) -> None:
@@ -87,15 +85,6 @@ def test_looks_are_seconds_apart(host: Host) -> None:
     for _ in range(1000):
         host.stopped.look(5000.0)
     assert host.resets == []
-
-
-def test_a_stopped_clock_process_whose_trainer_has_ended_is_made_to_go_on(host: Host, wait_for: WaitFor) -> None:
-    host.send(signal.SIGSTOP, "T")
-    host.look(3)
-    assert host.state() == "T", "the trainer may only be stopped, too"
-    host.stopped.gone(1)
-    host.look(1)
-    wait_for(lambda: host.state() == "S", what="the process to go on")
 
 
 @pytest.mark.parametrize("end", ["released", "gone"])
