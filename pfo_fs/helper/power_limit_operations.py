@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pfo_fs.errors import StoreError
-from pfo_fs.store import Files, is_local
+from pfo_fs.store import Files, OffSwitch, is_local, layout
 from pfo_fs.store.power_limit_folder import (
     Knob,
     KnobChoice,
@@ -80,10 +80,32 @@ class PublishChoice:
     level: int
 
 
+@dataclass(frozen=True)
+class LookAtSwitch:
+    """Look whether all jobs of a directory are off; result: `Switched`."""
+
+    shared_dir: str
+
+
+@dataclass(frozen=True)
+class Switched:
+    """Whether all jobs are off, and whether all changes in the directory are made by this host."""
+
+    off: bool
+    local: bool
+
+
 PowerLimitOperation: TypeAlias = (
-    ReadProfile | WriteProfile | OpenFolder | PollUpdates | AnnounceLimit | PublishMeasurement | PublishChoice
+    LookAtSwitch
+    | ReadProfile
+    | WriteProfile
+    | OpenFolder
+    | PollUpdates
+    | AnnounceLimit
+    | PublishMeasurement
+    | PublishChoice
 )
-PowerLimitResult: TypeAlias = "bytes | bool | PowerLimitUpdates | KnobChoice | None"
+PowerLimitResult: TypeAlias = "bytes | bool | Switched | PowerLimitUpdates | KnobChoice | None"
 
 
 class PowerLimitOperations:
@@ -91,6 +113,7 @@ class PowerLimitOperations:
 
     def __init__(self) -> None:
         self._folder: PowerLimitFolder | None = None
+        self._switch: OffSwitch | None = None
 
     def execute(self, operation: PowerLimitOperation) -> PowerLimitResult:
         """Carries one operation out.
@@ -112,8 +135,14 @@ class PowerLimitOperations:
                     text = f"{path} cannot be written: {error.strerror or error}"
                     raise StoreError(error.errno, text) from error
             case OpenFolder(shared_dir, key, knob):
-                self._folder = PowerLimitFolder(Files(shared_dir, create=True), key, knob)
+                files = Files(shared_dir, create=True)
+                self._folder = PowerLimitFolder(files, key, knob)
+                files.make_folder(layout.OFF)  # an NFS client would remember for long that it was not there
                 return is_local(shared_dir)
+            case LookAtSwitch(shared_dir):
+                if self._switch is None:
+                    self._switch = OffSwitch(Files(shared_dir))
+                return Switched(self._switch.read().everything, is_local(shared_dir))
             case PollUpdates():
                 return self._open_folder.updates()
             case AnnounceLimit(level):

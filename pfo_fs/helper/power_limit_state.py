@@ -8,6 +8,7 @@ a mount hangs, it blocks the worker, and what training sends meanwhile waits her
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from typing import Any
 
@@ -27,6 +28,7 @@ MAX_WAITING = 1000
 _PER_MESSAGE = 500
 _LOCAL_INTERVAL_S = 0.5
 _REMOTE_INTERVAL_S = 2.0
+_REMOTE_SWITCH_S = 5.0
 _FIRST_CLIENT_WITHIN_S = 60.0
 
 
@@ -51,6 +53,10 @@ class PowerLimitState:
         self._interval_s: float | None = None  # between two polls of the shared directory; None: it is not used
         self._look_at_s = 0.0
         self._problem = ""
+        self._switch = ""  # the directory whose switch is watched; empty: none
+        self._switch_at_s = 0.0
+        self._is_off: bool | None = None
+        self._watchers: set[int] = set()
         self._actions: list[e.Action] = []
 
     # ---- for the loop
@@ -77,6 +83,7 @@ class PowerLimitState:
                 self._on_message(client, message)
             case e.ClientGone(client):
                 self._clients.pop(client, None)
+                self._watchers.discard(client)
             case e.OperationDone():
                 self._on_operation_done(event)
             case e.Logged(level, text):
@@ -88,7 +95,7 @@ class PowerLimitState:
 
     def next_wake_s(self) -> float:
         """Returns when `handle(TimePassed())` is due if no other event comes first."""
-        latest_s = self._now_s + 5.0
+        latest_s = min(self._now_s + 5.0, self._switch_at_s if self._watchers and self.is_idle else math.inf)
         return min(latest_s, self._look_at_s) if self._looks() and self.is_idle else latest_s
 
     # ---- connections
@@ -116,6 +123,11 @@ class PowerLimitState:
                     self._knob = message.knob
                     self._run(op.OpenFolder(message.shared_dir, message.key, message.knob))
                     self._run(op.PollUpdates())
+            case m.WatchSwitch(shared_dir=shared_dir):
+                self._switch = shared_dir
+                self._watchers.add(client)
+                if self._is_off is not None:
+                    self._act(e.Send(client, m.ClocksHeld(why="off" if self._is_off else "")))
             case m.ReadProfile(offset=offset):
                 self._act(e.Send(client, m.ProfilePart(offset=offset, content=self._profile[offset:][:PART_BYTES])))
             case m.SaveProfile(path=path, content=content, replace=replace):
@@ -157,6 +169,12 @@ class PowerLimitState:
             case op.OpenFolder(), bool(local):
                 self._interval_s = _LOCAL_INTERVAL_S if local else _REMOTE_INTERVAL_S
                 self._note_opened(shares=True)
+            case op.LookAtSwitch(), op.Switched(off, local):
+                self._switch_at_s = self._now_s + (_LOCAL_INTERVAL_S if local else _REMOTE_SWITCH_S)
+                if off != self._is_off:
+                    self._is_off = off
+                    for client in self._watchers:
+                        self._act(e.Send(client, m.ClocksHeld(why="off" if off else "")))
             case op.PollUpdates(), PowerLimitUpdates() as updates:
                 self._tell_updates(updates)
             case op.PublishChoice(), PowerLimitChoice() | ClockChoice() as first:
@@ -167,6 +185,9 @@ class PowerLimitState:
             self._look_at_s = self._now_s  # training decides again soon, and needs what others have done
 
     def _on_failure(self, operation: object, error: PfoError) -> None:
+        if isinstance(operation, op.LookAtSwitch):  # everything stays as it is
+            self._switch_at_s = self._now_s + _REMOTE_SWITCH_S
+            return
         text = str(error.args[-1])
         if isinstance(operation, op.ReadProfile):
             self._note_opened(profile="unknown")
@@ -193,6 +214,8 @@ class PowerLimitState:
             self._opened = None
         if self.is_idle and self._looks() and self._now_s >= self._look_at_s:
             self._waiting.append(op.PollUpdates())
+        if self.is_idle and self._watchers and self._now_s >= self._switch_at_s:
+            self._waiting.append(op.LookAtSwitch(self._switch))
         if self._running is None and self._waiting:
             self._running = self._waiting.popleft()
             self._act(e.Run(self._running))

@@ -179,6 +179,12 @@ class OpenPowerLimitFiles(Message, frozen=True, kw_only=True):
     knob: Literal["power_limit", "clock"] = "power_limit"
 
 
+class WatchSwitch(Message, frozen=True, kw_only=True):
+    """Requests `ClocksHeld` whenever all jobs of the directory are switched off, or on again."""
+
+    shared_dir: str
+
+
 class ReadProfile(Message, frozen=True, kw_only=True):
     """Requests the part of the profile that begins at byte `offset`; answered by `ProfilePart`."""
 
@@ -354,6 +360,7 @@ ToHelper: TypeAlias = (
     | MeasurementReport
     | ClocksReleased
     | OpenPowerLimitFiles
+    | WatchSwitch
     | ReadProfile
     | SaveProfile
     | LimitBegun

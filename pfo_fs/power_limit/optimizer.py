@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 from contextlib import ExitStack
 from typing import Literal
@@ -25,6 +26,7 @@ from pfo_fs.power_limit.ranks import RankGroup
 from pfo_fs.power_limit.search import search_named
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, Warmup
+from pfo_fs.power_limit.switch import Switch
 
 log = logging.getLogger("pfo_fs")
 
@@ -157,7 +159,9 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             except Exception as error:  # noqa: BLE001  the other ranks wait for the decision
                 decision = Decision([], problem=reason_of(error))
         try:
-            decision = self._ranks.from_first(decision)
+            decision, token = self._ranks.from_first((decision, secrets.token_hex(16)))
+            self._switch = Switch(shared_dir, token, self._ranks.rank)
+            self._gpus.hold(self._switch.poll())
         except RuntimeError as error:
             decision = Decision([], problem=f"the ranks cannot communicate: {error}")
         assert decision is not None
@@ -180,6 +184,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if was_open:
             self._gpus.leave()
             self._ranks.close()
+            self._switch.close()
             if self._chooser is not None:
                 self._chooser.files.leave()
 
@@ -216,6 +221,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         self._metrics.step_begins()
         self._epochs.step_begins()
         self.resume_measurement()
+        self._gpus.hold(self._switch.poll())
         state = self.state
         if isinstance(state, Done):
             self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
@@ -297,12 +303,12 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self._gpus.cancel_window()
         if not isinstance(self.state, Done | Off):
             if self._chooser is not None and (self.measurements or not isinstance(self.state, Ready)):
-                log.warning(
-                    "%s: %s", self._name, self._chooser.unfinished(self.warmup_steps + self._search.window_steps)
-                )
+                steps = self.warmup_steps + self._search.window_steps
+                log.warning("%s: %s", self._name, self._chooser.unfinished(steps))
             self.state = Off("closed")
         self._gpus.close()
         self._ranks.close()
+        self._switch.close()
         if self._chooser is not None:
             self._chooser.files.close()
 

@@ -19,6 +19,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 """A level that could not be set is set again after such a pause."""
 
 
+_SWITCHED_OFF = "the job was switched off"
+
+
 class GpuRange(NamedTuple):
     """One GPU and the levels that it accepts; `position` counts the GPUs of a rank."""
 
@@ -71,6 +74,8 @@ class RankGpus:
         self._dropped = ""
         self._troubled = False  # the level that was requested last could not be set
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._is_off = False
+        self._wanted: int | None = None  # the level to set when the job is switched on again
 
     def ranges(self) -> list[GpuRange]:
         """Returns the levels of each GPU on which one can be set."""
@@ -87,17 +92,35 @@ class RankGpus:
 
         A level that could not be set is requested again after growing pauses.
         """
+        self._wanted = level
         if level != self._level and not (self._troubled and time.monotonic_ns() < self._pauses.due_ns):
             self._request(level)
 
     def _request(self, level: int) -> None:
+        if self._is_off:
+            return  # `hold` requests it when the job is switched on again
         self._level, self._troubled = level, False
         for gpu in self.gpus:
             gpu.set_level(level)
 
+    def hold(self, off: bool | None) -> None:
+        """Has the earlier levels restored while the job is switched off, and the wanted one set after that.
+
+        None: nothing has changed.
+        """
+        if off is None or off == self._is_off:
+            return
+        self._is_off, self._dropped = off, _SWITCHED_OFF
+        if off:
+            self._level = None
+            for gpu in self.gpus:
+                gpu.restore()
+        elif self._wanted is not None:
+            self.set_level(self._wanted)
+
     def restore(self) -> None:
         """Restores the levels that were in force before, and waits a few seconds for that."""
-        self._level, self._troubled = None, False
+        self._level, self._wanted, self._troubled = None, None, False
         give_all_back(self.gpus)
 
     def pause(self) -> None:
@@ -124,7 +147,7 @@ class RankGpus:
         """Waits until the level is in force, and begins to measure."""
         if level != self._level:
             self._request(level)
-        self._dropped = ""
+        self._dropped = _SWITCHED_OFF if self._is_off else ""
         settle_all(self.gpus)
         self.check()
         # The same name as in Zeus's class, so that logs of its windows can be replayed to this one.

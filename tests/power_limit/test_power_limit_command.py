@@ -153,7 +153,7 @@ def zeus_kinds() -> Any:
     ),
     eta=st.floats(0, 1),
     world_size=st.integers(1, 1000),
-    factor=st.floats(1, 10),
+    factor=st.floats(1, 4),
 )
 def test_every_selector_chooses_as_zeuss(
     numbers: dict[int, tuple[float, float]], eta: float, world_size: int, factor: float

@@ -1,0 +1,117 @@
+"""`pfo-fs off --all` holds power-limit optimizers: the earlier limits are restored, and nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from power_limit_fakes import limits_set
+from typer.testing import CliRunner
+
+from pfo_fs.cli import app
+from pfo_fs.power_limit import Energy, EnergyMonitor, GlobalPowerLimitOptimizer
+from pfo_fs.power_limit.rank_gpus import RankGpus
+from pfo_fs.power_limit.states import Done
+from pfo_fs.store import SharedDirectory
+
+Wait = Callable[..., Any]
+
+
+class RecordingGpu:
+    def __init__(self) -> None:
+        self.calls: list[int | None] = []
+
+    def set_level(self, level: int) -> None:
+        self.calls.append(level)
+
+    def restore(self) -> None:
+        self.calls.append(None)
+
+    def settle(self, deadline_s: float) -> None: ...
+
+    def check(self) -> str:
+        return ""
+
+
+class Windows:
+    """A monitor whose windows measure nothing."""
+
+    def begin_window(self, key: str) -> None: ...
+
+    def end_window(self, key: str, *, cancel: bool = False) -> Any:
+        return type("Measured", (), {"time": 1.0, "gpu_energy": {0: 2.0}})
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> tuple[RankGpus, RecordingGpu]:
+    gpu = RecordingGpu()
+    monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda *_: [gpu])
+    return RankGpus(Windows()), gpu  # type: ignore[arg-type]
+
+
+def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[RankGpus, RecordingGpu]) -> None:
+    rank, gpu = gpus
+    rank.set_level(300)
+    rank.hold(True)
+    rank.set_level(250)
+    rank.hold(None)
+    assert gpu.calls == [300, None]
+    rank.hold(False)
+    assert gpu.calls == [300, None, 250]
+
+
+@pytest.mark.parametrize("held_at", ["before", "in", "after"])
+def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, RecordingGpu], held_at: str) -> None:
+    rank, _ = gpus
+    rank.hold(held_at == "before")
+    rank.begin_window(300)
+    if held_at == "in":
+        rank.hold(True)
+        rank.hold(False)
+    window = rank.end_window()
+    rank.hold(held_at == "after")
+    assert bool(window.dropped) == (held_at != "after")
+
+
+@pytest.mark.slow
+def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
+    sim_dir: Path, tmp_path: Path, wait_for: Wait
+) -> None:
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    kernels = monitor.simulated_kernels(time_scale=20)
+    options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 100}
+    with GlobalPowerLimitOptimizer(monitor, Energy(), shared_dir=tmp_path / "pfo", **options) as optimizer:
+
+        def step_until(condition: Callable[[], bool]) -> None:
+            def one() -> bool:
+                optimizer.on_step_begin()
+                kernels.run("forward")
+                optimizer.on_step_end()
+                return condition()
+
+            wait_for(one, 60)
+
+        step_until(lambda: isinstance(optimizer.state, Done))
+        chosen, before = limits_set(sim_dir)[-1], max(limits_set(sim_dir))
+        assert chosen < before
+        assert CliRunner().invoke(app, ["off", "--all", "-d", str(tmp_path / "pfo")]).exit_code == 0
+        step_until(lambda: limits_set(sim_dir)[-1] == before)
+        assert CliRunner().invoke(app, ["on", "--all", "-d", str(tmp_path / "pfo")]).exit_code == 0
+        step_until(lambda: limits_set(sim_dir)[-1] == chosen)
+    monitor.close()
+
+
+@pytest.mark.slow
+def test_a_job_that_starts_switched_off_sets_no_limit(sim_dir: Path, tmp_path: Path) -> None:
+    SharedDirectory.open(tmp_path / "pfo", create=True)
+    (tmp_path / "pfo" / "off" / "all").touch()
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 100}
+    with GlobalPowerLimitOptimizer(monitor, Energy(), shared_dir=tmp_path / "pfo", **options) as optimizer:
+        for _ in range(10):
+            optimizer.on_step_begin()
+            optimizer.on_step_end()
+        assert limits_set(sim_dir) == []
+    monitor.close()
