@@ -16,7 +16,6 @@ from pfo_fs.power_limit.drift import DriftWatch
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Off, State
-from pfo_fs.power_limit.switch import Switch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,7 +37,6 @@ class OffOptimizer(UnusedCallbacks):
         self._drift_watch: DriftWatch | None = None
         self._chooser: Chooser | None = None  # on rank 0
         self._closed = True
-        self._switch = Switch(None, "", 0)
 
     @classmethod
     def nothing(cls) -> Self:

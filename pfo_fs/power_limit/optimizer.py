@@ -26,7 +26,6 @@ from pfo_fs.power_limit.ranks import RankGroup
 from pfo_fs.power_limit.search import search_named
 from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
 from pfo_fs.power_limit.states import Done, Off, Profiling, Ready, Warmup
-from pfo_fs.power_limit.switch import Switch
 
 log = logging.getLogger("pfo_fs")
 
@@ -160,8 +159,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
                 decision = Decision([], problem=reason_of(error))
         try:
             decision, token = self._ranks.from_first((decision, secrets.token_hex(16)))
-            self._switch = Switch(shared_dir, token, self._ranks.rank)
-            self._gpus.hold(self._switch.poll())
+            self._gpus.watch_switch(shared_dir, token, self._ranks.rank)
         except RuntimeError as error:
             decision = Decision([], problem=f"the ranks cannot communicate: {error}")
         assert decision is not None
@@ -184,7 +182,6 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         if was_open:
             self._gpus.leave()
             self._ranks.close()
-            self._switch.close()
             if self._chooser is not None:
                 self._chooser.files.leave()
 
@@ -221,7 +218,7 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
         self._metrics.step_begins()
         self._epochs.step_begins()
         self.resume_measurement()
-        self._gpus.hold(self._switch.poll())
+        self._gpus.look_at_switch()
         state = self.state
         if isinstance(state, Done):
             self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
@@ -308,7 +305,6 @@ class GlobalPowerLimitOptimizer(OffOptimizer):
             self.state = Off("closed")
         self._gpus.close()
         self._ranks.close()
-        self._switch.close()
         if self._chooser is not None:
             self._chooser.files.close()
 
