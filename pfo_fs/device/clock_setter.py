@@ -163,7 +163,9 @@ class ClockSetter:
         return not self.undo.owed
 
     def release_for_good(self) -> bool:
-        """Does the same as `release`, and sets no clock from now on."""
+        """Does the same as `release`, and sets no clock from now on; also resets what its trainer itself has locked."""
+        if self.controls and self.undo.value is None:
+            self.undo.owe(0.0)
         self.controls = False
         return self.release()
 
