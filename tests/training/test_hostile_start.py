@@ -126,3 +126,31 @@ def test_what_users_have_met_is_one_warning_and_training_runs_all_its_steps(tmp_
 def test_without_any_name_that_a_python_may_lack_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = of_kind("name", *optional_names())
     assert not list(complaints(cases, run(tmp_path, cases)))
+
+
+CALLS = (
+    "memfd_create eventfd2 pidfd_open pipe2 socketpair socket bind listen ftruncate fallocate flock setsid vfork "
+    "setpriority getpriority epoll_create1 inotify_init1 fsync linkat mkdir fadvise64 statfs uname sched_getaffinity "
+    "poll dup clone3 close_range statx kill"
+).split()
+
+
+@pytest.mark.slow
+@needs_filter
+def test_where_a_container_refuses_any_of_thirty_system_calls_training_runs_all_its_steps(tmp_path: Path) -> None:
+    cases = of_kind("call", *([call, errno.EPERM] for call in CALLS))
+    assert not list(complaints(cases, run(tmp_path, cases)))
+
+
+@pytest.mark.slow
+def test_with_few_descriptors_and_without_what_a_shell_gives_training_runs_all_its_steps(tmp_path: Path) -> None:
+    cases = [
+        *of_kind("descriptors", *range(9)),
+        *of_kind("closed", [0], [1], [2], [0, 1, 2]),
+        *of_kind("limit", ["RLIMIT_FSIZE", 4096]),
+        *of_kind("unset", "HOME", "PATH", "TMPDIR"),
+        *(given(**{name: UNREADABLE}) for name in ("scheduler", "clock_backend", "switching")),
+        *(in_environment(**{name: UNREADABLE}) for name in ("TMPDIR", "USER", "PFO_FS_SCHEDULER", "SLURM_JOB_NAME")),
+        *(in_environment(LC_ALL=name) for name in ("C", "POSIX", "en_US.ISO-8859-1", "nonsense")),
+    ]
+    assert not list(complaints(cases, run(tmp_path, cases)))
