@@ -101,13 +101,13 @@ def run(tmp_path: Path, cases: list[Case], **environment: str) -> dict[str, Case
     return results
 
 
-def complaints(cases: list[Case], results: dict[str, Case]) -> Iterator[str]:
+def complaints(cases: list[Case], results: dict[str, Case], most_warnings: int = 1) -> Iterator[str]:
     for case in cases:
         result = results.get(case["name"], {})
         if result.get("exit") != 0 or result.get("steps") != STEPS:
             yield f"{case['name']}: training has ended: {result}"
-        elif len(result["told"]) > 1:
-            yield f"{case['name']}: more than one warning: {result['told']}"
+        elif len(result["told"]) > most_warnings:
+            yield f"{case['name']}: too many warnings: {result['told']}"
         elif result["longest_s"] > 0.5:
             yield f"{case['name']}: a step took {result['longest_s']} s"
 
@@ -125,7 +125,8 @@ def test_what_users_have_met_is_one_warning_and_training_runs_all_its_steps(tmp_
 @pytest.mark.slow
 def test_without_any_name_that_a_python_may_lack_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = of_kind("name", *optional_names())
-    assert not list(complaints(cases, run(tmp_path, cases)))
+    # Where helper and clock process fail later, for want of the same name, each of them may be one warning more.
+    assert not list(complaints(cases, run(tmp_path, cases), most_warnings=4))
 
 
 CALLS = (
