@@ -300,6 +300,9 @@ class Client:
         self.host.send(self.number, message)  # type: ignore[arg-type]
         return True
 
+    def how_it_ended(self) -> str:
+        return ""
+
     def revive(self, joining: list[m.Message]) -> bool:
         if self._connect():
             for message in joining:

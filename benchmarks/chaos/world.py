@@ -39,6 +39,9 @@ class AtOnce:
     def start(self, call: Callable[[], None]) -> None:
         call()
 
+    def retry(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -358,6 +358,7 @@ class NvmlGpuThrough:
     """A GPU for `ClockSetter` that sets through a backend that a test has made."""
 
     uuid = "GPU-through"
+    clock_backend = "the test's"
 
     def __init__(self, backend: ClockBackend) -> None:
         self._backend = backend
@@ -370,6 +371,9 @@ class NvmlGpuThrough:
 
     def supported_clocks_mhz(self) -> list[int]:
         return [1410, 1395, 210]
+
+    def shows_clock(self, mhz: int) -> None:
+        """This GPU has no reading of its clock."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

@@ -292,11 +292,12 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "PowerLimitFolder.publish_choice": Operation(lambda shared: limits(shared).publish_choice("s", 100), limits),
 }  # fmt: skip
-COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.open_lock"}
-"""`claim` and `replace` of `RecordFolder`, which most operations above call; to register a rank opens a lock."""
+COVERED_BY_ANOTHER = {"JobFolder.claim", "JobFolder.replace", "Files.open_lock", "Files.now_s"}
+"""`claim` and `replace` of `RecordFolder`, which most operations above call; to register a rank opens a lock;
+`now_s` makes a temporary file as `publish` does, and removes it."""
 ONLY_READ = set(
     """
-    Files.read Files.names Files.names_if_there Files.foreign_owner
+    Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent_of
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
     SharedDirectory.read_daemon SharedDirectory.try_leader_lock SharedDirectory.last_generation
