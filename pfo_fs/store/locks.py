@@ -106,8 +106,19 @@ def _release(fd: int) -> None:
 
 
 def _in_time(call: Callable[[], None], limit_s: float) -> bool:
-    """Returns whether `call`, in a thread, has ended within `limit_s`; False also if there can be no more threads."""
-    thread = threading.Thread(target=call, daemon=True, name="pfo-fs-lock")
+    """Returns whether `call`, in a thread, has ended within `limit_s`; False also if there can be no more threads.
+
+    What `call` raises in that time is raised here.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 (the caller raises it)
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="pfo-fs-lock")
     try:
         thread.start()
     except RuntimeError:  # the limit of processes is reached
@@ -115,4 +126,7 @@ def _in_time(call: Callable[[], None], limit_s: float) -> bool:
     thread.join(limit_s)
     if thread.is_alive():
         _hanging.append(thread)
-    return not thread.is_alive()
+        return False
+    if errors:
+        raise errors[0]
+    return True
