@@ -18,6 +18,8 @@ from framework_pages import run_block
 from recording import fingerprint, given, order_in_directory, run_cases
 from torch import nn
 
+from pfo_fs import attach
+
 WIDTH, MICROBATCHES = 16, 6
 
 
@@ -55,6 +57,8 @@ def run_case(kind: str = "1f1b", *, pp: int, checkpointing: bool = False) -> dic
         bare.train_batch(data)
 
     engine = make_engine(kind, pp, checkpointing=checkpointing)
+    if pp == 1:
+        attach(engine, given()["shared_dir"], strict=True)
     page = {"deepspeed": SimpleNamespace(initialize=lambda **_: (engine, None)), "PipelineModule": lambda *_: None}
     pfo = run_block("deepspeed", 0, given()["shared_dir"], **page)["pfo"]
     opt: Any = pfo.optimizer

@@ -120,7 +120,8 @@ def refusals(cases: list[dict[str, Any]]) -> dict[str, Any]:
         job = Job(1, 0, checkpointing=False)
         vars(job.config).update(case.get("config", {}))
         try:
-            megatron.attach(job.model, given()["shared_dir"], num_microbatches=case.get("num_microbatches", 1))
+            microbatches = case.get("num_microbatches", 1)
+            megatron.attach(job.model, given()["shared_dir"], num_microbatches=microbatches, strict=True)
         except PfoError as error:
             found.append(str(error))
     return {"refused": found}

@@ -45,7 +45,12 @@ def all_facts(
     of_gpipe = {"scheduler": "PointSolution3D", "scheduler_args": {"solution_path": str(plan)}}
     more = {
         "a plan of another order": {"schedule": "1F1B", "attach": of_gpipe},
-        "forward and backward at once": {"schedule": "DualPipeV", "microbatches": 8, "custom": "OVERLAP_F_B"},
+        "forward and backward at once": {
+            "schedule": "DualPipeV",
+            "microbatches": 8,
+            "custom": "OVERLAP_F_B",
+            "attach": {"strict": True},
+        },
     }
     return {
         ranks: run_ranks("torch_pipelining_program", ranks, pp=2, cases=cases)
@@ -127,5 +132,12 @@ def test_a_function_that_runs_a_forward_and_a_backward_at_once_is_refused(
 
 
 def test_a_pipeline_of_one_stage_is_refused(run_ranks: Callable[..., Any]) -> None:
-    (seen,) = run_ranks("torch_pipelining_program", 1, pp=1, cases={"alone": {"schedule": "1F1B"}})
-    assert "power-limit optimizer" in seen["alone"]["refused"]
+    cases = {"warns": {"schedule": "1F1B"}, "raises": {"schedule": "1F1B", "attach": {"strict": True}}}
+    (seen,) = run_ranks("torch_pipelining_program", 1, pp=1, cases=cases)
+    assert "power-limit optimizer" in seen["raises"]["refused"]
+    (warning,) = seen["warns"]["warnings"]
+    assert "training goes on" in warning
+    assert "power-limit optimizer" in warning
+    assert seen["warns"]["closed"]
+    assert seen["warns"]["same_gradients"]
+    assert not seen["warns"]["left_patched"]

@@ -36,7 +36,7 @@ def run_case(pp: int, schedule: str = "1F1B", accumulate: int = 1) -> dict[str, 
     if pp == 1:
         world = dist.get_world_size()
         dims = ParallelDims(dp_replicate=world, dp_shard=1, cp=1, tp=1, pp=1, ep=1, world_size=world)
-        attach(SimpleNamespace(parallel_dims=dims, pp_schedule=None), given()["shared_dir"])
+        attach(SimpleNamespace(parallel_dims=dims, pp_schedule=None), given()["shared_dir"], strict=True)
 
     def config() -> Any:
         folder = given()["shared_dir"] + "-dump"
