@@ -145,8 +145,8 @@ class JobJoiner:
             self._warn(f"rank {self._dims.rank}: {'; '.join(self._noted)}")
         if self._dims.rank == 0 and job["job_id"]:
             who = "a daemon" if job["coordination"] == "daemon" else "rank 0"
-            how = clocks.clock_backend if clocks.available_clocks_mhz else f"no clocks are set: {clocks.message}"
-            _say(f"pfo-fs: job {job['job_id']} in {self._request.shared_dir}, scheduled by {who}; clocks by {how}")
+            how = f"by {clocks.clock_backend}" if clocks.available_clocks_mhz else f"are not set: {clocks.message}"
+            _say(f"pfo-fs: job {job['job_id']} in {self._request.shared_dir}, scheduled by {who}; clocks {how}")
         return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts)
 
     @contextmanager

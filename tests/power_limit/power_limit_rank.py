@@ -39,11 +39,13 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
     destroys_at = options.pop("destroys_at", None)
     if "factor" in options:
         options["optimum_selector"] = MaxSlowdownConstraint(options.pop("factor"))
-    windows = iter(range(100))
+    measured: list[int] = []
 
     def numbers() -> tuple[float, float]:
-        window = next(windows)  # 500, 400, ... W
-        return 10.0 + window + rank, 100.0 * (rank + 1) + 10 * window
+        level = getattr(optimizer.state, "current_power_limit", 500)
+        measured.append(level)
+        below = (500 - level) / 100
+        return 10.0 + below + rank, 10_000.0 * (rank + 1) - 2_000 * below
 
     kept = Keep()
     logging.getLogger("pfo_fs").addHandler(kept)
@@ -70,7 +72,7 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
                 time.sleep(0.01)  # the directory takes its time to answer
         result["state"] = repr(optimizer.state)
         result["measurements"] = [m.model_dump() for m in optimizer.measurements]
-        result["measured"] = next(windows)
+        result["measured"] = len(measured)
         optimizer.close()
     except PfoError as error:
         result["error"] = f"{type(error).__name__}: {error}"

@@ -98,6 +98,7 @@ def main() -> None:
     base, kill_at, step = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     while True:
         root = base / str(kill_at)
+        base.mkdir(parents=True, exist_ok=True)
         folder = make_job(root, 2)
         register(folder, rank_infos(2))
         deadline = time.monotonic() + 30

@@ -123,6 +123,7 @@ def test_what_users_have_met_is_one_warning_and_training_runs_all_its_steps(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # some seventy short jobs
 def test_without_any_name_that_a_python_may_lack_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = of_kind("name", *optional_names())
     # Where helper and clock process fail later, for want of the same name, each of them may be one warning more.
@@ -137,6 +138,7 @@ CALLS = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # some seventy short jobs
 @needs_filter
 def test_where_a_container_refuses_any_of_thirty_system_calls_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = of_kind("call", *([call, errno.EPERM] for call in CALLS))
@@ -144,6 +146,7 @@ def test_where_a_container_refuses_any_of_thirty_system_calls_training_runs_all_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # some seventy short jobs
 def test_with_few_descriptors_and_without_what_a_shell_gives_training_runs_all_its_steps(tmp_path: Path) -> None:
     cases = [
         *of_kind("descriptors", *range(9)),
