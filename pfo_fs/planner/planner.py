@@ -72,8 +72,13 @@ class Planner:
 
     @cached_property
     def slowest_s(self) -> float:
-        """The iteration time in s with every instruction at the clock where it costs least; longer saves nothing."""
-        return max(self.fastest_s, self.problem.iteration_time_of([c.hull[-1] for c in self.problem.choices]))
+        """The iteration time in s beyond which nothing is saved."""
+        problem = self.problem
+        if problem.switch_costs.none:
+            return max(self.fastest_s, problem.iteration_time_of([c.hull[-1] for c in problem.choices]))
+        # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
+        times_s = [max(choices.times_s) for choices in problem.choices]
+        return problem.timing(times_s, problem.changes(range(len(times_s)))).iteration_time_s
 
     @cached_property
     def least_energy_s(self) -> float:
