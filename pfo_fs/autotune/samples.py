@@ -30,7 +30,8 @@ _MEAN_POWER_ERROR = 0.05
 """Relative: the error of the power of an instruction if only that of all instructions at its clock is known."""
 _MIXED_POWER_ERROR, _POWER_FALLS = 0.1, 1.6
 """The same error where an iteration had several clocks, and the power of each over the clock to the second number."""
-_USABLE_WAITING_POWER_ERROR = 0.2
+_USABLE_ERROR = 0.2
+"""Relative: with a larger error, the power of a waiting GPU is not used, and a point is not in the job's profile."""
 _WAITING_SHARE = 0.2
 """Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
 
@@ -213,7 +214,7 @@ class Samples:
         busy_s = sum(sum(row) for rows in result.time_breakdown.values() for row in rows)
         if not 0 < busy_s <= total_s or energy_j <= 0:
             return 0.0
-        waiting_w = self.waiting.power_w if self.waiting.power_error < _USABLE_WAITING_POWER_ERROR else 0.0
+        waiting_w = self.waiting.power_w if self.waiting.power_error < _USABLE_ERROR else 0.0
         if not waiting_w:
             waiting_w = _WAITING_SHARE * energy_j / busy_s
         return max(0.0, energy_j - waiting_w * (total_s - busy_s)) / busy_s
@@ -247,10 +248,11 @@ class Samples:
         return {mhz: found[mhz] for mhz in sorted(found, reverse=True) if mhz and found[mhz].time_s > 0}
 
     def rows(self) -> Iterator[tuple[int, str, int, float, float, float, float, int]]:
-        """Yields (stage, instruction, MHz, s, J, error of the s and of the power, count) of each measured point."""
+        """Yields (stage, instruction, MHz, s, J, errors of s and of power, count) of those known well enough."""
         for kind in sorted(self.points):
             for mhz, point in self.curve(kind).items():
-                yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
+                if max(point.time_error, point.power_error) <= _USABLE_ERROR:
+                    yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)
 
 
 def is_checked(curve: Mapping[int, Point], mhz: int, time_s: float) -> bool:

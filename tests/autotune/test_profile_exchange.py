@@ -46,6 +46,15 @@ def test_points_keep_their_errors_and_counts_on_the_way_to_csv_and_back() -> Non
         assert found[mhz].energy_j == pytest.approx(point.energy_j, rel=1e-5)
 
 
+def test_a_point_whose_power_is_hardly_known_is_not_in_the_profile_and_does_not_make_it_implausible() -> None:
+    samples = measured()
+    point = samples.points[0, "forward"][1380] = Point()
+    point.add_times(4, 0.13, 0.004)
+    point.add_power(30.0, 50.0)
+    assert set(points_of(profile_csv(samples), "p.csv")[0, "forward"]) == {1410, 1395}
+    EarlierProfile().load(profile_csv(samples), "other")
+
+
 def test_the_waiting_power_is_kept() -> None:
     assert waiting_power_of(parse_table(profile_csv(measured()), "p.csv")) == pytest.approx(83.64)
 

@@ -272,6 +272,7 @@ def test_measuring_again_lifts_the_corrections_of_earlier_plans(tmp_path: Path) 
     assert after.energy_j < 1.01 * before.energy_j
 
 
+@pytest.mark.slow
 def test_a_plan_that_stays_is_measured_again_if_its_iterations_turn_out_to_miss_the_target(tmp_path: Path) -> None:
     play = Play(cluster(), tmp_path, SETTINGS)
     number = converged(play)[-1].number
