@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import pytest
 from simulated_jobs import converged
@@ -40,17 +41,25 @@ def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = 
     )
 
 
+class Planned(NamedTuple):
+    """A job that was played until its plan stayed, for several tests: none plays it on, or changes its directory."""
+
+    directory: Path
+    play: Play
+    played: list[Iteration]
+
+
 @pytest.fixture(scope="module")
-def directory_of_a_planned_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     directory = tmp_path_factory.mktemp("planned")
-    converged(Play(cluster(0), directory, SETTINGS))
-    return directory
+    play = Play(cluster(), directory, SETTINGS)
+    return Planned(directory, play, converged(play))
 
 
 @pytest.fixture
-def known_profile(directory_of_a_planned_job: Path, tmp_path: Path) -> Path:
+def known_profile(planned: Planned, tmp_path: Path) -> Path:
     """The profile that a job of this kind has left in the directory `tmp_path`."""
-    shutil.copytree(directory_of_a_planned_job, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(planned.directory, tmp_path, dirs_exist_ok=True)
     return next((tmp_path / "profiles").rglob("*.csv"))
 
 
@@ -58,9 +67,8 @@ def schedules_of(play: Play) -> list[list[dict[int, object]]]:
     return [play.schedules_of(number) for number in play.folder.schedule_numbers()]  # type: ignore[misc]
 
 
-def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path: Path) -> None:
-    play = Play(cluster(), tmp_path, SETTINGS)
-    summary = summarize(play, converged(play))
+def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(planned: Planned) -> None:
+    summary = summarize(planned.play, planned.played)
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.002
 
@@ -109,11 +117,12 @@ def test_a_plan_that_comes_back_after_measuring_is_the_same_plan(numbers: list[i
 
 
 @pytest.mark.slow
-def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(tmp_path: Path) -> None:
-    play = Play(cluster(), tmp_path, SETTINGS)
-    played = converged(play)
+def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, play, played = planned
     plan = play.first_plan
-    play.first_plan = 1  # as if all later windows had come after a plan
+    monkeypatch.setattr(play, "first_plan", 1)  # as if all later windows had come after a plan
     begun = next(at for at, iteration in enumerate(played) if iteration.number == plan)
     summary = summarize(play, played[: begun + 2])
     assert summary.settled_at == played[begun].step
@@ -175,18 +184,6 @@ def test_a_profile_that_does_not_agree_with_the_job_is_not_believed(
     assert other.first_plan is not None
     assert other.first_plan > 2
     assert "does not agree" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("row", "words"), [("0,__import__('os')", "holds no measurements"), ("0,forward,1e9,x,1", "cannot be used")]
-)
-def test_a_damaged_profile_is_said_and_does_no_harm(
-    tmp_path: Path, known_profile: Path, caplog: pytest.LogCaptureFixture, row: str, words: str
-) -> None:
-    known_profile.write_text(f"stage,instruction,frequency,time,energy\n{row}\n")
-    converged(Play(cluster(1), tmp_path, SETTINGS))
-    assert words in caplog.text
 
 
 @pytest.mark.slow
@@ -273,10 +270,9 @@ def test_measuring_again_lifts_the_corrections_of_earlier_plans(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_plan_that_stays_is_measured_again_if_its_iterations_turn_out_to_miss_the_target(tmp_path: Path) -> None:
-    play = Play(cluster(), tmp_path, SETTINGS)
-    number = converged(play)[-1].number
-    scheduler = play.coordinator.scheduler
+def test_a_plan_that_stays_is_measured_again_if_its_iterations_turn_out_to_miss_the_target(planned: Planned) -> None:
+    number = planned.played[-1].number
+    scheduler = planned.play.coordinator.scheduler
     assert isinstance(scheduler, ParetoScheduler)
     before, late_s = scheduler.plan_inputs, 1.01 * scheduler._selection.target_s()
     for step in range(1000, 3000):
