@@ -547,7 +547,7 @@ def test_a_rank_without_rights_does_not_spoil_what_the_others_measure(tmp_path: 
 @pytest.mark.slow
 def test_gpus_that_run_into_their_power_limit_save_energy_all_the_same(tmp_path: Path) -> None:
     """An A40 runs at 1,440 MHz at every higher clock that is set: clocks of the same time and energy count as one."""
-    gpus = Cluster(make_pipeline("1f1b", 8, 16), ModelTruth(A40, 8, slowest_mhz=600))
+    gpus = Cluster(make_pipeline("1f1b", STAGES, 12), ModelTruth(A40, STAGES, slowest_mhz=600))
     play = Play(gpus, tmp_path, SETTINGS)
     summary = summarize(play, converged(play))
     assert summary.energy_saved > 0.05
