@@ -525,7 +525,7 @@ def test_a_known_profile_that_is_wrong_at_low_clocks_does_not_make_training_slow
 
 @pytest.mark.slow
 def test_a_target_that_moves_while_there_is_a_straggler_does_not_keep_its_pace_for_ever(tmp_path: Path) -> None:
-    play = Play(cluster(pipelines=4, episodes=[Episode(1.3, 90, 150, 1)]), tmp_path, SETTINGS)
+    play = Play(cluster(pipelines=2, episodes=[Episode(1.3, 90, 150, 1)]), tmp_path, SETTINGS)
     played = []
     for iteration in play.run(200):
         played.append(iteration)
