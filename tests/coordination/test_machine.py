@@ -313,7 +313,9 @@ class Cluster(RuleBasedStateMachine):
         ranks = RankRegistry(self.folder, INFOS)
         scheduler = Learner(self.job.job_info, INFOS, self.settings)
         scheduler.request()
-        replay(scheduler, history.made, lambda one, number: one.observe(Results(self.folder, ranks).read(number)))
+        results = Results(self.folder, ranks)
+        # Without what was published: the scheduler has to come to it by itself.
+        replay(scheduler, history.made, lambda one, number: one.observe(results.read(number)), lambda number: None)
         number, source = list(history.made.items())[-1]
         request = scheduler.request()
         assert request.revision == source.revision
