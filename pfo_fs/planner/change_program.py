@@ -189,9 +189,12 @@ class ChangeProgram:
         solution = highs.getSolution()
         if not solution.value_valid or not solution.dual_valid or highs.getModelStatus().name == "kInfeasible":
             return None
+        values = np.array(solution.col_value)
+        if not np.bincount(self._of, values[: len(self._of)] > 0, self._shape[0]).all():
+            return None  # the time was over before the solver had a first solution
         duals = np.array(solution.row_dual)
         parts = np.split(duals[self._arcs :], [self._sources - self._arcs, self._sinks - self._arcs])
-        return self._answer(highs, np.array(solution.col_value), tuple(parts))
+        return self._answer(highs, values, tuple(parts))
 
     def dived(self, seconds: float) -> Answer | None:
         """Solves for whole shares quickly and not optimally: segment after segment gets the clock of its largest share.

@@ -178,14 +178,22 @@ def test_a_program_of_some_ranks_leaves_the_clocks_of_the_others() -> None:
     assert better.iteration_time_s <= deadline_s * (1 + 1e-6)
 
 
-def test_a_program_that_the_solver_is_unsure_of_is_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on some profiles with clocks that are nearly alike, where its answer was far off."""
+def program_over_all_clocks() -> ChangeProgram:
     tables = ClockTables(pipeline_with_slack())
     edges = ChangeRelaxation(tables.problem, tables).edges
     nodes = len(tables.kind)
     everything: Any = np.ones((nodes, len(tables.clocks_mhz)), bool)
     length_s = all_maximum(tables.problem).iteration_time_s
-    program = ChangeProgram(tables, edges, np.arange(nodes), everything, length_s, 100.0, np.zeros(nodes))
+    return ChangeProgram(tables, edges, np.arange(nodes), everything, length_s, 100.0, np.zeros(nodes))
+
+
+def test_a_solver_that_has_no_time_for_a_first_solution_finds_nothing() -> None:
+    assert program_over_all_clocks().relaxed(0.0) is None
+
+
+def test_a_program_that_the_solver_is_unsure_of_is_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some profiles with clocks that are nearly alike, where its answer was far off."""
+    program = program_over_all_clocks()
     right = program.relaxed(5.0)
     made: list[Highs] = []
 

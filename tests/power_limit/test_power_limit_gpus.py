@@ -268,7 +268,7 @@ def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Pa
     gpu.set_level(200)
     threading.Timer(0.1, os.kill, (gpu.pid, signal.SIGCONT)).start()
     gpu.settle(time.monotonic() + 10)
-    assert limits_set(sim_dir) == [200]
+    assert set(limits_set(sim_dir)) == {200}, "a process that goes on after a stop may set it once more"
     assert gpu.check() == ""
 
 
