@@ -138,7 +138,7 @@ SET_UP = [
         {"options": {"job_metadata": "\udcff\udcfe"}},
         {"SLURM_CLUSTER_NAME": "\udcff", "SLURM_JOB_ID": "\udcfe"},
     ),
-    Fault("A set-up", "directory whose name is not UTF-8", prepare=_odd_directory("p\udcff fo")),
+    Fault("A set-up", "directory whose name is not UTF-8", prepare=_odd_directory("p\udcff dir")),
     Fault("A set-up", "directory with a line break in its name", prepare=_odd_directory("line\nbreak")),
     Fault("A set-up", "the directory is a file", prepare=_a_file),
     Fault(
