@@ -33,7 +33,7 @@ module, _, name = os.environ.get("DELETED_NAME", "").partition(".")
 if name:
     delattr(importlib.import_module(module), name)
 """
-UNREADABLE = "caf\xe9 \xff"  # bytes that are no UTF-8
+UNREADABLE = "cab\xe9 \xff"  # bytes that are no UTF-8
 
 Case = dict[str, Any]
 
@@ -45,8 +45,8 @@ def optional_names() -> list[str]:
     return sorted(found - {f"{module}.{name}" for module, names in ESSENTIAL.items() for name in names.split()})
 
 
-def of_kind(kind: str, *whats: Any) -> list[Case]:
-    return [{"name": f"{kind} {what}", "kind": kind, "what": what} for what in whats]
+def of_kind(kind: str, *tried: Any) -> list[Case]:
+    return [{"name": f"{kind} {what}", "kind": kind, "what": what} for what in tried]
 
 
 def given(**arguments: Any) -> Case:
