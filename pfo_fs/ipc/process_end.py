@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -17,22 +17,36 @@ _in_children: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionar
 def at_process_end(method: Callable[[BaseException | None], object]) -> None:
     """Calls a method when this process ends, with the exception that ends it, or None.
 
-    A process that `multiprocessing` has started runs no `atexit`, but finalizers of its own.
+    A process that `multiprocessing` has started runs finalizers of its own, and no `atexit` before Python 3.13.
     """
     assert isinstance(method, MethodType)
-    weak, function = ref(method.__self__), method.__func__
+    weak, function, bootstrap = ref(method.__self__), method.__func__, _frame_of("_bootstrap")
 
-    def end(error: BaseException | None) -> None:
+    def end() -> None:
         alive = weak()
         if alive is not None:
-            function(alive, error)
+            function(alive, sys.exc_info()[1] or getattr(sys, "last_value", None) or _exit_of(bootstrap))
 
-    atexit.register(lambda: end(getattr(sys, "last_value", None)))
+    atexit.register(end)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         from multiprocessing.util import Finalize
 
-        Finalize(None, lambda: end(sys.exc_info()[1]), exitpriority=0)
+        Finalize(None, end, exitpriority=0)
+
+
+def _frame_of(function: str) -> FrameType | None:
+    """Returns the frame of a function that has called this one, through others; None if there is none."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame
+
+
+def _exit_of(bootstrap: FrameType | None) -> SystemExit | None:
+    """Returns how what `multiprocessing` runs has ended: from Python 3.13 on, its exception is gone by then."""
+    exit_code = bootstrap.f_locals.get("exitcode") if bootstrap is not None else None
+    return SystemExit(exit_code) if exit_code else None
 
 
 def in_forked_children(method: Callable[[], object]) -> None:
