@@ -24,6 +24,7 @@ def test_the_demo_looks_first_where_the_wheel_puts_the_training_script() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_demo_ends_with_a_saving_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_virtual_demo(slowdown=1.0, shared_dir=tmp_path / "pfo", output=tmp_path / "demo.html", as_json=True)
     verdict = json.loads(capsys.readouterr().out)
