@@ -6,6 +6,7 @@ import json
 import re
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from pfo_fs.cli.terminal import JsonFlag, err, out, plausible_slowdown, show, wr
 from pfo_fs.reports.wording import difference_text, duration_text, less_or_more, percent, signed_percent
 
 if TYPE_CHECKING:
-    from pfo_fs.simulator import Iteration, Play, Summary, Truth
+    from pfo_fs.simulator import Iteration, Play, Summary, Trace, Truth
     from pfo_fs.simulator.nodes import NodeSettings
 
 Gpu = Literal["A100", "A40"]
@@ -35,16 +36,34 @@ def simulate(
         int | None,
         typer.Option(help="Instead of a job that you describe: the one that is drawn at random from this seed.", min=0),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of a job that you describe: one whose durations are those of this CSV file (.csv or .csv.gz; "
+            "columns step, dp_rank, stage, instruction, micro_batch, time_s), as `pfo-fs report --trace-csv` writes it."
+        ),
+    ] = None,
+    without_slow_workers: Annotated[
+        bool,
+        typer.Option("--without-slow-workers", help="With --trace: leave out pipelines that are slow for good."),
+    ] = False,
     profile: Annotated[Path | None, typer.Option(help="Profile CSV: simulate GPUs that behave like it.")] = None,
     gpu: Annotated[
         Gpu, typer.Option(help="Simulate GPUs fitted to published profiles of this kind.", case_sensitive=False)
     ] = "A100",
-    stages: Annotated[int, typer.Option(help="Stages of a pipeline; with --profile, those of the profile.", min=1)] = 8,
+    stages: Annotated[
+        int, typer.Option(help="Stages of a pipeline; with --profile or --trace, those of the file.", min=1)
+    ] = 8,
     schedule: Annotated[PipelineSchedule, typer.Option(help="Order of the instructions of a pipeline.")] = "1f1b",
     num_ranks: Annotated[
         int | None, typer.Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
     ] = None,
-    pipelines: Annotated[int, typer.Option(help="Number of pipelines (data-parallel degree).", min=1)] = 1,
+    pipelines: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of pipelines (data-parallel degree); default: 1, with --trace all of the trace.", min=1
+        ),
+    ] = None,
     iterations: Annotated[int, typer.Option(help="Number of iterations to simulate.", min=1)] = 150,
     straggler: Annotated[
         list[str] | None,
@@ -85,40 +104,49 @@ def simulate(
     Scheduler, planner and shared directory are real; the GPUs are simulated.
     The scheduler has no profile at first: it profiles, plans, checks the plan, and follows stragglers.
     """
+    from pfo_fs.device.physics import gpu_model
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import PFOSettings
-    from pfo_fs.simulator import QUIET, Cluster, Nuisances, Play, generated_job, summarize
+    from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize
 
-    truth, num_stages = _truth(profile, gpu, stages, p2p_power)
-    episodes = [_episode(text, pipelines) for text in straggler or ()]
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
     if p2p_power is not None and profile is None:
         wrong_usage("--p2p-power needs --profile; the simulated A100 and A40 have their own")
-    if episodes and pipelines == 1:
-        wrong_usage("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
-    if (num_microbatches is None) == (generated is None):
-        wrong_usage("give --num-microbatches for a job that you describe, or --generated for one drawn at random")
+    if sum(each is not None for each in (num_microbatches, generated, trace)) != 1:
+        wrong_usage(
+            "give --num-microbatches for a job that you describe, --generated for one drawn at random, or --trace for "
+            "one that was measured"
+        )
+    if trace is None and without_slow_workers:
+        wrong_usage("--without-slow-workers needs --trace")
+    noise = QUIET if quiet_cluster else Nuisances()
     if generated is not None:
         job = generated_job(generated)
         err.print(escape(job.name), highlight=False)
-        cluster = job.cluster(seed)
+    elif trace is not None:
+        if profile is not None:
+            wrong_usage("--trace does not go with --profile: choose the GPUs by --gpu")
+        traced = read_trace(
+            trace, schedule, num_ranks=num_ranks, pipelines=pipelines, slow_workers=not without_slow_workers
+        )
+        err.print(escape(_about(traced)), highlight=False, soft_wrap=True)
+        nodes = _nodes(node, gpus_per_stage, stages_per_node)
+        job = traced.job(gpu_model(gpu), nodes, replace(noise, time_jitter=0.0))
     else:
         assert num_microbatches is not None
-        cluster = Cluster(
-            make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks),
-            truth,
-            QUIET if quiet_cluster else Nuisances(),
-            pipelines,
-            episodes,
-            seed,
-            nodes=_nodes(node, gpus_per_stage, stages_per_node),
-        )
+        truth, num_stages = _truth(profile, gpu, stages, p2p_power)
+        pipeline = make_pipeline(schedule, num_stages, num_microbatches, num_ranks=num_ranks)
+        nodes = _nodes(node, gpus_per_stage, stages_per_node)
+        job = SimulatedJob("", pipeline, truth, noise, nodes, pipelines or 1)
+    if straggler and job.pipelines == 1:
+        wrong_usage("--straggler needs another pipeline that waits for it: give --pipelines 2 or more")
+    cluster = job.cluster(seed, [_episode(text, job.pipelines) for text in straggler or ()])
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
         settings = PFOSettings(scheduler="ParetoScheduler", scheduler_args=asked, profile_steps=profile_steps)
-        play = Play(cluster, root, settings, metadata=f"simulated-{_kind(profile, gpu, generated)}")
+        play = Play(cluster, root, settings, metadata=f"simulated-{_kind(profile or trace, gpu, generated)}")
         played = _play(play, iterations, quiet=json_)
         summary = summarize(play, played)
         play.end()
@@ -132,10 +160,19 @@ def simulate(
         out.print(f"the job is kept in {play.folder.location}", soft_wrap=True, highlight=False)
 
 
-def _kind(profile: Path | None, gpu: str, generated: int | None) -> str:
+def _kind(file: Path | None, gpu: str, generated: int | None) -> str:
     if generated is not None:
         return f"generated-{generated}"
-    return profile.stem if profile else gpu
+    return file.name.split(".")[0] if file else gpu
+
+
+def _about(trace: Trace) -> str:
+    """Returns what a trace holds, and what of it is not simulated."""
+    size = f"{trace.pipeline.num_stages} stages x {trace.pipeline.num_microbatches} micro-batches"
+    text = f"trace {trace.name}: {len(trace.steps)} steps of {len(trace.dp_ranks)} pipelines of {size}"
+    if trace.left_out:
+        text += f"; slow for good and left out: dp_rank {', '.join(map(str, trace.left_out))}"
+    return text + (f"; {trace.incomplete} steps were incomplete and are left out" if trace.incomplete else "")
 
 
 def _truth(profile: Path | None, gpu: str, stages: int, p2p_power: float | None) -> tuple[Truth, int]:
@@ -197,15 +234,15 @@ def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
 
 
 def _table(summary: Summary) -> Table:
-    table = Table(title="One iteration, noise aside", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title="Time and energy, noise aside", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("", "time s", "slower", "energy J", "saved"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     table.add_row("highest clocks", f"{summary.full_time_s:.4f}", "", f"{summary.full_energy_j:,.0f}", "")
+    table.caption_justify = "left"
     if summary.deployed_at is None:
         table.caption = (
             f"no plan yet after {summary.iterations} iterations; very short ones need up to 70: give more --iterations"
         )
-        table.caption_justify = "left"
         return table
     table.add_row(
         "[bold]plan[/]",
@@ -213,6 +250,13 @@ def _table(summary: Summary) -> Table:
         signed_percent(summary.slowdown, 2),
         f"{summary.plan_energy_j:,.0f}",
         f"[bold]{percent(summary.energy_saved)}[/]",
+    )
+    table.add_row(
+        "whole run",
+        f"{summary.time_s:,.1f}",
+        signed_percent(summary.run_late, 2),
+        f"{summary.energy_j:,.0f}",
+        percent(summary.run_saved),
     )
     lines = [
         f"first plan at iteration {summary.deployed_at}, {summary.schedules} schedules in all; profiling took "
@@ -226,6 +270,7 @@ def _table(summary: Summary) -> Table:
             f"pipeline {episode.pipeline}, {episode.slowdown:g} times as slow from {episode.first} to {episode.last}: "
             f"{followed}, {back}{saved}"
         )
+    if summary.worst_step_late > summary.slowdown:
+        lines.append(f"under the plan, the worst step takes {percent(summary.worst_step_late, 2)} longer")
     table.caption = "\n".join(lines)
-    table.caption_justify = "left"
     return table

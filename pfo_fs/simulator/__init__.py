@@ -4,7 +4,9 @@ from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, Nuisances, Played
 from pfo_fs.simulator.job_generator import SimulatedJob, generated_job
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.summary import EpisodeSummary, Summary, summarize
+from pfo_fs.simulator.traces import Trace, read_trace
 from pfo_fs.simulator.truth import ModelTruth, ProfileTruth, Truth
+from pfo_fs.simulator.variation import Variation
 
 __all__ = [
     "QUIET",
@@ -19,7 +21,10 @@ __all__ = [
     "ProfileTruth",
     "SimulatedJob",
     "Summary",
+    "Trace",
     "Truth",
+    "Variation",
     "generated_job",
+    "read_trace",
     "summarize",
 ]

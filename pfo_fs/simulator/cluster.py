@@ -1,14 +1,15 @@
 """A cluster in virtual time: whole iterations of all pipelines at once, with the noise and the delays of real GPUs.
 
-The simulation has durations and powers that jitter, GPUs that draw more power as they warm up, clocks that take time to
-change, blocking power (of waiting GPUs), communication between stages, pipelines that wait for the slowest one at the
-end of an iteration, and temporary stragglers (slower pipelines).
+The simulation has durations and powers that jitter, durations that vary as in a trace (`variation.py`), GPUs that draw
+more power as they warm up, clocks that take time to change, blocking power (of waiting GPUs), communication between
+stages, pipelines that wait for the slowest one at the end of an iteration, and temporary stragglers (slower pipelines).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from pfo_fs.device.switch_latency import SwitchLatency
@@ -17,6 +18,7 @@ from pfo_fs.planner import Pipeline
 from pfo_fs.simulator.kernel_tables import KernelTables
 from pfo_fs.simulator.nodes import NodeSettings, SimulatedNodes
 from pfo_fs.simulator.truth import Truth
+from pfo_fs.simulator.variation import Variation
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Played(NamedTuple):
         energy_j: Energy of all GPUs over that time, waiting included.
         clocks_set: For each pipeline and rank, (time in s, MHz) of each change of the clock of its first GPU, from the
             begin of the iteration; empty without nodes.
+        full_time_s, full_energy_j: Time and energy of the same iteration at the highest clocks: with the same
+            variation, jitter and power drift.
     """
 
     starts_s: Any
@@ -80,6 +84,15 @@ class Played(NamedTuple):
     time_s: float
     energy_j: float
     clocks_set: Sequence[Sequence[Sequence[tuple[float, int]]]] = ()
+    full_time_s: float = 0.0
+    full_energy_j: float = 0.0
+
+
+class _Drawn(NamedTuple):
+    """The noise of one iteration: factors of durations and of powers, (nodes, pipelines)."""
+
+    times: Any
+    powers: Any
 
 
 @dataclass
@@ -101,6 +114,7 @@ class Cluster:
         wrong_s, busy_s: GPU time in instructions so far, at another clock than planned and in total, in s; only with
             `nodes`.
         calls: Number of calls of the drivers so far; only with `nodes`.
+        variation: How durations vary from iteration to iteration, beyond jitter; None: they do not.
     """
 
     pipeline: Pipeline
@@ -117,6 +131,7 @@ class Cluster:
     wrong_s: float = 0.0
     busy_s: float = 0.0
     calls: int = 0
+    variation: Variation | None = None
 
     def __post_init__(self) -> None:
         self._random: Any = None
@@ -177,23 +192,22 @@ class Cluster:
 
     def run(self, clocks: Any) -> Played:
         """Simulates the next iteration at the given clocks (`clocks_of`)."""
-        played = self.iterate(clocks, self.slowdowns())
+        played = self._compared(clocks, self.slowdowns())
         self.now_s += played.time_s
         self.iteration += 1
         self.energy_j += played.energy_j
         return played
 
-    def settled(self, clocks: Any, slowdowns: Sequence[float] | None = None) -> Played:
-        """Returns an iteration as it is after the same one has run several times; virtual time stays as it is.
+    def settled(self, clocks: Any, steps: Sequence[Any] = (1.0,)) -> list[Played]:
+        """Returns iterations as they are after several of the same clocks; virtual time stays as it is.
 
         Args:
             clocks: From `clocks_of`.
-            slowdowns: By how much each pipeline is slower; None: none is.
+            steps: For each iteration, the factor of its durations; an array of (nodes, pipelines) if they differ.
         """
-        given = slowdowns or [1.0] * self.pipelines
-        for _ in range(_UNTIL_SETTLED if self._nodes else 0):
-            self.iterate(clocks, given)
-        return self.iterate(clocks, given)
+        for factors in islice(cycle(steps), _UNTIL_SETTLED if self._nodes else 0):
+            self.iterate(clocks, factors)
+        return [self._compared(clocks, factors) for factors in steps]
 
     def repeat_noise(self, seed: int) -> None:
         """Begins the noise of a seed, so that two plans can be compared under the same noise."""
@@ -205,64 +219,84 @@ class Cluster:
         """Returns uniform noise around zero."""
         return self._random.uniform(-half_width, half_width, count)
 
-    def slowdowns(self) -> list[float]:
-        """Returns the factor by which each pipeline is slower in the next iteration."""
+    def slowdowns(self) -> Any:
+        """Returns the factors of durations in the next iteration: (pipelines), or (nodes, pipelines) if they vary."""
         found = [1.0] * self.pipelines
         for slowdown, first, last, pipeline in self.episodes:
             if first <= self.iteration < last and pipeline < self.pipelines:
                 found[pipeline] = max(found[pipeline], slowdown)
-        return found
+        return found if self.variation is None else self.variation.factors(self.iteration, self.seed) * found
 
-    def iterate(self, clocks: Any, slowdowns: Sequence[float]) -> Played:
-        """Computes one iteration; virtual time stays as it is."""
+    def iterate(self, clocks: Any, slowdowns: Any) -> Played:
+        """Computes one iteration, without its time and energy at the highest clocks; virtual time stays as it is.
+
+        Args:
+            clocks: From `clocks_of`.
+            slowdowns: Factors of durations: one, or one per pipeline, or an array of (nodes, pipelines).
+        """
+        return self._iterate(clocks, self._draw(slowdowns, clocks.shape))
+
+    def _compared(self, clocks: Any, slowdowns: Any) -> Played:
+        """Computes one iteration, and the same one at the highest clocks."""
+        drawn = self._draw(slowdowns, clocks.shape)
+        played = self._iterate(clocks, drawn)
+        times, powers = self._kernels.at_the_highest_clocks()
+        full = self._played(times * drawn.times, powers * drawn.powers)
+        return played._replace(full_time_s=full.time_s, full_energy_j=full.energy_j)
+
+    def _draw(self, slowdowns: Any, shape: tuple[int, int]) -> _Drawn:
         import numpy as np
 
-        if self._nodes:
-            return self._iterate_on_nodes(clocks, slowdowns)
         odd = self.nuisances
-        times, powers = self._kernels.times_and_powers(clocks, odd.switch_s)
-        times = times * np.array(slowdowns)
+        times, powers = np.ones(shape) * np.asarray(slowdowns), np.ones(shape)
         if odd.time_jitter:
-            times = times * np.exp(odd.time_jitter * self._random.standard_normal(times.shape))
+            times = times * np.exp(odd.time_jitter * self._random.standard_normal(shape))
         if odd.power_jitter:
-            powers = powers * (1 + odd.power_jitter * self._random.standard_normal(powers.shape))
+            powers = powers * (1 + odd.power_jitter * self._random.standard_normal(shape))
         if odd.warm_up:
             powers = powers * (1 + odd.warm_up * (1 - float(np.exp(-self.now_s / odd.warm_up_s))))
+        return _Drawn(times, powers)
+
+    def _iterate(self, clocks: Any, drawn: _Drawn) -> Played:
+        if self._nodes:
+            return self._iterate_on_nodes(clocks, drawn)
+        times, powers = self._kernels.times_and_powers(clocks, self.nuisances.switch_s)
+        return self._played(times * drawn.times, powers * drawn.powers)
+
+    def _played(self, times: Any, powers: Any) -> Played:
+        """Returns an iteration of instructions of these durations and powers per GPU."""
         ends = self._kernels.ends(times)
         spans = ends.max(axis=0)
-        time_s = float(spans.max()) + odd.overhead_s
-        idle_s = time_s * self._kernels.num_ranks * times.shape[1] - float(times.sum())
-        energy_j = float((times * powers).sum()) + self.truth.blocking_power_w * idle_s
+        time_s = float(spans.max()) + self.nuisances.overhead_s
+        busy_j = float((times * powers).sum())
+        energy_j = self._with_waiting(busy_j, float(times.sum()), times.shape[1], time_s)
         return Played(ends - times, ends, powers, spans, time_s, energy_j)
 
-    def _iterate_on_nodes(self, clocks: Any, slowdowns: Sequence[float]) -> Played:
+    def _with_waiting(self, busy_j: float, busy_s: float, pipelines: int, time_s: float) -> float:
+        """Returns the energy of all GPUs in an iteration: `busy_j` of one GPU per rank, and the power of waiting."""
+        idle_s = time_s * self._kernels.num_ranks * pipelines - busy_s
+        return (busy_j + self.truth.blocking_power_w * idle_s) * self.gpus_per_rank
+
+    def _iterate_on_nodes(self, clocks: Any, drawn: _Drawn) -> Played:
         """Computes one iteration event by event; time passes on the nodes."""
         import numpy as np
 
-        odd, gpus = self.nuisances, self.gpus_per_rank
-        factors = np.ones(clocks.shape) * np.array(slowdowns)
-        if odd.time_jitter:
-            factors = factors * np.exp(odd.time_jitter * self._random.standard_normal(factors.shape))
         played = [
-            self._kernels.run_on(nodes, clocks[:, pipeline], factors[:, pipeline])
+            self._kernels.run_on(nodes, clocks[:, pipeline], drawn.times[:, pipeline])
             for pipeline, nodes in enumerate(self._nodes)
         ]
         starts = np.array([each.starts_s for each in played]).T
         ends = np.array([each.ends_s for each in played]).T
-        powers = np.array([each.energies_j for each in played]).T / np.maximum(ends - starts, 1e-12) / gpus
-        if odd.power_jitter:
-            powers = powers * (1 + odd.power_jitter * self._random.standard_normal(powers.shape))
-        if odd.warm_up:
-            powers = powers * (1 + odd.warm_up * (1 - float(np.exp(-self.now_s / odd.warm_up_s))))
+        powers = np.array([each.energies_j for each in played]).T / np.maximum(ends - starts, 1e-12)
+        powers = powers / self.gpus_per_rank * drawn.powers
         spans = ends.max(axis=0)
-        time_s = float(spans.max()) + odd.overhead_s
+        time_s = float(spans.max()) + self.nuisances.overhead_s
         for nodes, span_s in zip(self._nodes, spans, strict=True):
             nodes.wait(time_s - float(span_s))
         self.wrong_s += sum(each.wrong_s for each in played)
         self.busy_s += sum(each.busy_s for each in played)
         self.calls += sum(each.calls for each in played)
-        busy_s = float((ends - starts).sum())
-        idle_s = time_s * self._kernels.num_ranks * len(played) - busy_s
-        energy_j = (float(((ends - starts) * powers).sum()) + self.truth.blocking_power_w * idle_s) * gpus
+        busy_s, busy_j = float((ends - starts).sum()), float(((ends - starts) * powers).sum())
+        energy_j = self._with_waiting(busy_j, busy_s, len(played), time_s)
         clocks_set = [each.changes for each in played]
         return Played(starts, ends, powers, spans, time_s, energy_j, clocks_set)

@@ -18,9 +18,10 @@ from random import Random
 from pfo_fs.device.node_physics import PRESETS
 from pfo_fs.device.physics import Coefficients, GpuModel
 from pfo_fs.planner import Measurement, Pipeline, make_pipeline
-from pfo_fs.simulator.cluster import Cluster, Nuisances
+from pfo_fs.simulator.cluster import Cluster, Episode, Nuisances
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.truth import Truth
+from pfo_fs.simulator.variation import Variation
 
 _GPUS_PER_NODE = 8
 _STEP_MHZ = 15
@@ -36,6 +37,8 @@ class SimulatedJob:
         truth: Time and energy of instructions.
         nuisances: Noise and delays.
         nodes: The nodes; None: a clock acts `nuisances.switch_s` after the instruction has begun.
+        pipelines: Number of pipelines.
+        variation: How durations vary from iteration to iteration, beyond jitter; None: they do not.
     """
 
     name: str
@@ -43,10 +46,26 @@ class SimulatedJob:
     truth: Truth
     nuisances: Nuisances = field(default_factory=Nuisances)
     nodes: NodeSettings | None = None
+    pipelines: int = 1
+    variation: Variation | None = None
 
-    def cluster(self, seed: int = 0) -> Cluster:
-        """Returns a cluster that runs the job; `seed` is that of the noise."""
-        return Cluster(self.pipeline, self.truth, self.nuisances, seed=seed, nodes=self.nodes)
+    def cluster(self, seed: int = 0, episodes: Sequence[Episode] = ()) -> Cluster:
+        """Returns a cluster that runs the job.
+
+        Args:
+            seed: Seed of the noise, and of what the variation draws.
+            episodes: The stragglers.
+        """
+        return Cluster(
+            self.pipeline,
+            self.truth,
+            self.nuisances,
+            self.pipelines,
+            episodes,
+            seed,
+            nodes=self.nodes,
+            variation=self.variation,
+        )
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,10 @@ class KernelTables:
         powers = (late_s * old_w + rest_s * powers) / (late_s + rest_s)
         return late_s + rest_s, powers
 
+    def at_the_highest_clocks(self) -> tuple[Any, Any]:
+        """Returns the durations in s and the powers in W of all instructions at the highest clocks: (nodes, 1)."""
+        return self._times[self._kind, 0][:, None], self._powers[self._kind, 0][:, None]
+
     def ends(self, times: Any) -> Any:
         """Returns when instructions of the given durations end, in s from the begin of the iteration."""
         import numpy as np

@@ -34,6 +34,8 @@ class Iteration(NamedTuple):
         energy_j: Energy of all GPUs.
         spans_s: For each pipeline, the time to the end of its last instruction.
         status_text: The scheduler's status.
+        full_time_s, full_energy_j: Time and energy of the same iteration at the highest clocks: with the same
+            variation, jitter and power drift.
     """
 
     step: int
@@ -42,6 +44,8 @@ class Iteration(NamedTuple):
     energy_j: float
     spans_s: list[float]
     status_text: str
+    full_time_s: float
+    full_energy_j: float
 
 
 @dataclass
@@ -119,7 +123,16 @@ class Play:
         self._virtual_s = begin_s + played.time_s
         ranks.report(self._step, played, self._virtual_s)
         spans_s = [float(span_s) for span_s in played.spans_s]
-        return Iteration(self._step, ranks.number, played.time_s, played.energy_j, spans_s, self._status_text())
+        return Iteration(
+            self._step,
+            ranks.number,
+            played.time_s,
+            played.energy_j,
+            spans_s,
+            self._status_text(),
+            played.full_time_s,
+            played.full_energy_j,
+        )
 
     def end(self) -> None:
         """Writes the job's end."""

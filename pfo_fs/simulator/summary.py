@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from pfo_fs.models import PlanInputs
-from pfo_fs.simulator.cluster import QUIET, Cluster, Episode
+from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, Played
 from pfo_fs.simulator.play import Iteration, Play
+from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.store.bodies import IndexBody
 
 
@@ -45,10 +47,13 @@ class Summary:
         schedules: Number of schedules.
         profiling_again: How often measuring windows came back after a plan had been in force.
         profiling_steps: Number of iterations before the first plan and in measuring windows.
-        full_time_s, full_energy_j: Time and energy of an iteration at the highest clocks, without noise.
-        plan_time_s, plan_energy_j: Time and energy of an iteration under the last plan, without noise.
-        overhead_s, overhead_j: Total time and energy of these iterations beyond those of the highest clocks.
+        full_time_s, full_energy_j: Time and energy of an iteration at the highest clocks, without noise; if durations
+            vary, the mean over the iterations by which plans are judged (`Variation.judged`).
+        plan_time_s, plan_energy_j: The same under the last plan.
+        worst_step_late: Additional time of the latest one of these iterations under the last plan, relative.
+        overhead_s, overhead_j: Total time and energy of the profiling iterations beyond those of the highest clocks.
         time_s, energy_j: Time and energy of the whole run, noise included.
+        full_run_time_s, full_run_energy_j: The same at the highest clocks, with the same variation and noise.
         episodes: How plans followed the stragglers.
         status_text: The scheduler's last status.
     """
@@ -65,10 +70,13 @@ class Summary:
     full_energy_j: float
     plan_time_s: float
     plan_energy_j: float
+    worst_step_late: float
     overhead_s: float
     overhead_j: float
     time_s: float
     energy_j: float
+    full_run_time_s: float
+    full_run_energy_j: float
     episodes: list[EpisodeSummary]
     status_text: str
 
@@ -82,9 +90,27 @@ class Summary:
         """Additional time of an iteration under the plan, relative: 0.01 is 1 % longer."""
         return self.plan_time_s / self.full_time_s - 1
 
+    @property
+    def run_saved(self) -> float:
+        """Energy that the whole run has saved against the highest clocks on the same data, relative."""
+        return 1 - self.energy_j / self.full_run_energy_j if self.full_run_energy_j else 0.0
+
+    @property
+    def run_late(self) -> float:
+        """Additional time of the whole run against the highest clocks on the same data, relative."""
+        return self.time_s / self.full_run_time_s - 1 if self.full_run_time_s else 0.0
+
     def as_json(self) -> dict[str, Any]:
-        """All figures, by name."""
-        return {**asdict(self), "energy_saved": self.energy_saved, "slowdown": self.slowdown}
+        """All figures, by name; `plan_saved` and `plan_late` are other names of `energy_saved` and `slowdown`."""
+        return {
+            **asdict(self),
+            "energy_saved": self.energy_saved,
+            "slowdown": self.slowdown,
+            "plan_saved": self.energy_saved,
+            "plan_late": self.slowdown,
+            "run_saved": self.run_saved,
+            "run_late": self.run_late,
+        }
 
 
 def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
@@ -94,9 +120,7 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         play: The job after the run.
         played: All iterations of the run.
     """
-    quiet = _quiet(play.cluster)
-    idle: list[dict[int, Any]] = [{} for _ in range(quiet.pipelines)]
-    full = plan = quiet.settled(quiet.clocks_of(idle))
+    cluster = play.cluster
     numbers = {iteration.number for iteration in played}
     indexes = {number: index for number, index in _indexes(play) if number in numbers}
     plans = {number: index.source.plan_inputs for number, index in indexes.items()}
@@ -106,16 +130,14 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     ]
     last = next((i.number for i in reversed(under_plan) if not plans[i.number].slow_pipelines), None)
     settled_at = None
+    judged = judged_iterations(cluster, [{}] * cluster.pipelines if last is None else play.schedules_of(last))
     if last is not None:
-        clocks = quiet.clocks_of(play.schedules_of(last))
-        plan = quiet.settled(clocks)
         in_force = [i.number for i in under_plan]
         schedules = {number: play.schedules_of(number) for number in set(in_force)}
         settled_at = under_plan[first_place_of(last, in_force, schedules)].step
     steps = {i.step for i in under_plan}
     profiling = [i for i in played if i.step not in steps]
     current = play.folder.read_current()
-    full_time_s, full_energy_j = float(full.time_s), float(full.energy_j)
     return Summary(
         iterations=len(played),
         deployed_at=under_plan[0].step if under_plan else None,
@@ -125,15 +147,18 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         schedules=1 + max(numbers, default=-1),
         profiling_again=sum(i.step - 1 in steps for i in profiling),
         profiling_steps=len(profiling),
-        full_time_s=full_time_s,
-        full_energy_j=full_energy_j,
-        plan_time_s=float(plan.time_s),
-        plan_energy_j=float(plan.energy_j),
-        overhead_s=sum(i.time_s for i in profiling) - full_time_s * len(profiling),
-        overhead_j=sum(i.energy_j for i in profiling) - full_energy_j * len(profiling),
+        full_time_s=fmean(each.full_time_s for each in judged),
+        full_energy_j=fmean(each.full_energy_j for each in judged),
+        plan_time_s=fmean(each.time_s for each in judged),
+        plan_energy_j=fmean(each.energy_j for each in judged),
+        worst_step_late=max(each.time_s / each.full_time_s for each in judged) - 1,
+        overhead_s=sum(i.time_s - i.full_time_s for i in profiling),
+        overhead_j=sum(i.energy_j - i.full_energy_j for i in profiling),
         time_s=sum(i.time_s for i in played),
         energy_j=sum(i.energy_j for i in played),
-        episodes=[_follow(episode, played, plans) for episode in play.cluster.episodes],
+        full_run_time_s=sum(i.full_time_s for i in played),
+        full_run_energy_j=sum(i.full_energy_j for i in played),
+        episodes=[_follow(episode, played, plans) for episode in cluster.episodes],
         status_text=played[-1].status_text if played else "",
     )
 
@@ -152,12 +177,21 @@ def first_place_of(last: int, numbers: Sequence[int], plans: Mapping[int, object
     return place
 
 
-def _quiet(cluster: Cluster) -> Cluster:
-    odd = cluster.nuisances
-    nuisances = replace(QUIET, switch_s=odd.switch_s, delay_s=odd.delay_s, overhead_s=odd.overhead_s)
-    return Cluster(
-        cluster.pipeline, cluster.truth, nuisances, cluster.pipelines, nodes=cluster.nodes, knows_latencies=True
+def judged_iterations(cluster: Cluster, schedules: RankSchedules) -> list[Played]:
+    """Returns the iterations by which schedules are judged, from now on: without noise, with all latencies known.
+
+    Args:
+        cluster: The cluster after a run.
+        schedules: For each pipeline, the (instruction, MHz) of each of its ranks.
+    """
+    odd, varies = cluster.nuisances, cluster.variation
+    quiet = replace(
+        cluster,
+        nuisances=replace(QUIET, switch_s=odd.switch_s, delay_s=odd.delay_s, overhead_s=odd.overhead_s),
+        knows_latencies=True,
     )
+    steps = (1.0,) if varies is None else varies.judged(cluster.iteration, cluster.seed)
+    return quiet.settled(quiet.clocks_of(schedules), steps)
 
 
 def _indexes(play: Play) -> Iterator[tuple[int, IndexBody]]:

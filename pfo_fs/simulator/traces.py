@@ -1,0 +1,305 @@
+"""Traces of real jobs: the durations of all instructions over some steps, for the simulator to play.
+
+A trace is a CSV file, or one compressed by gzip (its name ends in .gz), with a row for each instruction:
+
+    step,dp_rank,stage,instruction,micro_batch,time_s
+    23,0,0,forward,0,0.063459
+
+Other columns are ignored. Each simulated iteration takes its durations from one step: first the steps in order, then
+steps drawn at random. An instruction's length is the mean of its stage; how time and power follow the clock is that of
+a GPU model.
+
+    job = read_trace(Path("trace.csv.gz"), pipelines=4).job()
+    cluster = job.cluster(seed=1)
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+from typing import Any, NamedTuple, TextIO
+
+from pfo_fs.device.physics import A100, GpuModel
+from pfo_fs.errors import PlanError, plain_text
+from pfo_fs.planner import Measurement, Pipeline, make_pipeline
+from pfo_fs.simulator.cluster import Nuisances
+from pfo_fs.simulator.job_generator import SimulatedJob
+from pfo_fs.simulator.nodes import NodeSettings
+
+COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
+MAX_ROWS = 2_000_000
+"""A day of sampled iterations of a large job; a larger file would fill the memory of a laptop."""
+_MAX_LINE_CHARS = 4096
+"""A row has about 50 characters; a file without line ends must not be read whole."""
+_MAX_NUMBER = 10**12
+_MAX_TIME_S = 1e6
+SLOW_WORKER = 1.15
+"""A pipeline with a stage so many times slower than the median of all pipelines is slow for good: healthy ones of the
+published traces are at most 1.05 times as slow, the slow worker 1.43 times."""
+_SLOWEST_MHZ = 600
+"""Lower clocks are not on offer: the GPU models are fitted to 855 MHz and above, and no plan runs so low."""
+TRACE_NOISE = Nuisances(time_jitter=0.0)
+"""The trace has its own jitter of durations."""
+
+
+class _Row(NamedTuple):
+    number: int
+    step: int
+    dp_rank: int
+    stage: int
+    instruction: str
+    micro_batch: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class TracedStages:
+    """The truth of stages whose lengths at the highest clock were measured; all else is that of a GPU model.
+
+    Attributes:
+        lengths_s: The duration of each (stage, instruction) at the highest clock, in s.
+        model: How time and power follow the clock.
+    """
+
+    lengths_s: Mapping[tuple[int, str], float]
+    model: GpuModel = A100
+
+    @property
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """Clocks on offer, highest first."""
+        return tuple(mhz for mhz in self.model.clocks_mhz if mhz >= _SLOWEST_MHZ)
+
+    @property
+    def blocking_power_w(self) -> float:
+        """The power of a waiting GPU, in W."""
+        return self.model.blocking_power_w
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        """Time and energy of an instruction at a clock."""
+        one = self.model.coefficients(instruction)
+        time_s = self.lengths_s[stage, instruction] * one.time_s(mhz) / one.time_s(one.top_mhz)
+        return Measurement(mhz, time_s, time_s * one.power_w(mhz))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Durations of all instructions of some pipelines over some steps; the `Variation` of a simulated job.
+
+    Attributes:
+        name: The file's name without its endings.
+        pipeline: The instructions that each pipeline runs.
+        lengths_s: The mean duration of each (stage, instruction), in s.
+        table: (steps, nodes, pipelines): durations, relative to `lengths_s`.
+        steps: The steps, in order.
+        dp_ranks: The pipelines.
+        left_out: Pipelines that were left out because they are slow for good.
+        incomplete: Number of steps that were left out because an instruction is missing.
+    """
+
+    name: str
+    pipeline: Pipeline
+    lengths_s: Mapping[tuple[int, str], float]
+    table: Any
+    steps: Sequence[int]
+    dp_ranks: Sequence[int]
+    left_out: Sequence[int] = ()
+    incomplete: int = 0
+
+    def factors(self, iteration: int, seed: int) -> Any:
+        """Factors of an iteration, (nodes, pipelines): first the steps in order, then steps drawn at random."""
+        count = len(self.steps)
+        return self.table[iteration if iteration < count else Random(f"{seed} {iteration}").randrange(count)]
+
+    def judged(self, iterations: int, seed: int) -> Sequence[Any]:
+        """Factors of all steps: a plan is judged by the whole trace."""
+        return list(self.table)
+
+    def job(
+        self, model: GpuModel = A100, nodes: NodeSettings | None = None, nuisances: Nuisances = TRACE_NOISE
+    ) -> SimulatedJob:
+        """Returns the job that runs this trace.
+
+        Args:
+            model: The GPUs.
+            nodes: The nodes; None: a clock acts only some time after its instruction has begun.
+            nuisances: Noise and delays besides the trace's own variation.
+        """
+        truth = TracedStages(self.lengths_s, model)
+        return SimulatedJob(self.name, self.pipeline, truth, nuisances, nodes, len(self.dp_ranks), self)
+
+
+def read_trace(
+    path: Path,
+    schedule: str = "1f1b",
+    *,
+    num_ranks: int | None = None,
+    pipelines: int | None = None,
+    slow_workers: bool = True,
+) -> Trace:
+    """Reads a trace.
+
+    Args:
+        path: The CSV file; compressed if its name ends in .gz.
+        schedule: Order of the instructions of a pipeline.
+        num_ranks: Ranks of the pipeline, if each holds several stages (interleaved).
+        pipelines: Take only so many pipelines, those of the lowest dp_ranks; None: all.
+        slow_workers: Whether to keep pipelines that are slow for good.
+
+    Raises:
+        PlanError: The file cannot be read, is not a trace, or does not fit the schedule; the message names the row.
+        ConfigError: The schedule does not exist for so many stages and micro-batches.
+    """
+    try:
+        with closing(_opened(path)) as file:
+            rows = list(_rows(path, file))
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise PlanError(f"{path}: the trace cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not rows:
+        raise PlanError(f"{path}: the trace has no rows")
+    left_out = [] if slow_workers else _slow_workers(rows)
+    dp_ranks = sorted({row.dp_rank for row in rows}.difference(left_out))
+    if pipelines is not None and pipelines > len(dp_ranks):
+        raise PlanError(f"{path}: the trace has {len(dp_ranks)} pipelines, fewer than {pipelines}")
+    dp_ranks = dp_ranks[:pipelines]
+    stages, micro_batches = max(row.stage for row in rows) + 1, max(row.micro_batch for row in rows) + 1
+    if stages * micro_batches > len(rows):
+        raise PlanError(
+            f"{path}: {stages} stages x {micro_batches} micro-batches are more instructions than the {len(rows)} rows"
+        )
+    pipeline = make_pipeline(schedule, stages, micro_batches, num_ranks=num_ranks)
+    durations = _durations(path, rows, pipeline, schedule)
+    return _complete(path, pipeline, durations, dp_ranks, left_out)
+
+
+def _opened(path: Path) -> TextIO:
+    if path.name.endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    number = 0
+    while line := file.readline(_MAX_LINE_CHARS):
+        number += 1
+        if len(line) == _MAX_LINE_CHARS:
+            raise PlanError(f"{path}: row {number} is longer than {_MAX_LINE_CHARS} characters")
+        if number > MAX_ROWS + 1:
+            raise PlanError(f"{path}: the trace has more than {MAX_ROWS:,} rows")
+        yield line
+
+
+def _rows(path: Path, file: TextIO) -> Iterator[_Row]:
+    reader = csv.reader(_lines(path, file))
+    header = next(reader, [])
+    missing = [name for name in COLUMNS if name not in header]
+    if missing:
+        raise PlanError(f"{path}: row 1 must name the columns {', '.join(COLUMNS)}; {', '.join(missing)} is missing")
+    places = [header.index(name) for name in COLUMNS]
+    for cells in reader:
+        if not cells:
+            continue
+        where = f"{path}: row {reader.line_num}"
+        if len(cells) <= max(places):
+            raise PlanError(f"{where} has {len(cells)} columns, but {COLUMNS[-1]} and others stand further right")
+        step, dp_rank, stage, instruction, micro_batch, time_s = (cells[place] for place in places)
+        yield _Row(
+            reader.line_num,
+            _whole(where, "step", step),
+            _whole(where, "dp_rank", dp_rank),
+            _whole(where, "stage", stage),
+            instruction.strip(),
+            _whole(where, "micro_batch", micro_batch),
+            _seconds(where, time_s),
+        )
+
+
+def _whole(where: str, name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= _MAX_NUMBER:
+        raise PlanError(f"{where}: {name} {plain_text(text, 40)!r} is not a whole number from 0 to {_MAX_NUMBER:,}")
+    return number
+
+
+def _seconds(where: str, text: str) -> float:
+    try:
+        time_s = float(text)
+    except ValueError:
+        time_s = math.nan
+    if not 0 < time_s <= _MAX_TIME_S:
+        raise PlanError(f"{where}: time_s {plain_text(text, 40)!r} is not a number of seconds above 0")
+    return time_s
+
+
+def _slow_workers(rows: Iterable[_Row]) -> list[int]:
+    """Returns the pipelines of which an instruction of a stage takes much longer than in the median pipeline."""
+    times: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        times[row.stage, row.instruction][row.dp_rank].append(row.time_s)
+    slow = set()
+    for of_pipelines in times.values():
+        means = {dp_rank: fmean(each) for dp_rank, each in of_pipelines.items()}
+        usual_s = median(means.values())
+        slow |= {dp_rank for dp_rank, mean_s in means.items() if mean_s > SLOW_WORKER * usual_s}
+    return sorted(slow)
+
+
+def _durations(
+    path: Path, rows: Iterable[_Row], pipeline: Pipeline, schedule: str
+) -> dict[tuple[int, int], dict[int, float]]:
+    """Returns the duration of each node, by step and pipeline."""
+    nodes = {(one.stage, one.name, one.microbatch): node for node, one in enumerate(pipeline.instructions)}
+    found: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        node = nodes.get((row.stage, row.instruction, row.micro_batch))
+        name = f"{plain_text(row.instruction, 40)!r} of micro-batch {row.micro_batch} on stage {row.stage}"
+        if node is None:
+            raise PlanError(f"{path}: row {row.number}: schedule {schedule} has no {name}; give another --schedule")
+        durations = found[row.step, row.dp_rank]
+        if node in durations:
+            raise PlanError(f"{path}: row {row.number}: step {row.step} of dp_rank {row.dp_rank} has {name} twice")
+        durations[node] = row.time_s
+    return found
+
+
+def _complete(
+    path: Path,
+    pipeline: Pipeline,
+    durations: Mapping[tuple[int, int], Mapping[int, float]],
+    dp_ranks: Sequence[int],
+    left_out: Sequence[int],
+) -> Trace:
+    """Returns the trace of the steps in which no instruction is missing."""
+    import numpy as np
+
+    all_steps = sorted({step for step, dp_rank in durations if dp_rank in set(dp_ranks)})
+    count = len(pipeline.instructions)
+
+    def is_complete(step: int) -> bool:
+        return all(len(durations.get((step, dp_rank), ())) == count for dp_rank in dp_ranks)
+
+    steps = [step for step in all_steps if is_complete(step)]
+    if not steps:
+        raise PlanError(
+            f"{path}: no step has all {count} instructions of {len(dp_ranks)} pipelines: each step and dp_rank needs "
+            f"a row for every micro-batch of every stage"
+        )
+    nodes = range(count)
+    times = np.array([[[durations[step, dp][node] for dp in dp_ranks] for node in nodes] for step in steps])
+    kinds = [(one.stage, one.name) for one in pipeline.instructions]
+    lengths_s = {
+        kind: float(times[:, [node for node in nodes if kinds[node] == kind]].mean()) for kind in sorted(set(kinds))
+    }
+    table = times / np.array([lengths_s[kind] for kind in kinds])[:, None]
+    name = path.name.removesuffix(".gz").removesuffix(".csv")
+    return Trace(name, pipeline, lengths_s, table, steps, dp_ranks, left_out, len(all_steps) - len(steps))

@@ -1,0 +1,48 @@
+"""`pfo-fs simulate --trace`: a job with the durations of a measured one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from traced_jobs import trace_rows, write_trace
+
+
+def simulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pfo_fs", "simulate", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_a_trace_is_simulated_and_its_summary_compares_with_full_clocks_on_the_same_data(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "job.csv.gz", trace_rows(pipelines=4, slow_pipeline=0))
+    done = simulate("--trace", path, "--without-slow-workers", "--pipelines", 2, "--iterations", 3, "--json")
+    printed = json.loads(done.stdout)
+    assert len(printed["iterations"][0]["spans_s"]) == 2
+    assert "left out: dp_rank 0" in done.stderr
+    summary = printed["summary"]
+    figures = [summary[key] for key in ("run_saved", "run_late", "plan_saved", "plan_late", "worst_step_late")]
+    assert figures == pytest.approx([0] * 5, abs=1e-9), "there is no plan yet"
+
+
+def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "job.csv", [(0, 0, 0, "forward", 0, -1.0)])
+    done = simulate("--trace", path)
+    assert done.returncode == 1
+    assert "row 2: time_s '-1.0'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--trace", "job.csv", "--generated", "3"], "give --num-microbatches"),
+        (["--num-microbatches", "3", "--without-slow-workers"], "--without-slow-workers needs --trace"),
+        (["--trace", "job.csv", "--profile", "gpu.csv"], "--trace does not go with --profile"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], words: str) -> None:
+    done = simulate(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr

@@ -1,0 +1,145 @@
+"""Traces of jobs: what is read of them, and how the simulator plays them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from traced_jobs import trace_rows, write_trace
+
+from pfo_fs.device.node_physics import node_physics
+from pfo_fs.errors import PlanError
+from pfo_fs.settings import PFOSettings
+from pfo_fs.simulator import QUIET, Nuisances, Play, generated_job, read_trace, summarize
+from pfo_fs.simulator.nodes import NodeSettings
+
+KIND = NodeSettings(node_physics("kind"), "device")
+
+
+def test_an_instruction_takes_as_long_in_a_simulated_iteration_as_in_the_step_of_the_trace(tmp_path: Path) -> None:
+    rows = trace_rows()
+    job = read_trace(write_trace(tmp_path / "job.csv.gz", rows)).job(nuisances=QUIET)
+    cluster = job.cluster()
+    clocks = cluster.clocks_of([{}, {}])
+    for step in range(6):
+        played = cluster.run(clocks)
+        times = {row[1:5]: row[5] for row in rows if row[0] == step}
+        for node, one in enumerate(job.pipeline.instructions):
+            for pipeline in range(2):
+                took_s = played.ends_s[node, pipeline] - played.starts_s[node, pipeline]
+                assert took_s == pytest.approx(times[pipeline, one.stage, one.name, one.microbatch])
+
+
+def test_after_the_last_step_of_a_trace_steps_are_drawn_by_the_seed(tmp_path: Path) -> None:
+    trace = read_trace(write_trace(tmp_path / "job.csv", trace_rows()))
+
+    def drawn(seed: int) -> list[float]:
+        return [float(trace.factors(iteration, seed)[0, 0]) for iteration in range(6, 40)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert set(drawn(1)) == {float(table[0, 0]) for table in trace.table}
+
+
+def test_only_the_first_pipelines_of_a_trace_are_taken_if_fewer_are_asked_for(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "job.csv", trace_rows(pipelines=3))
+    assert read_trace(path, pipelines=2).dp_ranks == [0, 1]
+    with pytest.raises(PlanError, match="has 3 pipelines, fewer than 4"):
+        read_trace(path, pipelines=4)
+
+
+def test_pipelines_that_are_slow_for_good_can_be_left_out(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "job.csv", trace_rows(pipelines=4, slow_pipeline=1))
+    assert read_trace(path).dp_ranks == [0, 1, 2, 3]
+    healthy = read_trace(path, slow_workers=False)
+    assert (healthy.dp_ranks, healthy.left_out) == ([0, 2, 3], [1])
+
+
+def test_a_step_in_which_an_instruction_is_missing_is_left_out(tmp_path: Path) -> None:
+    trace = read_trace(write_trace(tmp_path / "job.csv", trace_rows()[1:]))
+    assert (trace.steps, trace.incomplete) == ([1, 2, 3, 4, 5], 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "words"),
+    [
+        (0, "0.5", "row 3: step '0.5' is not a whole number"),
+        (1, "-1", "row 3: dp_rank '-1' is not a whole number"),
+        (2, "9", "10 stages x 3 micro-batches"),
+        (3, "optimizer", "row 3: schedule 1f1b has no 'optimizer' of micro-batch 0 on stage 0"),
+        (3, "forward", "row 3: step 0 of dp_rank 0 has 'forward' of micro-batch 0 on stage 0 twice"),
+        (5, "0", "row 3: time_s '0' is not a number of seconds above 0"),
+        (5, "nan", "row 3: time_s 'nan' is not a number of seconds above 0"),
+        (5, "1 s", "row 3: time_s '1 s' is not a number of seconds above 0"),
+    ],
+)
+def test_a_row_that_cannot_be_meant_is_named(tmp_path: Path, place: int, text: str, words: str) -> None:
+    rows = trace_rows(steps=1)[:12]
+    lines = [list(map(str, row)) for row in rows]
+    lines[1][place] = text
+    path = tmp_path / "job.csv"
+    path.write_text("\n".join(["step,dp_rank,stage,instruction,micro_batch,time_s", *map(",".join, lines)]))
+    with pytest.raises(PlanError, match=words):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "row 1 must name the columns"),
+        (b"step,dp_rank,stage,instruction,micro_batch\n", "time_s is missing"),
+        (b"step,dp_rank,stage,instruction,micro_batch,time_s\n", "has no rows"),
+        (b"step,dp_rank,stage,instruction,micro_batch,time_s\n1,0\n", "row 2 has 2 columns"),
+        (b"x" * 10_000, "row 1 is longer than"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused_with_the_reason(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "job.csv"
+    path.write_bytes(content)
+    with pytest.raises(PlanError, match=words):
+        read_trace(path)
+
+
+def test_a_file_that_is_not_compressed_although_its_name_says_so_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.csv.gz"
+    path.write_text("step")
+    with pytest.raises(PlanError, match="cannot be read"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("nodes", [None, KIND])
+def test_a_run_at_the_highest_clocks_is_neither_late_nor_saves_energy_whatever_the_noise(
+    tmp_path: Path, nodes: NodeSettings | None
+) -> None:
+    trace = read_trace(write_trace(tmp_path / "job.csv", trace_rows()))
+    cluster = trace.job(nodes=nodes, nuisances=Nuisances(time_jitter=0.01)).cluster(seed=3)
+    clocks = cluster.clocks_of([{}, {}])
+    for _ in range(5):
+        played = cluster.run(clocks)
+        assert played.time_s == pytest.approx(played.full_time_s, rel=1e-9)
+        assert played.energy_j == pytest.approx(played.full_energy_j, rel=1e-9)
+
+
+def test_a_plan_is_judged_by_all_steps_of_the_trace(tmp_path: Path) -> None:
+    trace = read_trace(write_trace(tmp_path / "job.csv", trace_rows(micro_batches=8)))
+    play = Play(
+        trace.job(nodes=KIND).cluster(1), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=3)
+    )
+    summary = summarize(play, list(play.run(60)))
+    assert summary.plan_number is not None
+    quiet = trace.job(nuisances=QUIET).cluster()
+    played = [quiet.run(quiet.clocks_of([{}, {}])) for _ in trace.steps]
+    assert summary.full_time_s == pytest.approx(np.mean([each.time_s for each in played]))
+    assert summary.worst_step_late >= summary.slowdown
+    assert summary.as_json()["plan_late"] == summary.slowdown
+
+
+def test_the_whole_run_is_compared_with_the_same_jitter_at_the_highest_clocks(tmp_path: Path) -> None:
+    job = replace(generated_job(3), nuisances=Nuisances(time_jitter=0.05))
+    play = Play(job.cluster(1), tmp_path, PFOSettings(scheduler="ParetoScheduler", profile_steps=3))
+    played = list(play.run(2))  # nothing has been slowed down yet
+    summary = summarize(play, played)
+    assert summary.run_late == pytest.approx(0, abs=1e-9)
+    assert summary.time_s != pytest.approx(2 * summary.full_time_s, rel=1e-4)
