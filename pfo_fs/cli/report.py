@@ -19,6 +19,7 @@ from pfo_fs.reports.wording import signed_percent
 
 if TYPE_CHECKING:
     from pfo_fs.reports.directory import JobRow
+    from pfo_fs.store import JobFolder
 
 _SUMMED = ("jobs", "energy_kwh", "saved_kwh", "jobs_without_figures")
 
@@ -47,6 +48,13 @@ def report(
             "--changes-curve", help="Also plan with fewer clock changes, and show what such plans save (slow)."
         ),
     ] = False,
+    trace_csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of the page, write the durations that were measured at full clocks into this CSV file (.csv "
+            "or .csv.gz), for `pfo-fs simulate --trace`."
+        ),
+    ] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Write a page of HTML about a job, running or ended: savings, frontier, pipeline, clocks, stragglers, profile."""
@@ -55,9 +63,14 @@ def report(
     if job is None:
         if shared_dir is None:
             wrong_usage("name a job, or a directory by -d (--shared-dir, PFO_FS_SHARED_DIR) for all of its jobs")
-        if output is not None or points is not None or changes_curve:
+        if output is not None or points is not None or changes_curve or trace_csv is not None:
             wrong_usage("a page is about one job: name it. All jobs are printed, as a table or as --json")
         _report_directory(shared_dir, json_)
+        return
+    if trace_csv is not None:
+        if output is not None or points is not None or changes_curve:
+            wrong_usage("--trace-csv writes no page: leave out --output, --points and --changes-curve")
+        _write_trace_csv(find_job(job, shared_dir, archived=True), trace_csv, json_)
         return
     output = output or Path("report.html")
     folder = find_job(job, shared_dir, archived=True)
@@ -72,6 +85,21 @@ def report(
         print(json.dumps({"file": str(output), "job_id": folder.job_id}))  # noqa: T201
         return
     out.print(escape(f"written: {output} (job {folder.job_id})"), highlight=False, soft_wrap=True)
+
+
+def _write_trace_csv(folder: JobFolder, path: Path, as_json: bool) -> None:
+    from pfo_fs.reports import collect_job, write_trace_csv
+
+    with err.status("reading the job ..."):
+        counts = write_trace_csv(collect_job(folder), path)
+    if as_json:
+        print(json.dumps({"file": str(path), "job_id": folder.job_id, **counts}))  # noqa: T201
+        return
+    text = (
+        f"written: {path}: {counts['rows']:,} instructions of {counts['pipelines']} pipelines in {counts['steps']} "
+        f"steps that were measured at full clocks; replay them by `pfo-fs simulate --trace {path}`"
+    )
+    out.print(escape(text), highlight=False, soft_wrap=True)
 
 
 def _report_directory(shared_dir: Path, as_json: bool) -> None:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pfo_fs.reports.collect import JobData, Window, collect_job
     from pfo_fs.reports.page import render_page
     from pfo_fs.reports.trace import window_to_trace, write_trace
+    from pfo_fs.reports.trace_csv import write_trace_csv
 
 _HOME = {
     "JobData": "collect",
@@ -16,9 +17,18 @@ _HOME = {
     "render_page": "page",
     "window_to_trace": "trace",
     "write_trace": "trace",
+    "write_trace_csv": "trace_csv",
 }
 
-__all__ = ["JobData", "Window", "collect_job", "render_page", "window_to_trace", "write_trace"]
+__all__ = [
+    "JobData",
+    "Window",
+    "collect_job",
+    "render_page",
+    "window_to_trace",
+    "write_trace",
+    "write_trace_csv",
+]
 
 
 if not TYPE_CHECKING:  # so that mypy knows the names above only
