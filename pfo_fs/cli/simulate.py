@@ -36,6 +36,14 @@ def simulate(
         int | None,
         typer.Option(help="Instead of a job that you describe: the one that is drawn at random from this seed.", min=0),
     ] = None,
+    varied: Annotated[
+        bool,
+        typer.Option(
+            "--varied",
+            help="With --generated: durations also vary as those of real jobs (by step, by micro-batch, by rank, in "
+            "bursts), and there may be several pipelines.",
+        ),
+    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -108,7 +116,7 @@ def simulate(
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import PFOSettings
-    from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize
+    from pfo_fs.simulator import QUIET, Nuisances, Play, SimulatedJob, generated_job, read_trace, summarize, varied_job
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
@@ -121,9 +129,11 @@ def simulate(
         )
     if trace is None and without_slow_workers:
         wrong_usage("--without-slow-workers needs --trace")
+    if varied and generated is None:
+        wrong_usage("--varied needs --generated")
     noise = QUIET if quiet_cluster else Nuisances()
     if generated is not None:
-        job = generated_job(generated)
+        job = varied_job(generated) if varied else generated_job(generated)
         err.print(escape(job.name), highlight=False)
     elif trace is not None:
         if profile is not None:

@@ -1,19 +1,21 @@
 """Whole jobs in virtual time: thousands of iterations of a big pipeline in seconds."""
 
 from pfo_fs.simulator.cluster import QUIET, Cluster, Episode, Nuisances, Played
-from pfo_fs.simulator.job_generator import SimulatedJob, generated_job
+from pfo_fs.simulator.job_generator import SimulatedJob, generated_job, varied_job
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.summary import EpisodeSummary, Summary, summarize
 from pfo_fs.simulator.traces import Trace, read_trace
 from pfo_fs.simulator.truth import ModelTruth, ProfileTruth, Truth
-from pfo_fs.simulator.variation import Variation
+from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation
 
 __all__ = [
     "QUIET",
     "Cluster",
+    "DrawnVariation",
     "Episode",
     "EpisodeSummary",
     "Iteration",
+    "Mixture",
     "ModelTruth",
     "Nuisances",
     "Play",
@@ -27,4 +29,5 @@ __all__ = [
     "generated_job",
     "read_trace",
     "summarize",
+    "varied_job",
 ]

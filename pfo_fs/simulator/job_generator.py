@@ -1,6 +1,7 @@
 """Jobs drawn at random from a seed: what the closed loop must cope with, far beyond the jobs that it was built with.
 
-    job = generated_job(1000)
+    job = generated_job(1000)     # durations jitter
+    job = varied_job(1000)        # the same job, of several pipelines, whose durations also vary as those of real jobs
     cluster = job.cluster(seed=1)
 
 All are physically sound: an instruction takes a + b/f at clock f, and no less than a floor where memory holds it back;
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from pfo_fs.device.node_physics import PRESETS
@@ -21,9 +22,11 @@ from pfo_fs.planner import Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Cluster, Episode, Nuisances
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.truth import Truth
-from pfo_fs.simulator.variation import Variation
+from pfo_fs.simulator.variation import DrawnVariation, Mixture, Variation
 
 _GPUS_PER_NODE = 8
+_MOST_INSTRUCTIONS = 8192
+"""Of all pipelines in an iteration: more would take seconds each to simulate."""
 _STEP_MHZ = 15
 
 
@@ -132,6 +135,42 @@ def generated_job(seed: int) -> SimulatedJob:
     where = f"{nodes.physics.name} {nodes.gpus_per_rank}x{nodes.ranks_per_node}" if nodes else "no node"
     name = f"generated {seed}: {pipeline.name} {pipeline.num_stages}x{pipeline.num_microbatches}, {where}"
     return SimulatedJob(name, pipeline, truth, nuisances, nodes)
+
+
+def varied_job(seed: int) -> SimulatedJob:
+    """Returns the generated job of a seed, with 1 to 8 pipelines and variation that is drawn from the same seed."""
+    job, chance = generated_job(seed), Random(f"varied {seed}")
+    most = max(1, _MOST_INSTRUCTIONS // len(job.pipeline.instructions))
+    pipelines = min(most, chance.choice([1, 1, 2, 4, 8]))
+    variation = _variation(chance, job.pipeline, pipelines, seed)
+    return replace(job, name=f"varied {job.name}, {pipelines} pipelines", pipelines=pipelines, variation=variation)
+
+
+def _variation(chance: Random, pipeline: Pipeline, pipelines: int, seed: int) -> DrawnVariation:
+    """Sizes reach from nothing to what production traces show: micro-batches of one length, or of very unequal ones."""
+
+    def sometimes(share: float, value: float) -> float:
+        return value if chance.random() < share else 0.0
+
+    mixture = Mixture(1.0, chance.choice([0.0, 0.01, 0.02, 0.05, 0.15, 0.3]))
+    later = Mixture(chance.uniform(0.8, 1.25), chance.choice([mixture.spread, 0.02, 0.1, 0.3]))
+    return DrawnVariation(
+        pipeline,
+        pipelines,
+        seed,
+        mixture,
+        later,
+        changes_at=chance.randint(150, 500) if chance.random() < 0.25 else None,
+        per_step=chance.choice([0.0, 0.005, 0.015]),
+        per_rank=chance.choice([0.0, 0.005, 0.02]),
+        own=chance.choice([0.0, 0.005, 0.01]),
+        tails=sometimes(0.3, _log_uniform(chance, 0.0002, 0.005)),
+        tail=chance.uniform(0.1, 2.0),
+        drift=sometimes(0.3, _log_uniform(chance, 0.002, 0.02)),
+        bursts=sometimes(0.3, 0.5),
+        burst=chance.uniform(0.05, 0.5),
+        slow_worker=sometimes(0.25, chance.uniform(0.1, 1.0)),
+    )
 
 
 def _pipeline(chance: Random) -> Pipeline:

@@ -46,3 +46,9 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], words
     done = simulate(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_a_varied_job_is_drawn_from_its_seed() -> None:
+    done = simulate("--generated", 1, "--varied", "--iterations", 2, "--json")
+    assert "1f1b 3x12, no node, 4 pipelines" in done.stderr
+    assert len(json.loads(done.stdout)["iterations"][0]["spans_s"]) == 4

@@ -1,0 +1,75 @@
+"""Variation that is drawn at random: of a kind that production traces show, and the same for the same seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfo_fs.planner import make_pipeline
+from pfo_fs.simulator import DrawnVariation, Mixture, generated_job, varied_job
+
+PIPELINE = make_pipeline("1f1b", 3, 5)
+
+
+def drawn(**what: Any) -> DrawnVariation:
+    return DrawnVariation(PIPELINE, pipelines=2, seed=1, **what)
+
+
+def factors(variation: DrawnVariation, count: int = 400, first: int = 0) -> Any:
+    """(iterations, nodes, pipelines)."""
+    return np.array([variation.factors(iteration, 0) for iteration in range(first, first + count)])
+
+
+def test_a_varied_job_is_the_generated_one_with_variation_that_its_seed_repeats() -> None:
+    job, again = varied_job(7), varied_job(7)
+    assert job.pipeline.orders == generated_job(7).pipeline.orders
+    assert job.nuisances == generated_job(7).nuisances
+    assert job.variation is not None
+    assert again.variation is not None
+    assert np.array_equal(job.variation.factors(30, 2), again.variation.factors(30, 2))
+    assert not np.array_equal(job.variation.factors(30, 2), again.variation.factors(30, 3))
+
+
+def test_a_micro_batch_is_equally_long_on_all_stages_and_another_one_is_not() -> None:
+    once = factors(drawn(mixture=Mixture(1.0, 0.3)), 1)[0]
+    for pipeline in range(2):
+        lengths = {
+            (one.microbatch, float(factor))
+            for one, factor in zip(PIPELINE.instructions, once[:, pipeline], strict=True)
+        }
+        assert len(lengths) == 5
+
+
+def test_after_a_change_of_the_mixture_micro_batches_are_of_its_lengths() -> None:
+    variation = drawn(mixture=Mixture(1.0, 0.02), later_mixture=Mixture(1.2, 0.3), changes_at=200)
+    before, after = factors(variation, 200), factors(variation, 200, first=200)
+    assert before.mean() == pytest.approx(1.0, rel=0.02)
+    assert before.std() == pytest.approx(0.02, rel=0.1)
+    assert after.mean() == pytest.approx(1.2, rel=0.05)
+    assert after.std() > 0.25
+
+
+def test_a_slow_worker_is_one_rank_of_one_pipeline_for_good() -> None:
+    means = factors(drawn(slow_worker=0.5, own=0.01)).mean(axis=0)
+    slow = means > 1.25
+    assert len({PIPELINE.instructions[node].stage for node in np.flatnonzero(slow.any(axis=1))}) == 1
+    assert slow.any(axis=0).sum() == 1
+    assert means[slow] == pytest.approx(1.5, rel=0.01)
+
+
+def test_a_burst_makes_one_rank_slower_for_some_iterations() -> None:
+    slow = factors(drawn(bursts=1.0, burst=0.3), 60)[:, :, :] > 1.2
+    iterations = np.flatnonzero(slow.any(axis=(1, 2)))
+    assert 5 <= len(iterations) <= 30
+    assert len(iterations) == iterations[-1] - iterations[0] + 1
+    assert slow.sum() == 10 * len(iterations), "all instructions of one rank"
+
+
+def test_tails_hit_few_instructions_and_drift_hits_all_of_them_slowly() -> None:
+    tails = factors(drawn(tails=0.01, tail=1.0))
+    assert (tails > 1).mean() == pytest.approx(0.01, rel=0.3)
+    drift = factors(drawn(drift=0.05))
+    assert drift.std(axis=(1, 2)).max() < 1e-12
+    assert 0 < np.abs(np.diff(drift[:, 0, 0])).max() < 0.01 < drift.std()
