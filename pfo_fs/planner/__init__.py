@@ -21,6 +21,7 @@ from pfo_fs.planner.plan import Plan, plan_of_orders
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import BLOCKING_POWER_W, Measurement, Profile, blocking_power_w, parse_profile, read_profile
+from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad, costs_of, even_hosts
 from pfo_fs.planner.switching_planner import Search
 
@@ -39,6 +40,8 @@ __all__ = [
     "Planner",
     "Problem",
     "Profile",
+    "ScenarioPlanner",
+    "Scenarios",
     "Search",
     "SwitchCosts",
     "SwitchLoad",

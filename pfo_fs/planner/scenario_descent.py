@@ -1,0 +1,351 @@
+"""Real clocks for scenarios: lower ones where that saves most for the time it costs, higher ones where it costs least.
+
+A move gives a run of one clock, the begin or end of it, or a single instruction another clock. What it does to the mean
+time is foreseen from the longest paths, blurred a little, and from the slack of the instruction alone. Many moves are
+made at once; if they do not do together what they were to do, half of them are. In turns the plan gets a little too
+slow, by the moves that save most, and fast enough again, by those that cost least: what remains are good exchanges.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pfo_fs.planner.scenario_model import Played, Scenarios
+
+_SWINGS = (1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5)
+"""Relative: by how much a plan gets too slow in a turn; each is repeated as long as it helps."""
+_MOST_TURNS = 4
+_BLUR = 3e-4
+"""Share of the makespan: paths that are shorter than the longest by less count in part."""
+_STEPS = (1, 2, 4, 8)
+"""Moves go this many clocks up or down."""
+_PART = 3
+"""Moves change at most so many instructions at the begin or end of a run."""
+_AT_ONCE = 0.5
+"""In one round, moves are made until they are foreseen to use this share of the time that is missing or left."""
+_TIMES = (1, 4, 16)
+"""If that wins none, so many times as many moves."""
+_MOST_ROUNDS = 12
+"""Rounds of half a turn."""
+_MOST_CELLS = 3e9
+"""Instructions times pipelines times iterations that are walked through, all rounds together: some 20 s."""
+_SAVES = 1e-6
+"""Relative: a turn that saves less does not help."""
+
+
+class _Moves(NamedTuple):
+    """Moves: instructions `begin` to `end` of a group get a clock.
+
+    Attributes:
+        group, begin, end, clock: One number per move; clocks are positions.
+        more_s: By how much the mean iteration time grows, as foreseen, in s.
+        more_j: By how much the effective energy grows, as foreseen, in J.
+    """
+
+    group: Any
+    begin: Any
+    end: Any
+    clock: Any
+    more_s: Any
+    more_j: Any
+
+
+class ScenarioDescent:
+    """Improves plans for some scenarios.
+
+    Args:
+        scenarios: The scenarios.
+        whole_ranks: Whether all instructions of a rank keep to one clock.
+    """
+
+    def __init__(self, scenarios: Scenarios, *, whole_ranks: bool = False) -> None:
+        import numpy as np
+
+        self._scenarios, problem = scenarios, scenarios.problem
+        self._single = problem.switch_costs.none and not whole_ranks
+        self._free = problem.switch_costs.none
+        self._spans = list(pairwise(problem.pipeline.first_nodes))
+        self._rank: Any = np.array([rank for rank, (first, end) in enumerate(self._spans) for _ in range(first, end)])
+        table = scenarios.table
+        # Options of each kind by rising time, and the place of each clock among them; -1 where it is none.
+        names = list(problem.measured_by_kind)
+        width = max(len(problem.choices_by_kind[kind].frequencies_mhz) for kind in names)
+        self._options: Any = np.full((len(names), width), -1)
+        self._place: Any = np.full(table.ratio.shape, -1)
+        for row, kind in enumerate(names):
+            own = [table.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]
+            self._options[row, : len(own)] = own
+            self._place[row, own] = np.arange(len(own))
+        # The columns of each group; the last column stands for none.
+        columns = [np.flatnonzero(scenarios.group_of == group) for group in range(scenarios.count)]
+        most = max(map(len, columns)) // scenarios.iterations
+        none = len(scenarios.group_of)
+        self._columns: Any = np.full((scenarios.count, scenarios.iterations, most), none)
+        for group, own_columns in enumerate(columns):
+            of_iteration = own_columns.reshape(scenarios.iterations, -1)
+            self._columns[group, :, : of_iteration.shape[1]] = of_iteration
+        self._members: Any = scenarios.members.sum(axis=0)
+        cells = scenarios.durations_s.size
+        self._rounds_left = 0
+        self._most_rounds = int(min(400, max(10, _MOST_CELLS / (cells * 60))))
+
+    def improve(self, clocks: Any, mean_s: float) -> Played | None:
+        """Returns a plan with a mean iteration time of at most `mean_s`, or None if it finds none.
+
+        Args:
+            clocks: The plan to begin with, which may be too slow, as positions, (nodes, groups).
+            mean_s: The longest mean iteration time, in s.
+        """
+        best = self.quickened(clocks, mean_s)
+        for swing in _SWINGS if best is not None else ():
+            for _ in range(_MOST_TURNS):
+                if self._rounds_left <= 0:
+                    return best
+                assert best is not None
+                present = self._quicken(self._slow_down(best, mean_s * (1 + swing)), mean_s)
+                if present.mean_s > mean_s or not _better(present, best):
+                    break
+                best = present
+        return best
+
+    def quickened(self, clocks: Any, mean_s: float) -> Played | None:
+        """Returns a plan with a mean iteration time of at most `mean_s` that is near these clocks, or None."""
+        self._rounds_left = self._most_rounds
+        found = self._quicken(self._scenarios.play(clocks), mean_s)
+        return found if found.mean_s <= mean_s else None
+
+    def _quicken(self, present: Played, mean_s: float) -> Played:
+        for _ in range(_MOST_ROUNDS):
+            if present.mean_s <= mean_s or self._rounds_left <= 0:
+                break
+            missing_s = present.mean_s - mean_s
+            moves = self._moves(present, up=True)
+            with_gain = moves.more_s < 0
+            price = -moves.more_j[with_gain] / moves.more_s[with_gain]
+            order = with_gain.nonzero()[0][price.argsort(kind="stable")]
+            # Where several paths are equally long, only several moves together win time.
+            tries = (self._made(present, moves, order, times * missing_s, mean_s) for times in _TIMES)
+            found = next((plan for plan in tries if plan is not None), None)
+            if found is None:
+                break
+            present = found
+        return present
+
+    def _slow_down(self, present: Played, mean_s: float) -> Played:
+        import numpy as np
+
+        waiting_w = self._scenarios.waiting_power_w
+        for _ in range(_MOST_ROUNDS):
+            left_s = mean_s - present.mean_s
+            if left_s <= 0 or self._rounds_left <= 0:
+                break
+            moves = self._moves(present, up=False)
+            saved_j = -moves.more_j - waiting_w * moves.more_s
+            helps = saved_j > 0
+            price = saved_j[helps] / np.maximum(moves.more_s[helps], 1e-6 * mean_s / self._scenarios.nodes)
+            found = self._made(present, moves, helps.nonzero()[0][(-price).argsort(kind="stable")], left_s, mean_s)
+            if found is None:
+                break
+            present = found
+        return present
+
+    def _made(self, present: Played, moves: _Moves, order: Any, most_s: float, mean_s: float) -> Played | None:
+        """The plan after the first of these moves that do not touch each other; None if that does not help."""
+        import numpy as np
+
+        self._rounds_left -= 1
+        taken: Any = np.zeros((self._scenarios.nodes + 1, self._scenarios.count), bool)
+        chosen: list[int] = []
+        used_s = 0.0
+        for at in order.tolist():
+            group, begin, end = moves.group[at], moves.begin[at], moves.end[at]
+            around = slice(max(0, begin - 1), end + 1)
+            if taken[around, group].any():
+                continue
+            taken[begin:end, group] = True
+            chosen.append(at)
+            used_s += abs(float(moves.more_s[at]))
+            if used_s >= _AT_ONCE * most_s:
+                break
+        too_slow = present.mean_s > mean_s
+        while chosen:
+            clocks = present.clocks.copy()
+            for at in chosen:
+                clocks[moves.begin[at] : moves.end[at], moves.group[at]] = moves.clock[at]
+            found = self._scenarios.play(clocks)
+            if found.impossible <= present.impossible:
+                if too_slow and found.mean_s < present.mean_s:
+                    return found
+                if not too_slow and found.mean_s <= mean_s and found.energy_j < present.energy_j:
+                    return found
+            chosen = chosen[: len(chosen) // 2]
+        return None
+
+    # ---- moves
+
+    def _moves(self, present: Played, up: bool) -> _Moves:
+        """All moves to higher clocks, or to lower ones, and what they do."""
+        import numpy as np
+
+        scenarios, clocks = self._scenarios, present.clocks
+        group, begin, end, clock = self._singles(clocks, up) if self._single else self._runs(clocks, up)
+        lengths = end - begin
+        of_move: Any = np.repeat(np.arange(len(begin)), lengths)
+        firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(int)
+        node = np.arange(len(of_move)) - firsts[of_move] + begin[of_move]
+        groups, kind = group[of_move], scenarios.table.kind[node]
+        now, new = clocks[node, groups], clock[of_move]
+        ratio, cost_w = scenarios.table.ratio, scenarios.table.cost_w
+        longer = ratio[kind, new] - ratio[kind, now]
+        per_ratio_s, per_s, slack_s = self._blurred(present)
+        more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
+        more_j = np.bincount(
+            of_move, scenarios.busy_s[node, groups] * (cost_w[kind, new] - cost_w[kind, now]), len(begin)
+        )
+        if not up and len(node):
+            columns = self._columns[groups]
+            alone_s = self._with_none(scenarios.durations_s)[node[:, None, None], columns] * longer[:, None, None]
+            alone_s -= slack_s[node[:, None, None], columns]
+            alone_s = np.maximum(alone_s.max(axis=2), 0.0).mean(axis=1)
+            more_s = np.maximum(more_s, np.maximum.reduceat(alone_s, firsts))
+        if not self._free:
+            edge_s, edge_j = self._edges(clocks, group, begin, end, clock, per_s)
+            more_s, more_j = more_s + edge_s, more_j + edge_j
+        return _Moves(group, begin, end, clock, more_s, more_j)
+
+    def _with_none(self, values: Any) -> Any:
+        import numpy as np
+
+        return np.hstack([values, np.zeros((len(values), 1))])
+
+    def _blurred(self, present: Played) -> tuple[Any, Any, Any]:
+        """By how much the mean time grows with ratios and with seconds of nodes, (nodes, groups); and their slack."""
+        import numpy as np
+
+        scenarios = self._scenarios
+        span_s = float(present.spans_s.max(axis=1).mean())
+        blur_s = _BLUR * span_s
+        ends = scenarios.paths.ends(present.times_s, blur_s, present.lost_s)
+        last = ends.ends_s[scenarios.paths.last].reshape(-1, scenarios.iterations, scenarios.pipelines)
+        shares = np.exp((last - last.max(axis=(0, 2), keepdims=True)) / blur_s)
+        shares /= shares.sum(axis=(0, 2), keepdims=True) * scenarios.iterations
+        weights = scenarios.paths.weights(ends, shares.reshape(len(last), -1))
+        per_s = scenarios.by_group(weights) * scenarios.iterations
+        per_ratio_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations
+        slack_s = np.hstack([scenarios.node_slack_s(present), np.full((scenarios.nodes, 1), np.inf)])
+        return per_ratio_s, per_s, slack_s
+
+    def _singles(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
+        """Each instruction alone, some steps up or down: group, begin, end, and clock of each move."""
+        import numpy as np
+
+        kind = self._scenarios.table.kind[:, None]
+        place = self._place[kind, clocks]
+        found = []
+        for step in _STEPS:
+            there = place + (-step if up else step)
+            new = np.where(
+                (place >= 0) & (there >= 0) & (there < self._options.shape[1]),
+                self._options[kind, there.clip(0, self._options.shape[1] - 1)],
+                -1,
+            )
+            node, group = (new >= 0).nonzero()
+            found.append((group, node, node + 1, new[node, group]))
+        group, begin, end, clock = (np.concatenate(each) for each in zip(*found, strict=True))
+        return group, begin, end, clock
+
+    def _runs(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
+        """Runs of one clock some steps up or down, or a part of them at the clock of the run beside it."""
+        import numpy as np
+
+        table, found = self._scenarios.table, []
+        for group in range(self._scenarios.count):
+            own = clocks[:, group].tolist()
+            for first, last in self._spans:
+                begin = first
+                while begin < last:
+                    end = begin + 1
+                    while end < last and own[end] == own[begin]:
+                        end += 1
+                    for part_begin, part_end, clock in self._of_run(own, begin, end, first, last, up):
+                        found.append((group, part_begin, part_end, clock))
+                    begin = end
+        if not found:
+            empty: Any = np.zeros(0, int)
+            return empty, empty, empty, empty
+        group_, begin_, end_, clock_ = (np.array(each) for each in zip(*sorted(set(found)), strict=True))
+        measured = np.array(
+            [
+                np.isfinite(table.ratio[table.kind[b:e], c]).all()
+                for b, e, c in zip(begin_.tolist(), end_.tolist(), clock_.tolist(), strict=True)
+            ]
+        )
+        return group_[measured], begin_[measured], end_[measured], clock_[measured]
+
+    def _of_run(
+        self, own: list[int], begin: int, end: int, first: int, last: int, up: bool
+    ) -> list[tuple[int, int, int]]:
+        """Moves (begin, end, clock) of one run."""
+        now, most = own[begin], len(self._scenarios.table.mhz)
+        sign = 1 if up else -1
+        found = [(begin, end, now + sign * step) for step in _STEPS if 0 <= now + sign * step < most]
+        beside = {own[node] for node in (begin - 1, end) if first <= node < last and (own[node] - now) * sign > 0}
+        found += [(begin, end, clock) for clock in beside]
+        for length in range(1, min(end - begin, _PART + 1)):
+            if begin > first and own[begin - 1] in beside:
+                found.append((begin, begin + length, own[begin - 1]))
+            if end < last and own[end] in beside:
+                found.append((end - length, end, own[end]))
+        return found
+
+    def _edges(self, clocks: Any, group: Any, begin: Any, end: Any, clock: Any, per_s: Any) -> tuple[Any, Any]:
+        """What the changes at both ends of moves add to the mean time in s and to the energy in J, as foreseen."""
+        import numpy as np
+
+        nodes = self._scenarios.nodes
+        more_s: Any = np.zeros(len(group))
+        more_j: Any = np.zeros(len(group))
+        for node, at_begin in ((begin, True), (end, False)):
+            inner = (node < nodes) & (node > 0)
+            at = np.where(inner, node, 1)
+            inner &= self._rank[at] == self._rank[at - 1]
+            left, right = clocks[at - 1, group], clocks[at, group]
+            old_s, old_j = self._change(at, left, right)
+            new_s, new_j = self._change(at, left, clock) if at_begin else self._change(at, clock, right)
+            more_s += np.where(inner, per_s[at, group] * (new_s - old_s), 0.0)
+            more_j += np.where(inner, self._members[group] * (new_j - old_j), 0.0)
+        return more_s, more_j
+
+    def _change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
+        """Time in s and energy in J that a change from one clock to another before a node takes."""
+        import numpy as np
+
+        table, costs = self._scenarios.table, self._scenarios.problem.switch_costs
+        kind = table.kind[node]
+        changed = left != right
+        seconds = changed * costs.stands_still_s
+        energy_j: Any = np.zeros(len(node))
+        if costs.acts_late_s:
+            old = table.nearest[kind, left]
+            seconds = seconds + changed * costs.acts_late_s * (1 - table.ratio[kind, right] / table.ratio[kind, old])
+            energy_j += (
+                changed
+                * costs.acts_late_s
+                * (table.cost_w[kind, old] - table.cost_w[kind, right])
+                / table.ratio[kind, old]
+            )
+        if costs.wrong_clock_s:
+            lower = table.kind[np.where(left < right, node - 1, node)]
+            low, high = np.minimum(left, right), table.below[lower, np.maximum(left, right)]
+            more_w = np.maximum(0.0, table.cost_w[lower, high] - table.cost_w[lower, low])
+            energy_j += costs.wrong_clock_s * np.where(changed, more_w, 0.0) / table.ratio[lower, high]
+        return seconds, energy_j
+
+
+def _better(one: Played, other: Played) -> bool:
+    """Whether a plan is better: less that the drivers cannot do, or as much and less energy."""
+    if one.impossible != other.impossible:
+        return one.impossible < other.impossible
+    return one.energy_j < other.energy_j * (1 - _SAVES)

@@ -1,0 +1,171 @@
+"""Least mean energy within a mean iteration time, with durations anywhere on the convex hulls of the clocks.
+
+This is a convex program with a copy of the DAG for each pipeline of each scenario, which soon is more than a solver of
+linear programs can do in seconds. Here it is solved by accelerated gradient steps (FISTA): blurred longest paths
+(`LongestPaths`) make the mean time smooth, and a walk forwards and one backwards tell how it grows with each duration;
+energies are taken exactly in each step. The blur falls in stages. The price of time beyond that of waiting rises until
+the mean time is right (augmented Lagrangian).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pfo_fs.planner.scenario_model import Scenarios
+
+_BLURS = (3e-3, 1e-3, 3e-4)
+"""Blurs of the stages, as shares of the mean makespan."""
+_STEPS = 100
+"""Gradient steps of a stage."""
+_PRICE_STEPS = 10
+"""The price is set anew after so many steps."""
+_PATIENCE = 0.25
+"""Mean times that are off by this multiple of the blur change the price of time by about as much as it is worth."""
+_LONGER, _SHORTER = 2.0, 0.9
+"""The curvature that is assumed grows by the first factor when a step shows it to be too small, and else falls."""
+
+
+class ScenarioAnswer(NamedTuple):
+    """The program's answer.
+
+    Attributes:
+        ratios: Duration of each node as a multiple of that at its highest clock, (nodes, groups).
+        price_w: What a second of mean iteration time is worth, that of waiting included, in J/s.
+    """
+
+    ratios: Any
+    price_w: float
+
+
+class ScenarioRelaxation:
+    """The program of some scenarios, in which clock changes cost nothing."""
+
+    def __init__(self, scenarios: Scenarios) -> None:
+        import numpy as np
+
+        self._scenarios = scenarios
+        table = scenarios.table
+        self._rows = [np.flatnonzero(table.kind == kind) for kind in range(len(table.hulls))]
+        self._slopes = [np.diff(costs) / np.diff(ratios) for ratios, costs in table.hulls]
+        fastest: Any = np.array([ratios[0] for ratios, _ in table.hulls])
+        self._fastest = fastest[table.kind][:, None].repeat(scenarios.count, axis=1)
+        self._busy_s = scenarios.busy_s
+
+    def energy_j(self, ratios: Any) -> float:
+        """Returns the effective energy of the instructions, in J."""
+        import numpy as np
+
+        return sum(
+            float((self._busy_s[rows] * np.interp(ratios[rows], *hull)).sum())
+            for rows, hull in zip(self._rows, self._scenarios.table.hulls, strict=True)
+        )
+
+    def mean_s(self, ratios: Any, blur_s: float = 0.0) -> float:
+        """Returns the mean makespan in s, without the overhead."""
+        return self._mean_s(ratios, blur_s)[0]
+
+    def _mean_s(self, ratios: Any, blur_s: float) -> tuple[float, Any, Any]:
+        """The mean makespan in s, when nodes end, and the shares of the last nodes in it."""
+        import numpy as np
+
+        scenarios = self._scenarios
+        ends = scenarios.paths.ends(scenarios.durations_s * ratios[:, scenarios.group_of], blur_s)
+        last = ends.ends_s[scenarios.paths.last].reshape(-1, scenarios.iterations, scenarios.pipelines)
+        longest = last.max(axis=(0, 2))
+        if not blur_s:
+            return float(longest.mean()), ends, None
+        shares = np.exp((last - longest[None, :, None]) / blur_s)
+        total = shares.sum(axis=(0, 2))
+        shares /= total[None, :, None] * scenarios.iterations
+        return float((longest + blur_s * np.log(total)).mean()), ends, shares.reshape(len(last), -1)
+
+    def _slopes_s(self, ends: Any, shares: Any) -> Any:
+        """By how much the mean makespan grows with each ratio, in s, (nodes, groups)."""
+        scenarios = self._scenarios
+        weights = scenarios.paths.weights(ends, shares)
+        weights *= scenarios.durations_s
+        return scenarios.by_group(weights) * scenarios.iterations
+
+    def _nearest(self, wanted: Any, curvature: float) -> Any:
+        """Ratios with the least sum of energy and `curvature` / 2 times the squared distance to the wanted ones."""
+        import numpy as np
+
+        found: Any = np.empty_like(wanted)
+        for rows, (ratios, _), slopes in zip(self._rows, self._scenarios.table.hulls, self._slopes, strict=True):
+            if len(ratios) == 1:
+                found[rows] = ratios[0]
+                continue
+            # The answer stays at a corner of the hull while the wanted ratio passes from one slope to the next.
+            left, right = ratios[1:] + slopes / curvature, ratios[:-1] + slopes / curvature
+            corners = np.concatenate([right[:1], np.stack([left[:-1], right[1:]], 1).ravel(), left[-1:]])
+            stays = np.concatenate([ratios[:1], ratios[1:-1].repeat(2), ratios[-1:]])
+            found[rows] = np.interp(wanted[rows], corners, stays)
+        return found
+
+    def solve(self, mean_s: float, steps: int = _STEPS) -> ScenarioAnswer:
+        """Returns the answer for a mean iteration time in s, overhead included; nearly on time.
+
+        Args:
+            mean_s: The longest mean iteration time, in s.
+            steps: Gradient steps of each stage; the time that this takes is proportional to it.
+        """
+        ratios = self._fastest
+        span_s = self.mean_s(ratios)
+        target_s = max(mean_s - self._scenarios.problem.overhead_s, span_s)
+        state = _State(ratios, 0.0, 1e3)
+        for share in _BLURS:
+            state = self._stage(state, target_s, share * span_s, steps)
+        return ScenarioAnswer(state.ratios, state.price_w + self._scenarios.waiting_power_w)
+
+    def _stage(self, state: _State, target_s: float, blur_s: float, steps: int) -> _State:
+        waiting_w = self._scenarios.waiting_power_w
+        ratios, price_w, curvature = state
+        scale_w = (
+            sum(
+                float(self._busy_s[rows].sum() * -slopes[0])
+                for rows, slopes in zip(self._rows, self._slopes, strict=True)
+                if len(slopes)
+            )
+            / target_s
+        )
+        stiffness = max(scale_w, waiting_w, 1e-9) * _PATIENCE / blur_s
+
+        def value(mean_s: float) -> tuple[float, float]:
+            """The price of the mean time in J, and of a further second in J/s."""
+            more_w = max(0.0, price_w + stiffness * (mean_s - limit_s))
+            return waiting_w * mean_s + (more_w**2 - price_w**2) / (2 * stiffness), waiting_w + more_w
+
+        ahead, pace, least = ratios, 1.0, float("inf")
+        blurred_s = self.mean_s(ratios, blur_s)
+        limit_s = target_s + blurred_s - self.mean_s(ratios)
+        for number in range(steps):
+            mean_s, ends, shares = self._mean_s(ahead, blur_s)
+            here_j, further_w = value(mean_s)
+            slopes_w = further_w * self._slopes_s(ends, shares) / self._busy_s
+            while True:
+                found = self._nearest(ahead - slopes_w / curvature, curvature)
+                moved = found - ahead
+                blurred_s = self._mean_s(found, blur_s)[0]
+                there_j = value(blurred_s)[0]
+                most_j = here_j + (self._busy_s * moved * (slopes_w + curvature / 2 * moved)).sum()
+                if there_j <= most_j + 1e-9 * abs(here_j):
+                    break
+                curvature *= _LONGER
+            total_j = there_j + self.energy_j(found)
+            if total_j > least:  # too fast
+                ahead, pace = found, 1.0
+            else:
+                faster = (1 + (1 + 4 * pace * pace) ** 0.5) / 2
+                ahead, pace = found + (pace - 1) / faster * (found - ratios), faster
+            ratios, least, curvature = found, total_j, curvature * _SHORTER
+            if number % _PRICE_STEPS == _PRICE_STEPS - 1:
+                price_w = max(0.0, price_w + stiffness * (blurred_s - limit_s))
+                limit_s, least = target_s + blurred_s - self.mean_s(ratios), float("inf")
+        return _State(ratios, price_w, curvature)
+
+
+class _State(NamedTuple):
+    ratios: Any
+    price_w: float
+    curvature: float

@@ -1,0 +1,168 @@
+"""Plans for scenarios: least mean energy within a mean iteration time, over recent iterations of all pipelines.
+
+Where all iterations are alike, the plan is that of `Planner`. Otherwise a convex program over all scenarios
+(`scenario_relaxation`) gives durations, and a descent (`scenario_descent`) real clocks. Where clock changes cost
+something, the descent begins with the plan for mean durations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from pfo_fs.errors import Impossible
+from pfo_fs.planner.planner import Planner
+from pfo_fs.planner.profile import Kind, Measurement, Profile
+from pfo_fs.planner.scenario_descent import ScenarioDescent
+from pfo_fs.planner.scenario_model import Played, Scenarios
+from pfo_fs.planner.scenario_relaxation import ScenarioRelaxation
+
+__all__ = ["ScenarioPlanner", "Scenarios"]
+
+_CLOSE = 1e-9
+"""Relative: a mean time that is over its limit by less is within it."""
+_FURTHER = 48
+"""Number of scenarios that are added: with them plans for 16 iterations are as late on others as they are said to be,
+within 0.06 %, in place of 0.2 %."""
+_CELLS = 65_536
+"""No scenarios are added beyond so many instructions times pipelines times iterations, and the relaxation makes fewer
+steps."""
+_STEPS, _LEAST_STEPS = 100, 25
+
+
+class ScenarioPlanner:
+    """Plans for some scenarios; the same scenarios give the same plans.
+
+    Args:
+        scenarios: The scenarios.
+    """
+
+    def __init__(self, scenarios: Scenarios) -> None:
+        self._scenarios = scenarios
+
+    @cached_property
+    def _wider(self) -> Scenarios:
+        """The scenarios and some that are like them, so that a plan does not only fit these few."""
+        scenarios = self._scenarios
+        further = min(_FURTHER, _CELLS // (scenarios.nodes * scenarios.pipelines) - scenarios.iterations)
+        return scenarios if further < 1 or scenarios.iterations == 1 else scenarios.recombined(further)
+
+    @cached_property
+    def _relaxation(self) -> ScenarioRelaxation:
+        return ScenarioRelaxation(self._wider)
+
+    @cached_property
+    def _descent(self) -> ScenarioDescent:
+        return ScenarioDescent(self._wider)
+
+    @cached_property
+    def _highest(self) -> Played:
+        return self._scenarios.play(self._scenarios.highest)
+
+    @cached_property
+    def _wider_share(self) -> float:
+        """The mean time of the wider scenarios as a share of that of the scenarios, at the highest clocks."""
+        return self._wider.play(self._wider.highest).mean_s / self._highest.mean_s
+
+    def at(self, mean_s: float) -> list[list[int]]:
+        """Returns for each group the clock of each node, in MHz: least mean energy within a mean iteration time.
+
+        Args:
+            mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
+        """
+        scenarios = self._scenarios
+        if scenarios.alike:
+            alike = self._alike(mean_s)
+            return scenarios.mhz(scenarios.highest if alike is None else alike)
+        start = self._relaxed(mean_s) if scenarios.problem.switch_costs.none else self._of_means(mean_s)
+        plans: list[Played | None] = [self._one_clock_per_rank(mean_s)]
+        found = self._descent.improve(start, mean_s * self._wider_share)
+        if found is not None:
+            plans.append(ScenarioDescent(scenarios).quickened(found.clocks, mean_s))
+        return scenarios.mhz(self._best(plans, mean_s).clocks)
+
+    def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:
+        """Returns the same with one clock for all instructions of a rank.
+
+        Args:
+            mean_s: As for `at`.
+        """
+        return self._scenarios.mhz(self._one_clock_per_rank(mean_s).clocks)
+
+    def _best(self, plans: Sequence[Played | None], mean_s: float) -> Played:
+        fitting = [plan for plan in plans if plan is not None and plan.mean_s <= mean_s * (1 + _CLOSE)]
+        return min([*fitting, self._highest], key=lambda plan: (plan.impossible, plan.energy_j))
+
+    # ---- where to begin
+
+    def _relaxed(self, mean_s: float) -> Any:
+        """The clocks that are nearest to the relaxation's durations, as positions."""
+        import numpy as np
+
+        scenarios = self._wider
+        cells = scenarios.durations_s.size
+        steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / cells)))
+        answer = self._relaxation.solve(mean_s * self._wider_share, steps)
+        table = scenarios.table
+        clocks: Any = np.empty(answer.ratios.shape, int)
+        for row, kind in enumerate(scenarios.problem.measured_by_kind):
+            own: Any = np.array([table.number[mhz] for mhz in scenarios.problem.choices_by_kind[kind].frequencies_mhz])
+            nodes = table.kind == row
+            apart = abs(answer.ratios[nodes][..., None] - table.ratio[row, own])
+            clocks[nodes] = own[apart.argmin(axis=-1)]
+        return clocks
+
+    def _alike(self, mean_s: float) -> Any:
+        """The plan of `Planner` for each group, as positions, (nodes, groups); None where there is none in time."""
+        try:
+            return self._of_groups(mean_s)
+        except Impossible:
+            return None
+
+    def _of_means(self, mean_s: float) -> Any:
+        """The same for mean durations and the share of time that there is: it is too slow where durations vary."""
+        fastest_s = max(planner.fastest_s for planner in self._planners)
+        return self._of_groups(max(fastest_s, fastest_s * mean_s / self._highest.mean_s))
+
+    def _of_groups(self, deadline_s: float) -> Any:
+        import numpy as np
+
+        planners, number = self._planners, self._scenarios.table.number
+        slowest = max(range(len(planners)), key=lambda group: planners[group].fastest_s)
+        first = planners[slowest].at(deadline=deadline_s)
+        # The others wait for the slowest group.
+        plans = [
+            first if group == slowest else planner.at(straggler=max(first.iteration_time_s, planner.fastest_s))
+            for group, planner in enumerate(planners)
+        ]
+        found: Any = np.array([[number[mhz] for mhz in plan.frequencies_mhz] for plan in plans])
+        return found.T
+
+    @cached_property
+    def _planners(self) -> list[Planner]:
+        return [self._planner(group) for group in range(self._scenarios.count)]
+
+    def _planner(self, group: int) -> Planner:
+        """The planner of a group's mean durations by kind."""
+        problem = self._scenarios.problem
+        busy_s = self._scenarios.busy_s[:, group] / self._scenarios.members[:, group].sum()
+        of_kind: dict[Kind, list[float]] = {}
+        for instruction, seconds in zip(problem.pipeline.instructions, busy_s.tolist(), strict=True):
+            of_kind.setdefault((instruction.stage, instruction.name), []).append(seconds)
+        measurements = {}
+        for kind, rows in problem.profile.measurements.items():
+            top_s = max(rows, key=lambda row: row.frequency_mhz).time_s
+            seconds = of_kind.get(kind, [top_s])
+            times = sum(seconds) / len(seconds) / top_s
+            if abs(times - 1) <= _CLOSE:
+                times = 1.0
+            measurements[kind] = [Measurement(m.frequency_mhz, times * m.time_s, times * m.energy_j) for m in rows]
+        return Planner(replace(problem, profile=Profile(measurements, problem.profile.source)), search="quick")
+
+    # ---- one clock per rank
+
+    def _one_clock_per_rank(self, mean_s: float) -> Played:
+        descent = ScenarioDescent(self._scenarios, whole_ranks=True)
+        return self._best([descent.improve(self._scenarios.highest, mean_s)], mean_s)

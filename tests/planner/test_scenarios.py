@@ -1,0 +1,194 @@
+"""Plans for scenarios: on time on average, never worse than simple plans, and those of `Planner` without variation."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planner_problems import problems, random_profile
+
+from pfo_fs.errors import ConfigError, PlanError
+from pfo_fs.planner import Plan, Planner, Problem, SwitchCosts, all_maximum, make_pipeline
+from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
+
+COSTS = [
+    SwitchCosts(),
+    SwitchCosts(driver_time_s=0.004, latency_s=0.01, late_s=0.001, hosts=((0, 1),)),
+    SwitchCosts(acts_late_s=0.01),
+    SwitchCosts(stands_still_s=0.002),
+]
+
+
+def nominal_s(problem: Problem) -> Any:
+    """Duration of each node at its highest clock, in s."""
+    return np.array(all_maximum(problem).times_s)
+
+
+def scenarios_of(problem: Problem, seed: int, iterations: int, groups: list[int], spread: float = 0.1) -> Scenarios:
+    rng = np.random.default_rng(seed)
+    varied = np.exp(spread * rng.standard_normal((iterations, len(problem.pipeline.instructions), len(groups))))
+    return Scenarios(problem, nominal_s(problem)[None, :, None] * varied, groups)
+
+
+def random_clocks(problem: Problem, groups: int, seed: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    rows = [problem.measured_by_kind[i.stage, i.name].frequencies_mhz for i in problem.pipeline.instructions]
+    return [[rng.choice(row) for row in rows] for _ in range(groups)]
+
+
+def small_problem(seed: int, costs: SwitchCosts = COSTS[0], clocks: int = 5) -> Problem:
+    pipeline = make_pipeline("1f1b", 2, 4, delay_s=0.001)
+    profile = random_profile(random.Random(seed), pipeline, clocks)
+    return Problem(pipeline, profile, 60.0, overhead_s=0.03, switch_costs=costs)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(), st.sampled_from(COSTS), st.integers(0, 10**9))
+def test_one_scenario_is_evaluated_like_a_plan(problem: Problem, costs: SwitchCosts, seed: int) -> None:
+    problem = replace(problem, switch_costs=costs, gpus_per_rank=2)
+    scenarios = Scenarios(problem, nominal_s(problem)[None, :, None], [0])
+    (clocks,) = random_clocks(problem, 1, seed)
+    plan = Plan(problem, tuple(clocks), "random", 0.0)
+    assert scenarios.iteration_times_s([clocks]) == pytest.approx([plan.iteration_time_s], rel=1e-9)
+    assert scenarios.energy_j([clocks]) == pytest.approx(plan.energy_j, rel=1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(COSTS))
+def test_each_pipeline_is_as_long_as_its_instructions_make_it(seed: int, costs: SwitchCosts) -> None:
+    problem = small_problem(seed, costs)
+    scenarios = scenarios_of(problem, seed, 3, [0, 1, 0])
+    clocks = random_clocks(problem, 2, seed)
+    spans = scenarios.spans_s(clocks)
+    for pipeline, group in enumerate([0, 1, 0]):
+        alone = Scenarios(problem, scenarios.full_s[:, :, [pipeline]], [0])
+        assert spans[:, [pipeline]] == pytest.approx(alone.spans_s([clocks[group]]), rel=1e-12)
+    assert scenarios.iteration_times_s(clocks) == pytest.approx(spans.max(axis=1) + problem.overhead_s)
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems(), st.integers(0, 10**9), st.integers(1, 3))
+def test_weights_are_by_how_much_the_mean_time_grows(problem: Problem, seed: int, pipelines: int) -> None:
+    groups = list(range(pipelines))
+    scenarios = scenarios_of(problem, seed, 4, groups)
+    clocks = random_clocks(problem, pipelines, seed)
+    weights = scenarios.weights(clocks)
+    mean_s = scenarios.iteration_times_s(clocks).mean()
+    more_s = 1e-7
+    for node in random.Random(seed).sample(range(scenarios.nodes), 2):
+        choices = problem.measured_by_kind[problem.pipeline.instructions[node][:2]]
+        for pipeline in groups:
+            longer = scenarios.full_s.copy()
+            at_highest_s = choices.times_s[choices.option_at[max(choices.option_at)]]
+            ratio = choices.times_s[choices.option_at[clocks[pipeline][node]]] / at_highest_s
+            longer[:, node, pipeline] += more_s / ratio
+            grown_s = Scenarios(problem, longer, groups).iteration_times_s(clocks).mean() - mean_s
+            assert grown_s / more_s == pytest.approx(weights[node, pipeline], abs=1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems(), st.integers(0, 10**9))
+def test_an_instruction_that_takes_its_slack_longer_delays_nothing_and_a_longer_one_does(
+    problem: Problem, seed: int
+) -> None:
+    scenarios = scenarios_of(problem, seed, 2, [0, 0])
+    slack = scenarios.slack_s()
+    node = random.Random(seed).randrange(scenarios.nodes)
+    times = scenarios.iteration_times_s()
+    for more_s, later in ((0.0, 0.0), (0.01, 0.01)):
+        longer = scenarios.full_s.copy()
+        longer[:, node, 0] += slack[:, node, 0] + more_s
+        assert Scenarios(problem, longer, [0, 0]).iteration_times_s() == pytest.approx(times + later, abs=1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems(), st.floats(1.0, 1.3), st.integers(1, 3), st.integers(1, 2))
+def test_alike_iterations_get_the_plan_of_the_planner(
+    problem: Problem, slowdown: float, iterations: int, pipelines: int
+) -> None:
+    full_s = nominal_s(problem)[None, :, None].repeat(iterations, axis=0).repeat(pipelines, axis=2)
+    planner = Planner(problem)
+    deadline_s = slowdown * planner.fastest_s
+    planned = ScenarioPlanner(Scenarios(problem, full_s, [0] * pipelines)).at(deadline_s)
+    assert planned == [list(planner.at(deadline=deadline_s).frequencies_mhz)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(COSTS), st.sampled_from([0.99, 1.0, 1.002, 1.05]), st.booleans())
+def test_a_plan_is_on_time_and_saves_no_less_than_one_clock_per_rank(
+    seed: int, costs: SwitchCosts, slowdown: float, grouped: bool
+) -> None:
+    problem = small_problem(seed, costs)
+    scenarios = scenarios_of(problem, seed, 5, [0, 1] if grouped else [0, 0])
+    planner = ScenarioPlanner(scenarios)
+    highest_s, highest_j = scenarios.iteration_times_s().mean(), scenarios.energy_j()
+    plan, simple = planner.at(slowdown * highest_s), planner.one_clock_per_rank(slowdown * highest_s)
+    for clocks in (plan, simple):
+        mean_s = scenarios.iteration_times_s(clocks).mean()
+        assert mean_s <= slowdown * highest_s * (1 + 1e-9) or scenarios.energy_j(clocks) == highest_j
+        assert scenarios.energy_j(clocks) <= highest_j * (1 + 1e-9)
+    assert scenarios.energy_j(plan) <= scenarios.energy_j(simple) * (1 + 1e-9)
+    for group in range(scenarios.count):
+        for first, end in ((0, 8), (8, 16)):
+            assert len(set(simple[group][first:end])) == 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**9))
+def test_the_drivers_can_make_the_changes_of_a_plan(seed: int) -> None:
+    problem = small_problem(seed, SwitchCosts(driver_time_s=0.02, latency_s=0.05, hosts=((0, 1),)))
+    scenarios = scenarios_of(problem, seed, 4, [0], spread=0.05)
+    clocks = ScenarioPlanner(scenarios).at(1.02 * scenarios.iteration_times_s().mean())
+    assert scenarios.play(scenarios.numbers(clocks)).impossible == 0
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**9))
+def test_the_order_of_pipelines_does_not_matter(seed: int) -> None:
+    problem = small_problem(seed)
+    scenarios = scenarios_of(problem, seed, 4, [0, 1, 0])
+    turned = Scenarios(problem, scenarios.full_s[:, :, [2, 0, 1]], [0, 0, 1])
+    clocks = random_clocks(problem, 2, seed)
+    assert turned.energy_j(clocks) == pytest.approx(scenarios.energy_j(clocks))
+    assert turned.iteration_times_s(clocks) == pytest.approx(scenarios.iteration_times_s(clocks))
+    assert turned.weights(clocks) == pytest.approx(scenarios.weights(clocks)[:, [2, 0, 1]])
+
+
+def test_the_same_scenarios_give_the_same_plan() -> None:
+    problem = small_problem(1)
+    first, second = (ScenarioPlanner(scenarios_of(problem, 2, 6, [0, 0])) for _ in range(2))
+    assert first.at(2.0) == second.at(2.0)
+
+
+def test_more_time_saves_more() -> None:
+    scenarios = scenarios_of(small_problem(3, clocks=12), 3, 8, [0])
+    planner = ScenarioPlanner(scenarios)
+    full_s = scenarios.iteration_times_s().mean()
+    energies = [scenarios.energy_j(planner.at(times * full_s)) for times in (1.0, 1.01, 1.03, 1.1)]
+    assert energies == sorted(energies, reverse=True)
+
+
+def test_a_slow_pipeline_lets_the_others_run_at_low_clocks() -> None:
+    problem = small_problem(4, clocks=20)
+    scenarios = scenarios_of(problem, 4, 6, [0, 1], spread=0.02)
+    slow = Scenarios(problem, scenarios.full_s * np.array([1.0, 2.0]), [0, 1])
+    fast_clocks, slow_clocks = ScenarioPlanner(slow).at(1.001 * slow.iteration_times_s().mean())
+    assert np.mean(fast_clocks) < np.mean(slow_clocks) - 50
+
+
+def test_scenarios_say_what_is_wrong_with_them() -> None:
+    problem = small_problem(5)
+    full_s = nominal_s(problem)[None, :, None]
+    with pytest.raises(ConfigError, match="shape"):
+        Scenarios(problem, full_s, [0, 0])
+    with pytest.raises(ConfigError, match="not above zero"):
+        Scenarios(problem, 0 * full_s, [0])
+    with pytest.raises(ConfigError, match="without gaps"):
+        Scenarios(problem, full_s, [1])
+    with pytest.raises(PlanError, match="not measured"):
+        Scenarios(problem, full_s, [0]).energy_j([[1] * full_s.shape[1]])
