@@ -154,8 +154,7 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             "" if plan.gap is None else f"{plan.gap:.3%}",
             f"{len(plan.changes)}",
         )
-    limited = " with so few changes" if any(plan.most_changes is not None for plan in plans) else ""
-    lines = [f"gap: how far the energy can be above the least possible{limited}; changes: of clocks"]
+    lines = ["gap: how far the energy can be above the least possible; changes: of clocks"]
     if plans and len(rows) <= _EXPLAINED and not plans[-1].problem.switch_costs.none:
         lines.append(plans[-1].switching)
     if plans and plans[-1].straggler_s is not None:

@@ -1,8 +1,6 @@
 """Plans with fewer clock changes: the least energy for a number of changes, and energy against that number.
 
-A limit on the number of changes is a price of a change: the higher the price, the fewer changes a plan has. With a
-price, the program's bound less the price of the changes that are allowed is a lower bound for all plans within the
-limit (Lagrange).
+A limit on the number of changes is a price of a change: the higher the price, the fewer changes a plan has.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.problem import Problem
 
-_SEARCHED = 6
+_SEARCHED = 10
 """Number of prices that are tried for one limit."""
 _CURVE_PRICES = 6
 """Number of prices that a curve is made of."""
@@ -35,15 +33,13 @@ class ChangeBudget:
     def __init__(self, planner: Planner, deadline_s: float) -> None:
         self._planner, self._deadline_s = planner, deadline_s
         self._plans: list[Plan] = []
-        self._bounds: list[tuple[float, float]] = []  # price of a change, bound of the energy with it
         with suppress(Impossible):
             self._plans.append(one_per_stage(planner.problem, deadline_s))
 
     def add(self, price_j: float) -> Plan:
         """Plans at one price of a change, in J, and keeps the plan."""
-        plan, bound_j = self._planner.priced(self._deadline_s, price_j)
+        plan = self._planner.priced(self._deadline_s, price_j, self._plans)
         self._plans.append(plan)
-        self._bounds.append((price_j, bound_j))
         return plan
 
     @property
@@ -54,13 +50,14 @@ class ChangeBudget:
 
     def curve(self, prices: int) -> list[Plan]:
         """Returns plans by rising number of changes and falling energy, found at this many prices and without one."""
+        free = self._planner.at(deadline=self._deadline_s)
+        self._plans.append(free)
         for number in range(prices):
             self.add(self.first_price_j * _STEP**number)
-        self._plans.append(self._planner.at(deadline=self._deadline_s))
         kept: list[Plan] = []
         for plan in sorted(self._plans, key=lambda each: (len(each.changes), each.energy_j)):
             if not kept or plan.energy_j < kept[-1].energy_j:
-                kept.append(self._with_bound(plan, len(plan.changes)))
+                kept.append(plan.replace(lower_bound_j=free.lower_bound_j))
         return kept
 
     def within(self, most: int, known: Sequence[Plan] = ()) -> Plan:
@@ -73,17 +70,15 @@ class ChangeBudget:
         Raises:
             Impossible: No plan with so few changes was found.
         """
-        self._plans += known
         free = next((plan for plan in known if plan.lower_bound_j is not None), None)
         free = free or self._planner.at(deadline=self._deadline_s)
+        self._plans += [*known, free]
         if len(free.changes) <= most:
             return free
         low_j, high_j = 0.0, float("inf")
         price_j = 4 * self.first_price_j
         for _ in range(_SEARCHED):
             count = len(self.add(price_j).changes)
-            if count == most:
-                break
             if count > most:
                 low_j = price_j
             else:
@@ -98,12 +93,7 @@ class ChangeBudget:
                 asked=most,
                 best=fewest,
             )
-        return self._with_bound(min(within, key=lambda plan: plan.energy_j), most)
-
-    def _with_bound(self, plan: Plan, most: int) -> Plan:
-        bounds_j = [bound_j - price_j * most for price_j, bound_j in self._bounds]
-        bounds_j += [plan.lower_bound_j] if plan.lower_bound_j is not None else []
-        return plan.replace(lower_bound_j=max(bounds_j), most_changes=most) if bounds_j else plan
+        return min(within, key=lambda plan: plan.energy_j).replace(lower_bound_j=free.lower_bound_j)
 
 
 def plans_by_changes(problem: Problem, deadline_s: float) -> list[Plan]:

@@ -31,7 +31,6 @@ class Plan:
         lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
         seconds: Time that the solver needed, in s.
         limits: What keeps the plan from more clock changes; None where the solver does not say.
-        most_changes: The bound is for plans with at most so many clock changes; None: for all plans.
     """
 
     problem: Problem = field(repr=False)
@@ -42,7 +41,6 @@ class Plan:
     lower_bound_j: float | None = None
     seconds: float = 0.0
     limits: ChangeLimits | None = None
-    most_changes: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.frequencies_mhz) != len(self.problem.pipeline.instructions):
@@ -133,7 +131,7 @@ class Plan:
     def gap(self) -> float | None:
         """Upper limit of how far the energy is above the least possible, as a share of the least; None if unknown.
 
-        The least possible of plans with at most `most_changes` clock changes, unless that is None.
+        The least possible is that of all plans within the deadline if clock changes cost nothing.
         """
         if self.lower_bound_j is None:
             return None
@@ -144,8 +142,7 @@ class Plan:
         """The gap as the end of a line about the plan; empty if unknown."""
         if self.gap is None:
             return ""
-        limit = "" if self.most_changes is None else f" with at most {self.most_changes} clock changes"
-        return f", at most {self.gap:.2%} above the least possible{limit}"
+        return f", at most {self.gap:.2%} above the least possible"
 
     @cached_property
     def critical(self) -> list[int]:
@@ -193,7 +190,6 @@ class Plan:
             "average_power_w": self.average_power_w,
             "lower_bound_j": self.lower_bound_j,
             "gap": self.gap,
-            "gap_within_changes": self.most_changes,
             "clock_changes": len(self.changes),
             "driver_calls_per_s": self.switch_load.calls_per_s,
             "switching": self.switching,

@@ -19,7 +19,6 @@ from pfo_fs.planner.switching_reason import ChangeLimits, change_limits
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
 
-_SHORT_S, _THOROUGH_S, _LEAST_S = 4.0, 15.0, 1.0
 _MANY = 20
 _MIXED = 1e-4
 """From `_MANY` deadlines on, an answer mixed from two others is used if it is within this share of the optimum."""
@@ -37,20 +36,18 @@ class Planner:
 
     Args:
         problem: The problem.
-        search: How long to search where clock changes cost something; see `Search`.
-        seconds: Where GPUs stand still at changes, the search for a plan ends after about this time, in s, with the
-            best plan so far; by default 4, and 15 for a thorough search. Of many deadlines, each gets a part of it.
+        search: How long to search where clock changes cost something; see `Search`. Of many deadlines, each gets a
+            part of the search.
 
     Raises:
         ConfigError: There is no such search.
     """
 
-    def __init__(self, problem: Problem, *, search: Search = "thorough", seconds: float | None = None) -> None:
+    def __init__(self, problem: Problem, *, search: Search = "thorough") -> None:
         if search not in get_args(Search):
             raise ConfigError(f"search={search!r}: give one of {', '.join(get_args(Search))}")
         self.problem = problem
         self.search = search
-        self.seconds = (_THOROUGH_S if search == "thorough" else _SHORT_S) if seconds is None else seconds
 
     @cached_property
     def _relaxation(self) -> Relaxation:
@@ -164,29 +161,26 @@ class Planner:
         """Returns the plan with least energy, however long its iteration."""
         return self._within(self.slowest_s)
 
-    def priced(self, deadline_s: float, price_j: float) -> tuple[Plan, float]:
-        """Returns the plan that takes least energy if each clock change costs energy, and a lower bound of that sum.
+    def priced(self, deadline_s: float, price_j: float, known: Sequence[Plan] = ()) -> Plan:
+        """Returns the plan that takes least energy if each clock change costs energy, as if it were free of that price.
 
         Args:
             deadline_s: The longest iteration time, in s.
             price_j: The price of a change, in J.
+            known: Plans that are known, from which the search begins, too.
 
         Raises:
             Impossible: The deadline is shorter than the fastest plan's iteration.
         """
-        problem, search = self.problem, self._switching_planner
+        problem = self.problem
         if deadline_s < self.fastest_s * (1 - _CLOSE):
             raise self._too_short(deadline_s)
         target_s = min(max(deadline_s, self.fastest_s), self.slowest_s)
         relaxed = self._solve(target_s, problem.waiting_power_w)
-        prices_j = [price_j] * len(problem.pipeline.orders)
-        simple = search.simple(target_s, False)
-        found = search.timed.plan(simple, relaxed, target_s, problem.waiting_power_w, prices_j, self.seconds)
-        overhead_j = problem.waiting_power_w * problem.overhead_s
-        bound_j = relaxed.lower_bound_j + overhead_j
-        clocks_mhz = tuple(found.clocks_mhz)
-        plan = Plan(problem, clocks_mhz, "lp", deadline_s, lower_bound_j=bound_j, limits=ChangeLimits())
-        return plan, found.lower_bound_j + overhead_j
+        starts = [plan.frequencies_mhz for plan in known]
+        clocks_mhz = tuple(self._switching_planner.priced(relaxed, target_s, price_j, starts))
+        bound_j = relaxed.lower_bound_j + problem.waiting_power_w * problem.overhead_s
+        return Plan(problem, clocks_mhz, "lp", deadline_s, lower_bound_j=bound_j, limits=ChangeLimits())
 
     # ---- deadlines
 
@@ -262,14 +256,13 @@ class Planner:
                 for clocks_mhz, answer in zip(free, relaxed, strict=True)
             ]
         chosen = []
-        seconds = max(min(_LEAST_S, self.seconds), self.seconds / len(targets_s))
         for answer, target_s, clocks_mhz in zip(relaxed, targets_s, free, strict=True):
             ignoring = [clocks_mhz] if clocks_mhz else []
             if clocks_mhz and problem.switch_costs.acts_late_s:
                 ignoring += self._free.sooner(clocks_mhz, target_s, waiting_w, self._solve)
-            found = self._switching_planner.plan(answer, target_s, straggler, ignoring, seconds)
+            found = self._switching_planner.plan(answer, target_s, straggler, ignoring, len(targets_s))
             limits = change_limits(problem, clocks_mhz, limited=found.limited)
-            chosen.append((tuple(found.clocks_mhz), limits, found.lower_bound_j))
+            chosen.append((tuple(found.clocks_mhz), limits, answer.lower_bound_j))
         return chosen
 
     # ---- energies and powers

@@ -6,7 +6,7 @@ for one rank is a window of time for each of its instructions, within which `ran
 
 from __future__ import annotations
 
-import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -78,6 +78,13 @@ class RankSweeps:
         energy_j = sum(costs_j) + load.energy_j + waiting_w * timing.iteration_time_s
         return Value(len(load.overloaded) + load.too_short, energy_j)
 
+    def with_prices(self, value: Value, clocks_mhz: Sequence[int], change_price_j: Sequence[float]) -> Value:
+        """Returns the value with the price in J of each clock change, by rank, as part of the energy."""
+        changes = self._problem.changes(clocks_mhz)
+        first_nodes = self._problem.pipeline.first_nodes
+        prices_j = [change_price_j[bisect_right(first_nodes, node) - 1] for node in changes]
+        return value._replace(energy_j=value.energy_j + sum(prices_j))
+
     def _times_s(self, clocks_mhz: Sequence[int]) -> list[float]:
         times_s = [table[mhz][0] for table, mhz in zip(self._tables, clocks_mhz, strict=True)]
         for node, (more_s, _) in self._problem.late(clocks_mhz).items():
@@ -91,6 +98,8 @@ class RankSweeps:
         waiting_w: float,
         change_price_j: Sequence[float],
         sweeps: int,
+        *,
+        priced: bool = False,
     ) -> list[int]:
         """Returns the clocks in MHz of a plan that is no worse.
 
@@ -100,6 +109,8 @@ class RankSweeps:
             waiting_w: Power of waiting, in W; 0 where the iteration lasts until the deadline in any case.
             change_price_j: For each rank, the price of a change beyond its energy, in J.
             sweeps: The most sweeps over all ranks.
+            priced: Whether a plan is better if its energy and the prices of its changes together are less; otherwise
+                prices only say which plans are tried.
         """
         clocks = list(clocks_mhz)
         spans = list(pairwise(self._problem.pipeline.first_nodes))
@@ -107,7 +118,12 @@ class RankSweeps:
             RankRuns(self._problem, rank, self._wrong_s[rank], clocks[first:end])
             for rank, (first, end) in enumerate(spans)
         ]
-        best = self.value(clocks, length_s, waiting_w)
+
+        def valued(clocks: list[int]) -> Value:
+            value = self.value(clocks, length_s, waiting_w)
+            return self.with_prices(value, clocks, change_price_j) if priced else value
+
+        best = valued(clocks)
         for number in range(sweeps):
             last = best
             for rank, (first, end) in enumerate(spans):
@@ -118,7 +134,7 @@ class RankSweeps:
                 if found is None or found == clocks[first:end]:
                     continue
                 tried = [*clocks[:first], *found, *clocks[end:]]
-                value = self.value(tried, length_s, waiting_w)
+                value = valued(tried)
                 if value < best:
                     clocks, best = tried, value
             if best.impossible == last.impossible and last.energy_j - best.energy_j <= _SAVES * last.energy_j:
@@ -129,10 +145,8 @@ class RankSweeps:
         self,
         times_s: Sequence[float],
         price_w: Any,
-        lost_s: Mapping[int, float],
         length_s: float,
         change_price_j: Sequence[float],
-        until: float,
     ) -> list[int]:
         """Returns real clocks (MHz) for mixed ones, late if a rank finds none that fit.
 
@@ -142,20 +156,17 @@ class RankSweeps:
         Args:
             times_s: Duration of each node at its mixed clocks, in s.
             price_w: Price of its duration, in J/s; an array.
-            lost_s: For how long it stands still before each node, in s.
             length_s: The longest iteration time, in s.
             change_price_j: For each rank, the price of a change beyond its energy, in J.
-            until: When to end with what is there, as `time.perf_counter` counts.
         """
         problem = self._problem
         spans = list(pairwise(problem.pipeline.first_nodes))
         runs = [RankRuns(problem, rank, self._wrong_s[rank]) for rank in range(len(spans))]
         highest = [max(table) for table in self._tables]
-        times_s, lost = list(times_s), dict(lost_s)
+        times_s = list(times_s)
+        lost: dict[int, float] = {}  # for how long ranks stand still before each node, in s
         clocks: list[int] = [0] * len(times_s)
         for number, (share, pin) in enumerate(_SETTLING):
-            if number and time.perf_counter() > until:
-                break
             odd = number % 2
             for rank in (*range(odd, len(spans), 2), *range(1 - odd, len(spans), 2)):
                 first, end = spans[rank]

@@ -196,15 +196,6 @@ class Relaxation:
             *self._bound(duals, float(x[self._makespan])),
         )
 
-    def edge_prices_w(self) -> tuple[Any, Any]:
-        """The prices of a second of the latest answer, in J/s: on each edge into each node, and at each last node."""
-        import numpy as np
-
-        duals = np.maximum(np.array(self._highs.getSolution().row_dual), 0.0)
-        waits = [bool(before) for before in self._problem.before for _ in range(max(1, len(before)))]
-        lasts = sum(not after for after in self._problem.after)
-        return duals[: self._arrivals][waits], duals[self._arrivals : self._arrivals + lasts]
-
     def _bound(self, duals: Any, makespan_s: float) -> tuple[float, float, float]:
         """The lower bound that `duals` prove (see the module's text), the makespan, and the bound's slope."""
         import numpy as np

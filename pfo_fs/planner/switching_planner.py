@@ -5,26 +5,26 @@ one clock at these prices, changes included (`rank_runs.py`). Each run becomes a
 linear program gives the time that each group may take. The best of what comes out, of the plan that ignores changes,
 and of simple plans are then improved rank by rank (`rank_sweeps.py`).
 
-Where clocks act late, a program that counts that nearly (`Relaxation`) gives times and prices, and rank after
-rank takes its best clocks at these prices. At the same prices, each rank's cheapest clocks give a lower bound.
+Where GPUs stand still at changes, or clocks act late, rank after rank also takes its best clocks at prices of time that
+fall to nothing (`RankSweeps.settle`); the prices are those of the relaxation, or where clocks act late, of a program
+that counts that nearly.
 
 If there are more changes than a host's driver can make, each change of its ranks gets a price, which rises until they
 fit.
+
+How long a search takes is a count, never a time: the same problem has the same plan on every machine.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 from pfo_fs.errors import PlannerError
-from pfo_fs.planner.change_relaxation import ChangeRelaxation
-from pfo_fs.planner.clock_tables import ClockTables
 from pfo_fs.planner.group_rounding import groups_of, rounded, slowed_down
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.rank_runs import RankRuns, Window
@@ -32,18 +32,23 @@ from pfo_fs.planner.rank_sweeps import RankSweeps, Value
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.stage_clocks import StageClocks
 from pfo_fs.planner.switch_costs import MOST_BUSY, queue_s
-from pfo_fs.planner.timed_changes import TimedChanges
 
 _WEIGHTS = (1.0, 0.6, 2.0)
 _TIME_WEIGHT = 10.0
 """The energy of a change is multiplied by each of these in turn: the relaxation that sets the prices does not count
 changes. The first weight usually gives the best plan. Where GPUs stand still and the plan is made quickly, energy and
 time of a change are multiplied by the second number instead."""
-_PRICE_SHARES = (0.5, 1.0)
-"""Where clocks act late, ranks take their clocks at these shares of the prices of time at first."""
-_TIMES_LATE, _LATE_SHARE = (1.0, 0.5, 1.5), 0.5
-"""The program of clocks that act late knows only nearly what that costs, so it is solved as if they acted so many times
-as late, too, unless this share of the time is over."""
+_PRICE_SHARES = (0.5, 1.0, 2.0)
+"""Ranks take their clocks at these shares of the prices of time at first: which one is best depends on how much time a
+change takes against an instruction."""
+_TIMES_LATE = (1.0, 0.5, 1.5)
+"""The program of clocks that act late knows only nearly what that costs, so it is also solved as if they acted so many
+times as late."""
+_SETTLINGS = {"quick": 2, "short": 4, "thorough": 9}
+"""For each search, how often all ranks take their clocks at falling prices, each time from other prices."""
+_SETTLED_INSTRUCTIONS = {"quick": 4_000, "short": 4_000, "thorough": 15_000}
+"""For each search, for how many instructions this is done in all, so that large pipelines do not take minutes: for a
+thousand it takes about a second."""
 _SHORTER = 4
 """The groups' program does not know what clocks cost that act late: it is solved so often, for less and less time."""
 _MOST_GROUPS = 600
@@ -61,11 +66,10 @@ _INFINITE = float("inf")
 Search: TypeAlias = Literal["quick", "short", "thorough"]
 """How long to search for a plan in which clock changes cost something.
 
-short: Where GPUs stand still at changes, some seconds.
+short: About a second for a thousand instructions.
 thorough: Several times as long.
-quick: As short, but where GPUs stand still, without the programs that count changes: plans take a second or less and
-    save less, since groups of instructions keep their slack. That keeps a job on time whose clocks act later than the
-    problem says.
+quick: As short, but where GPUs stand still, groups of instructions keep their slack: plans save less, and keep a job on
+    time whose clocks act later than the problem says.
 """
 
 
@@ -75,12 +79,10 @@ class Switched(NamedTuple):
     Attributes:
         clocks_mhz: Clock of each node, in MHz.
         limited: Whether more changes were worth it than the driver of a host can make.
-        lower_bound_j: No plan within the length takes less effective energy (plus that of waiting, if it counts), in J.
     """
 
     clocks_mhz: list[int]
     limited: bool
-    lower_bound_j: float
 
 
 class SwitchingPlanner:
@@ -92,7 +94,7 @@ class SwitchingPlanner:
     """
 
     def __init__(self, problem: Problem, search: Search) -> None:
-        self._problem = problem
+        self._problem, self._search = problem, search
         self._thorough, self._quick = search == "thorough", search == "quick"
         self._spans = list(pairwise(problem.pipeline.first_nodes))
         self._stage_clocks = StageClocks(problem)
@@ -101,11 +103,6 @@ class SwitchingPlanner:
     @cached_property
     def _sweeps(self) -> RankSweeps:
         return RankSweeps(self._problem, self._wrong_s)
-
-    @cached_property
-    def timed(self) -> TimedChanges:
-        """The search for plans in which changes have a price, in time or for their number."""
-        return TimedChanges(self._problem, self._sweeps)
 
     @cached_property
     def _runs(self) -> list[RankRuns]:
@@ -123,7 +120,7 @@ class SwitchingPlanner:
         return [costs.wrong_clock_s + queue_s(costs, busy * share[rank], busy) for rank in range(len(self._spans))]
 
     def plan(
-        self, relaxed: Relaxed, length_s: float, straggler: bool, ignoring: Sequence[list[int]], seconds: float
+        self, relaxed: Relaxed, length_s: float, straggler: bool, ignoring: Sequence[list[int]], lengths: int = 1
     ) -> Switched:
         """Returns the best plan found within the length.
 
@@ -135,65 +132,78 @@ class SwitchingPlanner:
             length_s: The longest iteration time in s; that of `problem.fastest` or longer.
             straggler: The iteration lasts until `length_s` in any case, so that ending earlier saves no waiting.
             ignoring: Clocks of the nodes, in MHz, of plans that ignore what changes cost, if there are any.
-            seconds: Where GPUs stand still, the search ends about this long after it began.
+            lengths: Number of lengths that are planned together; each gets a part of the search.
         """
         waiting_w = 0.0 if straggler else self._problem.waiting_power_w
         none = [0.0] * len(self._spans)
-        candidates = [*self.simple(length_s, straggler), *ignoring]
-        bound_j = relaxed.lower_bound_j
-        if self._problem.switch_costs.acts_late_s:
-            settled, late_bound_j = self._settled(relaxed, length_s, waiting_w, seconds)
-            candidates, bound_j = candidates + settled, max(bound_j, late_bound_j)
-        if self._searches_long:
-            best, bound_j = self.timed.plan(candidates, relaxed, length_s, waiting_w, none, seconds)
-            value = self._sweeps.value(best, length_s, waiting_w)
-        else:
-            candidates += self._suggested(relaxed, length_s, waiting_w, none)
-            best, value = self._improved(candidates, relaxed, length_s, waiting_w, none)
+        settlings = max(1, self._settlings // lengths)
+        candidates = [*self._simple(length_s, straggler), *ignoring]
+        candidates += self._found_at(relaxed, length_s, waiting_w, none, settlings)
+        best, value = self._improved(candidates, relaxed, length_s, waiting_w, none)
         prices_j = self._host_prices(relaxed, length_s)
         if not any(prices_j):
-            return Switched(best, False, bound_j)
-        if self._searches_long:
-            limited, _ = self.timed.plan([*candidates, best], relaxed, length_s, waiting_w, prices_j, seconds)
-            limited_value = self._sweeps.value(limited, length_s, waiting_w)
-        else:
-            candidates += self._suggested(relaxed, length_s, waiting_w, prices_j)
-            limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
-        return Switched(limited if limited_value < value else best, True, bound_j)
+            return Switched(best, False)
+        candidates += self._found_at(relaxed, length_s, waiting_w, prices_j, settlings)
+        limited, limited_value = self._improved(candidates, relaxed, length_s, waiting_w, prices_j)
+        return Switched(limited if limited_value < value else best, True)
+
+    def priced(self, relaxed: Relaxed, length_s: float, price_j: float, known: Sequence[Sequence[int]]) -> list[int]:
+        """Returns the clocks (MHz) of the plan found that takes least energy if each clock change costs energy.
+
+        Args:
+            relaxed: As in `plan`.
+            length_s: The longest iteration time, in s.
+            price_j: The price of a change, in J.
+            known: Clocks (MHz) of plans that are known.
+        """
+        waiting_w, sweeps = self._problem.waiting_power_w, self._sweeps
+        prices_j = [price_j] * len(self._spans)
+
+        def valued(clocks_mhz: list[int]) -> Value:
+            return sweeps.with_prices(sweeps.value(clocks_mhz, length_s, waiting_w), clocks_mhz, prices_j)
+
+        candidates = self._found_at(relaxed, length_s, waiting_w, prices_j, self._settlings)
+        found = sorted(candidates, key=valued)[:_IMPROVED]
+        found.append(min([*self._simple(length_s, straggler=False), *map(list, known)], key=valued))
+        found += [sweeps.improve(each, length_s, waiting_w, prices_j, self._most_sweeps, priced=True) for each in found]
+        return min(found, key=valued)
+
+    def _found_at(
+        self, relaxed: Relaxed, length_s: float, waiting_w: float, prices_j: Sequence[float], settlings: int
+    ) -> list[list[int]]:
+        """Clocks (MHz) that are found at prices of time and of changes; some may be late."""
+        costs = self._problem.switch_costs
+        found: list[list[int]] = []
+        if costs.acts_late_s or (costs.stands_still_s and not self._quick) or (any(prices_j) and not self._quick):
+            found += islice(self._settled(relaxed, length_s, waiting_w, prices_j), settlings)
+        return [*found, *self._suggested(relaxed, length_s, waiting_w, prices_j)]
+
+    @cached_property
+    def _settlings(self) -> int:
+        """How often ranks settle for one plan."""
+        at_once = len(self._problem.pipeline.instructions)
+        return max(1, min(_SETTLINGS[self._search], _SETTLED_INSTRUCTIONS[self._search] // at_once))
 
     def _settled(
-        self, relaxed: Relaxed, length_s: float, waiting_w: float, seconds: float
-    ) -> tuple[list[list[int]], float]:
-        """Clocks (MHz) that rank after rank takes at falling prices of time, if clocks act late; and a bound in J."""
+        self, relaxed: Relaxed, length_s: float, waiting_w: float, prices_j: Sequence[float]
+    ) -> Iterator[list[int]]:
+        """Yields clocks (MHz) that rank after rank takes at falling prices of time, at each of some first prices."""
         import numpy as np
 
-        none, makespan_s, bound_j = [0.0] * len(self._spans), length_s - self._problem.overhead_s, -_INFINITE
-        found: list[list[int]] = []
-        now = time.perf_counter()
-        until, begin_until = now + seconds, now + _LATE_SHARE * seconds
-
-        def settle(answer: Relaxed, price_share: float) -> None:
-            prices_w = price_share * np.array(answer.prices_w)
-            found.append(self._sweeps.settle(answer.times_s, prices_w, {}, length_s, none, until))
-
-        for relaxation in self._late_relaxations:
-            if found and time.perf_counter() > begin_until:
-                break
+        late = bool(self._problem.switch_costs.acts_late_s)
+        makespan_s, answers = length_s - self._problem.overhead_s, 0
+        for relaxation in self._late_relaxations if late else ():
             with suppress(PlannerError):  # of a short deadline, which fewer plans keep if clocks act otherwise
                 answer = relaxation.solve(makespan_s, waiting_w)
-                if not self._quick:
-                    arcs_w, sinks_w = relaxation.edge_prices_w()
-                    bound = self._change_relaxation.bound(arcs_w, sinks_w, waiting_w, np.array(0.0))
-                    bound_j = max(bound_j, bound.at(makespan_s))
+                answers += 1
                 for share in _PRICE_SHARES:
-                    settle(answer, share)
-        if not found:
-            settle(relaxed, 1.0)
-        return found, bound_j
+                    yield self._sweeps.settle(answer.times_s, share * np.array(answer.prices_w), length_s, prices_j)
+        for share in () if answers else _PRICE_SHARES:
+            yield self._sweeps.settle(relaxed.times_s, share * np.array(relaxed.prices_w), length_s, prices_j)
 
     @cached_property
     def _late_relaxations(self) -> list[Relaxation]:
-        """The programs in which clocks act late: as late as they do, and if there is time, also sooner and later."""
+        """The programs in which clocks act late: as late as they do, and then sooner and later."""
         problem, costs = self._problem, self._problem.switch_costs
         return [
             Relaxation(
@@ -202,20 +212,11 @@ class SwitchingPlanner:
             for times in (_TIMES_LATE[:1] if self._quick else _TIMES_LATE)
         ]
 
-    @cached_property
-    def _change_relaxation(self) -> ChangeRelaxation:
-        return ChangeRelaxation(self._problem, ClockTables(self._problem))
-
     @property
     def _still(self) -> bool:
         return self._problem.switch_costs.stands_still_s > 0
 
-    @property
-    def _searches_long(self) -> bool:
-        """Whether GPUs stand still and there is time for the programs that count changes; their plans use all slack."""
-        return self._still and not self._quick
-
-    def simple(self, length_s: float, straggler: bool) -> list[list[int]]:
+    def _simple(self, length_s: float, straggler: bool) -> list[list[int]]:
         """The clocks (MHz) of simple plans, some of which may be late."""
         problem = self._problem
         simple = [
@@ -261,9 +262,9 @@ class SwitchingPlanner:
     def _most_sweeps(self) -> int:
         """Sweeps use up the slack that groups leave. Where GPUs stand still, a plan made quickly keeps this slack: it
         is what keeps a job on time whose clocks act later than the model says."""
-        if self._thorough:
-            return _MORE_SWEEPS
-        return 0 if self._still else _SWEEPS
+        if self._quick and self._still:
+            return 0
+        return _MORE_SWEEPS if self._thorough else _SWEEPS
 
     def _iteration_time_s(self, clocks_mhz: Sequence[int]) -> float:
         problem = self._problem
@@ -277,7 +278,7 @@ class SwitchingPlanner:
         """Yields what the linear programs suggest: clocks of groups."""
         problem = self._problem
         tried = set()
-        weights = (_TIME_WEIGHT,) if self._still else _WEIGHTS
+        weights = (_TIME_WEIGHT,) if self._still and self._quick else _WEIGHTS
         for weight in weights if self._thorough else weights[:1]:
             prices = relaxed.prices_w
             # The second time with the prices of the groups' program, which counts the time that ranks stand still.

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from planner_problems import published, random_profile
@@ -25,7 +24,6 @@ from pfo_fs.planner import (
     one_per_stage,
     plan_of_orders,
 )
-from pfo_fs.planner.timed_changes import TimedChanges
 
 
 def problem_of(
@@ -135,26 +133,6 @@ def test_many_deadlines_at_once_are_each_kept_and_never_much_worse_than_one_by_o
         assert plan.iteration_time_s <= deadline_s
         assert plan.lower_bound_j == pytest.approx(alone.lower_bound_j)
         assert plan.energy_j <= alone.energy_j * 1.02
-
-
-def test_many_deadlines_share_the_time_to_search_and_a_later_plan_has_all_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given_s: list[float] = []
-    plan = TimedChanges.plan
-
-    def noted(self: TimedChanges, *args: Any) -> Any:
-        given_s.append(args[-1])
-        return plan(self, *args[:-1], 0.05)
-
-    monkeypatch.setattr(TimedChanges, "plan", noted)
-    planner = Planner(problem_of(stages=2, switch_time_s=0.004), seconds=8.0)
-    planner.at_each([planner.fastest_s * share for share in (1.0, 1.1, 1.2, 1.3)])
-    planner.priced(planner.fastest_s * 1.1, 0.1)
-    planner.at(slowdown=1.1)
-    assert given_s == [2.0] * 4 + [8.0] * 2
-    Planner(planner.problem, seconds=0.2).at(slowdown=1.1)
-    assert given_s[-1] == 0.2, "no longer than a user asks for"
 
 
 def test_the_same_question_has_the_same_answer() -> None:

@@ -92,7 +92,7 @@ def test_no_plan_is_slower_than_the_highest_clocks_where_no_slowdown_was_asked(
 ) -> None:
     problem = problem_of(seed, switch_time_s)
     maximum = all_maximum(problem)
-    plan = Planner(problem, search=search, seconds=3).at(deadline=maximum.iteration_time_s)
+    plan = Planner(problem, search=search).at(deadline=maximum.iteration_time_s)
     assert plan.iteration_time_s <= maximum.iteration_time_s
     assert plan.energy_j < maximum.energy_j
 
@@ -112,7 +112,7 @@ def test_a_plan_is_within_its_deadline_and_never_behind_one_clock_per_stage(
 ) -> None:
     problem = problem_of(seed, switch_time_s, schedule, ranks=2)
     deadline_s = slowdown * all_maximum(problem).iteration_time_s
-    planner = Planner(problem, search=search, seconds=2)
+    planner = Planner(problem, search=search)
     plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
     assert plan.iteration_time_s <= deadline_s
     simple = simple_plans(problem, deadline_s, deadline_s if straggler else None)

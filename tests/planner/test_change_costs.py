@@ -1,0 +1,132 @@
+"""Plans and bounds where GPUs stand still at clock changes, against all plans of small problems."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planner_problems import small_problems
+
+from pfo_fs.errors import Impossible
+from pfo_fs.planner import (
+    ChangeBudget,
+    Measurement,
+    Plan,
+    Planner,
+    Problem,
+    Profile,
+    SwitchCosts,
+    all_maximum,
+    make_pipeline,
+    plans_by_changes,
+)
+
+_EXACT = 1e-9
+
+
+def every_plan(problem: Problem) -> list[Plan]:
+    rows = [problem.measured_by_kind[i.stage, i.name].frequencies_mhz for i in problem.pipeline.instructions]
+    return [Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*rows)]
+
+
+def with_costs(problem: Problem, still_s: float, late_s: float = 0.0, acts_late_s: float = 0.0) -> Problem:
+    return replace(problem, switch_costs=SwitchCosts(still_s, late_s=late_s, acts_late_s=acts_late_s))
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_problems(), st.sampled_from([0.001, 0.01, 0.05]), st.sampled_from([0.0, 0.02]), st.floats(1.0, 1.2))
+def test_bound_optimum_and_plan_are_in_order_and_the_plan_is_on_time(
+    problem: Problem, still_s: float, late_s: float, slowdown: float
+) -> None:
+    problem = with_costs(problem, still_s, late_s)
+    planner = Planner(problem)
+    deadline_s = planner.fastest_s * slowdown
+    plan = planner.at(deadline=deadline_s)
+    least_j = min(each.energy_j for each in every_plan(problem) if each.iteration_time_s <= deadline_s)
+    assert plan.iteration_time_s <= deadline_s * (1 + _EXACT)
+    assert plan.lower_bound_j is not None
+    assert plan.lower_bound_j <= least_j * (1 + _EXACT) <= plan.energy_j * (1 + 2 * _EXACT)
+    if not late_s:
+        assert plan.energy_j <= least_j * (1 + 3e-2)
+
+
+@settings(max_examples=10, deadline=None)
+@given(small_problems(clocks=2), st.integers(0, 4))
+def test_a_budget_of_changes_is_kept_and_its_bound_is_valid(problem: Problem, most: int) -> None:
+    problem = with_costs(problem, 0.002)
+    deadline_s = all_maximum(problem).iteration_time_s * 1.05
+    planner = Planner(problem, search="short")
+    possible = [p.energy_j for p in every_plan(problem) if p.iteration_time_s <= deadline_s and len(p.changes) <= most]
+    try:
+        plan = ChangeBudget(planner, deadline_s).within(most)
+    except Impossible:
+        return
+    assert len(plan.changes) <= most
+    assert plan.iteration_time_s <= deadline_s * (1 + _EXACT)
+    assert plan.lower_bound_j is not None
+    assert plan.lower_bound_j <= min(possible) * (1 + _EXACT) <= plan.energy_j * (1 + 2 * _EXACT)
+
+
+def test_a_budget_that_no_plan_keeps_is_refused() -> None:
+    from planner_problems import random_profile
+
+    pipeline = make_pipeline("1f1b", 2, 2)
+    profile = random_profile(random.Random(1), pipeline, 2)
+    planner = Planner(Problem(pipeline, profile, 50.0))
+    with pytest.raises(Impossible):
+        ChangeBudget(planner, planner.fastest_s / 2).within(0)
+
+
+def test_fewer_changes_save_less() -> None:
+    problem = pipeline_with_slack(0.0)
+    deadline_s = all_maximum(problem).iteration_time_s
+    curve = plans_by_changes(problem, deadline_s)
+    assert len(curve) > 2
+    for few, many in pairwise(curve):
+        assert len(few.changes) < len(many.changes)
+        assert few.energy_j > many.energy_j
+        assert many.iteration_time_s <= deadline_s
+
+
+# ---- how long a search takes
+
+
+def pipeline_with_slack(switch_time_s: float = 0.002) -> Problem:
+    """Stages of different size, so that slower clocks on the small ones save energy."""
+    table = {}
+    for stage, size in enumerate((1.0, 0.8, 0.6)):
+        for name, share in (("forward", 1.0), ("backward", 2.0)):
+            table[stage, name] = [
+                Measurement(mhz, 0.05 * size * share * 1400 / mhz, size * share * (5 + 10 * (mhz / 1400) ** 3))
+                for mhz in (1400, 1300, 1200, 1100, 1000)
+            ]
+    return Problem(make_pipeline("1f1b", 3, 6), Profile(table), 60.0, switch_costs=SwitchCosts(switch_time_s))
+
+
+def test_a_quick_plan_is_on_time_and_its_bound_ignores_changes() -> None:
+    problem = pipeline_with_slack(0.02)
+    maximum = all_maximum(problem)
+    planner = Planner(problem, search="quick")
+    plan = planner.at(deadline=maximum.iteration_time_s)
+    assert plan.iteration_time_s <= maximum.iteration_time_s
+    assert plan.energy_j < maximum.energy_j
+    assert plan.lower_bound_j == pytest.approx(planner.least_j(maximum.iteration_time_s))
+
+
+@pytest.mark.parametrize("costs", [SwitchCosts(0.002), SwitchCosts(acts_late_s=0.01), SwitchCosts(late_s=0.002)])
+def test_a_plan_does_not_depend_on_how_fast_the_machine_is(costs: SwitchCosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = replace(pipeline_with_slack(), switch_costs=costs)
+    deadline_s = all_maximum(problem).iteration_time_s
+    usual = Planner(problem).at(deadline=deadline_s)
+    for clock in ("perf_counter", "monotonic", "time"):
+        real = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda real=real: 100 * real())
+    slow = Planner(problem).at(deadline=deadline_s)
+    assert slow.frequencies_mhz == usual.frequencies_mhz
+    assert slow.lower_bound_j == usual.lower_bound_j
