@@ -25,7 +25,7 @@ The columns of its row:
     again      how often the loop asked for measuring windows after it had a plan, those at the highest clocks too
     settled    whether the loop keeps the last plan, as far as it knows
 
-All figures are simulated. They depend on seeds only, and on the machine where a solver or a search ends by its time.
+All figures are simulated, and depend on seeds only.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from pfo_fs.autotune.status_text import goal_text, measured_text
 from pfo_fs.autotune.verification import PlanVerification, Verdict
 from pfo_fs.autotune.window_results import full_speed_of, iteration_spans, measured_results, pooled, relative_noise
 from pfo_fs.errors import PlanError
-from pfo_fs.models import JobInfo, PlanInputs, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo
 from pfo_fs.planner import Plan, SwitchCosts
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.scheduler.plausible import plausible_results
@@ -113,6 +113,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._budget = ProfilingBudget(max_profiling_share)
         self._asked = False  # whether the next window answers the question if something has changed
         self._reference_is_sure = False  # whether the time at the highest clocks was checked for this target
+        self._runs_other = False  # whether what is in force is no plan of this policy: another release has made it
         self._verdict = Verdict()
 
     @classmethod
@@ -165,6 +166,9 @@ class ParetoScheduler(FrequencyScheduler):
             windows = self._sweep.windows
             self._measurements.take(results, schedules)
             yield from self._sweep.further(usage_of(self._one_plan()))
+            if self._runs_other:
+                self._plan_anew()
+                return
             if self._sweep.windows > windows:
                 self._verification.count_early(results, self._noise.usual, self._measurements.power_drift_factor)
                 self._verdict = Verdict()
@@ -191,6 +195,7 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _plan_anew(self) -> None:
         """Makes another model and forgets what was learned about plans of the last one."""
+        self._runs_other = False
         self._reprofiling.keep_profile()
         self._verification.forget()
         self._verdict = Verdict()
@@ -246,6 +251,12 @@ class ParetoScheduler(FrequencyScheduler):
         self._measurements.slow_pipelines = selection.goal.slow_pipelines
         self._watch.forget()
         self._verdict = Verdict()
+
+    def was_published(self, schedules: list[FrequencySchedule], stays: bool = False) -> None:
+        """Takes what an earlier scheduler has published as the plan in force, so that results are booked under it."""
+        super().was_published(schedules, stays)
+        if self._plan_is_in_force(self._yielded):
+            self._runs_other = not self._selection.adopt(schedules)
 
     def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
         """Finds stragglers, and changes that most pipelines share."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pfo_fs.autotune.corrections import Corrections
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import JobModel
@@ -78,6 +80,28 @@ class PlanSelection:
                 schedules = self._cached[1]
             self._cached = key, schedules
         return self._cached[1]
+
+    def adopt(self, schedules: Sequence[FrequencySchedule]) -> bool:
+        """Takes schedules that were published as the plan in force; returns False if they are no plan of this model.
+
+        Args:
+            schedules: The schedules of all ranks.
+        """
+        before, full_speed_only = self.kept, self.corrections.full_speed_only
+        by_stage = {
+            info.pp_rank: schedule
+            for schedule in schedules
+            if (info := self._layout.place.get(schedule.rank)) is not None and info.dp_rank == 0
+        }
+        clocks_mhz = [mhz for _, schedule in sorted(by_stage.items()) for _, mhz in schedule.frequencies]
+        full_speed = self.model.full_speed
+        if len(clocks_mhz) == len(full_speed.frequencies_mhz):
+            ran = full_speed.replace(frequencies_mhz=tuple(clocks_mhz), solver="published", lower_bound_j=None)
+            self.kept, self.corrections.full_speed_only = self.model.as_it_is(ran), False
+            if self.kept is not None and self._schedules_of_plans() == sorted(schedules, key=lambda each: each.rank):
+                return True
+        self.kept, self.corrections.full_speed_only = before, full_speed_only
+        return False
 
     def _schedules_of_plans(self) -> list[FrequencySchedule]:
         layout = self._layout

@@ -88,8 +88,8 @@ def replay(
 ) -> None:
     """Gives a new scheduler what an earlier one of this job received, in the same order.
 
-    The new one may plan otherwise: another release does, and a search that ends by time on another host. What was
-    published has run, so it counts, and the last of it stays in force.
+    The new one may plan otherwise, as another release does. What was published has run, so it counts, and the last of
+    it stays in force.
 
     Args:
         scheduler: A scheduler that has received nothing yet.
@@ -112,6 +112,20 @@ def replay(
         before, revision = number, source.revision
     if revision >= 0:
         _accept(scheduler, published(before))
+        scheduler.continue_from(revision)
+
+
+def keep_in_force(scheduler: FrequencyScheduler, revision: int, published: list[FrequencySchedule]) -> None:
+    """Lets a scheduler keep what an earlier one had measured and kept, though it would go on otherwise.
+
+    Args:
+        scheduler: A scheduler that has just observed the results of what is in force.
+        revision: The revision of what is in force.
+        published: The schedules in force.
+    """
+    request = scheduler.request()
+    if request.revision != revision or _by_rank(request.schedules) != _by_rank(published):
+        scheduler.was_published(published, True)
         scheduler.continue_from(revision)
 
 

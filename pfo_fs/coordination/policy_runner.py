@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from pfo_fs.coordination.claim import Kind
-from pfo_fs.coordination.history import replay, tell
+from pfo_fs.coordination.history import keep_in_force, replay, tell
 from pfo_fs.coordination.policy_start import choose_policy, make_scheduler
 from pfo_fs.coordination.profile_cache import ProfileCache
 from pfo_fs.coordination.rank_registry import RankRegistry
@@ -114,11 +114,13 @@ class PolicyRunner:
         """The scheduler's plan inputs."""
         return self.scheduler.plan_inputs if self.scheduler is not None else PlanInputs()
 
-    def start(self, made: dict[int, bodies.Source]) -> None:
+    def start(self, made: dict[int, bodies.Source], kept: int = -1) -> None:
         """Starts the scheduler and brings it to the state of an earlier one; sets `failure` if that does not work.
 
         Args:
             made: The schedules that the earlier one has made.
+            kept: The newest of them, if the earlier one had measured and kept it: it stays in force though this one
+                would go on otherwise. -1: none.
         """
         try:
             choice = choose_policy(self._job, self._settings)
@@ -129,6 +131,11 @@ class PolicyRunner:
                 )
                 scheduler.request()
                 replay(scheduler, made, self._hand_over, self._published)
+            if kept >= 0 and kept in made and not scheduler.done and not self.results.missing(kept):
+                self._hand_over(scheduler, kept)
+                published = self._published(kept)
+                if published is not None and not scheduler.done:
+                    keep_in_force(scheduler, made[kept].revision, published)
         except (ConfigError, PlanError) as error:
             self.failure = str(error)
             return

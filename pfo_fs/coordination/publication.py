@@ -45,11 +45,13 @@ class Announced(NamedTuple):
         number: Its number; -1 for none.
         start_step: Its first step.
         source: Its source; None if there is none, or if it cannot be read any more.
+        kept: Whether a policy had measured it and kept it.
     """
 
     number: int = -1
     start_step: int = 0
     source: bodies.Source | None = None
+    kept: bool = False
 
 
 class Publication:
@@ -68,6 +70,7 @@ class Publication:
         steps: The newest schedule holds for at most this many steps; 0: for ever.
         in_force_step: The step since which rank 0 follows the newest schedule; None while it does not.
         made: The schedules that the policy made, ascending.
+        kept: The newest schedule, if an earlier coordinator's policy had measured it and kept it; else -1.
     """
 
     def __init__(self, folder: JobFolder, generation: int, pace: PollPace, on_publish: OnPublish | None) -> None:
@@ -76,6 +79,7 @@ class Publication:
         self.start_step = self.steps = 0
         self.in_force_step: int | None = None
         self.made: dict[int, bodies.Source] = {}
+        self.kept = -1
         self.generation = generation
         self._announced_before: Announced | None = None
         self._folder = folder
@@ -94,6 +98,7 @@ class Publication:
         self.number, self.source = history.number, history.source
         self.start_step, self.steps = history.start_step, history.steps
         self.made = dict(history.made)
+        self.kept = announced.number if announced.kept and announced.number == history.number else -1
         self.in_force_step = None
         may_have_passed = announced.number < history.number and history.start_step > 0
         self._announced_before = announced if may_have_passed else None

@@ -106,7 +106,9 @@ class Reconciler:
             current = self._folder.read_current()
         except RecordError:
             return None
-        return Announced() if current is None else Announced(current.number, current.start_step, current.source)
+        if current is None:
+            return Announced()
+        return Announced(current.number, current.start_step, current.source, current.converged)
 
     def reconcile(self, now: float, names: set[str]) -> bool:
         """Does what is due; returns whether a schedule was published.
@@ -118,7 +120,7 @@ class Reconciler:
         if math.isinf(self._waits_since):
             self._waits_since = now
         if self._runner.scheduler is None and not self._runner.failure and now >= self._runner.start_at:
-            self._runner.start(self._publication.made)
+            self._runner.start(self._publication.made, self._publication.kept)
         self.override.poll(layout.YAML in names, now, self._resolve)
         self._observe_results(now)
         self._update_plan_inputs(now)

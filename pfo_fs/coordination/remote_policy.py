@@ -162,8 +162,8 @@ class RemotePolicy(FrequencyScheduler):
         assert self._answer is not None
         return self._answer
 
-    def was_published(self, schedules: list[FrequencySchedule]) -> None:
-        self._change("was_published", schedules)
+    def was_published(self, schedules: list[FrequencySchedule], stays: bool = False) -> None:
+        self._change("was_published", schedules, stays)
 
     def continue_from(self, revision: int) -> None:
         self._change("continue_from", revision)

@@ -106,6 +106,7 @@ class FrequencyScheduler(ABC):
         self._done = False
         # What `_run` has planned, and what an earlier scheduler of the job had published for the same request.
         self._other_plan: tuple[list[FrequencySchedule], list[FrequencySchedule]] | None = None
+        self._staying: list[FrequencySchedule] | None = None  # stays in force, whatever `_run` asks for meanwhile
 
     @abstractmethod
     def _run(self) -> ScheduleGenerator:
@@ -147,6 +148,8 @@ class FrequencyScheduler(ABC):
             planned, published = self._other_plan
             if wanted.schedules == planned:
                 wanted = replace(wanted, schedules=published)
+        if self._staying is not None:
+            wanted = replace(wanted, schedules=self._staying, purpose="run", converged=True)
         last = self._answer
         epoch = self._answered_for[1] if self._done else self.plan_inputs.remeasure_epoch
         asked_for = self._windows_wanted, epoch
@@ -161,11 +164,18 @@ class FrequencyScheduler(ABC):
         self._answered_for = asked_for
         return self._answer
 
-    def was_published(self, schedules: list[FrequencySchedule]) -> None:
+    def was_published(self, schedules: list[FrequencySchedule], stays: bool = False) -> None:
         """In a replay: what was published for the present request differs from what this scheduler has planned.
 
-        It ran, so the next results are of it, and it stays in force until the policy wants something else than now.
+        It ran, so the next results are of it, and it stays in force until the policy wants something else than now. A
+        policy that books results under plans of its own overrides this.
+
+        Args:
+            schedules: What was published.
+            stays: The earlier scheduler had measured it and kept it: it stays in force, whatever the policy wants now,
+                until plan inputs change or results come.
         """
+        self._staying = schedules if stays else None
         planned = self._for_plan_inputs(self._yielded or self._first()).schedules
         self._other_plan = list(planned), schedules
         if isinstance(planned, list):
@@ -217,6 +227,7 @@ class FrequencyScheduler(ABC):
             )
         if self._done:
             return
+        self._staying = None
         results = plausible_results(profiling_results, {info.rank for info in self.rank_infos})
         try:
             yielded = self._generator.send(results)
@@ -230,6 +241,8 @@ class FrequencyScheduler(ABC):
 
         Called before `request` or `observe`, and in a replay: plan inputs are recorded with each schedule.
         """
+        if plan_inputs != self.plan_inputs:
+            self._staying = None
         self.plan_inputs = plan_inputs
 
     def close(self) -> None:  # noqa: B027  most schedulers hold nothing

@@ -103,13 +103,13 @@ class StageAdapter(FrequencyScheduler):
             self._for_ranks = _for_all_ranks(asked.schedules, self._stage_of, type(self).__name__)
         return replace(asked, schedules=self._for_ranks)
 
-    def was_published(self, schedules: list[FrequencySchedule]) -> None:
+    def was_published(self, schedules: list[FrequencySchedule], stays: bool = False) -> None:
         """Passes on what was published for the first rank of each stage."""
         by_stage: dict[int, FrequencySchedule] = {}
         for schedule in schedules:
             stage = self._stage_of[schedule.rank]
             by_stage.setdefault(stage, schedule.model_copy(update={"rank": stage}))
-        self.inner.was_published(list(by_stage.values()))
+        self.inner.was_published(list(by_stage.values()), stays)
         self._for_stages = None
 
     def close(self) -> None:

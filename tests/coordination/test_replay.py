@@ -36,6 +36,20 @@ class Books(FrequencyScheduler):
             Books.booked.append((schedules[0].frequencies[0][1], results[0].iter_time[0]))
 
 
+class Settles(FrequencyScheduler):
+    """Measures one clock and keeps it; the next release goes on to others after that."""
+
+    goes_on: tuple[str, ...] = ()
+
+    def _run(self) -> ScheduleGenerator:
+        kept = schedules_at(self.rank_infos, 1200)
+        yield ScheduleRequest(kept, "run", "to be measured")
+        for number, purpose in enumerate(Settles.goes_on):
+            yield ScheduleRequest(schedules_at(self.rank_infos, 1005 - 15 * number), purpose)  # type: ignore[arg-type]
+        while True:
+            yield ScheduleRequest(kept, "run", "kept", converged=True)
+
+
 @pytest.fixture
 def otherwise(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets schedulers plan otherwise from now on, as another release does."""
@@ -108,6 +122,31 @@ def test_replayed_results_are_booked_under_the_clocks_that_ran(
     poll(after, clock, 15)
     assert Books.booked[-1] == (1005, 3.0)
     assert clock_mhz(folder) == 885
+
+
+@pytest.mark.parametrize("purpose", ["run", "measure"])
+def test_what_a_scheduler_had_measured_and_kept_stays_though_the_next_one_would_go_on(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, purpose: str
+) -> None:
+    for rank in (0, 1):
+        folder.write_order(bodies.OrderBody(rank=rank, instructions=ORDER))
+    before = coordinate_any(folder, clock, **use(Settles))
+    poll(before, clock, 15)
+    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
+    poll(before, clock, 15)
+    assert before.scheduler is not None
+    assert before.scheduler.request().converged
+    monkeypatch.setattr(Settles, "goes_on", (purpose,))
+    for _ in range(2):  # restarts
+        after = coordinate_any(folder, clock, **use(Settles))
+        poll(after, clock, 15)
+        assert folder.schedule_numbers() == [0]
+        current = folder.read_current()
+        assert current is not None
+        assert current.converged
+    say_yaml(folder, "target: {slowdown: 1.1}\n")
+    poll(after, clock, 15)
+    assert folder.schedule_numbers() == ([0, 1] if purpose == "measure" else [0])
 
 
 def test_a_history_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

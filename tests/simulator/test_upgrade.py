@@ -1,0 +1,105 @@
+"""The next release takes over a running job: its planner plans otherwise, and nothing happens to the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_jobs import converged
+
+from pfo_fs.autotune.job_measurements import JobMeasurements
+from pfo_fs.autotune.plan_selection import PlanSelection
+from pfo_fs.autotune.trials import Trial
+from pfo_fs.device.physics import A100
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.planner import make_pipeline
+from pfo_fs.settings import PFOSettings
+from pfo_fs.simulator import Cluster, ModelTruth, Nuisances, Play
+
+SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
+RESTARTS_AFTER = (8, 9, 15)
+"""Iterations between restarts: while clocks are measured, and while plans are tried."""
+
+
+class Books:
+    """Clocks (MHz) of all ranks under which windows and plans were booked since the latest restart."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.windows: list[tuple[int, ...]] = []
+        self.plans: list[tuple[int, ...]] = []
+        take, add = JobMeasurements.take, Trial.add
+
+        def noted_take(measurements: JobMeasurements, results: Any, schedules: Sequence[FrequencySchedule]) -> None:
+            self.windows.append(clocks_of(schedules))
+            take(measurements, results, schedules)
+
+        def noted_add(trial: Trial, *args: float) -> None:
+            self.plans.append(trial.plan.frequencies_mhz)
+            add(trial, *args)
+
+        monkeypatch.setattr(JobMeasurements, "take", noted_take)
+        monkeypatch.setattr(Trial, "add", noted_add)
+
+
+def clocks_of(schedules: Sequence[FrequencySchedule]) -> tuple[int, ...]:
+    ordered = sorted(schedules, key=lambda schedule: schedule.rank)
+    return tuple(mhz for schedule in ordered for _, mhz in schedule.frequencies)
+
+
+def published(play: Play) -> list[tuple[int, ...]]:
+    return [
+        tuple(mhz for rank in sorted(by_rank) for _, mhz in by_rank[rank])
+        for number in play.folder.schedule_numbers()
+        for by_rank in play.schedules_of(number)
+    ]
+
+
+@pytest.fixture
+def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each restarted daemon is of another release: its plans take other times than those of the one before."""
+    target_s, restart = PlanSelection.target_s, Play.restart_daemon
+    releases = -1
+
+    def other(selection: PlanSelection) -> float:
+        return target_s(selection) * (1 + 0.004 * (releases % 3))
+
+    def newer(play: Play) -> None:
+        nonlocal releases
+        releases += 1
+        restart(play)
+
+    monkeypatch.setattr(PlanSelection, "target_s", other)
+    monkeypatch.setattr(Play, "restart_daemon", newer)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("otherwise")
+def test_a_release_that_plans_otherwise_changes_no_clocks_and_books_results_under_what_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(make_pipeline("1f1b", 3, 6), ModelTruth(A100, 3, slowest_mhz=900), Nuisances(), seed=3)
+    books = Books(monkeypatch)
+    play = Play(cluster, tmp_path, SETTINGS)
+
+    def upgrade() -> None:
+        before = play.folder.read_current()
+        play.restart_daemon()
+        books.windows.clear()
+        books.plans.clear()
+        play.coordinator.poll()
+        assert before is not None
+        assert play.folder.schedule_numbers()[-1] == before.number
+        assert play.folder.read_current().number == before.number
+
+    for iterations in RESTARTS_AFTER:
+        list(play.run(iterations))
+        upgrade()
+    converged(play)
+    upgrade()
+    assert set(books.windows) <= {(), *published(play)}
+    assert books.plans
+    assert set(books.plans) <= set(published(play))
+    number = play.folder.schedule_numbers()[-1]
+    assert {iteration.number for iteration in play.run(5)} == {number}
