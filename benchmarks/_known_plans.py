@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from _yield_jobs import MOST_LATE, known_switching, problem_of
 
 from pfo_fs.autotune.measured_switching import without_slow_clocks
-from pfo_fs.planner import Problem, SwitchCosts
+from pfo_fs.planner import Problem, ScenarioPlanner, Scenarios, SwitchCosts
 from pfo_fs.simulator import SimulatedJob
 from pfo_fs.simulator.cluster import Played
 from pfo_fs.simulator.summary import judged_iterations
@@ -32,7 +31,9 @@ class Known(NamedTuple):
 
 
 def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -> Known | None:
-    """The best plan of this release's `ScenarioPlanner` for the iterations by which plans are judged.
+    """The best plan of `ScenarioPlanner` for the iterations by which plans are judged.
+
+    Plans are made with what clock changes cost, and as if they cost nothing; what counts is how they play.
 
     Args:
         job: The job.
@@ -41,12 +42,11 @@ def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -
         slowdown: The longest mean time, as a multiple of that at the highest clocks.
 
     Returns:
-        None if the planner has no plans for scenarios, or the job does not vary.
+        None if the job does not vary.
     """
     import numpy as np
 
-    planner_of, scenarios_of = (getattr(_scenarios(), name, None) for name in ("ScenarioPlanner", "Scenarios"))
-    if planner_of is None or scenarios_of is None or job.variation is None:
+    if job.variation is None:
         return None
     cluster = job.cluster(seed)
     cluster.iteration = iterations
@@ -54,26 +54,20 @@ def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -
     instructions = job.pipeline.instructions
     highest_s = [job.truth.measurement(i.stage, i.name, job.truth.clocks_mhz[0]).time_s for i in instructions]
     groups = _groups(job, factors)
-    planner = planner_of(scenarios_of(_priced_problem(job), factors * np.array(highest_s)[:, None], groups))
+    durations_s = factors * np.array(highest_s)[:, None]
     full_s = fmean(each.full_time_s for each in judged_iterations(cluster, [{}] * job.pipelines))
     best, most = Known(0.0, 0.0), slowdown + MOST_LATE
-    allowed_s = most * full_s
-    for _ in range(_ROUNDS):
-        clocks = planner.at(allowed_s)
-        known = judged(judged_iterations(cluster, [_by_rank(job, clocks[group]) for group in groups]))
-        if known.late <= most - 1:
-            best = max(best, known)
-            if known.late >= most - 1 - _ROOM:
-                break
-        allowed_s *= most / (1 + known.late)
+    for problem in (_priced_problem(job), problem_of(job)):
+        planner, allowed_s = ScenarioPlanner(Scenarios(problem, durations_s, groups)), most * full_s
+        for _ in range(_ROUNDS):
+            clocks = planner.at(allowed_s)
+            known = judged(judged_iterations(cluster, [_by_rank(job, clocks[group]) for group in groups]))
+            if known.late <= most - 1:
+                best = max(best, known)
+                if known.late >= most - 1 - _ROOM:
+                    break
+            allowed_s *= most / (1 + known.late)
     return best
-
-
-def _scenarios() -> object:
-    try:
-        return import_module("pfo_fs.planner.scenarios")
-    except ImportError:
-        return None
 
 
 def _priced_problem(job: SimulatedJob) -> Problem:

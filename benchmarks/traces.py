@@ -13,8 +13,7 @@ the highest clocks with the same durations. Columns, `late` being additional tim
     pipelines   number of pipelines; "slow": with those that are slow for good (left out otherwise)
     plan        the plan in force at the end: saved and late over all steps of the trace, without noise and with all
                 latencies known; "worst" is the latest of these steps
-    known       the same for a plan by one who knows all steps (`ScenarioPlanner`), at most 0.1 % late; empty where this
-                release has none
+    known       the same for a plan by one who knows all steps (`ScenarioPlanner`), at most 0.1 % late
     run         saved and late over the whole run, profiling and plans that were tried included
     first       iteration of the first plan
     settled     iteration since which the last plan is in force; "-" if the scheduler did not keep it to the end
@@ -190,8 +189,11 @@ def _off(play: Play, statements: Sequence[Statement]) -> list[tuple[float, float
 
 def rows_of(case: Case, seeds: Sequence[int], iterations: int, slowdown: float, oracle: bool) -> list[dict[str, Any]]:
     """The rows of a job, one per seed."""
-    known = known_plan(case.job(), seeds[0], iterations, slowdown) if oracle else None
-    return [row_of(case, seed, iterations, slowdown, known) for seed in seeds]
+    known: dict[int, Known | None] = {}
+    for seed in seeds if oracle else ():
+        same = case.trace is not None and known  # plans for a trace are judged by its steps, whatever the seed
+        known[seed] = known[seeds[0]] if same else known_plan(case.job(), seed, iterations, slowdown)
+    return [row_of(case, seed, iterations, slowdown, known.get(seed)) for seed in seeds]
 
 
 def totals_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
