@@ -19,10 +19,10 @@ the highest clocks with the same durations. Columns, `late` being additional tim
     settled     iteration since which the last plan is in force; "-" if the scheduler did not keep it to the end
     alarms      after the scheduler had settled: schedules that measure again, or are for a straggler. False alarms in
                 traces, whose steps stay the same
-    off         how far the lateness that the scheduler stated (in its model, which `pfo-fs status` and `report` print)
-                was from the truth: the median and the worst of all statements, in percentage points. The truth is the
-                lateness, over all steps of the trace, of the schedule in force when the statement was made
-    within      of the statements with an error, the share that was within it; "-" where errors are not stated
+    off         how far what the scheduler stated (in its model, which `pfo-fs status` and `report` print) was from the
+                truth, in percentage points: the median and the worst of its statements about lateness, and the worst
+                about energy. The truth is what the schedule in force at the statement does over all steps of the trace
+    within      of the figures with an error, the share that was within it; "-" where errors are not stated
 """
 
 from __future__ import annotations
@@ -104,18 +104,28 @@ def cases(data: Path, nodes: Sequence[str], quick: bool) -> Iterator[Case]:
 # ---- one run
 
 
+class Figure(NamedTuple):
+    """A relative figure that the scheduler states, with the error if it states one."""
+
+    value: float
+    error: float | None
+
+
 class Statement(NamedTuple):
-    """What the scheduler said of a schedule: its lateness, with the error if it states one."""
+    """What the scheduler said of a schedule."""
 
     number: int
-    late: float
-    error: float | None
+    late: Figure
+    saved: Figure | None
 
 
 def statement_of(model: dict[str, Any], number: int) -> Statement | None:
     """What a scheduler's model says of the schedule in force; None if it says nothing of its time."""
-    late = model.get("time_late", model.get("more_time"))
-    return None if late is None else Statement(number, late, model.get("time_late_error"))
+    late, saved = model.get("time_late", model.get("more_time")), model.get("energy_saved")
+    if late is None:
+        return None
+    of_saved = None if saved is None else Figure(saved, model.get("energy_saved_error"))
+    return Statement(number, Figure(late, model.get("time_late_error")), of_saved)
 
 
 def row_of(case: Case, seed: int, iterations: int, slowdown: float, known: Known | None) -> dict[str, Any]:
@@ -138,8 +148,8 @@ def row_of(case: Case, seed: int, iterations: int, slowdown: float, known: Known
                     settled_number = iteration.number
         summary = summarize(play, played)
         alarms = None if settled_number is None else _alarms(play, settled_number)
-        off = _off(play, statements)
-    stated = [each for each in off if each[1] is not None]
+        late, saved = _off(play, statements)
+    stated = [each for each in (*late, *saved) if each.error is not None]
     return {
         "job": case.name,
         "pipelines": job.pipelines,
@@ -155,11 +165,12 @@ def row_of(case: Case, seed: int, iterations: int, slowdown: float, known: Known
         "first": summary.deployed_at,
         "settled": summary.settled_at if summary.settled else None,
         "alarms": alarms,
-        "statements": len(off),
-        "off_median": median(abs(each) for each, _ in off) if off else None,
-        "off_worst": max((abs(each) for each, _ in off), default=None),
-        "statements_with_error": len(stated),
-        "within_error": sum(abs(each) <= error for each, error in stated),
+        "statements": len(late),
+        "late_off_median": _median([abs(each.value) for each in late]),
+        "late_off_worst": max((abs(each.value) for each in late), default=None),
+        "saved_off_worst": max((abs(each.value) for each in saved), default=None),
+        "figures_with_error": len(stated),
+        "within_error": sum(abs(each.value) <= (each.error or 0) for each in stated),
         "status": summary.status_text,
         "seconds": time.perf_counter() - began,
     }
@@ -171,17 +182,19 @@ def _alarms(play: Play, settled: int) -> int:
     return sum(bool(index.steps or index.source.plan_inputs.slow_pipelines) for index in indexes if index is not None)
 
 
-def _off(play: Play, statements: Sequence[Statement]) -> list[tuple[float, float | None]]:
-    """How far each stated lateness was from the truth, and the error that was stated with it."""
-    truth: dict[str, float] = {}
-    found = []
-    for number, late, error in statements:
+def _off(play: Play, statements: Sequence[Statement]) -> tuple[list[Figure], list[Figure]]:
+    """How far stated lateness and stated savings were from the truth, each with the error that was stated."""
+    truth: dict[str, Known] = {}
+    late_off, saved_off = [], []
+    for number, late, saved in statements:
         schedules: RankSchedules = play.schedules_of(number) if number >= 0 else [{}] * play.cluster.pipelines
         key = repr(schedules)
         if key not in truth:
-            truth[key] = judged(judged_iterations(play.cluster, schedules)).late
-        found.append((late - truth[key], error))
-    return found
+            truth[key] = judged(judged_iterations(play.cluster, schedules))
+        late_off.append(Figure(late.value - truth[key].late, late.error))
+        if saved is not None:
+            saved_off.append(Figure(saved.value - truth[key].saved, saved.error))
+    return late_off, saved_off
 
 
 # ---- tables
@@ -211,8 +224,9 @@ def totals_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "first_median": _median([row["first"] for row in group]),
             "not_settled": sum(row["settled"] is None for row in group),
             "alarms": sum(row["alarms"] or 0 for row in group),
-            "off_median": _median([row["off_median"] for row in group]),
-            "off_worst": max((row["off_worst"] for row in group if row["off_worst"] is not None), default=None),
+            "late_off_median": _median([row["late_off_median"] for row in group]),
+            "late_off_worst": _worst([row["late_off_worst"] for row in group]),
+            "saved_off_worst": _worst([row["saved_off_worst"] for row in group]),
             "within_error": _share(group),
         }
         for (name, slow, node), group in found.items()
@@ -224,8 +238,12 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
+def _worst(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
 def _share(rows: Sequence[dict[str, Any]]) -> float | None:
-    stated = sum(row["statements_with_error"] for row in rows)
+    stated = sum(row["figures_with_error"] for row in rows)
     return sum(row["within_error"] for row in rows) / stated if stated else None
 
 
@@ -236,7 +254,7 @@ def _percent(value: float | None, digits: int = 2) -> str:
 def table_of(rows: Sequence[dict[str, Any]]) -> Table:
     """The rows as a table; all shares in percent."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="all shares in %; late: additional time")
-    head = "job pipelines node seed plan late worst known late run late first settled alarms off worst within"
+    head = "job pipelines node seed plan late worst known late run late first settled alarms off worst energy within"
     for name in head.split():
         table.add_column(name, justify="left" if name in ("job", "node") else "right", no_wrap=True)
     for row in rows:
@@ -250,8 +268,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
             str(row["seed"]),
             *(_percent(row[key]) for key in shares),
             *counts,
-            _percent(row["off_median"]),
-            _percent(row["off_worst"]),
+            *(_percent(row[key]) for key in ("late_off_median", "late_off_worst", "saved_off_worst")),
             _percent(_share([row]), 0),
         )
     return table
