@@ -113,41 +113,53 @@ class LongestPaths:
             sides.append(_Side(at, delays_s[:, None], own[:, None], places))
         return sides
 
-    def ends(self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None) -> Ends:
+    def ends(self, times_s: Any, blur_s: float = 0.0, lost_s: Any = None, *, shares: bool = True) -> Ends:
         """Returns when nodes end that begin as early as possible.
 
         Args:
             times_s: Duration of each node, in s, (nodes, columns).
             blur_s: Two neighbours that are ready within this time of each other both count, in s.
             lost_s: For how long the rank stands still before each node, in s, like `times_s`; None: never.
+            shares: Whether `weights` will be asked for.
         """
         import numpy as np
 
         blur_s = max(blur_s, _LEAST_BLUR_S)
         nodes, columns = times_s.shape
-        times_s = times_s[self._order]
+        times_s = times_s.take(self._order, axis=0)
         lost_s = None if lost_s is None else lost_s[self._order]
         ends: Any = np.empty((nodes + 1, columns))
         ends[-1] = _BEFORE_ALL_S
-        shares: Any = np.zeros((self._places, nodes + 1, columns))
+        counts: Any = np.zeros((self._places, nodes + 1, columns)) if shares else None
         for begin, end, sides, _ in self._levels:
             start: Any = 0.0
             for place, side in enumerate(sides if begin else ()):
-                ready = ends[side.at] + side.delay_s
+                ready = ends.take(side.at, axis=0)
+                ready += side.delay_s
                 if lost_s is not None:
                     ready += side.own * lost_s[begin:end]
                 if place == 0:
                     start = ready
-                    shares[0, begin:end] = 1.0
+                    if shares:
+                        counts[0, begin:end] = 1.0
                     continue
-                apart = (ready - start) / blur_s
-                np.clip(apart, -1.0, 1.0, out=apart)
-                start = np.maximum(start, ready) + (0.25 * blur_s) * (1.0 - np.abs(apart)) ** 2
-                share = 0.5 + 0.5 * apart
-                shares[:place, begin:end] *= 1.0 - share
-                shares[place, begin:end] = share
-            ends[begin:end] = start + times_s[begin:end]
-        return Ends(ends[self._position], shares)
+                apart = ready - start
+                apart *= 0.5 / blur_s
+                np.maximum(start, ready, out=start)
+                if shares:
+                    share = counts[place, begin:end]
+                    np.minimum(np.maximum(apart, -0.5), 0.5, out=share)
+                    share += 0.5
+                    counts[:place, begin:end] *= 1.0 - share
+                # The smooth maximum is above the larger one of two by (blur - |difference|)^2 / (4 blur).
+                np.abs(apart, out=apart)
+                np.minimum(apart, 0.5, out=apart)
+                apart -= 0.5
+                apart *= apart
+                apart *= blur_s
+                start += apart
+            np.add(start, times_s[begin:end], out=ends[begin:end])
+        return Ends(ends.take(self._position, axis=0), counts)
 
     def weights(self, ends: Ends, last: Any) -> Any:
         """Returns by how much something grows per second of each node, (nodes, columns).
@@ -163,7 +175,7 @@ class LongestPaths:
         for begin, end, _, sides in reversed(self._levels):
             found = weights[begin:end]
             for side in sides:
-                found += weights[side.at] * ends.shares[side.place, side.at]
+                found += weights.take(side.at, axis=0) * ends.shares[side.place, side.at]
         return weights[self._position]
 
     def latest(self, times_s: Any, deadlines_s: Any, lost_s: Any = None) -> Any:

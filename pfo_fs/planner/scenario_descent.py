@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from pfo_fs.planner.scenario_model import Played, Scenarios
 
-_SWINGS = (1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5)
+_SWINGS = (1e-4, 3e-5)
 """Relative: by how much a plan gets too slow in a turn; each is repeated as long as it helps."""
 _MOST_TURNS = 4
 _BLUR = 3e-4
@@ -27,7 +27,7 @@ _AT_ONCE = 0.5
 """In one round, moves are made until they are foreseen to use this share of the time that is missing or left."""
 _TIMES = (1, 4, 16)
 """If that wins none, so many times as many moves."""
-_MOST_ROUNDS = 12
+_MOST_ROUNDS = 30
 """Rounds of half a turn."""
 _MOST_CELLS = 3e9
 """Instructions times pipelines times iterations that are walked through, all rounds together: some 20 s."""
@@ -86,6 +86,7 @@ class ScenarioDescent:
         for group, own_columns in enumerate(columns):
             of_iteration = own_columns.reshape(scenarios.iterations, -1)
             self._columns[group, :, : of_iteration.shape[1]] = of_iteration
+        self._durations_s: Any = np.hstack([scenarios.durations_s, np.zeros((scenarios.nodes, 1))])
         self._members: Any = scenarios.members.sum(axis=0)
         cells = scenarios.durations_s.size
         self._rounds_left = 0
@@ -156,17 +157,25 @@ class ScenarioDescent:
         import numpy as np
 
         self._rounds_left -= 1
-        taken: Any = np.zeros((self._scenarios.nodes + 1, self._scenarios.count), bool)
+        taken: Any = np.full((self._scenarios.nodes + 1, self._scenarios.count), -1)
         chosen: list[int] = []
         used_s = 0.0
         for at in order.tolist():
             group, begin, end = moves.group[at], moves.begin[at], moves.end[at]
-            around = slice(max(0, begin - 1), end + 1)
-            if taken[around, group].any():
+            around = taken[max(0, begin - 1) : end + 1, group]
+            place = int(taken[begin, group])
+            if place >= 0 and moves.begin[chosen[place]] == begin and moves.end[chosen[place]] == end:
+                further_s = abs(float(moves.more_s[at])) - abs(float(moves.more_s[chosen[place]]))
+                if further_s <= 0:
+                    continue
+                chosen[place] = at  # the same instructions, further
+                used_s += further_s
+            elif (around >= 0).any():
                 continue
-            taken[begin:end, group] = True
-            chosen.append(at)
-            used_s += abs(float(moves.more_s[at]))
+            else:
+                taken[begin:end, group] = len(chosen)
+                chosen.append(at)
+                used_s += abs(float(moves.more_s[at]))
             if used_s >= _AT_ONCE * most_s:
                 break
         too_slow = present.mean_s > mean_s
@@ -199,15 +208,15 @@ class ScenarioDescent:
         now, new = clocks[node, groups], clock[of_move]
         ratio, cost_w = scenarios.table.ratio, scenarios.table.cost_w
         longer = ratio[kind, new] - ratio[kind, now]
-        per_ratio_s, per_s, slack_s = self._blurred(present)
+        per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s)
         more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
         more_j = np.bincount(
             of_move, scenarios.busy_s[node, groups] * (cost_w[kind, new] - cost_w[kind, now]), len(begin)
         )
         if not up and len(node):
             columns = self._columns[groups]
-            alone_s = self._with_none(scenarios.durations_s)[node[:, None, None], columns] * longer[:, None, None]
-            alone_s -= slack_s[node[:, None, None], columns]
+            alone_s = self._durations_s[node[:, None, None], columns] * longer[:, None, None]
+            alone_s -= np.hstack([slack_s, np.full((scenarios.nodes, 1), np.inf)])[node[:, None, None], columns]
             alone_s = np.maximum(alone_s.max(axis=2), 0.0).mean(axis=1)
             more_s = np.maximum(more_s, np.maximum.reduceat(alone_s, firsts))
         if not self._free:
@@ -215,27 +224,43 @@ class ScenarioDescent:
             more_s, more_j = more_s + edge_s, more_j + edge_j
         return _Moves(group, begin, end, clock, more_s, more_j)
 
-    def _with_none(self, values: Any) -> Any:
+    def alone_s(self, longer_s: Any, slack_s: Any) -> Any:
+        """Returns by how much the mean time grows if a node alone takes longer, in s, (nodes, groups).
+
+        Args:
+            longer_s: By how much, in s, (nodes, columns).
+            slack_s: The slack of nodes, in s, (nodes, columns).
+        """
         import numpy as np
 
-        return np.hstack([values, np.zeros((len(values), 1))])
+        late_s = np.hstack([longer_s - slack_s, np.full((len(slack_s), 1), -np.inf)])[:, self._columns]
+        found: Any = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
+        return found
 
-    def _blurred(self, present: Played) -> tuple[Any, Any, Any]:
-        """By how much the mean time grows with ratios and with seconds of nodes, (nodes, groups); and their slack."""
+    def blurred(self, times_s: Any, lost_s: Any) -> tuple[Any, Any, Any, Any]:
+        """Returns how the mean time depends on the nodes, for durations and times at which ranks stand still.
+
+        Returns:
+            By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes, and when they
+            begin, in s, (nodes, columns).
+        """
         import numpy as np
 
         scenarios = self._scenarios
-        span_s = float(present.spans_s.max(axis=1).mean())
-        blur_s = _BLUR * span_s
-        ends = scenarios.paths.ends(present.times_s, blur_s, present.lost_s)
-        last = ends.ends_s[scenarios.paths.last].reshape(-1, scenarios.iterations, scenarios.pipelines)
+        shape = -1, scenarios.iterations, scenarios.pipelines
+        longest = scenarios.paths.ends(times_s, lost_s=lost_s)
+        spans_s = longest.ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
+        blur_s = _BLUR * float(spans_s.mean())
+        ends = scenarios.paths.ends(times_s, blur_s, lost_s)
+        last = ends.ends_s[scenarios.paths.last].reshape(shape)
         shares = np.exp((last - last.max(axis=(0, 2), keepdims=True)) / blur_s)
         shares /= shares.sum(axis=(0, 2), keepdims=True) * scenarios.iterations
         weights = scenarios.paths.weights(ends, shares.reshape(len(last), -1))
         per_s = scenarios.by_group(weights) * scenarios.iterations
         per_ratio_s = scenarios.by_group(weights * scenarios.durations_s) * scenarios.iterations
-        slack_s = np.hstack([scenarios.node_slack_s(present), np.full((scenarios.nodes, 1), np.inf)])
-        return per_ratio_s, per_s, slack_s
+        deadlines = spans_s.repeat(scenarios.pipelines)
+        slack_s = scenarios.paths.latest(times_s, deadlines, lost_s) - longest.ends_s
+        return per_ratio_s, per_s, slack_s, longest.ends_s - times_s
 
     def _singles(self, clocks: Any, up: bool) -> tuple[Any, Any, Any, Any]:
         """Each instruction alone, some steps up or down: group, begin, end, and clock of each move."""
@@ -312,14 +337,14 @@ class ScenarioDescent:
             at = np.where(inner, node, 1)
             inner &= self._rank[at] == self._rank[at - 1]
             left, right = clocks[at - 1, group], clocks[at, group]
-            old_s, old_j = self._change(at, left, right)
-            new_s, new_j = self._change(at, left, clock) if at_begin else self._change(at, clock, right)
+            old_s, old_j = self.change(at, left, right)
+            new_s, new_j = self.change(at, left, clock) if at_begin else self.change(at, clock, right)
             more_s += np.where(inner, per_s[at, group] * (new_s - old_s), 0.0)
             more_j += np.where(inner, self._members[group] * (new_j - old_j), 0.0)
         return more_s, more_j
 
-    def _change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
-        """Time in s and energy in J that a change from one clock to another before a node takes."""
+    def change(self, node: Any, left: Any, right: Any) -> tuple[Any, Any]:
+        """Returns time in s and energy in J that changes from clocks to others take before nodes, per pipeline."""
         import numpy as np
 
         table, costs = self._scenarios.table, self._scenarios.problem.switch_costs

@@ -22,6 +22,8 @@ Clocks = Sequence[Sequence[int]]
 
 _TOLERANCE_S = 1e-9
 """A run of one clock may be too short by this much."""
+_RUN_MARGIN = 1.05
+"""Runs of one clock in recombined scenarios last so many times as long as drivers need: they are to fit the others."""
 _ALIKE = 1e-9
 """Relative: durations that differ by less are alike."""
 
@@ -129,6 +131,7 @@ class Scenarios:
         self.durations_s: Any = np.ascontiguousarray(full.transpose(1, 0, 2)).reshape(nodes, -1)
         self.members: Any = (self.groups[:, None] == np.arange(self.count)).astype(float)
         self.waiting_power_w = problem.waiting_power_w * self.pipelines
+        self._run_margin = 1.0
 
     @cached_property
     def table(self) -> ClockTable:
@@ -168,7 +171,9 @@ class Scenarios:
         shape = count, int(batches.max()) + 1, self.pipelines
         chosen: Any = np.random.default_rng(0).integers(0, self.iterations, shape)[:, batches]
         further = np.take_along_axis(self.full_s, chosen, axis=0)
-        return Scenarios(self.problem, np.concatenate([self.full_s, further]), self.groups.tolist())
+        found = Scenarios(self.problem, np.concatenate([self.full_s, further]), self.groups.tolist())
+        found._run_margin = _RUN_MARGIN
+        return found
 
     def by_group(self, values: Any) -> Any:
         """Means over iterations, summed over the pipelines of each group: (nodes, columns) to (nodes, groups)."""
@@ -294,7 +299,7 @@ class Scenarios:
                 begins: Any = np.concatenate([[first], at])
                 lowered: Any = np.concatenate([[False], own[at] < own[at - 1]])
                 shortest = np.where(lowered, costs.shortest_run_s(True), costs.shortest_run_s(False))
-                impossible += int((np.diff(begin_s[begins]) < shortest[:-1] - _TOLERANCE_S).sum())
+                impossible += int((np.diff(begin_s[begins]) < self._run_margin * shortest[:-1] - _TOLERANCE_S).sum())
             at = np.flatnonzero(changed[:, group])
             if wrong_s.any() and len(at):
                 energy_j += self._wrong_clock_j(own, at, wrong_s[at], times_s, starts_s, self.group_of == group)

@@ -63,14 +63,15 @@ class ScenarioRelaxation:
 
     def mean_s(self, ratios: Any, blur_s: float = 0.0) -> float:
         """Returns the mean makespan in s, without the overhead."""
-        return self._mean_s(ratios, blur_s)[0]
+        return self._mean_s(ratios, blur_s, False)[0]
 
-    def _mean_s(self, ratios: Any, blur_s: float) -> tuple[float, Any, Any]:
+    def _mean_s(self, ratios: Any, blur_s: float, shares_too: bool = True) -> tuple[float, Any, Any]:
         """The mean makespan in s, when nodes end, and the shares of the last nodes in it."""
         import numpy as np
 
         scenarios = self._scenarios
-        ends = scenarios.paths.ends(scenarios.durations_s * ratios[:, scenarios.group_of], blur_s)
+        times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
+        ends = scenarios.paths.ends(times_s, blur_s, shares=shares_too)
         last = ends.ends_s[scenarios.paths.last].reshape(-1, scenarios.iterations, scenarios.pipelines)
         longest = last.max(axis=(0, 2))
         if not blur_s:
@@ -146,7 +147,7 @@ class ScenarioRelaxation:
             while True:
                 found = self._nearest(ahead - slopes_w / curvature, curvature)
                 moved = found - ahead
-                blurred_s = self._mean_s(found, blur_s)[0]
+                blurred_s = self.mean_s(found, blur_s)
                 there_j = value(blurred_s)[0]
                 most_j = here_j + (self._busy_s * moved * (slopes_w + curvature / 2 * moved)).sum()
                 if there_j <= most_j + 1e-9 * abs(here_j):

@@ -18,6 +18,7 @@ from pfo_fs.planner.profile import Kind, Measurement, Profile
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_model import Played, Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioRelaxation
+from pfo_fs.planner.scenario_runs import ScenarioRuns
 
 __all__ = ["ScenarioPlanner", "Scenarios"]
 
@@ -30,6 +31,13 @@ _CELLS = 65_536
 """No scenarios are added beyond so many instructions times pipelines times iterations, and the relaxation makes fewer
 steps."""
 _STEPS, _LEAST_STEPS = 100, 25
+_PRICE_TIMES, _NEAR = (1.5, 3.0, 6.0, 12.0, 24.0), 3e-4
+"""Runs are sought at so many times the relaxation's price of time until they are too slow by at most this share: the
+relaxation does not know what changes cost."""
+_CHANGE_SHARE = 1e-4
+"""A change of every clock may cost this share of the energy, so that there are none without need."""
+_LONGER, _DOUBLED = (1.1, 1.3, 1.7, 2.2), 24
+"""Where drivers cannot make the changes, runs get so many times as long as they need, and then changes a price."""
 
 
 class ScenarioPlanner:
@@ -76,9 +84,9 @@ class ScenarioPlanner:
         if scenarios.alike:
             alike = self._alike(mean_s)
             return scenarios.mhz(scenarios.highest if alike is None else alike)
-        start = self._relaxed(mean_s) if scenarios.problem.switch_costs.none else self._of_means(mean_s)
         plans: list[Played | None] = [self._one_clock_per_rank(mean_s)]
-        found = self._descent.improve(start, mean_s * self._wider_share)
+        wider_s = mean_s * self._wider_share
+        found = self._descent.improve(self._near_relaxed(wider_s), wider_s)
         if found is not None:
             plans.append(ScenarioDescent(scenarios).quickened(found.clocks, mean_s))
         return scenarios.mhz(self._best(plans, mean_s).clocks)
@@ -97,22 +105,33 @@ class ScenarioPlanner:
 
     # ---- where to begin
 
-    def _relaxed(self, mean_s: float) -> Any:
-        """The clocks that are nearest to the relaxation's durations, as positions."""
-        import numpy as np
-
+    def _near_relaxed(self, mean_s: float) -> Any:
+        """Runs of one clock near the relaxation's durations, as positions; they may be a little too slow."""
         scenarios = self._wider
-        cells = scenarios.durations_s.size
-        steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / cells)))
-        answer = self._relaxation.solve(mean_s * self._wider_share, steps)
-        table = scenarios.table
-        clocks: Any = np.empty(answer.ratios.shape, int)
-        for row, kind in enumerate(scenarios.problem.measured_by_kind):
-            own: Any = np.array([table.number[mhz] for mhz in scenarios.problem.choices_by_kind[kind].frequencies_mhz])
-            nodes = table.kind == row
-            apart = abs(answer.ratios[nodes][..., None] - table.ratio[row, own])
-            clocks[nodes] = own[apart.argmin(axis=-1)]
-        return clocks
+        steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / scenarios.durations_s.size)))
+        answer = self._relaxation.solve(mean_s, steps)
+        runs = ScenarioRuns(scenarios, self._descent, answer.ratios)
+        for times in _PRICE_TIMES:
+            found = self._possible(runs, times * answer.price_w)
+            if found.mean_s <= mean_s * (1 + _NEAR):
+                break
+        return found.clocks
+
+    def _possible(self, runs: ScenarioRuns, price_w: float) -> Played:
+        """Runs at a price of time, with fewer changes until the drivers can make them."""
+        scenarios = self._wider
+        change_j = _CHANGE_SHARE * self._highest.energy_j / (scenarios.nodes * scenarios.pipelines)
+        found = scenarios.play(runs.at(price_w, change_j))
+        for longer in _LONGER:
+            if not found.impossible:
+                break
+            found = scenarios.play(runs.at(price_w, change_j, longer))
+        for _ in range(_DOUBLED):
+            if not found.impossible:
+                break
+            change_j *= 2
+            found = scenarios.play(runs.at(price_w, change_j, _LONGER[-1]))
+        return found
 
     def _alike(self, mean_s: float) -> Any:
         """The plan of `Planner` for each group, as positions, (nodes, groups); None where there is none in time."""
@@ -120,11 +139,6 @@ class ScenarioPlanner:
             return self._of_groups(mean_s)
         except Impossible:
             return None
-
-    def _of_means(self, mean_s: float) -> Any:
-        """The same for mean durations and the share of time that there is: it is too slow where durations vary."""
-        fastest_s = max(planner.fastest_s for planner in self._planners)
-        return self._of_groups(max(fastest_s, fastest_s * mean_s / self._highest.mean_s))
 
     def _of_groups(self, deadline_s: float) -> Any:
         import numpy as np

@@ -1,0 +1,140 @@
+"""Runs of one clock near the durations of the relaxation, where clock changes cost something: rank by rank, exactly.
+
+Each clock of an instruction has a value: its energy, and the price of time for what it adds to the mean iteration time
+if all others keep to the relaxation's durations. Dynamic programming finds the clocks of each rank that cost least,
+changes included, in which each run lasts until the drivers can make the next change.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pfo_fs.planner.scenario_descent import ScenarioDescent
+    from pfo_fs.planner.scenario_model import Scenarios
+
+_NEVER = float("inf")
+_STEPS = 17
+"""What a node's delay by a change does to the mean time is interpolated between so many delays."""
+
+
+class ScenarioRuns:
+    """Finds runs of one clock for some scenarios, near durations.
+
+    Args:
+        scenarios: The scenarios.
+        descent: Tells what a change costs.
+        ratios: The durations, as multiples of those at the highest clocks, (nodes, groups).
+    """
+
+    def __init__(self, scenarios: Scenarios, descent: ScenarioDescent, ratios: Any) -> None:
+        import numpy as np
+
+        self._scenarios, self._descent = scenarios, descent
+        table = scenarios.table
+        useful = {
+            mhz for c in scenarios.problem.choices_by_kind.values() for mhz in (c.frequencies_mhz[k] for k in c.hull)
+        }
+        self._clocks: Any = np.array(sorted({*table.highest.tolist(), *(table.number[mhz] for mhz in useful)}))
+        times_s = scenarios.durations_s * ratios[:, scenarios.group_of]
+        per_ratio_s, self._per_s, slack_s, starts_s = descent.blurred(times_s, None)
+        starts_s = starts_s.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).mean(axis=1)
+        self._starts_s = starts_s @ (scenarios.members / scenarios.members.sum(axis=0))
+        ratio = table.ratio[table.kind][:, self._clocks]
+        self._energy_j: Any = scenarios.busy_s[:, :, None] * table.cost_w[table.kind][:, None, self._clocks]
+        self._more_s: Any = np.full(self._energy_j.shape, _NEVER)
+        for at in range(len(self._clocks)):
+            longer = ratio[:, at, None] - ratios
+            alone_s = descent.alone_s(scenarios.durations_s * longer[:, scenarios.group_of], slack_s)
+            more_s = np.maximum(per_ratio_s * longer, alone_s)
+            self._more_s[:, :, at] = np.where(np.isfinite(ratio[:, at, None]), more_s, _NEVER)
+        costs = scenarios.problem.switch_costs
+        self._longest_s = costs.stands_still_s + costs.acts_late_s
+        steps: Any = np.linspace(0.0, self._longest_s, _STEPS)
+        self._change_s: Any = np.stack([descent.alone_s(step - 0 * slack_s, slack_s) for step in steps], axis=2)
+
+    def at(self, price_w: float, change_price_j: float, longer: float = 1.0) -> Any:
+        """Returns the clocks that cost least, as positions, (nodes, groups).
+
+        Args:
+            price_w: What a second of mean iteration time is worth, in J/s.
+            change_price_j: Price of a change beyond its energy and time, in J.
+            longer: Runs last so many times as long as the drivers need.
+        """
+        import numpy as np
+
+        scenarios = self._scenarios
+        values = self._energy_j + price_w * self._more_s
+        found: Any = np.empty((scenarios.nodes, scenarios.count), int)
+        for group in range(scenarios.count):
+            for first, end in pairwise(scenarios.problem.pipeline.first_nodes):
+                changes = self._changes_j(first, end, group, price_w) + change_price_j
+                found[first:end, group] = self._clocks[
+                    self._cheapest(values[first:end, group], changes, self._starts_s[first:end, group], longer)
+                ]
+        return found
+
+    def _changes_j(self, first: int, end: int, group: int, price_w: float) -> Any:
+        """What changes cost in J before each node but the first, (nodes - 1, clocks before, clocks)."""
+        import numpy as np
+
+        count = len(self._clocks)
+        node, left, right = (x.ravel() for x in np.indices((end - first - 1, count, count)))
+        seconds, energy_j = self._descent.change(node + first + 1, self._clocks[left], self._clocks[right])
+        node += first + 1
+        more_s = self._per_s[node, group] * seconds
+        if self._longest_s:
+            step = seconds.clip(0.0, self._longest_s) * ((_STEPS - 1) / self._longest_s)
+            low = step.astype(int).clip(0, _STEPS - 2)
+            left_s, right_s = self._change_s[node, group, low], self._change_s[node, group, low + 1]
+            more_s = np.maximum(more_s, left_s + (step - low) * (right_s - left_s))
+        members = self._scenarios.members[:, group].sum()
+        return (price_w * more_s + members * energy_j).reshape(-1, count, count)
+
+    def _cheapest(self, values: Any, changes: Any, starts_s: Any, longer: float) -> Any:
+        import numpy as np
+
+        costs = self._scenarios.problem.switch_costs
+        nodes, count = values.shape
+        clock: Any = np.arange(count)
+        sums: Any = np.vstack([np.zeros((1, count)), np.cumsum(np.where(np.isfinite(values), values, 1e12), axis=0)])
+
+        def needed(begin: int, lowered: bool) -> int:
+            """The node behind the shortest run that begins there."""
+            end = int(np.searchsorted(starts_s, starts_s[begin] + longer * costs.shortest_run_s(lowered)))
+            return max(end, begin + 1)
+
+        # Of runs that may end before a node: their least cost, and where they begin and which clock was before.
+        least: Any = np.full((nodes + 1, count), _NEVER)
+        origin: Any = np.zeros((nodes + 1, count), int)
+        before: Any = np.full((nodes + 1, count), -1)
+        at = min(needed(0, False), nodes)
+        least[at] = sums[at]
+        for node in range(1, nodes + 1):
+            if node > 1:
+                longer_j = least[node - 1] + sums[node] - sums[node - 1]
+                better = longer_j < least[node]
+                least[node] = np.where(better, longer_j, least[node])
+                origin[node] = np.where(better, origin[node - 1], origin[node])
+                before[node] = np.where(better, before[node - 1], before[node])
+            if node == nodes or not np.isfinite(least[node]).any():
+                continue
+            total = least[node][:, None] + changes[node - 1]
+            np.fill_diagonal(total, _NEVER)
+            for lowered in (False, True):
+                allowed = np.where((clock[None, :] < clock[:, None]) == lowered, total, _NEVER)
+                source = allowed.argmin(axis=0)
+                end = min(needed(node, lowered), nodes)
+                begun_j = allowed[source, clock] + sums[end] - sums[node]
+                better = begun_j < least[end]
+                least[end] = np.where(better, begun_j, least[end])
+                origin[end] = np.where(better, node, origin[end])
+                before[end] = np.where(better, source, before[end])
+        found: Any = np.empty(nodes, int)
+        end, at = nodes, int(least[nodes].argmin())
+        while end > 0:
+            begin, source = int(origin[end, at]), int(before[end, at])
+            found[begin:end] = at
+            end, at = begin, source
+        return found
