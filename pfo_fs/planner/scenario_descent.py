@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from pfo_fs.planner.longest_paths import Ends
     from pfo_fs.planner.scenario_model import Played, Scenarios
 
 _SWINGS = (1e-4, 3e-5)
@@ -29,8 +30,11 @@ _TIMES = (1, 4, 16)
 """If that wins none, so many times as many moves."""
 _MOST_ROUNDS = 30
 """Rounds of half a turn."""
-_MOST_CELLS = 3e9
-"""Instructions times pipelines times iterations that are walked through, all rounds together: some 20 s."""
+_WALKS, _CELLS = 1_000, 4e7
+"""Plans get slower in at most so many walks through all scenarios, and no more than walk through so many instructions:
+some seconds."""
+_ROUND_WALKS = 4
+"""A round takes so many walks before it tries moves."""
 _SAVES = 1e-6
 """Relative: a turn that saves less does not help."""
 
@@ -88,9 +92,8 @@ class ScenarioDescent:
             self._columns[group, :, : of_iteration.shape[1]] = of_iteration
         self._durations_s: Any = np.hstack([scenarios.durations_s, np.zeros((scenarios.nodes, 1))])
         self._members: Any = scenarios.members.sum(axis=0)
-        cells = scenarios.durations_s.size
-        self._rounds_left = 0
-        self._most_rounds = int(min(400, max(10, _MOST_CELLS / (cells * 60))))
+        self._most_walks = min(_WALKS, int(_CELLS / scenarios.durations_s.size))
+        self._walks_left = 0
 
     def improve(self, clocks: Any, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s`, or None if it finds none.
@@ -102,7 +105,7 @@ class ScenarioDescent:
         best = self.quickened(clocks, mean_s)
         for swing in _SWINGS if best is not None else ():
             for _ in range(_MOST_TURNS):
-                if self._rounds_left <= 0:
+                if self._walks_left <= 0:
                     return best
                 assert best is not None
                 present = self._quicken(self._slow_down(best, mean_s * (1 + swing)), mean_s)
@@ -113,13 +116,13 @@ class ScenarioDescent:
 
     def quickened(self, clocks: Any, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s` that is near these clocks, or None."""
-        self._rounds_left = self._most_rounds
+        self._walks_left = self._most_walks
         found = self._quicken(self._scenarios.play(clocks), mean_s)
         return found if found.mean_s <= mean_s else None
 
     def _quicken(self, present: Played, mean_s: float) -> Played:
         for _ in range(_MOST_ROUNDS):
-            if present.mean_s <= mean_s or self._rounds_left <= 0:
+            if present.mean_s <= mean_s:
                 break
             missing_s = present.mean_s - mean_s
             moves = self._moves(present, up=True)
@@ -140,7 +143,7 @@ class ScenarioDescent:
         waiting_w = self._scenarios.waiting_power_w
         for _ in range(_MOST_ROUNDS):
             left_s = mean_s - present.mean_s
-            if left_s <= 0 or self._rounds_left <= 0:
+            if left_s <= 0 or self._walks_left <= 0:
                 break
             moves = self._moves(present, up=False)
             saved_j = -moves.more_j - waiting_w * moves.more_s
@@ -156,7 +159,7 @@ class ScenarioDescent:
         """The plan after the first of these moves that do not touch each other; None if that does not help."""
         import numpy as np
 
-        self._rounds_left -= 1
+        self._walks_left -= _ROUND_WALKS
         taken: Any = np.full((self._scenarios.nodes + 1, self._scenarios.count), -1)
         chosen: list[int] = []
         used_s = 0.0
@@ -184,6 +187,7 @@ class ScenarioDescent:
             for at in chosen:
                 clocks[moves.begin[at] : moves.end[at], moves.group[at]] = moves.clock[at]
             found = self._scenarios.play(clocks)
+            self._walks_left -= 1
             if found.impossible <= present.impossible:
                 if too_slow and found.mean_s < present.mean_s:
                     return found
@@ -208,7 +212,7 @@ class ScenarioDescent:
         now, new = clocks[node, groups], clock[of_move]
         ratio, cost_w = scenarios.table.ratio, scenarios.table.cost_w
         longer = ratio[kind, new] - ratio[kind, now]
-        per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s)
+        per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s, present.ends)
         more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
         more_j = np.bincount(
             of_move, scenarios.busy_s[node, groups] * (cost_w[kind, new] - cost_w[kind, now]), len(begin)
@@ -237,8 +241,13 @@ class ScenarioDescent:
         found: Any = np.maximum(late_s.max(axis=3), 0.0).mean(axis=2)
         return found
 
-    def blurred(self, times_s: Any, lost_s: Any) -> tuple[Any, Any, Any, Any]:
-        """Returns how the mean time depends on the nodes, for durations and times at which ranks stand still.
+    def blurred(self, times_s: Any, lost_s: Any, longest: Ends | None = None) -> tuple[Any, Any, Any, Any]:
+        """Returns how the mean time depends on the nodes.
+
+        Args:
+            times_s: Durations in s, (nodes, columns).
+            lost_s: For how long ranks stand still before nodes, in s, (nodes, columns); None: never.
+            longest: When nodes end, if that is known.
 
         Returns:
             By how much it grows with ratios, and with seconds, (nodes, groups); the slack of the nodes, and when they
@@ -248,7 +257,7 @@ class ScenarioDescent:
 
         scenarios = self._scenarios
         shape = -1, scenarios.iterations, scenarios.pipelines
-        longest = scenarios.paths.ends(times_s, lost_s=lost_s)
+        longest = longest or scenarios.paths.ends(times_s, lost_s=lost_s, shares=False)
         spans_s = longest.ends_s[scenarios.paths.last].reshape(shape).max(axis=(0, 2))
         blur_s = _BLUR * float(spans_s.mean())
         ends = scenarios.paths.ends(times_s, blur_s, lost_s)

@@ -30,8 +30,8 @@ within 0.06 %, in place of 0.2 %."""
 _CELLS = 65_536
 """No scenarios are added beyond so many instructions times pipelines times iterations, and the relaxation makes fewer
 steps."""
-_STEPS, _LEAST_STEPS = 100, 25
-_PRICE_TIMES, _NEAR = (1.5, 3.0, 6.0, 12.0, 24.0), 3e-4
+_STEPS, _LEAST_STEPS = 100, 50
+_PRICE_TIMES, _NEAR = (1.0, 1.5, 3.0, 6.0, 12.0), 3e-4
 """Runs are sought at so many times the relaxation's price of time until they are too slow by at most this share: the
 relaxation does not know what changes cost."""
 _CHANGE_SHARE = 1e-4
@@ -110,27 +110,27 @@ class ScenarioPlanner:
         scenarios = self._wider
         steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / scenarios.durations_s.size)))
         answer = self._relaxation.solve(mean_s, steps)
-        runs = ScenarioRuns(scenarios, self._descent, answer.ratios)
+        runs = ScenarioRuns(scenarios, self._descent, answer)
         for times in _PRICE_TIMES:
-            found = self._possible(runs, times * answer.price_w)
+            found = self._possible(runs, times)
             if found.mean_s <= mean_s * (1 + _NEAR):
                 break
         return found.clocks
 
-    def _possible(self, runs: ScenarioRuns, price_w: float) -> Played:
+    def _possible(self, runs: ScenarioRuns, times: float) -> Played:
         """Runs at a price of time, with fewer changes until the drivers can make them."""
         scenarios = self._wider
         change_j = _CHANGE_SHARE * self._highest.energy_j / (scenarios.nodes * scenarios.pipelines)
-        found = scenarios.play(runs.at(price_w, change_j))
+        found = scenarios.play(runs.at(times, change_j))
         for longer in _LONGER:
             if not found.impossible:
                 break
-            found = scenarios.play(runs.at(price_w, change_j, longer))
+            found = scenarios.play(runs.at(times, change_j, longer))
         for _ in range(_DOUBLED):
             if not found.impossible:
                 break
             change_j *= 2
-            found = scenarios.play(runs.at(price_w, change_j, _LONGER[-1]))
+            found = scenarios.play(runs.at(times, change_j, _LONGER[-1]))
         return found
 
     def _alike(self, mean_s: float) -> Any:
