@@ -1,0 +1,335 @@
+"""The heuristics of planner, device and autotune that `ablate.py` switches off, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, ClockOffer, MeasuredSwitching, measured_switching
+from pfo_fs.planner import SwitchCosts
+
+PARTS = ("planner", "device", "loop")
+
+
+class Heuristic(NamedTuple):
+    """A heuristic.
+
+    Attributes:
+        name: Its name in the table.
+        room: The package that it belongs to.
+        purpose: What it is for.
+        off: What takes the place of what while it is off, by dotted name: `module:attribute` or
+            `module:Class.attribute`, without `pfo_fs.`.
+        part: The part of the benchmark in which it has a row.
+    """
+
+    name: str
+    room: str
+    purpose: str
+    off: Mapping[str, Any]
+    part: str
+
+
+@contextmanager
+def switched_off(heuristic: Heuristic | None) -> Iterator[None]:
+    """Switches a heuristic off; None: all are on."""
+    before = []
+    try:
+        for name, neutral in (heuristic.off if heuristic else {}).items():
+            holder, attribute = _found(name)
+            before.append((holder, attribute, vars(holder)[attribute]))
+            setattr(holder, attribute, neutral)
+        yield
+    finally:
+        for holder, attribute, value in before:
+            setattr(holder, attribute, value)
+
+
+def _found(name: str) -> tuple[Any, str]:
+    module, _, path = name.partition(":")
+    *classes, attribute = path.split(".")
+    holder: Any = import_module(f"pfo_fs.{module}")
+    for each in classes:
+        holder = getattr(holder, each)
+    if attribute not in vars(holder):
+        raise LookupError(f"{name}: there is no such name any more; the heuristic has gone or has another name")
+    return holder, attribute
+
+
+# ---- neutral values
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _given(position: int) -> Callable[..., Any]:
+    """Returns one of the arguments as it is; the first one of a method is the object."""
+    return lambda *args, **__: args[position]
+
+
+def _free_changes(results: Any, infos: Any) -> MeasuredSwitching | None:
+    found = measured_switching(results, infos)
+    return None if found is None else MeasuredSwitching(SwitchCosts(), found.offers)
+
+
+def _all_clocks(results: Any, infos: Any) -> MeasuredSwitching | None:
+    found = measured_switching(results, infos)
+    return None if found is None else found._replace(offers=(ClockOffer(frozenset(), found.costs.latency_s),))
+
+
+def _only_quick_clocks(results: Any, infos: Any) -> MeasuredSwitching | None:
+    found = measured_switching(results, infos)
+    return None if found is None else found._replace(offers=found.offers[:1])
+
+
+def _no_hosts(results: Any, infos: Any) -> MeasuredSwitching | None:
+    found = measured_switching(results, infos)
+    if found is None:
+        return None
+    return found._replace(costs=replace(found.costs, max_calls_per_s=float("inf"), hosts=()))
+
+
+def _usual_lead(self: Any, mhz: int, *, up: bool = False) -> int:
+    return int(self.usual_lead_ns(mhz))
+
+
+def _lead_and_error(self: Any, plan: Any, mhz: int) -> int:
+    return int(self._leads.lead_ns(mhz, up=True) + plan.error_ns)
+
+
+_SWITCHING = "planner.switching_planner"
+_CHOICE = "autotune.plan_choice"
+
+_PLANNER_PLANS = (
+    ("annealing", "rounds at falling prices of time", "planner.rounding:FALLING_SHARES", ()),
+    ("half-price start", "a second start of the rounding", "planner.rounding:PRICE_SHARES", (1.0,)),
+    ("trades", "neighbours trade time while rounding", "planner.rounding:Rounder._trade", _given(4)),
+    (
+        "local search",
+        "sweeps after annealing, trades included",
+        "planner.rounding:Rounder._local_search",
+        _always(None),
+    ),
+    ("exact small problems", "a mixed-integer program", "planner.free_plans:small_enough", _always(False)),
+    ("fewer changes", "drops changes that save next to nothing", "planner.free_plans:fewer_changes", _given(1)),
+    (
+        "sooner plans",
+        "plans that ignore late clocks, for less time",
+        "planner.free_plans:FreePlans.sooner",
+        _always([]),
+    ),
+    ("settling", "ranks take clocks at falling prices", f"{_SWITCHING}:SwitchingPlanner._settled", _always(())),
+    (
+        "late program",
+        "a linear program of clocks that act late",
+        f"{_SWITCHING}:SwitchingPlanner._late_relaxations",
+        property(_always([])),
+    ),
+    ("groups", "a second program, for runs of one clock", f"{_SWITCHING}:SwitchingPlanner._suggested", _always(())),
+    ("groups again, shorter", "that program for less time where clocks act late", f"{_SWITCHING}:_SHORTER", 1),
+    ("slower groups", "groups use up slack", f"{_SWITCHING}:slowed_down", _given(2)),
+    (
+        "rank sweeps",
+        "ranks are planned again, one by one",
+        f"{_SWITCHING}:SwitchingPlanner._most_sweeps",
+        property(_always(0)),
+    ),
+    (
+        "host limits",
+        "a price of changes where a host's driver is too slow",
+        f"{_SWITCHING}:SwitchingPlanner._host_prices",
+        lambda self, *_: [0.0] * len(self._spans),
+    ),
+)
+_PLANNER_LOOP = (
+    (
+        "everything that counts late clocks",
+        "acts_late_s, learned by the loop",
+        "autotune.job_measurements:late_switching",
+        _always(MeasuredSwitching(UNKNOWN_COSTS)),
+    ),
+    (
+        "everything that counts driver and latency",
+        "costs of changes on nodes",
+        "autotune.job_measurements:measured_switching",
+        _free_changes,
+    ),
+    (
+        "host limits in the loop",
+        "calls per host, and which stages share one",
+        "autotune.job_measurements:measured_switching",
+        _no_hosts,
+    ),
+    (
+        "slow clocks are left out",
+        "plans with quick clocks only",
+        "autotune.job_measurements:measured_switching",
+        _all_clocks,
+    ),
+    (
+        "offers of slow clocks",
+        "then plans with more and more slow ones",
+        "autotune.job_measurements:measured_switching",
+        _only_quick_clocks,
+    ),
+    (
+        "delays are calibrated",
+        "delays between stages from measured iterations",
+        "autotune.job_measurements:JobMeasurements.iterations",
+        _always([]),
+    ),
+    (
+        "unknown changes cost 1 ms",
+        "a price of changes before any is known",
+        {
+            "autotune.job_measurements:late_switching": lambda s: MeasuredSwitching(
+                SwitchCosts(acts_late_s=s if s >= 0.001 else 0.0)
+            ),
+            "autotune.pareto_scheduler:UNKNOWN_COSTS": SwitchCosts(),
+            "autotune.measured_switching:UNKNOWN_COSTS": SwitchCosts(),
+        },
+        None,
+    ),
+)
+_DEVICE_CLOCKS = (
+    ("all latencies", "when each clock acts is learned", "device.latency_estimate:LatencyEstimates.add", _always(None)),
+    (
+        "clocks may be alike",
+        "what is known of one clock tells of all",
+        "device.latency_estimate:LatencyEstimates._alike",
+        _always(0.0),
+    ),
+    (
+        "clocks like others",
+        "the prior of a clock is the distribution of the others",
+        "device.latency_estimate:_LIKE_CLOCKS",
+        1000000.0,
+    ),
+    (
+        "late requests",
+        "an unknown clock is requested late, so that it shows",
+        "device.switch_latency:SwitchLatency.explores",
+        _always(False),
+    ),
+    (
+        "instruction before",
+        "learns from the instruction before a change",
+        "device.switch_latency:SwitchLatency.ran_before",
+        _always(None),
+    ),
+    (
+        "instructions after",
+        "learns from further instructions after a change",
+        "device.switch_latency:SwitchLatency.ran_on",
+        _always(None),
+    ),
+    (
+        "next clock acts early",
+        "counts that the next clock acts before the end",
+        "device.clock_follower:ClockFollower._next",
+        _always((0, 0.0, 0.0)),
+    ),
+    (
+        "durations between clocks",
+        "limits of a duration from those at other clocks",
+        "device.steady_durations:SteadyDurations._between",
+        _always(None),
+    ),
+    (
+        "up early, down late",
+        "leads are long for changes up and short for those down",
+        "device.switch_latency:SwitchLatency.lead_ns",
+        _usual_lead,
+    ),
+    (
+        "room for the queue",
+        "changes up are earlier by the driver's queue and an eighth of a call",
+        "device.clock_follower:ClockFollower._early_ns",
+        _lead_and_error,
+    ),
+    (
+        "calls of other GPUs",
+        "tensor-parallel GPUs are called one after another",
+        "device.switch_latency:SwitchLatency._calls_ns",
+        lambda self, mhz, from_mhz, call_ns: call_ns,
+    ),
+    (
+        "clock stays between steps",
+        "no default clock in short pauses",
+        "device.followed_plan:FollowedPlan.holds_ns",
+        _always(0),
+    ),
+    (
+        "no short trip down",
+        "not down where up is due before it acts",
+        "device.clock_follower:ClockFollower._up_is_due",
+        _always(False),
+    ),
+    (
+        "budget of calls",
+        "no change down without room for one up",
+        "device.switch_latency:SwitchLatency.allows_down",
+        _always(True),
+    ),
+    (
+        "waits to show",
+        "an unknown clock waits for the one before",
+        "device.clock_follower:ClockFollower._would_show",
+        _always(True),
+    ),
+    ("odd times are doubted", "one stall is not a new duration", "device.followed_plan:_ODD", 1000000000.0),
+)
+_DEVICE_LOOP = (
+    ("roughly known", "a rough latency is reported", "device.switch_latency:_ROUGHLY_AFTER", 10**9),
+    ("enough ticks", "windows wait for ticks of the energy counter", "device.window_ticks:_ENOUGH_TICKS", 2),
+)
+_AUTOTUNE_LOOP = (
+    ("plateaus", "equally fast clocks under a power limit", "autotune.clock_curves:_plateaus", _always([])),
+    ("common curves", "instructions share what is known of curves", "autotune.clock_curves:_OWN_SHARES", (1.0,)),
+    ("plans that explore", "plans in force to measure clocks", f"{_CHOICE}:_MOST_EXPLORING", 0),
+    ("may miss the target", "a little late for much saving", f"{_CHOICE}:_MAY_MISS", ()),
+    ("repeats", "late plans once more", f"{_CHOICE}:_MOST_REPEATED", 0),
+    ("one clock at the end", "one clock per stage is tried", f"{_CHOICE}:PlanChoice._tries_one_clock", _always(False)),
+    (
+        "dearer changes",
+        "changes get the time that explains lateness",
+        f"{_CHOICE}:PlanChoice._makes_changes_dearer",
+        _always(False),
+    ),
+    (
+        "perhaps by chance",
+        "late plans are measured again",
+        "autotune.believed_trials:BelievedTrials.perhaps_in_time",
+        _always(None),
+    ),
+    ("reference again", "highest clocks before plans are judged", "autotune.believed_trials:_MOST_REFERENCES", 0),
+    ("punctual plans", "room for durations that scatter", "autotune.punctual_plan:PunctualPlans.in_time", _given(1)),
+    ("aim", "a margin from what the model did not explain", f"{_CHOICE}:aim", _always(None)),
+    ("small differences are noise", "lateness is shrunk", "autotune.believed_trials:expected_difference", _given(0)),
+    ("careful estimates", "unknown clocks count as slower", "autotune.job_model:careful", _given(0)),
+    ("further windows", "profiling after the first plan", "autotune.informed_sweep:_FURTHER_WINDOWS", 0),
+    (
+        "drift of powers",
+        "warm GPUs draw more",
+        "autotune.job_measurements:JobMeasurements._note_power_drift",
+        _always(None),
+    ),
+)
+
+
+def _rows(room: str, part: str, rows: Iterable[tuple[str, str, Any, Any]]) -> Iterator[Heuristic]:
+    for name, purpose, what, neutral in rows:
+        yield Heuristic(name, room, purpose, what if isinstance(what, dict) else {what: neutral}, part)
+
+
+HEURISTICS = (
+    *_rows("planner", "planner", _PLANNER_PLANS),
+    *_rows("planner", "loop", _PLANNER_LOOP),
+    *_rows("device", "device", _DEVICE_CLOCKS),
+    *_rows("device", "loop", _DEVICE_LOOP),
+    *_rows("autotune", "loop", _AUTOTUNE_LOOP),
+)
