@@ -26,9 +26,13 @@ _PART = 3
 """Moves change at most so many instructions at the begin or end of a run."""
 _AT_ONCE = 0.5
 """In one round, moves are made until they are foreseen to use this share of the time that is missing or left."""
-_TIMES = (1, 4, 16)
+_FEW = 5e-5
+"""Relative: what is missing last is won at once."""
+_TIMES = (1, 4, 16, 64, 256)
 """If that wins none, so many times as many moves."""
-_MOST_ROUNDS = 30
+_SKIPPED = (0, 4, 32)
+"""If moves to lower clocks save nothing, so many of them are left out."""
+_MOST_ROUNDS = 60
 """Rounds of half a turn."""
 _WALKS, _CELLS = 1_000, 4e7
 """Plans get slower in at most so many walks through all scenarios, and no more than walk through so many instructions:
@@ -121,16 +125,19 @@ class ScenarioDescent:
         return found if found.mean_s <= mean_s else None
 
     def _quicken(self, present: Played, mean_s: float) -> Played:
+        import numpy as np
+
         for _ in range(_MOST_ROUNDS):
             if present.mean_s <= mean_s:
                 break
             missing_s = present.mean_s - mean_s
+            share = _AT_ONCE if missing_s > _FEW * mean_s else 1.0
             moves = self._moves(present, up=True)
-            with_gain = moves.more_s < 0
+            with_gain = (moves.more_s < 0) & (moves.more_j < np.inf)
             price = -moves.more_j[with_gain] / moves.more_s[with_gain]
             order = with_gain.nonzero()[0][price.argsort(kind="stable")]
             # Where several paths are equally long, only several moves together win time.
-            tries = (self._made(present, moves, order, times * missing_s, mean_s) for times in _TIMES)
+            tries = (self._made(present, moves, order, times * share * missing_s, mean_s) for times in _TIMES)
             found = next((plan for plan in tries if plan is not None), None)
             if found is None:
                 break
@@ -149,7 +156,9 @@ class ScenarioDescent:
             saved_j = -moves.more_j - waiting_w * moves.more_s
             helps = saved_j > 0
             price = saved_j[helps] / np.maximum(moves.more_s[helps], 1e-6 * mean_s / self._scenarios.nodes)
-            found = self._made(present, moves, helps.nonzero()[0][(-price).argsort(kind="stable")], left_s, mean_s)
+            order = helps.nonzero()[0][(-price).argsort(kind="stable")]
+            tries = (self._made(present, moves, order[skipped:], _AT_ONCE * left_s, mean_s) for skipped in _SKIPPED)
+            found = next((plan for plan in tries if plan is not None), None)
             if found is None:
                 break
             present = found
@@ -179,7 +188,7 @@ class ScenarioDescent:
                 taken[begin:end, group] = len(chosen)
                 chosen.append(at)
                 used_s += abs(float(moves.more_s[at]))
-            if used_s >= _AT_ONCE * most_s:
+            if used_s >= most_s:
                 break
         too_slow = present.mean_s > mean_s
         while chosen:
@@ -211,6 +220,8 @@ class ScenarioDescent:
         groups, kind = group[of_move], scenarios.table.kind[node]
         now, new = clocks[node, groups], clock[of_move]
         ratio, cost_w = scenarios.table.ratio, scenarios.table.cost_w
+        measured = np.isfinite(ratio[kind, new])
+        new = np.where(measured, new, now)
         longer = ratio[kind, new] - ratio[kind, now]
         per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s, present.ends)
         more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
@@ -226,6 +237,7 @@ class ScenarioDescent:
         if not self._free:
             edge_s, edge_j = self._edges(clocks, group, begin, end, clock, per_s)
             more_s, more_j = more_s + edge_s, more_j + edge_j
+        more_j = np.where(np.bincount(of_move, ~measured, len(begin)) > 0, np.inf, more_j)
         return _Moves(group, begin, end, clock, more_s, more_j)
 
     def alone_s(self, longer_s: Any, slack_s: Any) -> Any:
@@ -294,7 +306,7 @@ class ScenarioDescent:
         """Runs of one clock some steps up or down, or a part of them at the clock of the run beside it."""
         import numpy as np
 
-        table, found = self._scenarios.table, []
+        found = []
         for group in range(self._scenarios.count):
             own = clocks[:, group].tolist()
             for first, last in self._spans:
@@ -310,13 +322,7 @@ class ScenarioDescent:
             empty: Any = np.zeros(0, int)
             return empty, empty, empty, empty
         group_, begin_, end_, clock_ = (np.array(each) for each in zip(*sorted(set(found)), strict=True))
-        measured = np.array(
-            [
-                np.isfinite(table.ratio[table.kind[b:e], c]).all()
-                for b, e, c in zip(begin_.tolist(), end_.tolist(), clock_.tolist(), strict=True)
-            ]
-        )
-        return group_[measured], begin_[measured], end_[measured], clock_[measured]
+        return group_, begin_, end_, clock_
 
     def _of_run(
         self, own: list[int], begin: int, end: int, first: int, last: int, up: bool
