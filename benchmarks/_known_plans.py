@@ -33,8 +33,6 @@ class Known(NamedTuple):
 def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -> Known | None:
     """The best plan of `ScenarioPlanner` for the iterations by which plans are judged.
 
-    Plans are made with what clock changes cost, and as if they cost nothing; what counts is how they play.
-
     Args:
         job: The job.
         seed: The run's seed.
@@ -57,16 +55,15 @@ def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -
     durations_s = factors * np.array(highest_s)[:, None]
     full_s = fmean(each.full_time_s for each in judged_iterations(cluster, [{}] * job.pipelines))
     best, most = Known(0.0, 0.0), slowdown + MOST_LATE
-    for problem in (_priced_problem(job), problem_of(job)):
-        planner, allowed_s = ScenarioPlanner(Scenarios(problem, durations_s, groups)), most * full_s
-        for _ in range(_ROUNDS):
-            clocks = planner.at(allowed_s)
-            known = judged(judged_iterations(cluster, [_by_rank(job, clocks[group]) for group in groups]))
-            if known.late <= most - 1:
-                best = max(best, known)
-                if known.late >= most - 1 - _ROOM:
-                    break
-            allowed_s *= most / (1 + known.late)
+    planner, allowed_s = ScenarioPlanner(Scenarios(_priced_problem(job), durations_s, groups)), most * full_s
+    for _ in range(_ROUNDS):
+        clocks = planner.at(allowed_s)
+        known = judged(judged_iterations(cluster, [_by_rank(job, clocks[group]) for group in groups]))
+        if known.late <= most - 1:
+            best = max(best, known)
+            if known.late >= most - 1 - _ROOM:
+                break
+        allowed_s *= most / (1 + known.late)
     return best
 
 
