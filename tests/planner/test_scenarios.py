@@ -14,6 +14,8 @@ from planner_problems import problems, random_profile
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner import Plan, Planner, Problem, SwitchCosts, all_maximum, make_pipeline
+from pfo_fs.planner.relaxation import Relaxation
+from pfo_fs.planner.scenario_relaxation import ScenarioRelaxation
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 
 COSTS = [
@@ -136,6 +138,22 @@ def test_a_plan_is_on_time_and_saves_no_less_than_one_clock_per_rank(
     for group in range(scenarios.count):
         for first, end in ((0, 8), (8, 16)):
             assert len(set(simple[group][first:end])) == 1
+
+
+@settings(max_examples=5, deadline=None)
+@given(problems(), st.floats(1.0005, 1.2))
+def test_for_one_scenario_the_relaxation_is_that_of_the_linear_program(problem: Problem, slowdown: float) -> None:
+    scenarios = Scenarios(problem, nominal_s(problem)[None, :, None], [0])
+    longest_s = slowdown * Planner(problem).fastest_s - problem.overhead_s
+    exact = Relaxation(problem).solve(longest_s, problem.waiting_power_w)
+    relaxation = ScenarioRelaxation(scenarios)
+    answer = relaxation.solve(longest_s + problem.overhead_s)
+    makespan_s = relaxation.mean_s(answer.ratios)
+    assert makespan_s <= longest_s * (1 + 1e-3)
+    found_j = relaxation.energy_j(answer.ratios) + problem.waiting_power_w * makespan_s
+    late_j = -exact.slope_w * max(0.0, makespan_s - longest_s)
+    assert found_j + late_j >= exact.lower_bound_j * (1 - 1e-6)
+    assert found_j + late_j <= exact.lower_bound_j * (1 + 3e-3)
 
 
 @settings(max_examples=10, deadline=None)
