@@ -368,17 +368,13 @@ class ScenarioDescent:
         seconds = changed * costs.stands_still_s
         energy_j: Any = np.zeros(len(node))
         if costs.acts_late_s:
-            old = table.nearest[kind, left]
-            seconds = seconds + changed * costs.acts_late_s * (1 - table.ratio[kind, right] / table.ratio[kind, old])
-            energy_j += (
-                changed
-                * costs.acts_late_s
-                * (table.cost_w[kind, old] - table.cost_w[kind, right])
-                / table.ratio[kind, old]
-            )
+            old, own = table.nearest[kind, left], table.nearest[kind, right]
+            more_w = table.cost_w[kind, old] - table.cost_w[kind, own]
+            seconds = seconds + changed * costs.acts_late_s * (1 - table.ratio[kind, own] / table.ratio[kind, old])
+            energy_j += changed * costs.acts_late_s * more_w / table.ratio[kind, old]
         if costs.wrong_clock_s:
             lower = table.kind[np.where(left < right, node - 1, node)]
-            low, high = np.minimum(left, right), table.below[lower, np.maximum(left, right)]
+            low, high = table.nearest[lower, np.minimum(left, right)], table.below[lower, np.maximum(left, right)]
             more_w = np.maximum(0.0, table.cost_w[lower, high] - table.cost_w[lower, low])
             energy_j += costs.wrong_clock_s * np.where(changed, more_w, 0.0) / table.ratio[lower, high]
         return seconds, energy_j

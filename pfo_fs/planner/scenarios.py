@@ -85,7 +85,9 @@ class ScenarioPlanner:
         scenarios = self._scenarios
         if scenarios.alike:
             alike = self._alike(mean_s)
-            return scenarios.mhz(scenarios.highest if alike is None else alike)
+            if alike is None or scenarios.problem.switch_costs.none:
+                return scenarios.mhz(scenarios.highest if alike is None else alike)
+            return scenarios.mhz(self._best([scenarios.play(alike), self._one_clock_per_rank(mean_s)], mean_s).clocks)
         plans: list[Played | None] = [self._one_clock_per_rank(mean_s)]
         wider_s = mean_s * self._wider_share
         found = self._descent.improve(self._near_relaxed(wider_s), wider_s)

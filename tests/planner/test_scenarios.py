@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planner_problems import problems, random_profile
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner import Plan, Planner, Problem, SwitchCosts, all_maximum, make_pipeline
+from pfo_fs.planner import Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
 from pfo_fs.planner.relaxation import Relaxation
 from pfo_fs.planner.scenario_relaxation import ScenarioRelaxation
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
@@ -197,6 +197,20 @@ def test_a_slow_pipeline_lets_the_others_run_at_low_clocks() -> None:
     slow = Scenarios(problem, scenarios.full_s * np.array([1.0, 2.0]), [0, 1])
     fast_clocks, slow_clocks = ScenarioPlanner(slow).at(1.001 * slow.iteration_times_s().mean())
     assert np.mean(fast_clocks) < np.mean(slow_clocks) - 50
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("costs", COSTS)
+def test_a_clock_that_an_instruction_lacks_is_not_used_for_it(costs: SwitchCosts) -> None:
+    problem = small_problem(6, clocks=8)
+    rows = problem.profile.measurements
+    fewer = {kind: measured[: 8 - 3 * (kind[1] == "forward")] for kind, measured in rows.items()}
+    problem = replace(problem, profile=Profile(fewer), switch_costs=costs)
+    scenarios = scenarios_of(problem, 6, 4, [0])
+    (clocks,) = ScenarioPlanner(scenarios).at(1.1 * scenarios.iteration_times_s().mean())
+    for instruction, mhz in zip(problem.pipeline.instructions, clocks, strict=True):
+        assert mhz in {m.frequency_mhz for m in fewer[instruction.stage, instruction.name]}
+    assert scenarios.energy_j([clocks]) < scenarios.energy_j()
 
 
 def test_scenarios_say_what_is_wrong_with_them() -> None:
