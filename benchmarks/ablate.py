@@ -6,9 +6,10 @@
     python benchmarks/ablate.py --out rows.jsonl --table               # only prints what is there
 
 Each row goes into the file as soon as it is known; a run that is repeated, or asked for more jobs, adds what is
-missing. After a change of the code, begin another file. The traces in `--data` come first; other jobs are drawn from
-seeds (`--first`), and in part loop every other one varies as production traces do. What is switched off, and how, is in
-`_heuristics.py`.
+missing. After a change of the code, begin another file. The traces and, in part planner, the published profiles in
+`--data` come first; other jobs are drawn from seeds (`--first`), and in part loop every other one varies as production
+traces do. What is switched off, and how, is in `_heuristics.py`. One at a time hides what two do for each other: before
+several go, switch them off together.
 
 Parts:
 
@@ -43,7 +44,7 @@ from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from _heuristics import HEURISTICS, PARTS, Heuristic, switched_off
-from _yield_jobs import known_switching, problem_of
+from _yield_jobs import known, known_switching, problem_of
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -61,6 +62,9 @@ TIME_COUNTS = 2.0
 RESCUED = 0.01
 ALL_ON = "all on"
 _MEMORY = Path("/dev/shm")
+_LARGEST_KNOWN, _NODES = 400, (("A100 node", 1, 8), ("A100 node", 8, 1), ("H100 node", 8, 1))
+"""Published profiles of at most so many instructions are planned on nodes of these kinds, with so many GPUs per stage
+and stages per node: where drivers are slow and GPUs many, plans depend on other heuristics than those of small jobs."""
 _SKIPPED = 5
 """In part device, the first iterations are left out: no job has a plan then."""
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -81,21 +85,27 @@ class Result(NamedTuple):
 
 
 def jobs(part: str, data: Path, first: int, count: int, largest: int) -> Iterator[SimulatedJob]:
-    """The traces with one pipeline, on nodes and without, and then so many jobs drawn from seeds."""
+    """The traces with one pipeline, on nodes and without; published profiles; and then so many jobs from seeds."""
     for path in sorted(data.glob("traces/*.csv.gz")):
         for nodes in (NodeSettings(node_physics("kind"), "device"), None):
             if nodes is not None or part != "device":
                 job = read_trace(path, pipelines=1, slow_workers=False).job(nodes=nodes)
                 yield replace(job, name=f"{path.name.split('.')[0]}, {'nodes' if nodes else 'launch'}")
+    for job in known(data) if part == "planner" and (data / "profiles").is_dir() else ():
+        if len(job.pipeline.instructions) <= _LARGEST_KNOWN:
+            for kind, gpus, stages in _NODES:
+                nodes = NodeSettings(node_physics(kind), "device", gpus, stages)
+                yield replace(job, name=f"{job.name}, {kind} {gpus}x{stages}", nodes=nodes)
+            yield job
     found = 0
     for seed in count_from(first):
+        if found >= count:
+            return
         job = generated_job(seed)
         if len(job.pipeline.instructions) > largest or (part == "device" and not changes_late_clocks(job)):
             continue
         yield varied_job(seed) if part == "loop" and found % 2 else job
         found += 1
-        if found >= count:
-            return
 
 
 def changes_late_clocks(job: SimulatedJob) -> bool:
@@ -172,12 +182,12 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
 
 
 def missing(
-    part: str, chosen: Sequence[SimulatedJob], heuristics: Sequence[Heuristic | None], known: set[tuple[str, str, str]]
+    part: str, chosen: Sequence[SimulatedJob], heuristics: Sequence[Heuristic | None], done: set[tuple[str, str, str]]
 ) -> Iterator[tuple[SimulatedJob, Heuristic | None]]:
     """What is still to be run, job by job, so that a run that is ended has all rows of some jobs."""
     for job in chosen:
         for heuristic in heuristics:
-            if (part, heuristic.name if heuristic else ALL_ON, job.name) not in known:
+            if (part, heuristic.name if heuristic else ALL_ON, job.name) not in done:
                 yield job, heuristic
 
 
@@ -233,12 +243,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=SHARED)
     args = parser.parse_args()
     for part in [] if args.table else args.part or PARTS:
-        known = {(row["part"], row["heuristic"], row["job"]) for row in rows_in(args.out)}
+        done = {(row["part"], row["heuristic"], row["job"]) for row in rows_in(args.out)}
         wanted = [each for each in HEURISTICS if not args.only or any(text in each.name for text in args.only)]
         heuristics = [None, *(each for each in wanted if each.part == part)]
         data = Path("/nonexistent") if args.no_traces else args.data
         chosen = list(jobs(part, data, args.first, args.jobs, args.largest))
-        for job, heuristic in missing(part, chosen, heuristics, known):
+        for job, heuristic in missing(part, chosen, heuristics, done):
             began, name = time.perf_counter(), heuristic.name if heuristic else ALL_ON
             try:
                 with switched_off(heuristic):
