@@ -4,6 +4,7 @@
     python benchmarks/traces.py --quick                  # one seed, 1 and 4 pipelines, 150 iterations
     python benchmarks/traces.py --only ar --nodes kind
     python benchmarks/traces.py --varied 20 --first 100 --no-traces
+    PFO_FS_SCHEDULER=ScenarioScheduler python benchmarks/traces.py     # another policy
 
 Traces lie in `--data` (`../shared/data/traces` beside the checkout; left out where it is absent). Each job is simulated
 from its first iteration, without any knowledge; an iteration takes its durations from a step of the trace. Varied jobs
@@ -125,7 +126,7 @@ def statement_of(model: dict[str, Any], number: int) -> Statement | None:
     if late is None:
         return None
     of_saved = None if saved is None else Figure(saved, model.get("energy_saved_error"))
-    return Statement(number, Figure(late, model.get("time_late_error")), of_saved)
+    return Statement(number, Figure(late, model.get("more_time_error")), of_saved)
 
 
 def row_of(case: Case, seed: int, iterations: int, slowdown: float, known: Known | None) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def row_of(case: Case, seed: int, iterations: int, slowdown: float, known: Known
     began, job = time.perf_counter(), case.job()
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         asked = {} if slowdown == 1 else {"slowdown": slowdown}
-        settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=5, scheduler_args=asked)
+        settings = PFOSettings(profile_steps=5, scheduler_args=asked)
         play = Play(job.cluster(seed), Path(folder) / "pfo", settings)
         played, statements, settled_number = [], [], None
         for iteration in play.run(iterations):

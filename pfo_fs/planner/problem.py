@@ -46,6 +46,8 @@ class Problem:
         switch_costs: What it costs when two instructions in a row run at different clocks.
         gpus_per_rank: Number of GPUs that share a rank's work (tensor parallelism); energies and powers are sums over
             them.
+        wider: A profile with more clocks, which plans do not use; but instructions may begin at them, where the clock
+            before acts for longer. None: there are none.
 
     Raises:
         PlanError: The profile lacks an instruction that the pipeline runs.
@@ -58,6 +60,7 @@ class Problem:
     overhead_s: float = 0.0
     switch_costs: SwitchCosts = field(default_factory=SwitchCosts)
     gpus_per_rank: int = 1
+    wider: Profile | None = field(default=None, repr=False)
     choices_by_kind: dict[Kind, Choices] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -74,18 +77,19 @@ class Problem:
                     f"{self.profile.source}: column instruction: stage {stage} has no rows for {name}, which the "
                     f"{self.pipeline.name} pipeline runs there; it has {there}"
                 )
-        object.__setattr__(self, "choices_by_kind", self._choices_of(kinds, every_clock=not self.switch_costs.none))
+        offered = self._choices_of(self.profile, kinds, every_clock=not self.switch_costs.none)
+        object.__setattr__(self, "choices_by_kind", offered)
 
-    def _choices_of(self, kinds: Iterable[Kind], every_clock: bool) -> dict[Kind, Choices]:
+    def _choices_of(self, profile: Profile, kinds: Iterable[Kind], every_clock: bool) -> dict[Kind, Choices]:
         return {
-            kind: choices_of(self.profile.measurements[kind], self.blocking_power_w, self.gpus_per_rank, every_clock)
+            kind: choices_of(profile.measurements[kind], self.blocking_power_w, self.gpus_per_rank, every_clock)
             for kind in kinds
         }
 
     @cached_property
     def measured_by_kind(self) -> dict[Kind, Choices]:
         """For each kind, its options at all measured clocks."""
-        return self._choices_of(self.choices_by_kind, every_clock=True)
+        return self._choices_of(self.wider or self.profile, self.choices_by_kind, every_clock=True)
 
     @cached_property
     def choices(self) -> list[Choices]:
@@ -117,7 +121,7 @@ class Problem:
     def warnings(self) -> tuple[str, ...]:
         """Doubts about the profile, as text for the user."""
         found = []
-        for (stage, name), choices in self._choices_of(self.choices_by_kind, every_clock=False).items():
+        for (stage, name), choices in self._choices_of(self.profile, self.choices_by_kind, every_clock=False).items():
             powers_w = sorted(m.energy_j / m.time_s for m in self.profile.measurements[stage, name])
             middle_w = powers_w[len(powers_w) // 2]
             if not _PLAUSIBLE_W[0] <= middle_w <= _PLAUSIBLE_W[1]:

@@ -156,7 +156,7 @@ class Scenarios:
         first_s = self.full_s[:1, nodes][:, :, pipelines]
         return bool((abs(self.full_s - first_s) <= _ALIKE * first_s).all())
 
-    def recombined(self, count: int) -> Scenarios:
+    def recombined(self, count: int, seed: int = 0) -> Scenarios:
         """Returns these scenarios and further ones: each micro-batch as it was in one of the iterations, by chance.
 
         A plan for few iterations uses up slack that others do not have. These are others, as far as what varies is
@@ -164,12 +164,13 @@ class Scenarios:
 
         Args:
             count: Number of further iterations.
+            seed: Others have another seed, so that plans can be judged by iterations that they were not made for.
         """
         import numpy as np
 
         batches: Any = np.array([instruction.microbatch for instruction in self.problem.pipeline.instructions])
         shape = count, int(batches.max()) + 1, self.pipelines
-        chosen: Any = np.random.default_rng(0).integers(0, self.iterations, shape)[:, batches]
+        chosen: Any = np.random.default_rng(seed).integers(0, self.iterations, shape)[:, batches]
         further = np.take_along_axis(self.full_s, chosen, axis=0)
         found = Scenarios(self.problem, np.concatenate([self.full_s, further]), self.groups.tolist())
         found._run_margin = _RUN_MARGIN

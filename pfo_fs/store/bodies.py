@@ -288,7 +288,7 @@ _SWITCHING_FIGURES = {
     "ranks_per_host",
     "switch_acts_late_s",
 }
-_MEASURED_FIGURES = {"energy_saved", "more_time", "off_target"}
+_MEASURED_FIGURES = {"energy_saved", "more_time", "off_target", "energy_saved_error", "more_time_error"}
 
 
 class ModelBody(LeavesOutDefaults, _Body):
@@ -304,8 +304,8 @@ class ModelBody(LeavesOutDefaults, _Body):
     instruction has begun.
 
     `energy_saved` and `more_time` are relative to the highest clocks; `off_target` says by how much time (or power, if
-    that is the target) is above the target, relative. All as measured under the schedule that was checked last; None:
-    not known.
+    that is the target) is above the target, relative. All as believed of the plan in force after the latest window,
+    with the standard errors `energy_saved_error` and `more_time_error`. None: not known.
     """
 
     left_out: ClassVar[frozenset[str]] = frozenset(_SWITCHING_FIGURES | _MEASURED_FIGURES)
@@ -327,6 +327,8 @@ class ModelBody(LeavesOutDefaults, _Body):
     energy_saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
     more_time: Annotated[float, Field(ge=-1, le=1e6)] | None = None
     off_target: Annotated[float, Field(ge=-1, le=1e6)] | None = None
+    energy_saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    more_time_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     ranks_per_host: Degree = 1
     switch_acts_late_s: Seconds = 0.0
     profile: RelativePath = ""

@@ -1,0 +1,357 @@
+"""What is known of an instruction's time and power at each clock, with an error: from a few points and a prior.
+
+With z = log(highest clock / clock), the logarithm of an instruction's time rises with z by a slope between 0 (it waits
+for memory, or the board's power limit holds the clock back) and 1 (it follows the clock); the slope changes smoothly.
+The logarithm of its power falls likewise. So both are random lines whose slope wanders, a Gaussian process: between
+measured points its mean is a cubic spline, and its error grows with the distance from them.
+
+Often time does not change at all down to some clock, because memory or the board's power limit holds instructions back.
+So it may be that the line begins only at or a little below one of the measured clocks, and is flat above. How much that
+counts is chosen by the measurements, too; without it, noise at one clock of the plateau would look like a slope.
+
+Stages of a model are often alike, and so are instructions on one kind of GPU. How much of a curve is common to all, and
+how much is each instruction's own, is chosen by the measurements (by marginal likelihood).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfo_fs.autotune.samples import Point
+from pfo_fs.scenario_policy.instruction_runs import Kind
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_OWN_SHARES = (0.01, 0.05, 0.2, 0.6, 1.0)
+"""Shares of the variance that may be an instruction's own; 1.0: instructions tell nothing about each other."""
+_ROUGHNESS = (0.3, 1.0, 3.0)
+"""Multiples of the usual roughness that may be that of the job."""
+_OF_EQUAL_NAMES = 0.6
+"""Share of what is common that instructions of another name do not have."""
+_PLATEAU_ENDS, _LEAST_LIKELY = (0.5, 0.95), 0.003
+"""Plateaus end between these shares of the highest clock: real GPUs are often fastest a little below it, which a
+shorter plateau would hide. Ends that are less likely than the second number are left out."""
+_ENDS = (0.0, 0.25, 0.5)
+"""Where a plateau may end between the last measured clock on it and the next one; each is as likely as the others."""
+_LEVEL_DEVIATION = 1.0
+"""Of the logarithm at the highest clock, around what was measured there."""
+_MOST_POINTS_TOGETHER, _COMPANION_POINTS = 100, 12
+"""With more measured points than this, each instruction is fitted alone, beside so many points of the best measured one
+of each name: a fit of all would take as long as the cube of their number."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of a curve before anything is measured.
+
+    Attributes:
+        slope: Mean slope over z.
+        slope_error: Its standard deviation at the highest clock.
+        bend: The slope's standard deviation after wandering over z = 1.
+        roughness: How far an instruction at a clock usually is from its smooth curve, relative: GPUs do not follow the
+            clock exactly, by 0.05 % in time and 0.5 % in power in the published profiles.
+        least_error: Relative error of each measured value at least.
+        plateau: How likely it is that the curve is flat down to some measured clock.
+    """
+
+    slope: float
+    slope_error: float
+    bend: float
+    roughness: float
+    least_error: float
+    plateau: float = 0.0
+
+
+TIME = Prior(0.7, 0.4, 1.2, 0.0007, 0.0003, plateau=0.1)
+POWER = Prior(-1.6, 1.0, 5.0, 0.005, 0.002)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An instruction at one clock: time in s and power in W, with relative standard errors."""
+
+    time_s: float
+    power_w: float
+    time_error: float
+    power_error: float
+
+
+class Sites:
+    """Instructions at clocks, as the rows of the arrays.
+
+    Args:
+        where: Kind and clock (MHz) of each.
+        top_mhz: For each kind, the highest clock on offer.
+    """
+
+    def __init__(self, where: Sequence[tuple[Kind, int]], top_mhz: Mapping[Kind, int]) -> None:
+        import numpy as np
+
+        kinds = {kind: number for number, kind in enumerate(dict.fromkeys(kind for kind, _ in where))}
+        names = {name: number for number, name in enumerate(dict.fromkeys(kind[1] for kind in kinds))}
+        self.kinds: Array = np.array([kinds[kind] for kind, _ in where], dtype=int)
+        self.names: Array = np.array([names[kind[1]] for kind, _ in where], dtype=int)
+        self.z: Array = np.array([math.log(top_mhz[kind] / mhz) for kind, mhz in where])
+
+    def covariance(
+        self, prior: Prior, own_share: float, roughness: float, end: float, rows: Array, columns: Array
+    ) -> Array:
+        """Returns the covariance of the logarithms at two sets of sites before anything is measured.
+
+        Curves are flat for z up to `end`.
+        """
+        import numpy as np
+
+        z = self.below(end)
+        low, high = np.minimum.outer(z[rows], z[columns]), np.maximum.outer(z[rows], z[columns])
+        shape = prior.slope_error**2 * low * high + prior.bend**2 * low**2 * (3 * high - low) / 6
+        same_kind = np.equal.outer(self.kinds[rows], self.kinds[columns])
+        same_name = np.equal.outer(self.names[rows], self.names[columns])
+        common = (1 - own_share) * (1 - _OF_EQUAL_NAMES + _OF_EQUAL_NAMES * same_name)
+        rough = roughness**2 * np.equal.outer(rows, columns)
+        return shape * (common + own_share * same_kind) + _LEVEL_DEVIATION**2 * same_kind + rough
+
+    def below(self, end: float) -> Array:
+        """Returns by how much z is larger than `end`, or 0, for each site."""
+        import numpy as np
+
+        return np.maximum(self.z - end, 0.0)
+
+
+class Belief:
+    """The logarithm of time or of power at some sites, as a normal distribution.
+
+    Attributes:
+        mean: Its mean at each site.
+        covariance: Its covariance.
+    """
+
+    def __init__(self, mean: Array, covariance: Array) -> None:
+        self.mean = mean
+        self.covariance = covariance
+
+    @property
+    def errors(self) -> Array:
+        """The standard deviation at each site."""
+        import numpy as np
+
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
+
+    def measured_at(self, site: int, error: float) -> Belief:
+        """Returns the belief after one more measurement at a site, with a relative error; its mean stays."""
+        import numpy as np
+
+        column = self.covariance[:, site]
+        gain = np.outer(column, column) / (column[site] + error**2)
+        return Belief(self.mean, self.covariance - gain)
+
+
+class _Curves:
+    """Curves that are flat down to a clock: what measurements say of them.
+
+    Args:
+        prior: What is known beforehand.
+        sites: All sites.
+        values, errors: As for `believe`.
+        end: The curves are flat for z up to this.
+    """
+
+    def __init__(self, prior: Prior, sites: Sites, values: Array, errors: Array, end: float) -> None:
+        import numpy as np
+
+        self._prior, self._sites, self._end = prior, sites, end
+        self._known = known = np.flatnonzero(np.isfinite(values))
+        self._mean = prior.slope * sites.below(end)
+        for kind in range(int(sites.kinds.max()) + 1):
+            own = known[sites.kinds[known] == kind]
+            if len(own):
+                first = own[np.argmin(sites.z[own])]  # the highest clock that was measured gives the level
+                self._mean[sites.kinds == kind] += values[first] - self._mean[first]
+        self._rest = (values - self._mean)[known]
+        self._noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
+
+    def log_likelihood(self, own_share: float, roughness: float) -> float:
+        """Returns how likely the measurements are, but for a constant, as a logarithm."""
+        import numpy as np
+
+        lower, whitened = self._whitened(own_share, roughness)
+        return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(lower)).sum())
+
+    def belief(self, own_share: float, roughness: float, wanted: int) -> Belief:
+        """Returns what is believed at the first sites after the measurements."""
+        import numpy as np
+
+        rows = np.arange(wanted)
+        lower, whitened = self._whitened(own_share, roughness)
+        half = np.linalg.solve(lower, self._covariance(own_share, roughness, self._known, rows))
+        covariance = self._covariance(own_share, roughness, rows, rows) - half.T @ half
+        return Belief(self._mean[rows] + half.T @ whitened, covariance)
+
+    def _whitened(self, own_share: float, roughness: float) -> tuple[Array, Array]:
+        """The root of the covariance of the measurements, and the measurements without their mean, divided by it."""
+        import numpy as np
+
+        lower = np.linalg.cholesky(self._covariance(own_share, roughness, self._known, self._known) + self._noise)
+        return lower, np.linalg.solve(lower, self._rest)
+
+    def _covariance(self, own_share: float, roughness: float, rows: Array, columns: Array) -> Array:
+        return self._sites.covariance(self._prior, own_share, roughness, self._end, rows, columns)
+
+
+def believe(prior: Prior, sites: Sites, values: Array, errors: Array, wanted: int) -> Belief:
+    """Returns what is believed at the first sites after measurements at some of all sites.
+
+    Args:
+        prior: What is known beforehand.
+        sites: All sites.
+        values: Logarithm measured at each site; nan where nothing was measured.
+        errors: Relative error of each measured value.
+        wanted: The belief is about this many sites.
+    """
+    import numpy as np
+
+    sloped = _Curves(prior, sites, values, errors, 0.0)
+    choices = [(own_share, times * prior.roughness) for own_share in _OWN_SHARES for times in _ROUGHNESS]
+    # The mean of the choices, each as likely as it makes the measurements: a few of them exclude none.
+    likely = _likely([sloped.log_likelihood(*choice) for choice in choices])
+    own_share, roughness = np.average(np.array(choices), axis=0, weights=likely).tolist()
+    ends = _plateaus(sites.z[np.isfinite(values)].tolist()) if prior.plateau else []
+    curves = [[sloped], *([_Curves(prior, sites, values, errors, end) for end in each] for each in ends)]
+    before = [1 - prior.plateau, *[prior.plateau / len(ends) for _ in ends]]
+    likely = _likely(
+        [each[0].log_likelihood(own_share, roughness) + math.log(p) for each, p in zip(curves, before, strict=True)]
+    )
+    shares = [
+        (each, share / len(alike))
+        for alike, share in zip(curves, likely, strict=True)
+        for each in alike
+        if share >= _LEAST_LIKELY
+    ]
+    return _mixed([(each.belief(own_share, roughness, wanted), share) for each, share in shares])
+
+
+def _plateaus(measured_z: Iterable[float]) -> list[list[float]]:
+    """For each measured z, where a plateau may end that it lies on: there, or on the way to the next one."""
+    ordered = sorted({round(z, 6) for z in measured_z})
+    return [
+        [z + share * (following - z) for share in (_ENDS if following > z else _ENDS[:1])]
+        for z, following in zip(ordered, [*ordered[1:], ordered[-1]], strict=True)
+        if _PLATEAU_ENDS[0] < math.exp(-z) < _PLATEAU_ENDS[1]
+    ]
+
+
+def _likely(logarithms: Sequence[float]) -> Array:
+    """Returns how likely each choice is, relative to all of them."""
+    import numpy as np
+
+    likely = np.exp(np.array(logarithms) - max(logarithms))
+    return likely / likely.sum()
+
+
+def _mixed(beliefs: Sequence[tuple[Belief, float]]) -> Belief:
+    """Returns the mean and the covariance of a mixture of beliefs, each with its share."""
+    import numpy as np
+
+    total = sum(share for _, share in beliefs)
+    mean = sum(share * each.mean for each, share in beliefs) / total
+    covariance = sum(
+        share * (each.covariance + np.outer(each.mean - mean, each.mean - mean)) for each, share in beliefs
+    )
+    return Belief(mean, covariance / total)
+
+
+@dataclass(frozen=True)
+class ClockCurves:
+    """The curves of instructions that share a fit.
+
+    Attributes:
+        where: Kind and clock (MHz) of each row of the beliefs.
+        times: Logarithm of the time in s.
+        powers: Logarithm of the power in W.
+    """
+
+    where: Sequence[tuple[Kind, int]]
+    times: Belief
+    powers: Belief
+
+    def table(self) -> dict[Kind, dict[int, Estimate]]:
+        """Returns the estimates by kind and clock."""
+        found: dict[Kind, dict[int, Estimate]] = {}
+        errors = zip(self.times.errors, self.powers.errors, strict=True)
+        for row, ((kind, mhz), (time_error, power_error)) in enumerate(zip(self.where, errors, strict=True)):
+            found.setdefault(kind, {})[mhz] = Estimate(
+                math.exp(self.times.mean[row]), math.exp(self.powers.mean[row]), float(time_error), float(power_error)
+            )
+        return found
+
+
+def fit_curves(
+    points: Mapping[Kind, Mapping[int, Point]],
+    clocks_mhz: Mapping[Kind, Sequence[int]],
+    elsewhere: Mapping[Kind, Mapping[int, Point]] | None = None,
+) -> list[ClockCurves]:
+    """Returns the curves of instructions from what was measured of them, in groups that were fitted together.
+
+    Args:
+        points: Measured points of each kind of instruction, by clock; a kind without any has no curve.
+        clocks_mhz: For each kind, the clocks for which estimates are wanted, highest first.
+        elsewhere: Points of other instructions that may be alike, such as those of another job on equal GPUs.
+    """
+    measured = {kind: curve for kind, curve in points.items() if curve and kind in clocks_mhz}
+    groups: dict[int, list[Kind]] = {}  # GPUs with another highest clock are other GPUs
+    for kind in measured:
+        groups.setdefault(max(clocks_mhz[kind]), []).append(kind)
+    fitted = []
+    for kinds in groups.values():
+        if sum(len(measured[kind]) for kind in kinds) <= _MOST_POINTS_TOGETHER:
+            fitted.append(_fit(measured, clocks_mhz, kinds, elsewhere or {}))
+            continue
+        alone = {kind: {**_companions(measured, kinds, kind), **(elsewhere or {})} for kind in kinds}
+        fitted += [_fit(measured, clocks_mhz, [kind], others) for kind, others in alone.items()]
+    return fitted
+
+
+def _companions(
+    measured: Mapping[Kind, Mapping[int, Point]], kinds: Sequence[Kind], alone: Kind
+) -> dict[Kind, dict[int, Point]]:
+    """Points of the instruction of each name that was measured at most clocks, for the fit of another one."""
+    found = {}
+    for name in sorted({name for _, name in kinds}):
+        others = [kind for kind in kinds if kind[1] == name and kind != alone]
+        if others:
+            best = max(others, key=lambda kind: (len(measured[kind]), kind))
+            clocks = sorted(measured[best], reverse=True)
+            some = clocks[:: -(-len(clocks) // _COMPANION_POINTS)]
+            found[best] = {mhz: measured[best][mhz] for mhz in some}
+    return found
+
+
+def _fit(
+    points: Mapping[Kind, Mapping[int, Point]],
+    clocks_mhz: Mapping[Kind, Sequence[int]],
+    kinds: Sequence[Kind],
+    elsewhere: Mapping[Kind, Mapping[int, Point]],
+) -> ClockCurves:
+    import numpy as np
+
+    wanted = [(kind, mhz) for kind in kinds for mhz in sorted({*clocks_mhz[kind], *points[kind]}, reverse=True)]
+    others = [((-1 - stage, name), mhz) for (stage, name), curve in elsewhere.items() for mhz in curve]
+    top_mhz = {kind: max(clocks_mhz[kind]) for kind in kinds}
+    highest_mhz = max(top_mhz.values())
+    sites = Sites([*wanted, *others], {**{kind: highest_mhz for kind, _ in others}, **top_mhz})
+    found = [points[kind].get(mhz) for kind, mhz in wanted]
+    found += [elsewhere[-1 - stage, name][mhz] for (stage, name), mhz in others]
+    nothing = math.nan
+    times = np.array([math.log(p.time_s) if p else nothing for p in found])
+    powers = np.array([math.log(p.power_w) if p and p.power_w > 0 else nothing for p in found])
+    time_errors = np.array([min(p.time_error, 0.1) if p else 0.0 for p in found])
+    power_errors = np.array([min(p.power_error, 0.3) if p else 0.0 for p in found])
+    return ClockCurves(
+        wanted,
+        believe(TIME, sites, times, time_errors, len(wanted)),
+        believe(POWER, sites, powers, power_errors, len(wanted)),
+    )

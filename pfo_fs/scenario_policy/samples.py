@@ -1,0 +1,139 @@
+"""Measured time and power of each instruction at each clock, and estimates for the clocks in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pfo_fs.autotune.late_clocks import LateClocks
+from pfo_fs.autotune.samples import Point
+from pfo_fs.models import ProfilingResult
+from pfo_fs.scenario_policy.instruction_runs import Kind, RunInstruction
+
+_LEAST_TIME_ERROR = 0.0001
+_LEAST_POWER_ERROR = 0.002
+"""Relative: every power has at least this error, even if a fit gives a smaller one."""
+_MEAN_POWER_ERROR = 0.05
+"""Relative: the error of the power of an instruction if only that of all instructions at its clock is known."""
+_MIXED_POWER_ERROR, _POWER_FALLS = 0.1, 1.6
+"""The same error where an iteration had several clocks, and the power of each over the clock to the second number."""
+_USABLE_ERROR = 0.2
+"""Relative: with a larger error, the power of a waiting GPU is not used, and a point is not in the job's profile."""
+_WAITING_SHARE = 0.2
+"""Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
+
+_UNCHECKED = 1.25
+"""An instruction may take so many times as long as another job's profile makes believe, until this job has checked."""
+
+
+@dataclass
+class Samples:
+    """Everything measured so far.
+
+    Attributes:
+        points: The points by kind and clock (MHz).
+        waiting: Power of a waiting GPU, as a point without times.
+        late: How late clocks act, where no clock process sees the device.
+    """
+
+    points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
+    waiting: Point = field(default_factory=Point)
+    late: LateClocks = field(default_factory=LateClocks)
+
+    def add_powers(
+        self,
+        result: ProfilingResult,
+        ran: Sequence[RunInstruction],
+        times_s: Mapping[tuple[Kind, int], float],
+        power_drift_factor: float,
+    ) -> None:
+        """Adds the powers that one rank measured.
+
+        Args:
+            result: What was measured.
+            ran: The rank's instructions, in order, with their clocks.
+            times_s: The mean duration of each kind at each of its clocks.
+            power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
+        """
+        stages: dict[str, set[int]] = {}
+        for name, stage, _ in ran:
+            stages.setdefault(name, set()).add(stage)
+        fitted = set()
+        for power in result.powers:
+            if not power.instruction:
+                self.waiting.add_power(power.power, power.error)
+            for stage in sorted(stages.get(power.instruction, ())):
+                key = (stage, power.instruction), power.frequency
+                if key in times_s and power.power > 0:
+                    fitted.add(key)
+                    self.point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
+        mean_w = self._mean_power_w(result) / power_drift_factor
+        if len({mhz for _, _, mhz in ran}) > 1:
+            # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
+            if times_s and not fitted and mean_w > 0:
+                self._add_mixed_powers(ran, times_s, mean_w)
+            return
+        for key in times_s:
+            if key not in fitted and mean_w > 0:
+                self.point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
+
+    def _add_mixed_powers(
+        self, ran: Sequence[RunInstruction], times_s: Mapping[tuple[Kind, int], float], mean_w: float
+    ) -> None:
+        """Adds powers whose mean is the measured one, and which fall with the clock as powers usually do."""
+        usual_w: dict[tuple[Kind, int], float] = {}
+        for kind, mhz in times_s:
+            curve = self.curve(kind)
+            if not curve or not mhz:
+                return
+            top_mhz = max(curve)
+            usual_w[kind, mhz] = curve[top_mhz].power_w * min(1.0, mhz / top_mhz) ** _POWER_FALLS
+        counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
+        seconds = {key: counts[key] * each_s for key, each_s in times_s.items()}
+        usual_mean_w = sum(usual_w[key] * seconds[key] for key in times_s) / sum(seconds.values())
+        for key in times_s:
+            power_w = usual_w[key] * mean_w / usual_mean_w
+            self.point(*key).add_power(power_w, _MIXED_POWER_ERROR * power_w)
+
+    def _mean_power_w(self, result: ProfilingResult) -> float:
+        """Returns the power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""
+        total_s, energy_j = sum(result.iter_time), sum(result.iter_energy)
+        busy_s = sum(sum(row) for rows in result.time_breakdown.values() for row in rows)
+        if not 0 < busy_s <= total_s or energy_j <= 0:
+            return 0.0
+        waiting_w = self.waiting.power_w if self.waiting.power_error < _USABLE_ERROR else 0.0
+        if not waiting_w:
+            waiting_w = _WAITING_SHARE * energy_j / busy_s
+        return max(0.0, energy_j - waiting_w * (total_s - busy_s)) / busy_s
+
+    def point(self, kind: Kind, mhz: int) -> Point:
+        """Returns the point of a kind at a clock, a new one if nothing was measured there."""
+        return self.points.setdefault(kind, {}).setdefault(mhz, Point())
+
+    @property
+    def borrows(self) -> bool:
+        """Whether points are from the profile of an earlier job."""
+        return any(point.borrowed for curve in self.points.values() for point in curve.values())
+
+    def drop_borrowed(self) -> None:
+        """Drops the points that are only from the profile of an earlier job."""
+        for curve in self.points.values():
+            for mhz in [mhz for mhz, point in curve.items() if point.borrowed]:
+                del curve[mhz]
+
+    def curve(self, kind: Kind) -> dict[int, Point]:
+        """Returns the points of a kind whose time and power are known, from the highest clock to the lowest."""
+        return {mhz: point for mhz, point in self.timed(kind).items() if point.weight}
+
+    def timed(self, kind: Kind) -> dict[int, Point]:
+        """Returns the points of a kind whose time is known, from the highest clock to the lowest."""
+        found = self.points.get(kind, {})
+        return {mhz: found[mhz] for mhz in sorted(found, reverse=True) if mhz and found[mhz].time_s > 0}
+
+    def rows(self) -> Iterator[tuple[int, str, int, float, float, float, float, int]]:
+        """Yields (stage, instruction, MHz, s, J, errors of s and of power, count) of those known well enough."""
+        for kind in sorted(self.points):
+            for mhz, point in self.curve(kind).items():
+                if max(point.time_error, point.power_error) <= _USABLE_ERROR:
+                    yield (*kind, mhz, point.time_s, point.energy_j, point.time_error, point.power_error, point.count)

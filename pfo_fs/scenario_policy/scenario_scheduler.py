@@ -1,0 +1,367 @@
+"""The default policy: measure while training, plan for what varies, and keep only what is surely worth it.
+
+`ScenarioScheduler` goes through named phases; each part has a module of its own:
+
+    windows     what one measuring window holds                    loads      what varies, and what clocks do to times
+    clock_curves, curves   time and power at every clock           beliefs    everything that was measured
+    model       the job's DAG with its recent iterations           decision   the rule by which plans are chosen
+    probe       the first low clocks, where there is slack         monitor    what has changed
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from pfo_fs.autotune.instruction_profiler import check_sweep_args
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
+from pfo_fs.autotune.profile_sweep import OneWindow, Outcome, Windows
+from pfo_fs.autotune.question_backoff import QuestionBackoff
+from pfo_fs.autotune.window_results import measured_results
+from pfo_fs.errors import PlanError
+from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo, UsualTime
+from pfo_fs.planner import SwitchCosts
+from pfo_fs.scenario_policy.beliefs import Beliefs
+from pfo_fs.scenario_policy.decision import MOST_LATE_TRIAL, TOLERANCE, TRIAL_ITERATIONS, Choice, choose, trial_time
+from pfo_fs.scenario_policy.earlier_profile import EarlierProfile
+from pfo_fs.scenario_policy.judgements import ClockPlan, ModelSettings
+from pfo_fs.scenario_policy.model import JobModel
+from pfo_fs.scenario_policy.monitor import Monitor
+from pfo_fs.scenario_policy.probe import probe_plan
+from pfo_fs.scenario_policy.profile_exchange import profile_csv
+from pfo_fs.scenario_policy.status_text import believed_text, goal_text
+from pfo_fs.scenario_policy.windows import Window
+from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
+from pfo_fs.settings import PFOSettings
+
+log = logging.getLogger(__name__)
+
+_MOST_WINDOWS_WITHOUT_ORDER = 10
+"""After so many windows in which an order of instructions was still unknown, there is nothing to schedule."""
+_EARLIER_ARGS = {"tolerance", "max_windows", "max_profiling_share"}
+"""Jobs that an earlier release has started may name these."""
+_LATE_IN_A_ROW = 2
+"""A trial ends when so many iterations in a row were later than a trial may be: one may be late by chance."""
+_AGAIN, _FIRST_AGAIN = 1.5, 40
+"""The plan in force is measured again when the job has run for this many times as many iterations as at the last
+measurement, and for so many more at least: what its data is like changes with time, and a measurement costs nothing."""
+_BLOCKING_SHARE = 0.2
+"""Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
+(A100), 70 of 299 W (A40)."""
+_USABLE_WAITING_POWER_ERROR = 0.2
+"""Relative: a measured blocking power with a larger error is not used."""
+
+
+class ScenarioScheduler(FrequencyScheduler):
+    """Measures during the training, then runs the plan that takes least energy within the target.
+
+    Args:
+        job_info: The job.
+        rank_infos: All its ranks, in any order.
+        pfo_settings: Settings of the scheduling side.
+        slowdown: Longest iteration time, as a multiple of that at the highest clocks; 1.0: no slowdown.
+        deadline: Instead of `slowdown`: longest iteration time, in s.
+        power: Instead of `slowdown`: highest average power of all GPUs of the job together, in W.
+        blocking_power: Power of a waiting GPU, in W; None: as measured in the training itself.
+        switch_time: Time in s for which a GPU stands still at a clock change; the longer, the fewer changes a plan has.
+            None: what a change costs is measured in the training.
+        earlier: Arguments of earlier releases, which have no effect any more: tolerance, max_windows,
+            max_profiling_share.
+    """
+
+    planning_takes_seconds: bool = True
+    watches_iteration_times: bool = True
+
+    def __init__(
+        self,
+        job_info: JobInfo,
+        rank_infos: Sequence[RankInfo],
+        pfo_settings: PFOSettings,
+        slowdown: float | None = None,
+        deadline: float | None = None,
+        power: float | None = None,
+        blocking_power: float | None = None,
+        switch_time: float | None = None,
+        **earlier: Any,
+    ) -> None:
+        super().__init__(job_info, rank_infos, pfo_settings)
+        if unknown := sorted(earlier.keys() - _EARLIER_ARGS):
+            raise PlanError(f"{type(self).__name__} has no argument {unknown[0]}")
+        self._default_target = target_of(slowdown, deadline, power)
+        costs = None if switch_time is None else SwitchCosts(stands_still_s=switch_time)
+        self._settings = ModelSettings(costs, blocking_power)
+        self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
+        self._beliefs = Beliefs(self._layout)
+        self._earlier = EarlierProfile()
+        self._is_known = False  # whether an earlier job's profile is used
+        self._goal = self._present_goal()
+        self._model: JobModel | None = None
+        self._choice: Choice | None = None
+        self._tried: dict[object, ClockPlan] = {}  # plans that were measured
+        self._schedules: list[FrequencySchedule] = []
+        self._refuted: set[object] = set()  # keys of plans that were late as soon as they were in force
+        self._iterations = 0
+        self._lost = 0.0  # time that trials have taken, as a number of iterations
+        self._measured_at = 0  # the iteration of the latest measurement
+        self._monitor = Monitor(job_info.dp_degree)
+        self._backoff = QuestionBackoff()
+
+    # ---- the phases
+
+    def _run(self) -> ScheduleGenerator:
+        problem = yield from self._warm_up()
+        if problem:
+            yield ScheduleRequest([], "run", problem)
+            return
+        if not self._is_known:
+            yield from self._probe()
+        while True:
+            self._decide()
+            results = measured_results((yield self._plan_request()))
+            before = self._beliefs.measured_clocks()
+            self._use(results)
+            if self._earlier.is_refuted_by(self._beliefs, before):
+                yield from self._probe()
+
+    def _warm_up(self) -> Outcome:
+        """Measures at default clocks, which count as the highest ones, until the orders of instructions are known.
+
+        Returns:
+            Why nothing can be planned, for the status; empty if plans can be made.
+        """
+        layout = self._layout
+        for _ in range(_MOST_WINDOWS_WITHOUT_ORDER):
+            yield from self._window([], "measuring at default clocks")
+            if layout.one_pipeline() and (self._beliefs.windows or not all(layout.clocks_of_stage)):
+                break
+        if not layout.one_pipeline():
+            return "the order of instructions is still unknown, so there is nothing to schedule"
+        if not all(layout.clocks_of_stage):
+            return "there are GPUs whose clocks cannot be set, so there is nothing to schedule"
+        if not self._beliefs.windows:
+            return "no pipeline has measured an iteration at the highest clocks, so no plan can be made"
+        if not all(self._beliefs.samples.curve(kind) for kind in layout.kinds):
+            return (
+                "time or energy of some instructions was not measured, so no plan can be made: messages of the ranks "
+                "say whether marks are wrong; else energies of their GPUs cannot be read"
+            )
+        model = self._new_model()
+        self._beliefs.reference = model.trial(model.highest, self._beliefs.windows[-1])
+        self._is_known = self._earlier.merge_into(self._beliefs)
+        return ""
+
+    def _probe(self) -> Windows:
+        """Measures low clocks where there is slack, so that iterations do not become longer.
+
+        If instructions take another time at the highest clocks than they did at the default ones, default clocks are
+        lower: then both are measured again, since plans are compared with the highest clocks.
+        """
+        for _ in range(2):
+            model = self._new_model()
+            schedules = model.schedules(probe_plan(model, self._beliefs))
+            yield from self._window(schedules, "measuring lower clocks where ranks wait")
+            if not self._beliefs.default_clocks_differ():
+                return
+            log.info("default clocks are not the highest ones: measuring the highest ones")
+            self._beliefs.forget()
+            yield from self._window(self._highest_clocks(), "measuring at the highest clocks")
+            model = self._new_model()
+            self._beliefs.reference = model.trial(model.highest, self._beliefs.windows[-1])
+
+    def _highest_clocks(self) -> list[FrequencySchedule]:
+        """The schedules with all instructions at the highest clocks."""
+        layout = self._layout
+        return [
+            FrequencySchedule(
+                rank=info.rank,
+                frequencies=[(name, layout.clocks_of_stage[info.pp_rank][0]) for name, _ in layout.order(info.rank)],
+                stages=[stage for _, stage in layout.order(info.rank)] if layout.names_stages(info.rank) else None,
+            )
+            for info in layout.rank_infos
+            if info.available_frequencies
+        ]
+
+    def _window(self, schedules: list[FrequencySchedule], message: str) -> OneWindow:
+        results = measured_results((yield ScheduleRequest(schedules, "measure", message)))
+        self._take(results, schedules)
+        return results
+
+    def _take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> Window | None:
+        window = self._beliefs.take(results, schedules)
+        if window is not None:
+            self._iterations = self._measured_at = max(self._iterations, window.steps[-1])
+        return window
+
+    def _use(self, results: Sequence[ProfilingResult]) -> None:
+        """Uses what was measured under the plan in force."""
+        assert self._choice is not None
+        plan = self._choice.plan
+        self._tried[plan.key] = plan
+        window = self._take(results, self._schedules)
+        if window is not None and not self._goal.slowdowns:
+            self._beliefs.add_trial(plan.key, self._new_model().trial(plan, window))
+            if self._choice.trial:  # it may have taken more time than was expected
+                took = TRIAL_ITERATIONS * self._new_model().judge(plan).late
+                self._lost += max(0.0, took - trial_time(self._choice.judgement))
+
+    def _decide(self) -> None:
+        """Applies the rule to what is believed now."""
+        model = self._model = self._new_model()
+        before = self._choice
+        choice = choose(
+            model, before, self._iterations, lambda plan: plan.key in self._tried, self._refuted, self._lost
+        )
+        if choice.trial:
+            self._lost += trial_time(choice.judgement)
+        if before is None or choice.plan is not before.plan:
+            self._schedules = model.schedules(choice.plan)
+        self._choice = choice
+        self._monitor.expect(*model.spans_under(choice.plan))
+
+    def _new_model(self) -> JobModel:
+        return JobModel(self._beliefs, self._goal, self._settings, self._waiting_power_w())
+
+    def _waiting_power_w(self) -> float:
+        """The power of a waiting GPU, in W."""
+        samples = self._beliefs.samples
+        if self._settings.blocking_power_w:
+            return self._settings.blocking_power_w
+        if samples.waiting.power_error < _USABLE_WAITING_POWER_ERROR:
+            return samples.waiting.power_w
+        if self._earlier.waiting_power_w:
+            return self._earlier.waiting_power_w
+        curves = [samples.curve(kind) for kind in samples.points]
+        return _BLOCKING_SHARE * median(curve[max(curve)].power_w for curve in curves if curve)
+
+    def _plan_request(self) -> ScheduleRequest:
+        assert self._choice is not None
+        assert self._model is not None
+        about = goal_text(self._goal, self._impossibility(), self._monitor.reasons)
+        believed = believed_text(self._choice.judgement, self._model.iterations)
+        message = "; ".join(filter(None, [about, believed, self._choice.note]))
+        return ScheduleRequest(self._schedules, "run", message, self._choice.settled)
+
+    def _impossibility(self) -> str:
+        """Why no plan keeps to the target, for the status; empty if one does."""
+        assert self._choice is not None
+        assert self._model is not None
+        target, full_s = self._goal.target, self._model.full_s + self._model.tail_s
+        if target.deadline is not None and target.deadline < full_s * (1 - TOLERANCE):
+            return f"the highest clocks take {full_s:.4g} s"
+        if target.power is not None and self._model.least_power_w > target.power:
+            return f"{self._model.least_power_w:,.0f} W is the least"
+        return ""
+
+    def _present_goal(self) -> PlanGoal:
+        return goal_of(self.plan_inputs, self._default_target)
+
+    # ---- what happens to it
+
+    def was_published(self, schedules: list[FrequencySchedule], stays: bool = False) -> None:
+        """In a replay: goes on with the plan that ran in place of the one that was planned anew."""
+        super().was_published(schedules, stays)
+        is_plan = self._yielded is not None and self._yielded.purpose == "run"
+        if is_plan and self._choice is not None and self._model is not None:
+            plan = self._model.plan_of(schedules)
+            stays_plan = plan if self._choice.stays is self._choice.plan else self._choice.stays
+            self._choice = replace(self._choice, plan=plan, stays=stays_plan, judgement=self._model.judge(plan))
+
+    def react(self, plan_inputs: PlanInputs) -> None:
+        """Uses other plan inputs from now on."""
+        late = plan_inputs.late_time is not None and plan_inputs.late_time != self.plan_inputs.late_time
+        super().react(plan_inputs)
+        goal = self._present_goal()
+        changed = goal != self._goal
+        self._goal = goal
+        self._beliefs.slow_pipelines = goal.slow_pipelines
+        if self._choice is None:
+            return
+        if late:
+            self._refuted.add(self._choice.plan.key)
+        if changed or late:
+            self._decide()
+
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
+        return self._plan_request() if yielded.purpose == "run" and self._choice is not None else yielded
+
+    def assess(self, iteration_times: Sequence[IterationTime]) -> PlanInputs:
+        """Finds stragglers and other changes, and says when the plan in force is to be measured again."""
+        self._backoff.note(iteration_times)
+        choice = self._choice
+        if choice is None or not iteration_times or self._yielded is None or self._yielded.purpose != "run":
+            return self.plan_inputs
+        self._iterations = max(self._iterations, iteration_times[-1].step)
+        told = self.plan_inputs.straggler
+        announced = {told.pipeline} if told is not None and told.pipeline is not None else set()
+        alarm = self._monitor.add(iteration_times, self.plan_inputs.slow_pipelines, MOST_LATE_TRIAL, announced)
+        if self._monitor.late_in_a_row >= _LATE_IN_A_ROW and choice.plan.key not in self._tried:
+            late = UsualTime(time_s=iteration_times[-1].span_s, error=min(1.0, self._monitor.late), iterations=1)
+            return self.plan_inputs.model_copy(update={"late_time": late})
+        if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
+            return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
+        since = self._iterations - self._measured_at
+        is_due = choice.settled and since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at)
+        if is_due or (alarm is not None and self._backoff.is_over()):
+            self._measured_at = self._iterations
+            epoch = self.plan_inputs.remeasure_epoch + 1
+            return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})
+        return self.plan_inputs
+
+    @classmethod
+    def check_args(cls, **args: Any) -> None:
+        """Raises PlanError for invalid arguments."""
+        target_of(args.get("slowdown"), args.get("deadline"), args.get("power"))
+        check_sweep_args(**args)
+        blocking = args.get("blocking_power")
+        if blocking is not None and (not isinstance(blocking, (int, float)) or blocking <= 0):
+            raise PlanError(f"blocking_power is {blocking!r}; give the power of a waiting GPU, in W")
+
+    @classmethod
+    def check_profile(cls, csv: str, source: str) -> None:
+        """Raises PlanError if the profile of an earlier job cannot be used."""
+        EarlierProfile().load(csv, source)
+
+    def load_profile(self, csv: str, source: str) -> None:
+        """Reads the profile of an earlier job, to compare it with the first measurements of this one."""
+        try:
+            self._earlier.load(csv, source)
+        except PlanError as error:
+            log.warning("%s; this job profiles for itself", error)
+
+    def export_profile(self) -> str:
+        """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""
+        return profile_csv(self._beliefs.samples)
+
+    def model(self) -> dict[str, float]:
+        """Returns the figures of the model that plans are made with, and what the last plan saves and costs."""
+        if self._model is None or self._choice is None:
+            return {}
+        model, found = self._model, self._choice.judgement
+        costs = model.problem.switch_costs
+        return {
+            "blocking_power_w": model.problem.blocking_power_w,
+            "delay_s": model.calibration.delay_s if model.calibration else 0.0,
+            "overhead_s": model.problem.overhead_s,
+            "switch_time_s": costs.stands_still_s,
+            "driver_time_s": costs.driver_time_s,
+            "switch_latency_s": costs.latency_s,
+            "switch_late_s": costs.late_s,
+            "switch_calls": costs.calls,
+            "max_calls_per_s": costs.max_calls_per_s if costs.max_calls_per_s < float("inf") else 0.0,
+            "switch_acts_late_s": costs.acts_late_s,
+            "ranks_per_host": max((len(host) for host in costs.hosts), default=1),
+            "full_time_s": model.full_s,
+            "full_energy_j": model.full_j,
+            "power_drift_factor": self._beliefs.power_drift_factor,
+            "time_margin": 0.0,
+            "gpus_per_rank": model.problem.gpus_per_rank,
+            "energy_saved": found.saved,
+            "more_time": found.slower,
+            "off_target": found.late,
+            "energy_saved_error": found.saved_error,
+            "more_time_error": found.late_error,
+        }

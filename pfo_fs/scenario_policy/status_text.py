@@ -1,0 +1,60 @@
+"""The line in which the default policy reports what it is doing. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal
+from pfo_fs.scenario_policy.judgements import Judgement
+
+
+def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) -> str:
+    """Returns the text about the goal of the plans.
+
+    Args:
+        goal: Target and stragglers.
+        impossibility: Why no plan keeps to the target; empty if one does.
+        reasons: For each pipeline that was found to straggle, how that was noticed.
+    """
+    text = f"target: {goal.target}"
+    if impossibility:
+        text += f", which is impossible: {impossibility}"
+    if goal.slowdowns:
+        names = ", ".join(
+            "announced"
+            if pipeline == OUTSIDE_THE_JOB
+            else f"pipeline {pipeline} ({reasons.get(pipeline, 'announced')})"
+            for pipeline in sorted(goal.slowdowns)
+        )
+        text += f"; pace of a straggler, {goal.slowest:.2f} times as slow: {names}"
+    return text
+
+
+TIMES_THE_ERROR = 2.0
+"""Figures are given with so many standard errors: the true one is within that in 95 % of all cases."""
+
+
+def believed_text(found: Judgement, iterations: int) -> str:
+    """Returns what is believed of the plan in force, each figure with its error.
+
+    A figure that is smaller than its error is no fact: then only the error is said.
+
+    Args:
+        found: What is believed.
+        iterations: Number of iterations that it is based on.
+    """
+    if not found.saved and not found.saved_error:
+        return "all at the highest clocks"
+    saved, saved_error = found.saved, TIMES_THE_ERROR * found.saved_error
+    slower, slower_error = found.slower, TIMES_THE_ERROR * found.late_error
+    if saved > saved_error:
+        energy = f"{saved:.1%} less energy (± {100 * saved_error:.1f})"
+    else:
+        energy = f"energy saved not known yet (within {max(saved_error, abs(saved)):.1%})"
+    if slower > slower_error:
+        time = f"{slower:.2%} slower (± {100 * slower_error:.2f})"
+    elif slower < -slower_error:
+        time = f"{-slower:.2%} faster (± {100 * slower_error:.2f})"
+    else:
+        time = f"no slower within {max(slower_error, 0.0001):.2%}"
+    return f"{energy}, {time} than at the highest clocks, over {iterations:,} iterations"
