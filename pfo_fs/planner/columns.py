@@ -72,7 +72,7 @@ class Columns:
         self.times: Any = np.full(shape, NEVER)
         self.costs: Any = np.full(shape, NEVER)
         self.clocks: Any = np.full(shape, -1)
-        self.option_at: Any = np.full((len(kinds) + 1, len(numbers)), -1)
+        self.option_at: Any = np.full((len(kinds) + 1, len(numbers) + 1), -1)  # the last column is for clock -1
         for row, table in enumerate(tables):
             count = len(table.times_s)
             self.times[row, :count], self.costs[row, :count] = table.times_s, table.costs_j
@@ -87,6 +87,9 @@ class Columns:
         self.backwards = levels_of(order[::-1], problem.after, problem.before, ranks)
         nodes = len(order)
         self.rank_before: Any = np.array([n - 1 if n and ranks[n - 1] == ranks[n] else nodes for n in range(nodes)])
+        self.rank_after: Any = np.array(
+            [n + 1 if n + 1 < nodes and ranks[n + 1] == ranks[n] else nodes for n in range(nodes)]
+        )
 
     def time(self, options: Any) -> Any:
         """Durations in s, (nodes + 1, columns)."""
@@ -95,6 +98,11 @@ class Columns:
     def cost(self, options: Any) -> Any:
         """Effective energy in J of each column."""
         return self.costs[self.kind[:, None], options].sum(axis=0)
+
+    def changes(self, options: Any) -> Any:
+        """Number of clock changes of each column."""
+        clocks = self.clocks[self.kind[:, None], options]
+        return ((clocks[:-1] != clocks[self.rank_before]) & (self.rank_before < len(clocks) - 1)[:, None]).sum(axis=0)
 
     def makespan(self, options: Any, switch_time_s: float = 0.0) -> Any:
         """Length of the iteration without its overhead in s, of each column.

@@ -258,6 +258,8 @@ class Planner:
         chosen = []
         for answer, target_s, clocks_mhz in zip(relaxed, targets_s, free, strict=True):
             ignoring = [clocks_mhz] if clocks_mhz else []
+            if clocks_mhz and problem.switch_costs.acts_late_s:
+                ignoring += self._free.sooner(clocks_mhz, target_s, waiting_w, self._solve)
             found = self._switching_planner.plan(answer, target_s, straggler, ignoring, len(targets_s))
             limits = change_limits(problem, clocks_mhz, limited=found.limited)
             chosen.append((tuple(found.clocks_mhz), limits, answer.lower_bound_j))

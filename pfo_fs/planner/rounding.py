@@ -3,11 +3,14 @@
 1. *Greedy rounding*: walk the DAG in order. Of the options that end in time for the relaxed schedule, each node gets
    the one that is cheapest at the relaxation's price of time. The time by which it ends early is passed on to the nodes
    behind it.
-2. *Local search*: walk the DAG, forwards and backwards in turn. Of the options that fit between the nodes before and
-   behind it, each node gets the cheapest one; it may also trade time with one of its neighbours if that saves energy.
+2. *Anneal*: walk the DAG, forwards and backwards in turn, at a price of time that falls from the relaxation's to
+   nothing. Of the options that fit between the nodes before and behind it, each node gets the cheapest one at that
+   price, so that free time goes first to the nodes where it saves most.
+3. *Local search*: the same without a price, where a node may also trade time with one of its neighbours if that saves
+   energy.
 
-Both directions are rounded and the better result is kept. All of it is deterministic, and done for many deadlines and
-starts at once: a frontier of 100 plans takes a few times as long as one.
+Several starts are rounded (both directions, several shares of the price) and the best result is kept. All of it is
+deterministic, and done for many deadlines and starts at once: a frontier of 100 plans takes a few times as long as one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,15 @@ from typing import Any
 from pfo_fs.planner.columns import NEVER, Columns, Level, ends_of, latest_of, starts_of
 from pfo_fs.planner.relaxation import Relaxed
 
+PRICE_SHARES = (1.0, 0.5)
+"""Shares of the price of time to start from. At the full price, spare time is passed on to the node where it saves
+most; at half of it, the next nodes use the time up."""
+MANY_SHARES = (1.0,)
+"""For many deadlines at once: only the full price, because the second start would gain about 0.01 %."""
+FALLING_SHARES = (0.97, 0.9, 0.8, 0.6, 0.4, 0.2)
+"""Shares of the price while annealing; used for single plans of pipelines that are not large."""
+LARGE = 20_000
+"""From this many nodes on a pipeline is large."""
 _SWEEPS = 8
 _FEW_SWEEPS = 4
 _ENOUGH = 1e-6
@@ -49,12 +61,19 @@ class Rounder:
         deadlines: Any = np.array(deadlines_s)
         prices: Any = np.array([answer.prices_w for answer in relaxed]).T
         targets = self._within(np.array([answer.times_s for answer in relaxed]).T, deadlines)
-        views = columns.forwards, columns.backwards
-        starts = [self._greedy_round(view, targets, prices, deadlines) for view in views]
+        thorough = many == 1 and len(targets) <= LARGE
+        shares = PRICE_SHARES if many == 1 else MANY_SHARES
+        starts = [
+            self._greedy_round(view, targets, share * prices, deadlines)
+            for share in shares
+            for view in (columns.forwards, columns.backwards)
+        ]
         options: Any = np.hstack(starts)
         limits: Any = np.tile(deadlines, len(starts))
         self._reach = _REACH if many == 1 else _FEW_REACH
-        self._local_search(options, limits, _SWEEPS if many == 1 else _FEW_SWEEPS)
+        if thorough:
+            self._anneal(options, limits, np.tile(prices, len(starts)))
+        self._local_search(options, limits, _SWEEPS if thorough else _FEW_SWEEPS)
         self._repair(options, limits)
         costs = columns.cost(options).reshape(len(starts), many)
         return options[:, costs.argmin(axis=0) * many + np.arange(many)]
@@ -82,6 +101,13 @@ class Rounder:
         options = np.zeros(targets.shape, int)
         self._walk(view, options, latest_of(view, targets, deadlines), prices)
         return options
+
+    def _anneal(self, options: Any, deadlines: Any, prices: Any) -> None:
+        """Sweeps in both directions at falling shares of the price."""
+        columns = self._columns
+        for number, share in enumerate(FALLING_SHARES):
+            view = columns.backwards if number % 2 else columns.forwards
+            self._walk(view, options, latest_of(view, columns.time(options), deadlines), share * prices)
 
     def _walk(self, view: Sequence[Level], options: Any, latest: Any, prices: Any) -> None:
         """Gives each node, of the options that end by `latest`, the cheapest at its price of time."""

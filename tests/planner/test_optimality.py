@@ -22,28 +22,28 @@ def deadline_of(planner: Planner, share: float) -> float:
     return planner.fastest_s + share * (planner.slowest_s - planner.fastest_s)
 
 
-@settings(max_examples=40)
-@given(small_problems(), shares, st.booleans())
-def test_bound_best_plan_and_plan_are_in_order(problem: Problem, share: float, straggler: bool) -> None:
+@settings(max_examples=30)
+@given(small_problems(), shares)
+def test_a_small_pipeline_gets_the_best_plan_there_is(problem: Problem, share: float) -> None:
     planner = Planner(problem)
     deadline_s = deadline_of(planner, share)
-    plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)
-    best_j = least_energy_by_trying_all(problem, deadline_s, straggler=straggler)
+    plan = planner.at(deadline=deadline_s)
+    best_j = least_energy_by_trying_all(problem, deadline_s)
     assert plan.lower_bound_j is not None
     assert plan.lower_bound_j <= best_j * (1 + 1e-9)
-    assert best_j * (1 - 1e-9) <= plan.energy_j
+    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * (1 + 1.1e-4)  # calmer plans may take that much more
 
 
-def test_plans_of_small_pipelines_are_near_the_best() -> None:
-    above = []
-    for seed in range(30):
-        rng = random.Random(seed)
-        pipeline = make_pipeline("1f1b", 2, 2)
-        planner = Planner(Problem(pipeline, random_profile(rng, pipeline, 3), rng.uniform(20, 120)))
-        deadline_s = deadline_of(planner, rng.random() ** 2)
-        best_j = least_energy_by_trying_all(planner.problem, deadline_s)
-        above.append(planner.at(deadline=deadline_s).energy_j / best_j - 1)
-    assert sum(above) / len(above) < 0.002
+@settings(max_examples=25)
+@given(small_problems(), shares)
+def test_a_small_pipeline_gets_the_best_plan_beside_a_straggler(problem: Problem, share: float) -> None:
+    planner = Planner(problem)
+    straggler_s = deadline_of(planner, share)
+    plan = planner.at(straggler=straggler_s)
+    best_j = least_energy_by_trying_all(problem, straggler_s, straggler=True)
+    assert plan.lower_bound_j is not None
+    assert plan.lower_bound_j <= best_j * (1 + 1e-9)
+    assert best_j * (1 - 1e-9) <= plan.energy_j <= best_j * (1 + 1.1e-4)
 
 
 @settings(max_examples=30)
