@@ -315,8 +315,8 @@ _AUTOTUNE_LOOP = (
     (
         "drift of powers",
         "warm GPUs draw more",
-        "autotune.job_measurements:JobMeasurements._note_power_drift",
-        _always(None),
+        "autotune.job_measurements:power_drift",
+        _always(1.0),
     ),
 )
 

@@ -39,8 +39,9 @@ _ENDS = (0.0, 0.25, 0.5)
 """Where a plateau may end between the last measured clock on it and the next one; each is as likely as the others."""
 _LEVEL_DEVIATION = 1.0
 """Of the logarithm at the highest clock, around what was measured there."""
-_MOST_POINTS_TOGETHER = 600
-"""With more measured points, each instruction has enough of its own, and a common fit would take too long."""
+_MOST_POINTS_TOGETHER, _COMPANION_POINTS = 600, 12
+"""With more measured points, each instruction has enough of its own, and a common fit would take too long. Beside an
+instruction that is fitted alone, so many points of another one are enough to show the shape of its curve."""
 
 
 @dataclass(frozen=True)
@@ -292,6 +293,7 @@ def fit_curves(
     points: Mapping[Kind, Mapping[int, Point]],
     clocks_mhz: Mapping[Kind, Sequence[int]],
     elsewhere: Mapping[Kind, Mapping[int, Point]] | None = None,
+    most_together: int = _MOST_POINTS_TOGETHER,
 ) -> list[ClockCurves]:
     """Returns the curves of instructions from what was measured of them, in groups that were fitted together.
 
@@ -299,6 +301,8 @@ def fit_curves(
         points: Measured points of each kind of instruction, by clock; a kind without any has no curve.
         clocks_mhz: For each kind, the clocks for which estimates are wanted, highest first.
         elsewhere: Points of other instructions that may be alike, such as those of another job on equal GPUs.
+        most_together: With more measured points than this, each instruction is fitted alone, beside some points of the
+            best measured one of each name: the time of a fit grows with the cube of their number.
     """
     measured = {kind: curve for kind, curve in points.items() if curve and kind in clocks_mhz}
     groups: dict[int, list[Kind]] = {}  # GPUs with another highest clock are other GPUs
@@ -306,10 +310,27 @@ def fit_curves(
         groups.setdefault(max(clocks_mhz[kind]), []).append(kind)
     fitted = []
     for kinds in groups.values():
-        together = sum(len(measured[kind]) for kind in kinds) <= _MOST_POINTS_TOGETHER
-        parts = [kinds] if together else [[kind] for kind in kinds]
-        fitted += [_fit(measured, clocks_mhz, part, elsewhere or {}) for part in parts]
+        if sum(len(measured[kind]) for kind in kinds) <= most_together:
+            fitted.append(_fit(measured, clocks_mhz, kinds, elsewhere or {}))
+            continue
+        alone = {kind: {**_companions(measured, kinds, kind), **(elsewhere or {})} for kind in kinds}
+        fitted += [_fit(measured, clocks_mhz, [kind], others) for kind, others in alone.items()]
     return fitted
+
+
+def _companions(
+    measured: Mapping[Kind, Mapping[int, Point]], kinds: Sequence[Kind], alone: Kind
+) -> dict[Kind, dict[int, Point]]:
+    """Points of the instruction of each name that was measured at most clocks, for the fit of another one."""
+    found = {}
+    for name in sorted({name for _, name in kinds}):
+        others = [kind for kind in kinds if kind[1] == name and kind != alone]
+        if others:
+            best = max(others, key=lambda kind: (len(measured[kind]), kind))
+            clocks = sorted(measured[best], reverse=True)
+            some = clocks[:: -(-len(clocks) // _COMPANION_POINTS)]
+            found[best] = {mhz: measured[best][mhz] for mhz in some}
+    return found
 
 
 def _fit(

@@ -112,8 +112,20 @@ def _known_clocks(result: ProfilingResult) -> Container[int]:
     return () if switching is None or switching.mode == "launch" else switching.latencies_s
 
 
+def steps_of(result: ProfilingResult) -> Sequence[int]:
+    """Returns the step of each iteration; from an older release, its place in the window."""
+    count = len(result.iter_time)
+    return result.iter_step if len(result.iter_step) == count else range(count)
+
+
 def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[list[Run]]:
     """Yields, for each iteration that ran `ran`, the time (s) and energy (J) of each instruction in order."""
+    for _, runs in numbered_iterations(result, ran):
+        yield runs
+
+
+def numbered_iterations(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Iterator[tuple[int, list[Run]]]:
+    """Yields the place in the window, and the runs, of each iteration that ran `ran`."""
     counts: dict[str, int] = {}
     place = []
     for name, _, _ in ran:
@@ -129,11 +141,14 @@ def iterations_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> Ite
             all(number < len(rows) and len(rows[number]) == counts[name] for name, rows in table.items())
             for table in (energies, clocks)
         )
-        yield [
-            Run(
-                lists[name][n],
-                energies[name][number][n] if has_energy else 0.0,
-                clocks[name][number][n] if has_clocks else 0,
-            )
-            for name, n in place
-        ]
+        yield (
+            number,
+            [
+                Run(
+                    lists[name][n],
+                    energies[name][number][n] if has_energy else 0.0,
+                    clocks[name][number][n] if has_clocks else 0,
+                )
+                for name, n in place
+            ],
+        )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from statistics import median, median_low
+from statistics import median
 
 from pfo_fs.autotune.curve_profile import SURE, Offer, estimated_profile
 from pfo_fs.autotune.instruction_runs import Kind, RunInstruction
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.job_model import measured_iterations
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, late_switching, measured_switching
+from pfo_fs.autotune.power_drift import power_drift
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.window_results import busy_s
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -22,13 +22,6 @@ _OUTLIER_RANK = 0.03
 GPU differs from the others."""
 _LATEST_CALIBRATION_WINDOWS = 2
 """The model is calibrated with the first window and with this many of the latest ones."""
-_SURE_POWER_ERROR = 0.02
-"""Relative: a power with a larger error is not used to measure the drift of power."""
-_DRIFT_OF_A_WINDOW = 0.01
-"""Relative: power drifts by about this much from one window to the next."""
-_DRIFT_STEPS = 8
-_SAME_CLOCK_ERROR, _CHANGING_CLOCK_ERROR = 0.005, 0.02
-"""Relative: powers are wrong by this much where a rank keeps its clock, and where it changes it."""
 
 
 class JobMeasurements:
@@ -64,7 +57,7 @@ class JobMeasurements:
         """
         in_force = {schedule.rank: schedule for schedule in schedules}
         taken = [result for result in results if self.is_taken(result.rank)]
-        self._note_power_drift(taken, in_force)
+        self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
         self._switching = measured_switching(taken, self.layout.rank_infos) or self._switching
         by_stage: dict[int, list[ProfilingResult]] = {}
         for result in taken:
@@ -159,32 +152,3 @@ class JobMeasurements:
             for point in points.values():
                 point.scale(1.0, self.power_drift_factor)
         self.power_drift_factor = 1.0
-
-    def _note_power_drift(self, results: Sequence[ProfilingResult], in_force: Mapping[int, FrequencySchedule]) -> None:
-        """Compares powers with those measured before at the same clocks.
-
-        Powers rise little by little. A single one that is far off was measured at another clock than it seems: clocks
-        act later than expected, or at other times on the GPUs that compute together.
-        """
-        ratios: dict[tuple[Kind, int], list[tuple[float, float]]] = {}  # with their errors
-        for result in results:
-            stages = dict(self.layout.order(result.rank))
-            clocks = {mhz for _, _, mhz in self.layout.run_by(result.rank, in_force.get(result.rank))}
-            for power in result.powers:
-                if power.instruction not in stages or power.error >= _SURE_POWER_ERROR * power.power:
-                    continue
-                kind = stages[power.instruction], power.instruction
-                before = self.samples.curve(kind).get(power.frequency)
-                if before is not None and before.power_error < _SURE_POWER_ERROR:
-                    wrong = _SAME_CLOCK_ERROR if len(clocks) == 1 else _CHANGING_CLOCK_ERROR
-                    error = math.hypot(power.error / power.power, before.power_error, wrong)
-                    ratios.setdefault((kind, power.frequency), []).append((power.power / before.power_w, error))
-        seen = [(median(ratio for ratio, _ in each), median(error for _, error in each)) for each in ratios.values()]
-        factor = self.power_drift_factor
-        found = median_low([factor, *(ratio for ratio, _ in seen)])
-        for _ in range(_DRIFT_STEPS):  # those that are far off count less and less
-            weights = [1 / (error**2 + (ratio - found) ** 2) for ratio, error in seen]
-            of_factor = 1 / _DRIFT_OF_A_WINDOW**2
-            total = of_factor * factor + sum(weight * ratio for weight, (ratio, _) in zip(weights, seen, strict=True))
-            found = total / (of_factor + sum(weights))
-        self.power_drift_factor = found

@@ -14,7 +14,7 @@ from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, parse_table, t
 
 _OTHER_JOB = 0.03
 """Relative: a profile that differs by more at a measured clock belongs to another kind of job."""
-_OTHER_GPU, _SURE_COUNT = 0.06, 5
+OTHER_GPU, SURE_COUNT = 0.06, 5
 """A profile that differs by more than this, relative, under a plan comes from GPUs that behave otherwise at low clocks;
 compared are times that were measured at least this often."""
 _ERROR = 0.002
@@ -135,21 +135,36 @@ def contradiction(known: Profile, samples: Samples, kinds: Sequence[Kind], befor
         for mhz, point in samples.curve(kind).items():
             above = [table[at] for at in sorted(table) if at >= mhz][:1]
             below = [table[at] for at in sorted(table) if at <= mhz][-1:]
-            if above and below and point.count >= _SURE_COUNT and mhz not in own:
+            if above and below and point.count >= SURE_COUNT and mhz not in own:
                 low_s, high_s = min(above + below), max(above + below)
-                if not low_s / (1 + _OTHER_GPU) < point.time_s < high_s * (1 + _OTHER_GPU):
+                if not low_s / (1 + OTHER_GPU) < point.time_s < high_s * (1 + OTHER_GPU):
                     return f"{kind[1]} of stage {kind[0]}"
     return ""
 
 
 def merge_profile(
-    samples: Samples, known: Profile, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]]
+    samples: Samples,
+    known: Profile,
+    kinds: Sequence[Kind],
+    clocks_mhz: Mapping[int, Sequence[int]],
+    only_ratios: bool = False,
 ) -> None:
-    """Adds a known profile to the samples, at the clocks on offer where nothing was measured yet."""
+    """Adds a known profile to the samples, at the clocks on offer where nothing was measured yet.
+
+    Args:
+        samples: What this job has measured.
+        known: The profile.
+        kinds: The kinds of instructions that the job runs.
+        clocks_mhz: For each stage, the clocks that its GPUs offer.
+        only_ratios: Whether only the ratios to the highest clock that both have measured are used.
+    """
     for kind in kinds:
         points = samples.points.setdefault(kind, {})
+        there = {m.frequency_mhz: m.time_s for m in known.measurements.get(kind, ())}
+        both_mhz = max(there.keys() & points.keys(), default=0)
+        scale = points[both_mhz].time_s / there[both_mhz] if both_mhz and only_ratios else 1.0
         for m in known.measurements.get(kind, ()):
             if m.frequency_mhz in clocks_mhz[kind[0]] and m.frequency_mhz not in points:
                 point = points[m.frequency_mhz] = Point(borrowed=True)
-                point.add_times(_COUNT, m.time_s, _ERROR / 2 * m.time_s)
+                point.add_times(_COUNT, scale * m.time_s, _ERROR / 2 * scale * m.time_s)
                 point.add_power(m.energy_j / m.time_s, _ERROR * m.energy_j / m.time_s)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 
-from pfo_fs.autotune.instruction_runs import LATE_S, Kind, Run, RunInstruction, sort_runs
+from pfo_fs.autotune.instruction_runs import LATE_S, Kind, RunInstruction, sort_runs
 from pfo_fs.autotune.late_clocks import LateClocks
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import Measurement
@@ -145,14 +145,15 @@ class Samples:
                 # The mean is wrong by an unknown part of the change, however many runs there are.
                 wrong = sum(sorted_runs.wrong_s.get((kind, mhz), ())) / count
                 error_s = math.hypot(error_s, wrong or LATE_S * _FIRST_SCATTER)
-            point = self._point(kind, mhz)
+            point = self.point(kind, mhz)
             point.add_times(count, mean_s, error_s * math.sqrt(together))
             point.borrowed = False
         for change, values in sorted_runs.changed.items():
             kept = _without_outliers(values)
             mean_s = fmean(kept)
             self.late.add(*change, len(kept), mean_s, self._deviation(kept, mean_s) * math.sqrt(together / len(kept)))
-        self._add_powers(result, ran, runs, power_drift_factor)
+        times_s = {key: fmean(run.time_s for run in each) for key, each in runs.items()}
+        self.add_powers(result, ran, times_s, power_drift_factor)
 
     def _deviation(self, values_s: Sequence[float], mean_s: float) -> float:
         """Returns the standard deviation of a duration, in s: few runs can be alike by chance."""
@@ -161,13 +162,21 @@ class Samples:
             return max(usual_s, stdev(values_s) if len(values_s) > 1 else 0.0)
         return stdev(values_s)
 
-    def _add_powers(
+    def add_powers(
         self,
         result: ProfilingResult,
         ran: Sequence[RunInstruction],
-        runs: Mapping[tuple[Kind, int], Sequence[Run]],
+        times_s: Mapping[tuple[Kind, int], float],
         power_drift_factor: float,
     ) -> None:
+        """Adds the powers that one rank measured.
+
+        Args:
+            result: What was measured.
+            ran: The rank's instructions, in order, with their clocks.
+            times_s: The mean duration of each kind at each of its clocks.
+            power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
+        """
         stages: dict[str, set[int]] = {}
         for name, stage, _ in ran:
             stages.setdefault(name, set()).add(stage)
@@ -177,36 +186,36 @@ class Samples:
                 self.waiting.add_power(power.power, power.error)
             for stage in sorted(stages.get(power.instruction, ())):
                 key = (stage, power.instruction), power.frequency
-                if key in runs and power.power > 0:
+                if key in times_s and power.power > 0:
                     fitted.add(key)
-                    self._point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
+                    self.point(*key).add_power(power.power / power_drift_factor, power.error / power_drift_factor)
         mean_w = self._mean_power_w(result) / power_drift_factor
         if len({mhz for _, _, mhz in ran}) > 1:
             # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
-            if runs and not fitted and mean_w > 0:
-                self._add_mixed_powers(ran, runs, mean_w)
+            if times_s and not fitted and mean_w > 0:
+                self._add_mixed_powers(ran, times_s, mean_w)
             return
-        for key in runs:
+        for key in times_s:
             if key not in fitted and mean_w > 0:
-                self._point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
+                self.point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
 
     def _add_mixed_powers(
-        self, ran: Sequence[RunInstruction], runs: Mapping[tuple[Kind, int], Sequence[Run]], mean_w: float
+        self, ran: Sequence[RunInstruction], times_s: Mapping[tuple[Kind, int], float], mean_w: float
     ) -> None:
         """Adds powers whose mean is the measured one, and which fall with the clock as powers usually do."""
         usual_w: dict[tuple[Kind, int], float] = {}
-        for kind, mhz in runs:
+        for kind, mhz in times_s:
             curve = self.curve(kind)
             if not curve or not mhz:
                 return
             top_mhz = max(curve)
             usual_w[kind, mhz] = curve[top_mhz].power_w * min(1.0, mhz / top_mhz) ** _POWER_FALLS
         counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
-        seconds = {key: counts[key] * fmean(run.time_s for run in each) for key, each in runs.items()}
-        usual_mean_w = sum(usual_w[key] * seconds[key] for key in runs) / sum(seconds.values())
-        for key in runs:
+        seconds = {key: counts[key] * each_s for key, each_s in times_s.items()}
+        usual_mean_w = sum(usual_w[key] * seconds[key] for key in times_s) / sum(seconds.values())
+        for key in times_s:
             power_w = usual_w[key] * mean_w / usual_mean_w
-            self._point(*key).add_power(power_w, _MIXED_POWER_ERROR * power_w)
+            self.point(*key).add_power(power_w, _MIXED_POWER_ERROR * power_w)
 
     def _mean_power_w(self, result: ProfilingResult) -> float:
         """Returns the power of a rank while it does not wait, from the energy of whole iterations; 0 if unknown."""
@@ -219,7 +228,8 @@ class Samples:
             waiting_w = _WAITING_SHARE * energy_j / busy_s
         return max(0.0, energy_j - waiting_w * (total_s - busy_s)) / busy_s
 
-    def _point(self, kind: Kind, mhz: int) -> Point:
+    def point(self, kind: Kind, mhz: int) -> Point:
+        """Returns the point of a kind at a clock, a new one if nothing was measured there."""
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())
 
     @property

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
-from statistics import median, median_low
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pfo_fs.autotune.clock_curves import TIME
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_model import pipeline_of
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, late_switching, measured_switching
-from pfo_fs.autotune.samples import Point
+from pfo_fs.autotune.power_drift import power_drift
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, calibrate
-from pfo_fs.scenario_policy.clock_curves import TIME
 from pfo_fs.scenario_policy.curves import Curves
-from pfo_fs.scenario_policy.instruction_runs import Kind
 from pfo_fs.scenario_policy.load_rows import Ratios
 from pfo_fs.scenario_policy.loads import Found, LoadModel
-from pfo_fs.scenario_policy.pipelines import pipeline_of
-from pfo_fs.scenario_policy.samples import Samples
 from pfo_fs.scenario_policy.windows import Window, window_of
 
 Array = Any
@@ -35,15 +34,6 @@ _LEAST_OFF, _FAR = 0.02, 4.0
 standard errors."""
 _LESS_SURE = 10.0
 """What was measured before a change counts with so many times its error."""
-_SURE_POWER_ERROR = 0.02
-"""Relative: a power with a larger error is not used to measure the drift of power."""
-_DRIFT_OF_A_WINDOW = 0.01
-"""Relative: power drifts by about this much from one window to the next."""
-_DRIFT_STEPS = 8
-_SAME_CLOCK_ERROR, _CHANGING_CLOCK_ERROR = 0.005, 0.02
-"""Relative: powers are wrong by this much where a rank keeps its clock, and where it changes it."""
-
-
 _NOTHING = Point()
 
 
@@ -133,7 +123,7 @@ class Beliefs:
         if not self.layout.one_pipeline():
             return None
         window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken)
-        self._note_power_drift(taken, in_force)
+        self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
         if window is not None:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()
@@ -232,9 +222,8 @@ class Beliefs:
         self.windows.clear()
         self.trials.clear()
 
-    def drop_borrowed(self) -> None:
-        """Drops the points that are only from the profile of an earlier job."""
-        self.samples.drop_borrowed()
+    def curves_changed(self) -> None:
+        """Notes that samples were changed, so that curves are fitted anew."""
         self._curves = None
 
     def measured_clocks(self) -> set[tuple[Kind, int]]:
@@ -292,46 +281,3 @@ class Beliefs:
         """Returns whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
         info = self.layout.place[rank]
         return bool(info.available_frequencies) and info.dp_rank not in self.slow_pipelines
-
-    def healthy_pipeline(self, measured: Container[int]) -> list[int]:
-        """Returns the ranks, by stage, of a pipeline that was measured on all stages and whose results are used."""
-        pipelines: dict[int, dict[int, int]] = {}
-        for info in self.layout.rank_infos:
-            if info.rank in measured and self.is_taken(info.rank):
-                pipelines.setdefault(info.dp_rank, {}).setdefault(info.pp_rank, info.rank)
-        stages = self.layout.job_info.pp_degree
-        complete = [ranks for _, ranks in sorted(pipelines.items()) if len(ranks) == stages]
-        return [complete[0][stage] for stage in range(stages)] if complete else []
-
-    def measured(self, pp_rank: int) -> dict[Kind, dict[int, Point]]:
-        """Returns the measured points of all kinds of instructions that a pipeline-parallel rank runs."""
-        return {kind: self.samples.curve(kind) for kind in self.layout.kinds_of(pp_rank)}
-
-    def _note_power_drift(self, results: Sequence[ProfilingResult], in_force: Mapping[int, FrequencySchedule]) -> None:
-        """Compares powers with those measured before at the same clocks.
-
-        Powers rise little by little. A single one that is far off was measured at another clock than it seems: clocks
-        act later than expected, or at other times on the GPUs that compute together.
-        """
-        ratios: dict[tuple[Kind, int], list[tuple[float, float]]] = {}  # with their errors
-        for result in results:
-            stages = dict(self.layout.order(result.rank))
-            clocks = {mhz for _, _, mhz in self.layout.run_by(result.rank, in_force.get(result.rank))}
-            for power in result.powers:
-                if power.instruction not in stages or power.error >= _SURE_POWER_ERROR * power.power:
-                    continue
-                kind = stages[power.instruction], power.instruction
-                before = self.samples.curve(kind).get(power.frequency)
-                if before is not None and before.power_error < _SURE_POWER_ERROR:
-                    wrong = _SAME_CLOCK_ERROR if len(clocks) == 1 else _CHANGING_CLOCK_ERROR
-                    error = math.hypot(power.error / power.power, before.power_error, wrong)
-                    ratios.setdefault((kind, power.frequency), []).append((power.power / before.power_w, error))
-        seen = [(median(ratio for ratio, _ in each), median(error for _, error in each)) for each in ratios.values()]
-        factor = self.power_drift_factor
-        found = median_low([factor, *(ratio for ratio, _ in seen)])
-        for _ in range(_DRIFT_STEPS):  # those that are far off count less and less
-            weights = [1 / (error**2 + (ratio - found) ** 2) for ratio, error in seen]
-            of_factor = 1 / _DRIFT_OF_A_WINDOW**2
-            total = of_factor * factor + sum(weight * ratio for weight, (ratio, _) in zip(weights, seen, strict=True))
-            found = total / (of_factor + sum(weights))
-        self.power_drift_factor = found

@@ -6,17 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pfo_fs.autotune.samples import Point, is_checked
+from pfo_fs.autotune.clock_curves import ClockCurves, Estimate, fit_curves
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.samples import Point, Samples, is_checked
 from pfo_fs.planner import Measurement, Profile
-from pfo_fs.scenario_policy.clock_curves import ClockCurves, Estimate, fit_curves
-from pfo_fs.scenario_policy.instruction_runs import Kind
 from pfo_fs.scenario_policy.load_rows import Ratios
-from pfo_fs.scenario_policy.samples import Samples
 
 LOWEST = 0.35
 """As a share of the highest clock: the energy of any instruction rises again below about this clock."""
 _MOST_SITES = 1200
 """At most so many instructions times clocks are estimated together (the estimates' covariance then takes 12 MB)."""
+
+
+_MOST_TOGETHER = 100
+"""Measured points that are fitted together at most: with some hundreds, as 16 kinds of instructions have after a few
+windows, most of a window's planning was this fit."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Curves:
         self._unchecked = bool(elsewhere) or samples.borrows
         self._top_mhz = {kind: max(clocks_mhz[kind[0]]) for kind in kinds}
         wanted = {kind: self._offered(kind, clocks_mhz[kind[0]], len(kinds)) for kind in self._measured}
-        self._groups = fit_curves(self._measured, wanted, elsewhere)
+        self._groups = fit_curves(self._measured, wanted, elsewhere, _MOST_TOGETHER)
         self._table: dict[Kind, dict[int, Estimate]] = {}
         self._rows: dict[tuple[Kind, int], tuple[ClockCurves, int]] = {}
         for group in self._groups:

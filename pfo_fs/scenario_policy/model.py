@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 from pfo_fs.scenario_policy.beliefs import Beliefs, Trial
 from pfo_fs.scenario_policy.curves import EVERYTHING, EXPECTED, Curves, View
-from pfo_fs.scenario_policy.instruction_runs import Kind
 from pfo_fs.scenario_policy.judgements import (
     MODEL_OF_SAVING,
     MODEL_OF_TIME,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.scenario_policy.beliefs import Beliefs
 from pfo_fs.scenario_policy.curves import CAUTIOUS
 from pfo_fs.scenario_policy.decision import TOLERANCE
-from pfo_fs.scenario_policy.instruction_runs import Kind
 from pfo_fs.scenario_policy.judgements import ClockPlan
 from pfo_fs.scenario_policy.model import JobModel
 

@@ -11,29 +11,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from pfo_fs.autotune.earlier_profile import EarlierProfile
 from pfo_fs.autotune.instruction_profiler import check_sweep_args
+from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
+from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.profile_sweep import OneWindow, Outcome, Windows
 from pfo_fs.autotune.question_backoff import QuestionBackoff
+from pfo_fs.autotune.status_text import goal_text
 from pfo_fs.autotune.window_results import measured_results
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, PlanInputs, ProfilingResult, RankInfo, UsualTime
 from pfo_fs.planner import SwitchCosts
 from pfo_fs.scenario_policy.beliefs import Beliefs
+from pfo_fs.scenario_policy.contradiction import contradiction
 from pfo_fs.scenario_policy.decision import MOST_LATE_TRIAL, TOLERANCE, TRIAL_ITERATIONS, Choice, choose, trial_time
-from pfo_fs.scenario_policy.earlier_profile import EarlierProfile
 from pfo_fs.scenario_policy.judgements import ClockPlan, ModelSettings
 from pfo_fs.scenario_policy.model import JobModel
 from pfo_fs.scenario_policy.monitor import Monitor
 from pfo_fs.scenario_policy.probe import probe_plan
-from pfo_fs.scenario_policy.profile_exchange import profile_csv
-from pfo_fs.scenario_policy.status_text import believed_text, goal_text
+from pfo_fs.scenario_policy.status_text import believed_text
 from pfo_fs.scenario_policy.windows import Window
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
@@ -96,7 +99,7 @@ class ScenarioScheduler(FrequencyScheduler):
         self._settings = ModelSettings(costs, blocking_power)
         self._layout = JobLayout(job_info, self.rank_infos, lambda: self.orders)
         self._beliefs = Beliefs(self._layout)
-        self._earlier = EarlierProfile()
+        self._earlier = EarlierProfile(only_ratios=True)
         self._is_known = False  # whether an earlier job's profile is used
         self._goal = self._present_goal()
         self._model: JobModel | None = None
@@ -124,7 +127,7 @@ class ScenarioScheduler(FrequencyScheduler):
             results = measured_results((yield self._plan_request()))
             before = self._beliefs.measured_clocks()
             self._use(results)
-            if self._earlier.is_refuted_by(self._beliefs, before):
+            if self._refutes_earlier_profile(before):
                 yield from self._probe()
 
     def _warm_up(self) -> Outcome:
@@ -153,6 +156,19 @@ class ScenarioScheduler(FrequencyScheduler):
         self._beliefs.reference = model.trial(model.highest, self._beliefs.windows[-1])
         self._is_known = self._earlier.merge_into(self._beliefs)
         return ""
+
+    def _refutes_earlier_profile(self, measured_before: Collection[tuple[Kind, int]]) -> bool:
+        """Drops the profile of an earlier job if the latest window does not agree with it; returns whether it did.
+
+        Args:
+            measured_before: The kinds and clocks (MHz) that this job had measured before the window.
+        """
+        profile = self._earlier.merged
+        odd = "" if profile is None else contradiction(profile, self._beliefs.latest, measured_before)
+        if odd:
+            self._earlier.take_back(self._beliefs, odd)
+            self._beliefs.curves_changed()
+        return bool(odd)
 
     def _probe(self) -> Windows:
         """Measures low clocks where there is slack, so that iterations do not become longer.

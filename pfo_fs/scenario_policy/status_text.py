@@ -1,34 +1,8 @@
-"""The line in which the default policy reports what it is doing. Pure functions."""
+"""What is believed of the plan in force, as text for the status."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal
 from pfo_fs.scenario_policy.judgements import Judgement
-
-
-def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) -> str:
-    """Returns the text about the goal of the plans.
-
-    Args:
-        goal: Target and stragglers.
-        impossibility: Why no plan keeps to the target; empty if one does.
-        reasons: For each pipeline that was found to straggle, how that was noticed.
-    """
-    text = f"target: {goal.target}"
-    if impossibility:
-        text += f", which is impossible: {impossibility}"
-    if goal.slowdowns:
-        names = ", ".join(
-            "announced"
-            if pipeline == OUTSIDE_THE_JOB
-            else f"pipeline {pipeline} ({reasons.get(pipeline, 'announced')})"
-            for pipeline in sorted(goal.slowdowns)
-        )
-        text += f"; pace of a straggler, {goal.slowest:.2f} times as slow: {names}"
-    return text
-
 
 TIMES_THE_ERROR = 2.0
 """Figures are given with so many standard errors: the true one is within that in 95 % of all cases."""

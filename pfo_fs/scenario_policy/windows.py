@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pfo_fs.autotune.instruction_runs import Run, RunInstruction, numbered_iterations, steps_of
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Pipeline
-from pfo_fs.scenario_policy.instruction_runs import Run, RunInstruction, numbered_iterations, steps_of
 
 Array = Any
 """An array of numpy, which is not typed here."""

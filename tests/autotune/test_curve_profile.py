@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_clock_curves import follows, points_of
+from curve_points import follows, points_of
 
 from pfo_fs.autotune.curve_profile import SURE, WIDE, Offer, estimated_profile, hopeful
 from pfo_fs.autotune.samples import Samples

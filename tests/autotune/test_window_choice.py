@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from test_clock_curves import CLOCKS, follows, points_of
+from curve_points import CLOCKS, follows, points_of
 
 from pfo_fs.autotune.clock_curves import ClockCurves, fit_curves
 from pfo_fs.autotune.instruction_runs import Kind

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from curve_points import follows, points_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_scenario_clock_curves import follows, points_of
 
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.samples import Samples
 from pfo_fs.planner import Measurement
 from pfo_fs.scenario_policy.curves import CAUTIOUS, EVERYTHING, EXPECTED, HOPEFUL, Curves, View
-from pfo_fs.scenario_policy.instruction_runs import Kind
-from pfo_fs.scenario_policy.samples import Samples
 
 CLOCKS = list(range(1410, 840, -30))
 FORWARD, BACKWARD = (0, "forward"), (0, "backward")

@@ -1,82 +1,21 @@
-"""What a job has measured survives the CSV that later jobs and reports read."""
+"""The profile of an earlier job beside what this one has measured, in the policy that plans for scenarios."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.samples import Point, is_checked
-from pfo_fs.errors import PlanError
+from pfo_fs.autotune.profile_exchange import merge_profile
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.planner import Measurement, Profile
-from pfo_fs.planner.profile_csv import parse_table
+from pfo_fs.scenario_policy.contradiction import contradiction
 from pfo_fs.scenario_policy.curves import EXPECTED, HOPEFUL, Curves, View
-from pfo_fs.scenario_policy.earlier_profile import EarlierProfile
 from pfo_fs.scenario_policy.loads import Found
-from pfo_fs.scenario_policy.profile_exchange import (
-    contradiction,
-    merge_profile,
-    plausible_table,
-    points_of,
-    profile_csv,
-    thinned,
-    waiting_power_of,
-)
-from pfo_fs.scenario_policy.samples import Samples
 
 KIND, CLOCKS = (0, "forward"), list(range(1410, 209, -75))
-
-
-def measured() -> Samples:
-    samples = Samples()
-    for mhz, time_s in ((1410, 0.1), (1395, 0.12)):
-        point = samples.points.setdefault((0, "forward"), {})[mhz] = Point()
-        point.add_times(50, time_s, 0.001 * time_s)
-        point.add_power(200.0, 0.5)
-    samples.waiting.add_power(83.64, 0.1)
-    return samples
-
-
-def test_points_keep_their_errors_and_counts_on_the_way_to_csv_and_back() -> None:
-    samples = measured()
-    found = points_of(profile_csv(samples), "p.csv")[0, "forward"]
-    for mhz, point in samples.points[0, "forward"].items():
-        assert found[mhz].count == point.count
-        assert found[mhz].time_error == pytest.approx(point.time_error, rel=1e-5)
-        assert found[mhz].power_error == pytest.approx(point.power_error, rel=1e-5)
-        assert found[mhz].energy_j == pytest.approx(point.energy_j, rel=1e-5)
-
-
-def test_a_point_whose_power_is_hardly_known_is_not_in_the_profile_and_does_not_make_it_implausible() -> None:
-    samples = measured()
-    point = samples.points[0, "forward"][1380] = Point()
-    point.add_times(4, 0.13, 0.004)
-    point.add_power(30.0, 50.0)
-    assert set(points_of(profile_csv(samples), "p.csv")[0, "forward"]) == {1410, 1395}
-    EarlierProfile().load(profile_csv(samples), "other")
-
-
-def test_the_waiting_power_is_kept() -> None:
-    assert waiting_power_of(parse_table(profile_csv(measured()), "p.csv")) == pytest.approx(83.64)
-
-
-@pytest.mark.parametrize("watts", ["", "-5", "nan", "1e9"])
-def test_an_implausible_waiting_power_is_none(watts: str) -> None:
-    text = profile_csv(measured()).replace("83.64", watts)
-    assert waiting_power_of(parse_table(text, "p.csv")) == 0.0
-
-
-def test_a_profile_without_errors_is_taken_with_two_samples() -> None:
-    text = "stage,instruction,frequency,time,energy\n0,forward,1410,0.1,20\n"
-    assert points_of(text, "p.csv")[0, "forward"][1410].count == 2
-
-
-def test_a_wrong_row_is_a_plan_error_with_its_number() -> None:
-    with pytest.raises(PlanError, match="row 2, column time"):
-        points_of("stage,instruction,frequency,time,energy\n0,forward,1410,x,20\n", "p.csv")
 
 
 @pytest.mark.parametrize(
@@ -95,19 +34,6 @@ def test_a_time_outside_of_those_around_its_clock_contradicts_a_profile(mhz: int
     assert contradiction(known, [Found(KIND, mhz, 10, time_s, 0.001)], set()) == odd
 
 
-def test_few_points_of_another_job_are_used_from_its_highest_to_low_clocks() -> None:
-    points = {(stage, "forward"): {mhz: Point() for mhz in range(300, 1411, 15)} for stage in range(64)}
-    kept = thinned(points, {"forward"}, [1410, 1200, 300])
-    assert len(kept) == 8
-    assert all(len(curve) <= 12 and max(curve) == 1410 and min(curve) < 500 for curve in kept.values())
-
-
-def test_of_another_job_only_clocks_and_instructions_are_used_that_this_job_may_have() -> None:
-    names = [f"name {number}" for number in range(1000)]
-    points = {(0, name): {mhz: Point() for mhz in (20_000, 1410, 900, 50)} for name in ["forward", *names]}
-    assert thinned(points, {"forward"}, [1410, 210]) == {(0, "forward"): {1410: Point(), 900: Point()}}
-
-
 def test_a_time_is_not_compared_at_a_clock_that_this_job_has_measured_before() -> None:
     known = Profile({(0, "forward"): [Measurement(1400, 0.1, 30.0), Measurement(1200, 0.1, 30.0)]})
     found = [Found(KIND, 1200, 10, 0.2, 0.001)]
@@ -119,54 +45,6 @@ def test_a_job_of_longer_instructions_contradicts_no_profile_whose_clocks_act_al
     known = Profile({KIND: [Measurement(1400, 0.1, 30.0), Measurement(1200, 0.12, 30.0)]})
     found = [Found(KIND, 1400, 10, 0.2, 0.001, is_highest=True), Found(KIND, 1200, 10, 0.24, 0.001)]
     assert not contradiction(known, found, set())
-
-
-# ---- profiles that another user has invented
-
-HEADER = "stage,instruction,frequency,time,energy\n"
-ODD_ROWS = {
-    "underflow": "0,forward,1410,5e-324,1",
-    "denormal energy": "0,forward,1410,0.1,1e-310",
-    "power beyond any GPU": "0,forward,1410,1e-5,1e8",
-    "no power": "0,forward,1410,1000,0.001",
-    "days": "0,forward,1410,99999,1e7",
-    "infinite": "0,forward,1410,inf,1",
-    "not a number": "0,forward,1410,nan,1",
-    "hexadecimal": "0,forward,1410,0x1p-1074,1",
-    "huge": "0,forward,1410,1e999,1",
-    "huge clock": "0,forward,999999999999999999999,1,1",
-    "a stage that is missing": "7,forward,1410,0.1,20",
-}
-
-
-@pytest.mark.parametrize("row", ODD_ROWS.values(), ids=ODD_ROWS)
-@pytest.mark.parametrize(
-    "others", ["", "0,forward,1200,0.11,20\n0,backward,1410,0.2,40\n"], ids=["alone", "with others"]
-)
-def test_a_profile_that_no_gpu_can_have_is_refused_with_the_job_that_left_it(row: str, others: str) -> None:
-    if row.startswith("7") and others:
-        return  # then stage 0 is there
-    with pytest.raises(PlanError, match="profile of job evil"):
-        EarlierProfile().load(f"{HEADER}{row}\n{others}", "evil")
-
-
-@given(
-    st.lists(st.tuples(*[st.floats(allow_nan=True) | st.sampled_from([5e-324, 1e308, 0.1, 200.0])] * 5), max_size=4)
-    | st.lists(st.tuples(*[st.text('0123456789.,-+eEinfax" \n', max_size=8)] * 7), max_size=4)
-)
-def test_whatever_a_profile_holds_it_is_used_or_refused(rows: list[tuple[object, ...]]) -> None:
-    columns = "stage,instruction,frequency,time,energy,time_error,count\n"
-    lines = [f"0,forward,1410,{','.join(map(str, row))}" for row in rows]
-    lines += [",".join(map(str, row)) for row in rows]
-    for text in (columns + "\n".join(lines), HEADER + "\n".join(lines)):
-        with contextlib.suppress(PlanError):
-            EarlierProfile().load(text, "evil")
-
-
-def test_a_profile_of_very_many_rows_is_refused() -> None:
-    rows = "".join(f"0,forward,{mhz},0.1,20\n" for mhz in range(300, 1300)) * 60
-    with pytest.raises(PlanError, match="60,000 rows"):
-        plausible_table(HEADER + rows, "evil")
 
 
 def borrowing(time_at: Callable[[int], float], own_clocks: Sequence[int]) -> Samples:
@@ -211,22 +89,3 @@ def test_without_a_borrowed_point_the_clocks_on_offer_are_as_they_were() -> None
     samples = borrowing(lambda mhz: 0.1, CLOCKS)
     assert not samples.borrows
     assert len(profile_rows(samples)) == len(CLOCKS)
-
-
-def test_what_a_refuted_profile_has_added_is_dropped_and_this_jobs_own_points_stay() -> None:
-    samples = borrowing(lambda mhz: 0.1, [1410, 1110])
-    samples.drop_borrowed()
-    assert list(samples.curve(KIND)) == [1410, 1110]
-
-
-@given(
-    st.dictionaries(st.sampled_from(CLOCKS), st.floats(0, 1), max_size=4), st.sampled_from(CLOCKS), st.floats(0.01, 1)
-)
-def test_a_checked_time_is_at_most_a_quarter_too_short_however_far_times_follow_the_clock(
-    slopes: dict[int, float], mhz: int, believed_s: float
-) -> None:
-    slope = min(slopes.values(), default=1.0)  # one slope for the whole curve
-    truth = {at: 0.1 * (1410 / at) ** slope for at in (*slopes, mhz)}
-    curve = {at: Point(time_s=truth[at]) for at in slopes}
-    if is_checked(curve, mhz, believed_s):
-        assert truth[mhz] <= 1.25 * believed_s * (1 + 1e-9)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scheduler_jobs import make_job, one_f_one_b, order_of, schedule_of
 
 from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.job_model import pipeline_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult, Switching
-from pfo_fs.scenario_policy.pipelines import pipeline_of
 from pfo_fs.scenario_policy.windows import Window, window_of
 
 STAGES, MICROBATCHES, TOP_MHZ = 2, 3, 1410
