@@ -92,6 +92,7 @@ class LoadModel:
         bases: For each pipeline, the log duration of each kind at the highest clock and an ordinary load.
         first_bases: The same in the first windows, of an ordinary pipeline; ratios are told as times of these.
         changed: What the latest window tells of runs with which the clock changes.
+        explained: For each window that was fitted, by its steps, the log durations at the highest clocks without noise.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -108,6 +109,7 @@ class LoadModel:
         self.bases: dict[int, Array] = {}
         self.first_bases: Array = None
         self.changed: list[Changed] = []
+        self.explained: dict[tuple[int, ...], Array] = {}
 
     def fit(self, windows: Sequence[Window], ratios: Ratios) -> list[Found]:
         """Fits the model to windows, and returns what the last one tells of each kind and clock.
@@ -155,7 +157,25 @@ class LoadModel:
         if self.first_bases is None:
             self.first_bases = np.median(np.array(list(bases.values())), axis=0)
         self.changed = self._changed(rows, rows.logs - load[:, None] * gain - others - base + self.first_bases)
+        self.explained = self._by_window(windows, base + load[:, None] * gain + others)
         return self._found(rows, cells)
+
+    def _by_window(self, windows: Sequence[Window], values: Array) -> dict[tuple[int, ...], Array]:
+        """Values of rows and kinds, in the shape of the windows: iterations, nodes, pipelines."""
+        import numpy as np
+
+        nodes = len(self.kind_of_node)
+        place = np.zeros(nodes, int)
+        for row, own in enumerate(self.node_at):
+            place[own[own >= 0]] = row
+        found, begin = {}, 0
+        for window in windows:
+            iterations, _, pipelines = window.times_s.shape
+            end = begin + iterations * pipelines * len(self.node_at)
+            by_batch = values[begin:end].reshape(iterations, pipelines, len(self.node_at), -1)
+            found[window.steps] = np.moveaxis(by_batch[:, :, place, self.kind_of_node], 1, 2)
+            begin = end
+        return found
 
     def _changed(self, rows: Rows, logs: Array) -> list[Changed]:
         """What the latest window tells of instructions with which the clock changes, at an ordinary load."""
@@ -204,8 +224,21 @@ class LoadModel:
         return found
 
     def full_speed_s(self, window: Window, ratios: Ratios) -> Array:
-        """Returns what the instructions of a window would have taken at the highest clock, in s."""
-        return window.times_s / ratio_of(self.kind_of_node, window, ratios)[0]
+        """Returns what the instructions of a window would have taken at the highest clock, in s.
+
+        That is the measured duration over r, as far as r is known better than what the model explains is like the
+        durations that are measured; else it is what the model explains.
+        """
+        import numpy as np
+
+        ratio, error = ratio_of(self.kind_of_node, window, ratios)
+        measured_s = window.times_s / ratio
+        explained = self.explained.get(window.steps)
+        if explained is None:
+            return measured_s
+        noise2 = (self.noises[self.kind_of_node] ** 2)[None, :, None]
+        share = noise2 / (noise2 + error**2)
+        return np.exp(explained + share * (np.log(measured_s) - explained))
 
 
 class _Cells:

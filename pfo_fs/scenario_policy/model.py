@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.measured_switching import ClockOffer, without_slow_clocks
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem
@@ -99,11 +100,13 @@ class JobModel:
         self.full_j = self._judged.energy_j(None) + self._tail_j
         self._judgements: dict[object, Judgement] = {}
         self._by_model: dict[object, float] = {}
-        self._planners: dict[View, tuple[ScenarioPlanner, float]] = {}
+        self._planners: dict[View, list[tuple[ScenarioPlanner, Scenarios, float]]] = {}
 
     def _problem(self, waiting_power_w: float) -> Problem:
         layout = self._beliefs.layout
-        costs = self._settings.switch_costs or self._beliefs.switching().costs
+        switching = self._beliefs.switching()
+        costs = self._settings.switch_costs or switching.costs
+        self._offers = (ClockOffer(),) if self._settings.switch_costs else switching.offers
         problem = Problem(
             self._beliefs.pipeline,
             self.curves.profile(self._source),
@@ -211,10 +214,15 @@ class JobModel:
         """The least power of all GPUs of the job together, in W."""
         return self._power_at(_MOST_SLOWDOWN)
 
-    def _scenarios(self, view: View) -> Scenarios:
+    def _scenarios(self, view: View, offer: ClockOffer = ClockOffer()) -> Scenarios:
         everything = replace(view, time_error=math.inf, power_error=math.inf)
-        profile, wider = self.curves.profile(self._source, view), self.curves.profile(self._source, everything)
-        problem = replace(self.problem, profile=profile, wider=wider)
+        profile, wider = (
+            without_slow_clocks(self.curves.profile(self._source, each), offer.left_out_mhz)
+            for each in (view, everything)
+        )
+        costs = self.problem.switch_costs
+        costs = replace(costs, latency_s=max(costs.latency_s, offer.latency_s))
+        problem = replace(self.problem, profile=profile, wider=wider, switch_costs=costs)
         return Scenarios(problem, self._iterations(_PLANNED_FOR), self._columns())
 
     def plan(self, times: float = 1.0, view: View = EXPECTED) -> ClockPlan:
@@ -233,10 +241,10 @@ class JobModel:
         That is the time of the iterations that are planned for; those that plans are judged by may take another one.
         """
         if view not in self._planners:
-            scenarios = self._scenarios(view)
-            self._planners[view] = ScenarioPlanner(scenarios), float(scenarios.iteration_times_s(None).mean())
-        planner, full_s = self._planners[view]
-        return planner.at(slowdown * full_s)
+            each = [self._scenarios(view, offer) for offer in self._offers]
+            self._planners[view] = [(ScenarioPlanner(s), s, float(s.iteration_times_s(None).mean())) for s in each]
+        found = [(scenarios, planner.at(slowdown * full_s)) for planner, scenarios, full_s in self._planners[view]]
+        return min(found, key=lambda one: one[0].energy_j(one[1]))[1] if len(found) > 1 else found[0][1]
 
     @cached_property
     def stretches(self) -> list[int]:

@@ -22,6 +22,9 @@ _MOST_VALUES = 2_000_000
 _SETTLES_WITHIN_S = 0.03
 """An instruction that begins within this time after a request of a clock may still have run at the clock before, where
 no clock process knows when the clock acts; twenty times the usual latency of an A100."""
+_UNKNOWN_WITHIN_S = 0.1
+"""The same for a clock of which the clock process has not learned yet when it acts: published latencies of GPUs are 1 to
+100 ms."""
 _ABOUT_THE_SAME = 0.1
 """Relative: a run whose mean clock differs by more from the schedule tells of other clocks: there was no time for
 the change, or the next clock was requested early."""
@@ -40,6 +43,8 @@ class Window:
         clocks_mhz: The clock of the schedule, shape (nodes, pipelines); the highest clock where it sets none.
         ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
         settled: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
+        doubt_mhz: Where a clock process has not learned yet when the clock acts: the clock before, which may still have
+            been in force; 0 elsewhere; shape (iterations, nodes, pipelines).
         from_mhz: Where no clock process knows when clocks act: the clock before the latest change in the iteration;
             0 where there was none; shape (nodes, pipelines).
         since_s: There: time from that change to the begin of the instruction, shape (iterations, nodes, pipelines).
@@ -57,6 +62,7 @@ class Window:
     clocks_mhz: Array
     ran_mhz: Array
     settled: Array
+    doubt_mhz: Array
     from_mhz: Array
     since_s: Array
     spans_s: Array
@@ -127,7 +133,7 @@ def window_of(
     nodes = len(pipeline.instructions)
     steps = sorted(common)[-max(1, _MOST_VALUES // (nodes * len(columns))) :]
     shape = len(steps), nodes, len(columns)
-    times, ran_mhz = np.zeros(shape), np.zeros(shape)
+    times, ran_mhz, doubt_mhz = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     settled: Array = np.zeros(shape, bool)
     clocks, from_mhz, since_s = np.zeros(shape[1:]), np.zeros(shape[1:]), np.zeros(shape)
     spans, step_s = np.zeros((shape[0], shape[2])), np.zeros((shape[0], shape[2]))
@@ -139,9 +145,11 @@ def window_of(
             top_mhz = layout.clocks_of_stage[pp][0]
             mhz = np.array([clock or top_mhz for _, _, clock in own], float)
             clocks[first:last, column] = mhz
-            knows = [_knows_clocks(result) for result in by_place[dp][pp]]
-            if not any(knows):
-                from_mhz[first:last, column] = _before_change(mhz, top_mhz)
+            sees_clocks = any(_sees_clocks(result) for result in by_place[dp][pp])
+            before = np.array(_before_change(mhz, top_mhz))
+            learned = _learned(by_place[dp][pp], mhz)
+            if not sees_clocks:
+                from_mhz[first:last, column] = before
             for number, step in enumerate(steps):
                 energies_j[number] += sum(one.energies_j.get(step, 0.0) for one in of_rank)
                 knows_energy &= all(one.energies_j.get(step, 0.0) > 0 for one in of_rank)
@@ -149,14 +157,17 @@ def window_of(
                 seconds = np.array([[run.time_s for run in runs] for runs in each])
                 seen = np.array([[run.clock_mhz or top_mhz for run in runs] for runs in each], float)
                 times[number, first:last, column] = seconds.mean(axis=0)
-                at = seen.mean(axis=0) if any(knows) else mhz
-                ran_mhz[number, first:last, column] = at
-                if any(knows):
-                    settled[number, first:last, column] = np.abs(at / mhz - 1) <= _ABOUT_THE_SAME
+                at = seen.mean(axis=0) if sees_clocks else mhz
+                since = _since_change(mhz, top_mhz, seconds.mean(axis=0))
+                if sees_clocks:
+                    doubtful = ~learned & (before > 0) & (since < _UNKNOWN_WITHIN_S)
+                    doubt_mhz[number, first:last, column] = np.where(doubtful, before, 0.0)
+                    settled[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~doubtful
+                    at = np.where(doubtful, mhz, at)
                 else:
-                    since = _since_change(mhz, top_mhz, seconds.mean(axis=0))
                     since_s[number, first:last, column] = since
                     settled[number, first:last, column] = since >= _SETTLES_WITHIN_S
+                ran_mhz[number, first:last, column] = at
                 spans[number, column] = max(spans[number, column], *(one.spans_s[step] for one in of_rank))
                 if not pp:
                     first_rank_s[column] += max(one.spans_s[step] for one in of_rank) / len(steps)
@@ -169,6 +180,7 @@ def window_of(
         clocks,
         ran_mhz,
         settled,
+        doubt_mhz,
         from_mhz,
         since_s,
         spans,
@@ -196,9 +208,17 @@ def _steps(rows: Sequence[Sequence[_RankRuns]]) -> set[int]:
     return set.intersection(*(set(one.runs) for of_rank in rows for one in of_rank))
 
 
-def _knows_clocks(result: ProfilingResult) -> bool:
-    """Whether a rank's clock process knows when clocks act, so that the mean clocks of its runs tell something."""
+def _sees_clocks(result: ProfilingResult) -> bool:
+    """Whether a rank's clock process learns when clocks act, so that the mean clocks of its runs tell something."""
     return result.switching is not None and result.switching.mode != "launch" and bool(result.clock_breakdown)
+
+
+def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
+    """For each instruction, whether the clock processes of its ranks have learned when its clock acts."""
+    import numpy as np
+
+    known = [set() if one.switching is None else set(one.switching.latencies_s) for one in results]
+    return np.array([all(clock in each for each in known) for clock in mhz.tolist()])
 
 
 def _before_change(mhz: Array, top_mhz: float) -> list[float]:
