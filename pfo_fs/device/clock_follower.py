@@ -7,7 +7,8 @@ and requests a change before the boundary at which it is needed:
 - Early up: a higher clock is requested so early that it acts at the boundary at the latest; a clock that comes late
   would cost time.
 - Late down: a lower clock is requested so that it acts at the boundary at the earliest; one that comes early would
-  slow down the instruction that still runs.
+  slow down the instruction that still runs. Where durations vary by more than a change takes, it is requested when the
+  instruction has ended.
 - The boundary is the end of the instruction before: while the device then waits for its neighbour, both are free.
 - The default clock after a step is requested so that it most likely acts at the end: nothing of the step runs after it.
 - Between steps that follow each other at once, the clock is that of the next step's first instruction: the default
@@ -260,6 +261,8 @@ class ClockFollower:
                     when_ns = max(when_ns, self._acts_ns)  # earlier, it would replace a change that is needed sooner
             elif change > self._at + 1:
                 break  # the instruction before has not begun yet: it could still be waiting then
+            elif plan.error_ns >= self._leads.lead_ns(to_mhz):
+                break  # its end is known no better than by waiting for it
             else:
                 # A request that comes before the last one has acted would replace it.
                 when_ns = max(boundary_ns - self._leads.lead_ns(to_mhz) + plan.error_ns, self._acts_ns)

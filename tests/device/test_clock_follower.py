@@ -260,6 +260,15 @@ def test_a_clock_goes_up_before_the_boundary_and_down_after_it() -> None:
     assert 0 <= down_ns - bench.time_of(turn, 3) < 5 * MS
 
 
+def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at_the_lower_clock_after_it() -> None:
+    bench, plan = Bench(), plan_of([TOP_MHZ, 1005])
+    for length_ms in (100, 160, 60, 180, 70, 110, 60):
+        bench.step(plan, [lasting(length_ms * MS), lasting(100 * MS)])
+    bench.step(plan, [lasting(240 * MS), lasting(100 * MS)])
+    turn = bench._turn
+    assert bench.below_ns(TOP_MHZ, bench.time_of(turn, 0), bench.time_of(turn, 1)) < LOOK_NS
+
+
 def test_a_change_that_was_requested_early_is_not_taken_back() -> None:
     bench = Bench()
     plan = plan_of([900, TOP_MHZ, 1005])
