@@ -220,8 +220,8 @@ class ScenarioDescent:
         groups, kind = group[of_move], scenarios.table.kind[node]
         now, new = clocks[node, groups], clock[of_move]
         ratio, cost_w = scenarios.table.ratio, scenarios.table.cost_w
-        measured = np.isfinite(ratio[kind, new])
-        new = np.where(measured, new, now)
+        offered = scenarios.table.offered[kind, new]
+        new = np.where(offered, new, now)
         longer = ratio[kind, new] - ratio[kind, now]
         per_ratio_s, per_s, slack_s, _ = self.blurred(present.times_s, present.lost_s, present.ends)
         more_s = np.bincount(of_move, per_ratio_s[node, groups] * longer, len(begin))
@@ -237,7 +237,7 @@ class ScenarioDescent:
         if not self._free:
             edge_s, edge_j = self._edges(clocks, group, begin, end, clock, per_s)
             more_s, more_j = more_s + edge_s, more_j + edge_j
-        more_j = np.where(np.bincount(of_move, ~measured, len(begin)) > 0, np.inf, more_j)
+        more_j = np.where(np.bincount(of_move, ~offered, len(begin)) > 0, np.inf, more_j)
         return _Moves(group, begin, end, clock, more_s, more_j)
 
     def alone_s(self, longer_s: Any, slack_s: Any) -> Any:

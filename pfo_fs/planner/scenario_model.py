@@ -36,6 +36,7 @@ class ClockTable:
         kind: For each node, the number of its kind, (nodes,).
         ratio: Time at each clock, (kinds, clocks); infinite where it was not measured.
         cost_w: Effective energy in J at each clock, over all GPUs of a rank; infinite where it was not measured.
+        offered: Whether plans may use each clock, (kinds, clocks).
         nearest: The measured clock that is nearest to each clock.
         below: The highest measured clock that is not above each clock; the lowest one where there is none.
         highest: The highest clock of each kind, (kinds,).
@@ -53,6 +54,7 @@ class ClockTable:
         shape = len(tables), len(self.mhz)
         self.ratio: Any = np.full(shape, np.inf)
         self.cost_w: Any = np.full(shape, np.inf)
+        self.offered: Any = np.zeros(shape, bool)
         self.nearest: Any = np.zeros(shape, int)
         self.below: Any = np.zeros(shape, int)
         self.highest: Any = np.zeros(len(tables), int)
@@ -62,6 +64,7 @@ class ClockTable:
             own = [self.number[mhz] for mhz in choices.frequencies_mhz]
             self.highest[row] = max(own)
             top_s = choices.times_s[choices.option_at[self.mhz[max(own)]]]
+            self.offered[row, [self.number[mhz] for mhz in problem.choices_by_kind[kind].frequencies_mhz]] = True
             self.ratio[row, own] = np.array(choices.times_s) / top_s
             self.cost_w[row, own] = np.array(choices.costs_j) / top_s
             known: Any = np.array(sorted(own))
@@ -202,6 +205,19 @@ class Scenarios:
             raise PlanError(f"clocks have shape {found.T.shape}, not ({self.count} groups, {self.nodes} nodes)")
         if (found < 0).any() or np.isinf(self.table.ratio[self.table.kind[:, None], found]).any():
             raise PlanError("the clocks hold one that was not measured for its instruction")
+        return found
+
+    def offered(self, clocks: Clocks) -> Any:
+        """Returns the offered clocks that are nearest to some clocks, as positions, (nodes, groups)."""
+        import numpy as np
+
+        wanted: Any = np.array(clocks, float).T
+        found: Any = np.empty(wanted.shape, int)
+        for kind, offered in enumerate(self.table.offered):
+            own = np.flatnonzero(offered)
+            rows = self.table.kind == kind
+            off: Any = np.array(self.table.mhz)[own] - wanted[rows][:, :, None]
+            found[rows] = own[np.abs(off).argmin(axis=2)]
         return found
 
     def mhz(self, numbers: Any) -> list[list[int]]:

@@ -54,7 +54,8 @@ class ScenarioRuns:
         starts_s = starts_s.reshape(scenarios.nodes, scenarios.iterations, scenarios.pipelines).mean(axis=1)
         self._starts_s = starts_s @ (scenarios.members / scenarios.members.sum(axis=0))
         ratio = table.ratio[table.kind][:, self._clocks]
-        self._energy_j: Any = scenarios.busy_s[:, :, None] * table.cost_w[table.kind][:, None, self._clocks]
+        cost_w = np.where(table.offered, table.cost_w, np.inf)
+        self._energy_j: Any = scenarios.busy_s[:, :, None] * cost_w[table.kind][:, None, self._clocks]
         self._per_ratio_s, self._price_w = per_ratio_s, price_w
         self._own_w = self._hull_prices(ratios) * scenarios.busy_s
         bends: Any = np.array([_bend(*hull) for hull in table.hulls])

@@ -16,7 +16,7 @@ from pfo_fs.errors import Impossible
 from pfo_fs.planner.planner import Planner
 from pfo_fs.planner.profile import Kind, Measurement, Profile
 from pfo_fs.planner.scenario_descent import ScenarioDescent
-from pfo_fs.planner.scenario_model import Played, Scenarios
+from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioRelaxation
 from pfo_fs.planner.scenario_runs import ScenarioRuns
 
@@ -78,11 +78,12 @@ class ScenarioPlanner:
         """The mean time of the wider scenarios as a share of that of the scenarios, at the highest clocks."""
         return self._wider.play(self._wider.highest).mean_s / self._highest.mean_s
 
-    def at(self, mean_s: float) -> list[list[int]]:
+    def at(self, mean_s: float, near: Clocks | None = None) -> list[list[int]]:
         """Returns for each group the clock of each node, in MHz: least mean energy within a mean iteration time.
 
         Args:
             mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
+            near: A plan that may be good already, with clocks in MHz; a plan near it counts, too.
         """
         scenarios = self._scenarios
         if scenarios.alike:
@@ -92,9 +93,11 @@ class ScenarioPlanner:
             return scenarios.mhz(self._best([scenarios.play(alike), self._one_clock_per_rank(mean_s)], mean_s).clocks)
         plans: list[Played | None] = [self._one_clock_per_rank(mean_s)]
         wider_s = mean_s * self._wider_share
-        found = self._descent.improve(self._near_relaxed(wider_s), wider_s)
-        if found is not None:
-            plans.append(ScenarioDescent(scenarios).quickened(found.clocks, mean_s))
+        starts = [self._near_relaxed(wider_s), *([] if near is None else [self._wider.offered(near)])]
+        for start in starts:
+            found = self._descent.improve(start, wider_s)
+            if found is not None:
+                plans.append(ScenarioDescent(scenarios).quickened(found.clocks, mean_s))
         return scenarios.mhz(self._best(plans, mean_s).clocks)
 
     def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:

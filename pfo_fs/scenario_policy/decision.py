@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from pfo_fs.scenario_policy.curves import HOPEFUL
+from pfo_fs.scenario_policy.curves import CAREFUL, HOPEFUL
 from pfo_fs.scenario_policy.judgements import ClockPlan, Judgement
 from pfo_fs.scenario_policy.model import JobModel
 
@@ -102,7 +102,9 @@ class _Planned:
     likely: ClockPlan | None
 
 
-def _planned(model: JobModel, aim: float, least_saved: float, refuted: Collection[object]) -> _Planned:
+def _planned(
+    model: JobModel, aim: float, least_saved: float, refuted: Collection[object], near: ClockPlan | None
+) -> _Planned:
     """Makes plans for the target.
 
     Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the time
@@ -113,13 +115,14 @@ def _planned(model: JobModel, aim: float, least_saved: float, refuted: Collectio
         aim: Relative: by how much the planner is asked for another time than the target at first.
         least_saved: A plan that saves less than this is of no interest.
         refuted: Keys of plans that were late as soon as they were in force.
+        near: The plan that runs; None: there is none.
     """
     made: list[tuple[float, Judgement, ClockPlan]] = []
     # A plan may hardly be faster than the highest clocks, so the aim nears that in steps.
     least_aim = min(0.0, model.full_s / model.target_s - 1)
     aim = aim if aim > least_aim else least_aim + TOLERANCE / 2
     for _ in range(_AIMS):
-        plan = model.plan(1 + aim)
+        plan = model.plan(1 + aim, near=near)
         found = model.judge(plan)
         over = found.late + SURE * found.late_error - TOLERANCE
         if plan.key in refuted:
@@ -163,7 +166,7 @@ def choose(
         if run is not None and other[1].saved > run[1].saved + LEAST_GAIN:
             run = other
     least = run[1].saved + LEAST_GAIN if run is not None else 0.0
-    planned = _planned(model, last.aim if last is not None else TOLERANCE / 2, least, refuted)
+    planned = _planned(model, last.aim if last is not None else TOLERANCE / 2, least, refuted, run and run[0])
     note = ""
     if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
         plan = planned.sure or model.highest
@@ -171,11 +174,12 @@ def choose(
     plan, judgement = run
     stays = plan if was_tried(plan) else None
     left = LOST_TIME * (HORIZON + iterations) - lost
-    if planned.likely is not None and not was_tried(planned.likely):
-        likely = model.judge(planned.likely)
-        if likely.saved > judgement.saved + LEAST_GAIN and may_be_tried(likely) and trial_time(likely) <= left:
+    for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAREFUL, plan))):
+        found = model.judge(likely)
+        is_new = not was_tried(likely) and likely.key not in refuted
+        if is_new and found.saved > judgement.saved + LEAST_GAIN and may_be_tried(found) and trial_time(found) <= left:
             note = "measuring a plan that is likely in time"
-            return Choice(planned.likely, likely, planned.aim, stays, trial=True, note=note)
+            return Choice(likely, found, planned.aim, stays, trial=True, note=note)
     if stays is None:
         return Choice(plan, judgement, planned.aim, plan, note=note)
     hoped = _hopeful_plan(model, plan) if left > 0 else None
@@ -198,7 +202,7 @@ def _hopeful_plan(model: JobModel, run: ClockPlan) -> tuple[ClockPlan, float] | 
     """
     for share in _HOPES:
         view = replace(HOPEFUL, times=share * HOPEFUL.times, powers=share * HOPEFUL.powers)
-        hoped = model.plan(1 + TOLERANCE / 2, view)
+        hoped = model.plan(1 + TOLERANCE / 2, view, run)
         more = model.saved_if(hoped, view) - model.saved_if(run, view)
         for every in _EVERY if more > LEAST_GAIN else ():
             plan = model.mixed(run, hoped, every)

@@ -92,7 +92,6 @@ class LoadModel:
         bases: For each pipeline, the log duration of each kind at the highest clock and an ordinary load.
         first_bases: The same in the first windows, of an ordinary pipeline; ratios are told as times of these.
         changed: What the latest window tells of runs with which the clock changes.
-        explained: For each window that was fitted, by its steps, the log durations at the highest clocks without noise.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -109,7 +108,7 @@ class LoadModel:
         self.bases: dict[int, Array] = {}
         self.first_bases: Array = None
         self.changed: list[Changed] = []
-        self.explained: dict[tuple[int, ...], Array] = {}
+        self._explained: dict[int, Array] = {}
 
     def fit(self, windows: Sequence[Window], ratios: Ratios) -> list[Found]:
         """Fits the model to windows, and returns what the last one tells of each kind and clock.
@@ -157,11 +156,11 @@ class LoadModel:
         if self.first_bases is None:
             self.first_bases = np.median(np.array(list(bases.values())), axis=0)
         self.changed = self._changed(rows, rows.logs - load[:, None] * gain - others - base + self.first_bases)
-        self.explained = self._by_window(windows, base + load[:, None] * gain + others)
+        self._explained = self._by_window(windows, base + load[:, None] * gain + others)
         return self._found(rows, cells)
 
-    def _by_window(self, windows: Sequence[Window], values: Array) -> dict[tuple[int, ...], Array]:
-        """Values of rows and kinds, in the shape of the windows: iterations, nodes, pipelines."""
+    def _by_window(self, windows: Sequence[Window], values: Array) -> dict[int, Array]:
+        """Values of rows and kinds for each window, by its id, in the shape of the windows: iterations, nodes, pipelines."""
         import numpy as np
 
         nodes = len(self.kind_of_node)
@@ -173,7 +172,7 @@ class LoadModel:
             iterations, _, pipelines = window.times_s.shape
             end = begin + iterations * pipelines * len(self.node_at)
             by_batch = values[begin:end].reshape(iterations, pipelines, len(self.node_at), -1)
-            found[window.steps] = np.moveaxis(by_batch[:, :, place, self.kind_of_node], 1, 2)
+            found[id(window)] = np.moveaxis(by_batch[:, :, place, self.kind_of_node], 1, 2)
             begin = end
         return found
 
@@ -233,7 +232,7 @@ class LoadModel:
 
         ratio, error = ratio_of(self.kind_of_node, window, ratios)
         measured_s = window.times_s / ratio
-        explained = self.explained.get(window.steps)
+        explained = self._explained.get(id(window))
         if explained is None:
             return measured_s
         noise2 = (self.noises[self.kind_of_node] ** 2)[None, :, None]

@@ -225,17 +225,18 @@ class JobModel:
         problem = replace(self.problem, profile=profile, wider=wider, switch_costs=costs)
         return Scenarios(problem, self._iterations(_PLANNED_FOR), self._columns())
 
-    def plan(self, times: float = 1.0, view: View = EXPECTED) -> ClockPlan:
+    def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
         """Returns the plan that takes least energy within a mean time of iterations.
 
         Args:
             times: The longest mean time, as a multiple of the target.
             view: How to look at what is uncertain.
+            near: A plan that may be good already.
         """
-        clocks = self._planned(times * self.target_s / self.full_s, view)
+        clocks = self._planned(times * self.target_s / self.full_s, view, near)
         return ClockPlan(tuple(tuple(each) for each in clocks), self.group_of)
 
-    def _planned(self, slowdown: float, view: View = EXPECTED) -> list[list[int]]:
+    def _planned(self, slowdown: float, view: View = EXPECTED, near: ClockPlan | None = None) -> list[list[int]]:
         """Clocks of each group, in MHz, with which iterations take so many times as long as at the highest clocks.
 
         That is the time of the iterations that are planned for; those that plans are judged by may take another one.
@@ -243,7 +244,9 @@ class JobModel:
         if view not in self._planners:
             each = [self._scenarios(view, offer) for offer in self._offers]
             self._planners[view] = [(ScenarioPlanner(s), s, float(s.iteration_times_s(None).mean())) for s in each]
-        found = [(scenarios, planner.at(slowdown * full_s)) for planner, scenarios, full_s in self._planners[view]]
+        start = None if near is None else self._for_groups(near)
+        planners = self._planners[view]
+        found = [(scenarios, planner.at(slowdown * full_s, start)) for planner, scenarios, full_s in planners]
         return min(found, key=lambda one: one[0].energy_j(one[1]))[1] if len(found) > 1 else found[0][1]
 
     @cached_property

@@ -65,7 +65,7 @@ def plan_of(
 
 
 def stretches_of(first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float) -> list[int]:
-    """Returns for each node the number of its stretch of the iteration, counted by rank.
+    """Returns for each node the number of its stretch of the iteration; those of a rank begin with the rank's number.
 
     A stretch is an instruction, or as many short ones as last so long that a clock acts meanwhile.
 
@@ -75,11 +75,12 @@ def stretches_of(first_nodes: Sequence[int], times_s: Sequence[float], long_enou
         long_enough_s: A stretch lasts at least so long, in s.
     """
     found: list[int] = []
-    for first, last in pairwise(first_nodes):
-        number, lasted_s = 0, 0.0
+    for rank, (first, last) in enumerate(pairwise(first_nodes)):
+        number, lasted_s, left_s = rank, 0.0, sum(times_s[first:last])
         for node in range(first, last):
-            if lasted_s >= long_enough_s:
+            if lasted_s >= long_enough_s <= left_s:
                 number, lasted_s = number + 1, 0.0
             found.append(number)
             lasted_s += times_s[node]
+            left_s -= times_s[node]
     return found

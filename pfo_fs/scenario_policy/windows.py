@@ -150,6 +150,7 @@ def window_of(
             learned = _learned(by_place[dp][pp], mhz)
             if not sees_clocks:
                 from_mhz[first:last, column] = before
+            ends_at = 0.0  # the clock at the end of the iteration before, if it stays the next one begins there
             for number, step in enumerate(steps):
                 energies_j[number] += sum(one.energies_j.get(step, 0.0) for one in of_rank)
                 knows_energy &= all(one.energies_j.get(step, 0.0) > 0 for one in of_rank)
@@ -158,7 +159,9 @@ def window_of(
                 seen = np.array([[run.clock_mhz or top_mhz for run in runs] for runs in each], float)
                 times[number, first:last, column] = seconds.mean(axis=0)
                 at = seen.mean(axis=0) if sees_clocks else mhz
-                since = _since_change(mhz, top_mhz, seconds.mean(axis=0))
+                stayed = bool(sees_clocks and number and ends_at == mhz[0] == at[0])
+                since = _since_change(mhz, mhz[0] if stayed else top_mhz, seconds.mean(axis=0))
+                ends_at = at[-1]
                 if sees_clocks:
                     doubtful = ~learned & (before > 0) & (since < _UNKNOWN_WITHIN_S)
                     doubt_mhz[number, first:last, column] = np.where(doubtful, before, 0.0)
@@ -231,11 +234,17 @@ def _before_change(mhz: Array, top_mhz: float) -> list[float]:
     return found
 
 
-def _since_change(mhz: Array, top_mhz: float, times_s: Array) -> Array:
-    """For each instruction of a rank, how long it begins after the latest change, without waiting, in s."""
+def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> Array:
+    """For each instruction of a rank, how long it begins after the latest change, without waiting, in s.
+
+    Args:
+        mhz: The clock of each.
+        first_mhz: The clock at which the iteration begins.
+        times_s: The duration of each, in s.
+    """
     import numpy as np
 
-    found, since_s, last = [], math.inf, top_mhz
+    found, since_s, last = [], math.inf, first_mhz
     for clock, seconds in zip(mhz.tolist(), times_s.tolist(), strict=True):
         if clock != last:
             since_s, last = 0.0, clock

@@ -59,7 +59,9 @@ def results_of(
                 iter_energy=[500.0] * ITERATIONS,
                 time_breakdown=times,
                 clock_breakdown=clocks,
-                switching=Switching.model_validate({"mode": "device", "call_s": 0.001, "gpus": 1}),
+                switching=Switching(
+                    mode="device", call_s=0.001, latencies_s=dict.fromkeys(info.available_frequencies, 0.004)
+                ),
                 powers=[
                     InstructionPower(
                         instruction=name, frequency=mhz, power=power_w(mhz or default_mhz), error=1.0, seconds=1.0

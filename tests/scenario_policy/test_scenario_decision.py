@@ -56,7 +56,7 @@ class FakeModel:
         self.unknown: set[object] = set()
         self.highest = HIGHEST
 
-    def plan(self, times: float = 1.0, view: View = EXPECTED) -> ClockPlan:
+    def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
         if view.times < EXPECTED.times:
             return plan_of(self._hoped)
         return plan_of(self._planned if isinstance(self._planned, int) else self._planned(times))
@@ -110,7 +110,7 @@ class PlannerOffTarget(FakeModel):
         super().__init__({}, slowdown=slowdown)
         self._off, self._late_error, self._times = off, late_error, {0: 1.0}
 
-    def plan(self, times: float = 1.0, view: View = EXPECTED) -> ClockPlan:
+    def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
         if times * self.target_s <= self.full_s:
             return HIGHEST
         self._times[len(self._times)] = times

@@ -75,6 +75,7 @@ def window_of(times_s: Array, mhz: Array) -> Window:
         mhz,
         np.broadcast_to(mhz, times_s.shape).copy(),
         np.ones(times_s.shape, bool),
+        np.zeros(times_s.shape),
         np.zeros(mhz.shape),
         np.zeros(times_s.shape),
         spans_s,

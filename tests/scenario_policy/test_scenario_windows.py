@@ -156,7 +156,7 @@ def test_mean_clocks_tell_at_which_clock_a_run_was_only_where_the_clock_process_
     mode: str, knows: bool
 ) -> None:
     job = layout()
-    switching = Switching.model_validate({"mode": mode, "call_s": 0.005, "gpus": 1})
+    switching = Switching.model_validate({"mode": mode, "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
     clocks = [1400, 905, 900, 900, 900, 900]
     results = [result(rank, [1], clocks=clocks, switching=switching) for rank in (0, 1)]
     one = found(job, results, at_one_clock(job, 900))
@@ -167,11 +167,29 @@ def test_mean_clocks_tell_at_which_clock_a_run_was_only_where_the_clock_process_
 
 def test_a_run_most_of_which_was_at_another_clock_has_not_settled() -> None:
     job = layout()
-    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
+    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
     clocks = [1400, 905, 900, 900, 900, 900]
     results = [result(rank, [1], clocks=clocks, switching=switching) for rank in (0, 1)]
     one = found(job, results, at_one_clock(job, 900))
     assert ((one.ran_mhz > 1000) == ~one.settled).all()
+
+
+def test_a_run_soon_after_a_change_to_a_clock_whose_latency_is_unknown_tells_nothing_of_it() -> None:
+    job = layout()
+    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
+    results = [result(rank, [1], 0.04, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
+    one = found(job, results, at_one_clock(job, 900))
+    assert one.settled[0, :6, 0].tolist() == [False] * 3 + [True] * 3, "each takes 0.04 s"
+    assert one.doubt_mhz[0, :6, 0].tolist() == [TOP_MHZ] * 3 + [0.0] * 3
+
+
+def test_a_clock_that_stays_between_iterations_needs_no_time_to_act_in_the_next_one() -> None:
+    job = layout()
+    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
+    results = [result(rank, [1, 2], 0.01, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
+    one = found(job, results, at_one_clock(job, 900))
+    assert not one.settled[0].any()
+    assert one.settled[1].all()
 
 
 def test_results_of_an_older_release_have_no_steps_and_are_paired_by_their_place() -> None:
