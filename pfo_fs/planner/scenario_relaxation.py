@@ -22,6 +22,12 @@ _PRICE_STEPS = 10
 """The price is set anew after so many steps."""
 _PATIENCE = 0.25
 """Mean times that are off by this multiple of the blur change the price of time by about as much as it is worth."""
+_CURVATURE = 1e3
+"""The curvature that is assumed first."""
+_ON_TIME = 1e-5
+"""Relative: a price is right if the mean time is right within this much."""
+_SETTLED = 1e-6
+"""Relative: a stage ends when the price is right and so many steps have won less than this much of the energy."""
 _LONGER, _SHORTER = 2.0, 0.9
 """The curvature that is assumed grows by the first factor when a step shows it to be too small, and else falls."""
 
@@ -39,9 +45,14 @@ class ScenarioAnswer(NamedTuple):
 
 
 class ScenarioRelaxation:
-    """The program of some scenarios, in which clock changes cost nothing."""
+    """The program of some scenarios, in which clock changes cost nothing.
 
-    def __init__(self, scenarios: Scenarios) -> None:
+    Args:
+        scenarios: The scenarios.
+        near: The answer of another one for about the same scenarios and time, to begin with; None: there is none.
+    """
+
+    def __init__(self, scenarios: Scenarios, near: ScenarioAnswer | None = None) -> None:
         import numpy as np
 
         self._scenarios = scenarios
@@ -51,6 +62,11 @@ class ScenarioRelaxation:
         fastest: Any = np.array([ratios[0] for ratios, _ in table.hulls])
         self._fastest = fastest[table.kind][:, None].repeat(scenarios.count, axis=1)
         self._busy_s = scenarios.busy_s
+        self._state: _State | None = None
+        if near is not None and near.ratios.shape == fastest[table.kind][:, None].repeat(scenarios.count, 1).shape:
+            slowest: Any = np.array([ratios[-1] for ratios, _ in table.hulls])[table.kind][:, None]
+            price_w = max(0.0, near.price_w - scenarios.waiting_power_w)
+            self._state = _State(near.ratios.clip(self._fastest, slowest), price_w, _CURVATURE)
 
     def energy_j(self, ratios: Any) -> float:
         """Returns the effective energy of the instructions, in J."""
@@ -107,6 +123,8 @@ class ScenarioRelaxation:
     def solve(self, mean_s: float, steps: int = _STEPS) -> ScenarioAnswer:
         """Returns the answer for a mean iteration time in s, overhead included; nearly on time.
 
+        It begins with the answer before, if there is one, and then takes the last stage only.
+
         Args:
             mean_s: The longest mean iteration time, in s.
             steps: Gradient steps of each stage; the time that this takes is proportional to it.
@@ -114,9 +132,12 @@ class ScenarioRelaxation:
         ratios = self._fastest
         span_s = self.mean_s(ratios)
         target_s = max(mean_s - self._scenarios.problem.overhead_s, span_s)
-        state = _State(ratios, 0.0, 1e3)
-        for share in _BLURS:
+        state, blurs = self._state, _BLURS[-1:]
+        if state is None:
+            state, blurs = _State(ratios, 0.0, _CURVATURE), _BLURS
+        for share in blurs:
             state = self._stage(state, target_s, share * span_s, steps)
+        self._state = state
         return ScenarioAnswer(state.ratios, state.price_w + self._scenarios.waiting_power_w)
 
     def _stage(self, state: _State, target_s: float, blur_s: float, steps: int) -> _State:
@@ -137,7 +158,7 @@ class ScenarioRelaxation:
             more_w = max(0.0, price_w + stiffness * (mean_s - limit_s))
             return waiting_w * mean_s + (more_w**2 - price_w**2) / (2 * stiffness), waiting_w + more_w
 
-        ahead, pace, least = ratios, 1.0, float("inf")
+        ahead, pace, least, before_j = ratios, 1.0, float("inf"), float("inf")
         blurred_s = self.mean_s(ratios, blur_s)
         limit_s = target_s + blurred_s - self.mean_s(ratios)
         for number in range(steps):
@@ -161,6 +182,10 @@ class ScenarioRelaxation:
                 ahead, pace = found + (pace - 1) / faster * (found - ratios), faster
             ratios, least, curvature = found, total_j, curvature * _SHORTER
             if number % _PRICE_STEPS == _PRICE_STEPS - 1:
+                is_on_time = abs(blurred_s - limit_s) <= _ON_TIME * target_s or (not price_w and blurred_s < limit_s)
+                if is_on_time and abs(total_j - before_j) <= _SETTLED * abs(total_j):
+                    break
+                before_j = total_j
                 price_w = max(0.0, price_w + stiffness * (blurred_s - limit_s))
                 limit_s, least = target_s + blurred_s - self.mean_s(ratios), float("inf")
         return _State(ratios, price_w, curvature)

@@ -8,7 +8,7 @@ is no part of the difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from pfo_fs.autotune.measured_switching import ClockOffer, without_slow_clocks
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem
+from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 from pfo_fs.scenario_policy.beliefs import Beliefs, Trial
 from pfo_fs.scenario_policy.curves import EVERYTHING, EXPECTED, Curves, View
@@ -66,6 +67,7 @@ class JobModel:
         goal: What plans are made for.
         settings: What the user has set.
         waiting_power_w: Power of a waiting GPU, in W.
+        answers: `answers` of the model before.
 
     Attributes:
         goal: As given.
@@ -76,7 +78,14 @@ class JobModel:
         iterations: Number of iterations by which plans are judged.
     """
 
-    def __init__(self, beliefs: Beliefs, goal: PlanGoal, settings: ModelSettings, waiting_power_w: float) -> None:
+    def __init__(
+        self,
+        beliefs: Beliefs,
+        goal: PlanGoal,
+        settings: ModelSettings,
+        waiting_power_w: float,
+        answers: Mapping[object, ScenarioAnswer] | None = None,
+    ) -> None:
         import numpy as np
 
         self.goal = goal
@@ -100,6 +109,7 @@ class JobModel:
         self.full_j = self._judged.energy_j(None) + self._tail_j
         self._judgements: dict[object, Judgement] = {}
         self._by_model: dict[object, float] = {}
+        self._answers = answers or {}
         self._planners: dict[View, list[tuple[ScenarioPlanner, Scenarios, float]]] = {}
 
     def _problem(self, waiting_power_w: float) -> Problem:
@@ -242,12 +252,24 @@ class JobModel:
         That is the time of the iterations that are planned for; those that plans are judged by may take another one.
         """
         if view not in self._planners:
-            each = [self._scenarios(view, offer) for offer in self._offers]
-            self._planners[view] = [(ScenarioPlanner(s), s, float(s.iteration_times_s(None).mean())) for s in each]
+            each = [(self._scenarios(view, offer), self._answers.get((view, offer))) for offer in self._offers]
+            self._planners[view] = [
+                (ScenarioPlanner(s, near), s, float(s.iteration_times_s(None).mean())) for s, near in each
+            ]
         start = None if near is None else self._for_groups(near)
         planners = self._planners[view]
         found = [(scenarios, planner.at(slowdown * full_s, start)) for planner, scenarios, full_s in planners]
         return min(found, key=lambda one: one[0].energy_j(one[1]))[1] if len(found) > 1 else found[0][1]
+
+    @property
+    def answers(self) -> dict[object, ScenarioAnswer]:
+        """What planners have found so far, so that those of the next model begin there."""
+        found = dict(self._answers)
+        for view, planners in self._planners.items():
+            for offer, (planner, _, _) in zip(self._offers, planners, strict=True):
+                if planner.answer is not None:
+                    found[view, offer] = planner.answer
+        return found
 
     @cached_property
     def stretches(self) -> list[int]:

@@ -239,7 +239,8 @@ class ScenarioScheduler(FrequencyScheduler):
         self._monitor.expect(*model.spans_under(choice.plan))
 
     def _new_model(self) -> JobModel:
-        return JobModel(self._beliefs, self._goal, self._settings, self._waiting_power_w())
+        answers = self._model.answers if self._model is not None else None
+        return JobModel(self._beliefs, self._goal, self._settings, self._waiting_power_w(), answers)
 
     def _waiting_power_w(self) -> float:
         """The power of a waiting GPU, in W."""

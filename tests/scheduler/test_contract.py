@@ -52,7 +52,7 @@ def documented_policy() -> type[FrequencyScheduler]:
     return found
 
 
-MEASURING = {"ParetoScheduler", "InstructionProfiler"}
+MEASURING = {"ParetoScheduler", "ScenarioScheduler", "InstructionProfiler"}
 """They take minutes here. The 3D adapter treats all policies alike, and is tried with the others."""
 
 
