@@ -20,8 +20,6 @@ _QUICK_S, _LATE_SHARE = 0.005, 0.25
 UNKNOWN_COSTS = SwitchCosts(stands_still_s=0.001)
 """Before a change was made, and where clocks do not follow the device but do not act late either, a change is priced as
 if the GPU stood still for 1 ms."""
-_UNKNOWN_LATENCY_S = 0.02
-"""Before any clock's latency is learned: the longest that was published of GPUs before Hopper."""
 _LEAST_LATE_S = 0.001
 """Clocks that act sooner after the begin of an instruction are in time: training launches instructions ahead."""
 
@@ -81,12 +79,11 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
     limit_s = max(_QUICK_S, _LATE_SHARE * _mean_instruction_s(results))
     costs = SwitchCosts(
         driver_time_s=call_s * calls,
-        latency_s=_middle(seconds for seconds in latency_s.values() if seconds <= limit_s)
-        if latency_s
-        else _UNKNOWN_LATENCY_S,
+        latency_s=_middle(seconds for seconds in latency_s.values() if seconds <= limit_s),
         late_s=_LATE_S + _CALL_SPREAD * call_s,
         calls=calls,
         hosts=hosts,
+        latencies_s=latency_s,
         max_calls_per_s=min((report.max_calls_per_s or math.inf for report in measured), default=math.inf),
     )
     return MeasuredSwitching(costs, _offers(latency_s, limit_s, costs.latency_s))

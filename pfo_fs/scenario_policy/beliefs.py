@@ -61,6 +61,8 @@ class Trial(NamedTuple):
 
 def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:
     """The mean of two values and its standard error."""
+    if not old_error and not new_error:
+        return (old + new) / 2, 0.0
     if math.isinf(old_error) or math.isinf(new_error):
         return (new, new_error) if math.isinf(old_error) else (old, old_error)
     share = max(1 / 3, old_error**2 / (old_error**2 + new_error**2))
@@ -85,6 +87,10 @@ class Beliefs:
         trials: What was measured of plans that were in force, by their keys.
         reference: The same of the highest clocks: `saved` is by how much less energy was measured than the model makes
             of the same iterations. None: not measured yet.
+        refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
+            The times of plans that were not measured are so many times more uncertain.
+        latencies_are_known: Whether clock processes, where there are some, have learned when each clock acts that they
+            had to set in the latest window.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
 
@@ -98,6 +104,8 @@ class Beliefs:
         self.elsewhere: dict[Kind, dict[int, Point]] = {}
         self.trials: dict[object, Trial] = {}
         self.reference: Trial | None = None
+        self.refuted = 0
+        self.latencies_are_known = True
         self.slow_pipelines: frozenset[int] = frozenset()
         self._pipeline: Pipeline | None = None
         self._switching: MeasuredSwitching | None = None
@@ -124,6 +132,8 @@ class Beliefs:
             return None
         window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken)
         self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
+        learns = any(one.switching is not None and one.switching.mode != "launch" for one in taken)
+        self.latencies_are_known = not learns or (bool(schedules) and not (window and window.or_mhz.any()))
         if window is not None:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()

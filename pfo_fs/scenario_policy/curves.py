@@ -42,10 +42,8 @@ class View:
 EXPECTED = View()
 """What plans that stay are made with: times that are known to 2 %, powers that are known to 6 %."""
 CAUTIOUS = View(times=2.0, time_error=math.inf, power_error=math.inf)
-"""What the first plan is made with, before low clocks were measured: as slow as physics allows, so it is not late."""
-CAREFUL = View(times=1.0, time_error=math.inf, power_error=math.inf)
-"""What plans are made with that find out where there is slack: with clocks that are hardly known, but nearly surely in
-time."""
+"""What plans are made with that find out where there is slack, such as the first one: with clocks that are hardly
+known, but surely in time. Before low clocks were measured, times are as long as physics allows."""
 HOPEFUL = View(times=-2.0, powers=-1.0, time_error=0.1, power_error=0.2)
 """What plans are made with that find out: better than expected by two standard errors. Energy counters tell powers
 slowly, so that a power stays uncertain for longer than it is interesting: half as much."""

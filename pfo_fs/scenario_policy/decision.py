@@ -8,10 +8,10 @@ stop   when there is none: the plan in force stays until the monitor finds that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from pfo_fs.scenario_policy.curves import CAREFUL, HOPEFUL
+from pfo_fs.scenario_policy.curves import CAUTIOUS, HOPEFUL
 from pfo_fs.scenario_policy.judgements import ClockPlan, Judgement
 from pfo_fs.scenario_policy.model import JobModel
 
@@ -40,6 +40,8 @@ _HOPES = (1.0, 0.5, 0.25)
 """Shares of the hope: plans that hope for less are less late if it is in vain. The first that may be tried counts."""
 _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
+_REMEMBERED = 8
+"""So many of the latest plans that were measured may run again."""
 _AIMS = 4
 """A plan is made again for an earlier end at most so often until it is surely in time."""
 
@@ -94,7 +96,7 @@ class _Planned:
     Attributes:
         aim: By how much the planner was asked for another time than the target at last, relative.
         sure: Of those that keep to it nearly surely, the one that saves most; None: there is none.
-        likely: Of those that keep to it as expected, the one that saves most; None: there is none.
+        likely: Of those that may keep to it, the one that saves most; None: there is none.
     """
 
     aim: float
@@ -134,7 +136,7 @@ def _planned(
             break
         aim = max(aim - over - TOLERANCE / 4, least_aim + (aim - least_aim) / 4)
     sure = max((each for each in made if in_time(each[1])), key=lambda each: each[1].saved, default=None)
-    likely = max((each for each in made if each[1].late <= TOLERANCE), key=lambda each: each[1].saved, default=None)
+    likely = max((each for each in made if not is_late(each[1])), key=lambda each: each[1].saved, default=None)
     return _Planned(sure[0] if sure else aim, sure[2] if sure else None, likely[2] if likely else None)
 
 
@@ -142,7 +144,7 @@ def choose(
     model: JobModel,
     last: Choice | None,
     iterations: int,
-    was_tried: Callable[[ClockPlan], bool],
+    tried: Mapping[object, ClockPlan],
     refuted: Collection[object] = (),
     lost: float = 0.0,
 ) -> Choice:
@@ -152,19 +154,21 @@ def choose(
         model: What is believed.
         last: The choice whose plan is in force; None: none was made yet.
         iterations: Number of iterations so far.
-        was_tried: Returns whether a plan was measured already.
+        tried: The plans that were measured, by their keys, the latest last.
         refuted: Keys of plans that were late as soon as they were in force: none of them is chosen.
         lost: Time that trials have taken so far, as a number of iterations.
     """
-    before = [] if last is None else [last.stays, last.plan]
+    before = [] if last is None else [last.stays, last.plan, *list(tried.values())[-_REMEMBERED:]]
     known = [plan for plan in before if plan is not None and plan.key not in refuted and model.knows(plan)]
     judged = [(plan, model.judge(plan)) for plan in known]
-    # The plan that ran before a trial stays unless it is surely late; the trial has to be surely in time.
+    # The plan that ran before a trial stays unless it is surely late; others that were tried have to be surely in time.
     usable = [(plan, found) for plan, found in judged if not is_late(found) and (plan is known[0] or in_time(found))]
     run = usable[0] if usable else None
     for other in usable[1:]:
         if run is not None and other[1].saved > run[1].saved + LEAST_GAIN:
             run = other
+    if run is not None and run[1].saved < 0:
+        run = None  # the highest clocks take less
     least = run[1].saved + LEAST_GAIN if run is not None else 0.0
     planned = _planned(model, last.aim if last is not None else TOLERANCE / 2, least, refuted, run and run[0])
     note = ""
@@ -172,18 +176,18 @@ def choose(
         plan = planned.sure or model.highest
         run, note = (plan, model.judge(plan)), "another plan saves more" if last is not None else ""
     plan, judgement = run
-    stays = plan if was_tried(plan) else None
+    stays = plan if plan.key in tried else None
     left = LOST_TIME * (HORIZON + iterations) - lost
-    for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAREFUL, plan))):
+    for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan))):
         found = model.judge(likely)
-        is_new = not was_tried(likely) and likely.key not in refuted
+        is_new = likely.key not in tried and likely.key not in refuted
         if is_new and found.saved > judgement.saved + LEAST_GAIN and may_be_tried(found) and trial_time(found) <= left:
             note = "measuring a plan that is likely in time"
             return Choice(likely, found, planned.aim, stays, trial=True, note=note)
     if stays is None:
         return Choice(plan, judgement, planned.aim, plan, note=note)
     hoped = _hopeful_plan(model, plan) if left > 0 else None
-    if hoped is not None and not was_tried(hoped[0]) and hoped[0].key not in refuted:
+    if hoped is not None and hoped[0].key not in tried and hoped[0].key not in refuted:
         trial, more = hoped
         expected = model.judge(trial)
         energy = max(0.0, judgement.saved - expected.saved) * TRIAL_ITERATIONS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Any, NamedTuple
 
 from pfo_fs.planner import SwitchCosts
@@ -78,8 +79,12 @@ def expected_offset(
     Args:
         measured: For the key of each plan that was measured: the difference, and its standard error.
         key: That of the plan.
-        of_all, of_one: Standard deviation of what all plans of a job have in common, and of what each has of its own.
+        of_all, of_one: Standard deviation of what all plans of a job have in common, and of what each has of its own;
+            the latter is at least that of what was measured.
     """
+    if len(measured) > 1:  # plans may differ by more than was expected
+        values = [value for value, _ in measured.values()]
+        of_one = max(of_one, stdev(values))
     weights = {each: 1 / (error**2 + of_one**2) for each, (_, error) in measured.items()}
     total = sum(weights.values()) + 1 / of_all**2
     shared = sum(weights[each] * value for each, (value, _) in measured.items()) / total

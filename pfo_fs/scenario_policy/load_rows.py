@@ -164,10 +164,10 @@ def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array
 
     which = np.broadcast_to(kinds[None, :, None], window.times_s.shape)
     logs, errors = ratios.at(which, window.ran_mhz)
-    if window.doubt_mhz.any():  # it ran at either clock
-        is_doubtful = window.doubt_mhz > 0
-        other_logs, other_errors = ratios.at(which, np.where(is_doubtful, window.doubt_mhz, window.ran_mhz))
-        errors = np.where(is_doubtful, np.hypot(np.maximum(errors, other_errors), abs(logs - other_logs) / 2), errors)
+    if window.or_mhz.any():  # it ran at either clock
+        is_unsure = window.or_mhz > 0
+        other_logs, other_errors = ratios.at(which, np.where(is_unsure, window.or_mhz, window.ran_mhz))
+        errors = np.where(is_unsure, np.hypot(np.maximum(errors, other_errors), abs(logs - other_logs) / 2), errors)
         logs = (logs + other_logs) / 2
     left_s = np.where(window.from_mhz > 0, np.maximum(0.0, ratios.late_s - window.since_s), 0.0)
     if not left_s.any():

@@ -160,11 +160,11 @@ class LoadModel:
         return self._found(rows, cells)
 
     def _by_window(self, windows: Sequence[Window], values: Array) -> dict[int, Array]:
-        """Values of rows and kinds for each window, by its id, in the shape of the windows: iterations, nodes, pipelines."""
+        """Values of rows and kinds for each window, by its id, in its shape: iterations, nodes, pipelines."""
         import numpy as np
 
         nodes = len(self.kind_of_node)
-        place = np.zeros(nodes, int)
+        place: Array = np.zeros(nodes, int)
         for row, own in enumerate(self.node_at):
             place[own[own >= 0]] = row
         found, begin = {}, 0

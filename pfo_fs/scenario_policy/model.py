@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Any
 
 from pfo_fs.autotune.instruction_runs import Kind
-from pfo_fs.autotune.measured_switching import ClockOffer, without_slow_clocks
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
-from pfo_fs.scenario_policy.beliefs import Beliefs, Trial
+from pfo_fs.scenario_policy.beliefs import Beliefs
+from pfo_fs.scenario_policy.change_costs import counted, full
 from pfo_fs.scenario_policy.curves import EVERYTHING, EXPECTED, Curves, View
 from pfo_fs.scenario_policy.judgements import (
     MODEL_OF_SAVING,
@@ -28,11 +28,10 @@ from pfo_fs.scenario_policy.judgements import (
     ClockPlan,
     Judgement,
     ModelSettings,
-    error_of_mean,
     expected_offset,
 )
 from pfo_fs.scenario_policy.plan_schedules import plan_of, schedules_of, stretches_of
-from pfo_fs.scenario_policy.windows import Window
+from pfo_fs.scenario_policy.windows import UNKNOWN_WITHIN_S
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -53,8 +52,6 @@ _LEAST_DEADLINE = 0.01
 """Relative to full speed: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
 _MOST_SLOWDOWN = 3.0
 """Plans for a cap on power take at most so many times as long as the highest clocks: the lowest clocks take less."""
-_DRIFT_ERROR = 0.005
-"""Relative: power drifts by about this much from one window to the next."""
 _BISECTIONS = 12
 """Of the slowdown that keeps to a cap on power: it is then known to 0.02 %."""
 
@@ -73,6 +70,7 @@ class JobModel:
         goal: As given.
         curves: What is believed of each instruction at each clock.
         problem: The job in the planner's form, with expected times.
+        everything: The same with all clocks, however little is known of them.
         full_s: Mean time of an iteration at the highest clocks until its last instruction has ended, in s.
         tail_s: Mean time from there to the end of the iteration, in s.
         iterations: Number of iterations by which plans are judged.
@@ -84,7 +82,7 @@ class JobModel:
         goal: PlanGoal,
         settings: ModelSettings,
         waiting_power_w: float,
-        answers: Mapping[object, ScenarioAnswer] | None = None,
+        answers: Mapping[View, ScenarioAnswer] | None = None,
     ) -> None:
         import numpy as np
 
@@ -97,10 +95,10 @@ class JobModel:
         self.problem = self._problem(waiting_power_w)
         self.group_of = self._groups()
         self.tail_s = float(np.mean([window.tail_s for window in beliefs.windows]))
-        everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
+        self.everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
         judged = self._iterations(_JUDGED_BY)
         self.iterations = len(judged)
-        self._judged = Scenarios(everything, judged, self._columns())
+        self._judged = Scenarios(self.everything, judged, self._columns())
         further = min(_RECOMBINED, _MOST_VALUES // (judged.shape[1] * judged.shape[2]))
         if not self._judged.alike and further:
             self._judged = self._judged.recombined(further, seed=1)
@@ -110,13 +108,11 @@ class JobModel:
         self._judgements: dict[object, Judgement] = {}
         self._by_model: dict[object, float] = {}
         self._answers = answers or {}
-        self._planners: dict[View, list[tuple[ScenarioPlanner, Scenarios, float]]] = {}
+        self._planners: dict[View, tuple[ScenarioPlanner, float]] = {}
 
     def _problem(self, waiting_power_w: float) -> Problem:
         layout = self._beliefs.layout
-        switching = self._beliefs.switching()
-        costs = self._settings.switch_costs or switching.costs
-        self._offers = (ClockOffer(),) if self._settings.switch_costs else switching.offers
+        costs = self._settings.switch_costs or counted(self._beliefs.switching().costs)
         problem = Problem(
             self._beliefs.pipeline,
             self.curves.profile(self._source),
@@ -134,10 +130,11 @@ class JobModel:
         bases = self._beliefs.loads.bases
         middle = np.median(np.array(list(bases.values())), axis=0)
         off = {pipeline: float(np.abs(base - middle).max()) for pipeline, base in bases.items()}
-        odd = [pipeline for pipeline in sorted(off, key=lambda each: -off[each]) if off[pipeline] > _OWN_GROUP]
-        slow = [pipeline for pipeline in self.goal.slowdowns if pipeline >= 0]
-        chosen = list(dict.fromkeys([*slow, *odd]))[:_MOST_GROUPS]
-        if len(chosen) == len(bases):  # all of them differ: the first one is as ordinary as any
+        odd = [
+            one for one in sorted(off, key=lambda each: -off[each]) if off[one] > _OWN_GROUP and one in self._pipelines
+        ]
+        chosen = list(dict.fromkeys([*self._slow, *odd]))[:_MOST_GROUPS]
+        if set(chosen) >= {*self._pipelines, *self._slow}:  # all of them differ: the first is as ordinary as any
             chosen = chosen[1:]
         return {pipeline: number + 1 for number, pipeline in enumerate(sorted(chosen))}
 
@@ -224,15 +221,10 @@ class JobModel:
         """The least power of all GPUs of the job together, in W."""
         return self._power_at(_MOST_SLOWDOWN)
 
-    def _scenarios(self, view: View, offer: ClockOffer = ClockOffer()) -> Scenarios:
+    def _scenarios(self, view: View) -> Scenarios:
         everything = replace(view, time_error=math.inf, power_error=math.inf)
-        profile, wider = (
-            without_slow_clocks(self.curves.profile(self._source, each), offer.left_out_mhz)
-            for each in (view, everything)
-        )
-        costs = self.problem.switch_costs
-        costs = replace(costs, latency_s=max(costs.latency_s, offer.latency_s))
-        problem = replace(self.problem, profile=profile, wider=wider, switch_costs=costs)
+        profile, wider = self.curves.profile(self._source, view), self.curves.profile(self._source, everything)
+        problem = replace(self.problem, profile=profile, wider=wider)
         return Scenarios(problem, self._iterations(_PLANNED_FOR), self._columns())
 
     def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
@@ -252,32 +244,28 @@ class JobModel:
         That is the time of the iterations that are planned for; those that plans are judged by may take another one.
         """
         if view not in self._planners:
-            each = [(self._scenarios(view, offer), self._answers.get((view, offer))) for offer in self._offers]
-            self._planners[view] = [
-                (ScenarioPlanner(s, near), s, float(s.iteration_times_s(None).mean())) for s, near in each
-            ]
-        start = None if near is None else self._for_groups(near)
-        planners = self._planners[view]
-        found = [(scenarios, planner.at(slowdown * full_s, start)) for planner, scenarios, full_s in planners]
-        return min(found, key=lambda one: one[0].energy_j(one[1]))[1] if len(found) > 1 else found[0][1]
+            scenarios = self._scenarios(view)
+            planner = ScenarioPlanner(scenarios, self._answers.get(view))
+            self._planners[view] = planner, float(scenarios.iteration_times_s(None).mean())
+        planner, full_s = self._planners[view]
+        return planner.at(slowdown * full_s, None if near is None else self._for_groups(near))
 
     @property
-    def answers(self) -> dict[object, ScenarioAnswer]:
+    def answers(self) -> dict[View, ScenarioAnswer]:
         """What planners have found so far, so that those of the next model begin there."""
-        found = dict(self._answers)
-        for view, planners in self._planners.items():
-            for offer, (planner, _, _) in zip(self._offers, planners, strict=True):
-                if planner.answer is not None:
-                    found[view, offer] = planner.answer
-        return found
+        found = {view: planner.answer for view, (planner, _) in self._planners.items()}
+        return {**self._answers, **{view: answer for view, answer in found.items() if answer is not None}}
 
     @cached_property
     def stretches(self) -> list[int]:
         """For each node, the number of its stretch of the iteration (`stretches_of`)."""
-        costs, usual_s = self.problem.switch_costs, _USUAL_LATENCY_S
-        latency_s = max(usual_s, costs.acts_late_s, costs.latency_s + costs.driver_time_s)
+        costs = self._settings.switch_costs or full(self._beliefs.switching().costs)
+        latency_s = max(_USUAL_LATENCY_S, costs.acts_late_s, costs.latency_s + costs.driver_time_s)
+        long_enough_s = _LATENCIES * latency_s
+        if not self._beliefs.latencies_are_known:
+            long_enough_s = max(long_enough_s, 2 * UNKNOWN_WITHIN_S)
         return stretches_of(
-            self.problem.pipeline.first_nodes, self._judged.full_s.mean(axis=(0, 2)).tolist(), _LATENCIES * latency_s
+            self.problem.pipeline.first_nodes, self._judged.full_s.mean(axis=(0, 2)).tolist(), long_enough_s
         )
 
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int) -> ClockPlan:
@@ -329,7 +317,7 @@ class JobModel:
         energy_j, mean_s = played.energy_j + self._tail_j, played.mean_s
         by_model = Judgement(
             late=mean_s / self.target_s - 1,
-            late_error=math.hypot(self.curves.error_of(shares), sampling),
+            late_error=math.hypot(self._doubt(plan) * self.curves.error_of(shares), sampling),
             slower=float(np.sum(times_s) / np.sum(self._full_times_s)) - 1,
             saved=1 - energy_j / self.full_j,
             saved_error=self.curves.error_of(power_shares, powers=True),
@@ -338,6 +326,10 @@ class JobModel:
         found = self._believed(plan, by_model)
         self._judgements[plan.key] = found
         return found
+
+    def _doubt(self, plan: ClockPlan) -> int:
+        """How many times more uncertain the time of a plan is than the model says."""
+        return 1 if plan.key in self._beliefs.trials else 1 + self._beliefs.refuted
 
     def _believed(self, plan: ClockPlan, by_model: Judgement) -> Judgement:
         """Returns a judgement by the model and by what was measured under this plan and others.
@@ -350,7 +342,8 @@ class JobModel:
         saved = {key: (each.saved - self._saved_by_model(each.plan), each.saved_error) for key, each in trials.items()}
         later = {key: (each.later, each.later_error) for key, each in trials.items()}
         more, more_error = expected_offset(saved, plan.key, *MODEL_OF_SAVING)
-        late, late_error = expected_offset(later, plan.key, *MODEL_OF_TIME)
+        doubt = self._doubt(plan)
+        late, late_error = expected_offset(later, plan.key, *(doubt * each for each in MODEL_OF_TIME))
         return Judgement(
             by_model.late + late,
             math.hypot(by_model.late_error, late_error),
@@ -370,36 +363,6 @@ class JobModel:
         """Returns the plan that schedules run."""
         first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.highest.clocks_mhz[0]
         return plan_of(schedules, self._beliefs.layout, first_nodes, highest_mhz, self.group_of)
-
-    def trial(self, plan: ClockPlan, window: Window) -> Trial:
-        """Returns what a window tells of the plan that was in force, beside what the model makes of its iterations."""
-        import numpy as np
-
-        beliefs, reference = self._beliefs, self._beliefs.reference
-        assert beliefs.loads is not None
-        full_s = beliefs.loads.full_speed_s(window, beliefs.ratios())
-        groups = sorted({self.group_of.get(pipeline, 0) for pipeline in window.pipelines})
-        columns = [groups.index(self.group_of.get(pipeline, 0)) for pipeline in window.pipelines]
-        scenarios = Scenarios(self._judged.problem, full_s, columns)
-        clocks = [plan.of(window.pipelines[columns.index(number)]) for number in range(len(groups))]
-        off: Array = (window.spans_s.max(axis=1) - scenarios.iteration_times_s(clocks)) / self.full_s
-        later, later_error = float(off.mean()), error_of_mean(off)
-        tail_j = window.tail_s * self.problem.waiting_power_w * len(window.pipelines)
-        saved, saved_error = 0.0, math.inf
-        if window.energies_j.all():
-            drift = beliefs.power_drift_factor
-            ratio = window.energies_j / drift / (scenarios.energy_j(None) + tail_j)
-            saved, saved_error = 1 - float(ratio.mean()), error_of_mean(ratio)
-        if reference is None:
-            return Trial(plan, saved, saved_error, later, later_error)
-        scale = 1 - reference.saved
-        return Trial(
-            plan,
-            1 - (1 - saved) / scale,
-            float(np.hypot(np.hypot(saved_error, reference.saved_error) / scale, _DRIFT_ERROR)),
-            later - reference.later,
-            math.hypot(later_error, reference.later_error),
-        )
 
     def saved_if(self, plan: ClockPlan, view: View) -> float:
         """Returns what a plan saves if a view of what is uncertain is right, relative."""

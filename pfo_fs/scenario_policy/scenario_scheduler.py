@@ -37,6 +37,7 @@ from pfo_fs.scenario_policy.model import JobModel
 from pfo_fs.scenario_policy.monitor import Monitor
 from pfo_fs.scenario_policy.probe import probe_plan
 from pfo_fs.scenario_policy.status_text import believed_text
+from pfo_fs.scenario_policy.trials import trial_of
 from pfo_fs.scenario_policy.windows import Window
 from pfo_fs.scheduler.base import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest
 from pfo_fs.settings import PFOSettings
@@ -153,7 +154,7 @@ class ScenarioScheduler(FrequencyScheduler):
                 "say whether marks are wrong; else energies of their GPUs cannot be read"
             )
         model = self._new_model()
-        self._beliefs.reference = model.trial(model.highest, self._beliefs.windows[-1])
+        self._beliefs.reference = trial_of(model, self._beliefs, model.highest, self._beliefs.windows[-1])
         self._is_known = self._earlier.merge_into(self._beliefs)
         return ""
 
@@ -186,7 +187,7 @@ class ScenarioScheduler(FrequencyScheduler):
             self._beliefs.forget()
             yield from self._window(self._highest_clocks(), "measuring at the highest clocks")
             model = self._new_model()
-            self._beliefs.reference = model.trial(model.highest, self._beliefs.windows[-1])
+            self._beliefs.reference = trial_of(model, self._beliefs, model.highest, self._beliefs.windows[-1])
 
     def _highest_clocks(self) -> list[FrequencySchedule]:
         """The schedules with all instructions at the highest clocks."""
@@ -216,10 +217,12 @@ class ScenarioScheduler(FrequencyScheduler):
         """Uses what was measured under the plan in force."""
         assert self._choice is not None
         plan = self._choice.plan
+        self._tried.pop(plan.key, None)
         self._tried[plan.key] = plan
         window = self._take(results, self._schedules)
         if window is not None and not self._goal.slowdowns:
-            self._beliefs.add_trial(plan.key, self._new_model().trial(plan, window))
+            self._beliefs.add_trial(plan.key, trial_of(self._new_model(), self._beliefs, plan, window))
+            self._beliefs.refuted //= 2
             if self._choice.trial:  # it may have taken more time than was expected
                 took = TRIAL_ITERATIONS * self._new_model().judge(plan).late
                 self._lost += max(0.0, took - trial_time(self._choice.judgement))
@@ -228,9 +231,7 @@ class ScenarioScheduler(FrequencyScheduler):
         """Applies the rule to what is believed now."""
         model = self._model = self._new_model()
         before = self._choice
-        choice = choose(
-            model, before, self._iterations, lambda plan: plan.key in self._tried, self._refuted, self._lost
-        )
+        choice = choose(model, before, self._iterations, self._tried, self._refuted, self._lost)
         if choice.trial:
             self._lost += trial_time(choice.judgement)
         if before is None or choice.plan is not before.plan:
@@ -299,6 +300,7 @@ class ScenarioScheduler(FrequencyScheduler):
             return
         if late:
             self._refuted.add(self._choice.plan.key)
+            self._beliefs.refuted += 1
         if changed or late:
             self._decide()
 

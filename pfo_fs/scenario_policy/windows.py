@@ -22,9 +22,9 @@ _MOST_VALUES = 2_000_000
 _SETTLES_WITHIN_S = 0.03
 """An instruction that begins within this time after a request of a clock may still have run at the clock before, where
 no clock process knows when the clock acts; twenty times the usual latency of an A100."""
-_UNKNOWN_WITHIN_S = 0.1
-"""The same for a clock of which the clock process has not learned yet when it acts: published latencies of GPUs are 1 to
-100 ms."""
+UNKNOWN_WITHIN_S = 0.1
+"""The same for a clock of which the clock process has not learned yet when it acts: published latencies of GPUs are 1
+to 100 ms."""
 _ABOUT_THE_SAME = 0.1
 """Relative: a run whose mean clock differs by more from the schedule tells of other clocks: there was no time for
 the change, or the next clock was requested early."""
@@ -43,7 +43,7 @@ class Window:
         clocks_mhz: The clock of the schedule, shape (nodes, pipelines); the highest clock where it sets none.
         ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
         settled: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
-        doubt_mhz: Where a clock process has not learned yet when the clock acts: the clock before, which may still have
+        or_mhz: Where a clock process has not learned yet when the clock acts: the clock before, which may still have
             been in force; 0 elsewhere; shape (iterations, nodes, pipelines).
         from_mhz: Where no clock process knows when clocks act: the clock before the latest change in the iteration;
             0 where there was none; shape (nodes, pipelines).
@@ -62,7 +62,7 @@ class Window:
     clocks_mhz: Array
     ran_mhz: Array
     settled: Array
-    doubt_mhz: Array
+    or_mhz: Array
     from_mhz: Array
     since_s: Array
     spans_s: Array
@@ -133,7 +133,7 @@ def window_of(
     nodes = len(pipeline.instructions)
     steps = sorted(common)[-max(1, _MOST_VALUES // (nodes * len(columns))) :]
     shape = len(steps), nodes, len(columns)
-    times, ran_mhz, doubt_mhz = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    times, ran_mhz, or_mhz = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     settled: Array = np.zeros(shape, bool)
     clocks, from_mhz, since_s = np.zeros(shape[1:]), np.zeros(shape[1:]), np.zeros(shape)
     spans, step_s = np.zeros((shape[0], shape[2])), np.zeros((shape[0], shape[2]))
@@ -163,10 +163,10 @@ def window_of(
                 since = _since_change(mhz, mhz[0] if stayed else top_mhz, seconds.mean(axis=0))
                 ends_at = at[-1]
                 if sees_clocks:
-                    doubtful = ~learned & (before > 0) & (since < _UNKNOWN_WITHIN_S)
-                    doubt_mhz[number, first:last, column] = np.where(doubtful, before, 0.0)
-                    settled[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~doubtful
-                    at = np.where(doubtful, mhz, at)
+                    unsure = ~learned & (before > 0) & (since < UNKNOWN_WITHIN_S)
+                    or_mhz[number, first:last, column] = np.where(unsure, before, 0.0)
+                    settled[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
+                    at = np.where(unsure, mhz, at)
                 else:
                     since_s[number, first:last, column] = since
                     settled[number, first:last, column] = since >= _SETTLES_WITHIN_S
@@ -183,7 +183,7 @@ def window_of(
         clocks,
         ran_mhz,
         settled,
-        doubt_mhz,
+        or_mhz,
         from_mhz,
         since_s,
         spans,

@@ -208,3 +208,27 @@ def test_schedules_of_a_plan_name_the_instructions_of_each_rank() -> None:
         names = [name for name, _ in schedule.frequencies]
         assert names == one_f_one_b(beliefs.layout.place[schedule.rank].pp_rank, STAGES, MICROBATCHES)
         assert {mhz for _, mhz in schedule.frequencies} <= set(CLOCKS)
+
+
+def test_a_model_is_made_where_the_latest_window_holds_only_one_of_two_unlike_pipelines() -> None:
+    """A straggler is not measured; when it is healthy again, the model is made before the next window."""
+    beliefs = beliefs_of(dp=2)
+    slow = {info.rank for info in beliefs.layout.rank_infos if info.dp_rank == 0}
+    results = results_of(beliefs, [])
+    for result in results:
+        if result.rank in slow:
+            for rows in result.time_breakdown.values():
+                rows[:] = [[1.2 * seconds for seconds in row] for row in rows]
+    beliefs.take(results, [])
+    beliefs.slow_pipelines = frozenset({0})
+    beliefs.take(results_of(beliefs, []), [])
+    assert beliefs.windows[-1].pipelines == (1,)
+    model = model_of(beliefs)
+    assert model.judge(model.highest).saved == 0.0
+
+
+def test_measurements_of_a_plan_without_any_scatter_are_put_together() -> None:
+    plan = ClockPlan(((TOP_MHZ,),), {})
+    both = Trial(plan, 0.1, 0.0, 0.001, 0.0).pooled(Trial(plan, 0.1, 0.0, 0.001, 0.0))
+    assert both.saved == pytest.approx(0.1)
+    assert both.later == pytest.approx(0.001)

@@ -81,8 +81,8 @@ def chosen(
     iterations: int = 100,
     refuted: tuple[ClockPlan, ...] = (),
 ) -> Choice:
-    keys, late = {plan.key for plan in tried}, {plan.key for plan in refuted}
-    return choose(cast("JobModel", cast("Any", model)), last, iterations, lambda plan: plan.key in keys, late)
+    known, late = {plan.key: plan for plan in tried}, {plan.key for plan in refuted}
+    return choose(cast("JobModel", cast("Any", model)), last, iterations, known, late)
 
 
 def in_force(plan: ClockPlan, stays: ClockPlan | None = None, trial: bool = False) -> Choice:

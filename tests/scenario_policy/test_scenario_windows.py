@@ -180,7 +180,7 @@ def test_a_run_soon_after_a_change_to_a_clock_whose_latency_is_unknown_tells_not
     results = [result(rank, [1], 0.04, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
     one = found(job, results, at_one_clock(job, 900))
     assert one.settled[0, :6, 0].tolist() == [False] * 3 + [True] * 3, "each takes 0.04 s"
-    assert one.doubt_mhz[0, :6, 0].tolist() == [TOP_MHZ] * 3 + [0.0] * 3
+    assert one.or_mhz[0, :6, 0].tolist() == [TOP_MHZ] * 3 + [0.0] * 3
 
 
 def test_a_clock_that_stays_between_iterations_needs_no_time_to_act_in_the_next_one() -> None:
