@@ -142,6 +142,15 @@ class Scenarios:
         return ClockTable(self.problem)
 
     @cached_property
+    def shortest_s(self) -> Any:
+        """How long runs at each clock last at least, in s: those that begin with a change up, and down, (2, clocks)."""
+        import numpy as np
+
+        costs = self.problem.switch_costs
+        found: Any = np.array([[costs.shortest_run_s(down, mhz) for mhz in self.table.mhz] for down in (False, True)])
+        return found
+
+    @cached_property
     def paths(self) -> LongestPaths:
         """The DAG."""
         return LongestPaths(self.problem)
@@ -315,8 +324,8 @@ class Scenarios:
             for at, (first, _) in zip(by_rank, spans, strict=True):
                 begins: Any = np.concatenate([[first], at])
                 lowered: Any = np.concatenate([[False], own[at] < own[at - 1]])
-                shortest = np.where(lowered, costs.shortest_run_s(True), costs.shortest_run_s(False))
-                impossible += int((np.diff(begin_s[begins]) < self._run_margin * shortest[:-1] - _TOLERANCE_S).sum())
+                shortest_s: Any = self.shortest_s[lowered.astype(int), own[begins]]
+                impossible += int((np.diff(begin_s[begins]) < self._run_margin * shortest_s[:-1] - _TOLERANCE_S).sum())
             at = np.flatnonzero(changed[:, group])
             if wrong_s.any() and len(at):
                 energy_j += self._wrong_clock_j(own, at, wrong_s[at], times_s, starts_s, self.group_of == group)

@@ -128,26 +128,27 @@ class ScenarioRuns:
     def _cheapest(self, values: Any, changes: Any, starts_s: Any, longer: float) -> Any:
         import numpy as np
 
-        costs = self._scenarios.problem.switch_costs
         nodes, count = values.shape
         clock: Any = np.arange(count)
         sums: Any = np.vstack([np.zeros((1, count)), np.cumsum(np.where(np.isfinite(values), values, 1e12), axis=0)])
 
-        def needed(begin: int, lowered: bool) -> int:
-            """The node behind the shortest run that begins there."""
-            end = int(np.searchsorted(starts_s, starts_s[begin] + longer * costs.shortest_run_s(lowered)))
-            return max(end, begin + 1)
+        shortest_s = longer * self._scenarios.shortest_s[:, self._clocks]
+
+        def needed(begin: int, lowered: bool) -> Any:
+            """For each clock, the node behind the shortest run that begins there."""
+            ends = np.searchsorted(starts_s, starts_s[begin] + shortest_s[int(lowered)])
+            return ends.clip(begin + 1, nodes)
 
         # Of runs that may end before a node: their least cost, and where they begin and which clock was before.
         down: Any = clock[None, :] < clock[:, None]
         directions = [(False, ~down & ~np.eye(count, dtype=bool)), (True, down)]
-        if costs.shortest_run_s(True) == 0:
+        if not shortest_s.any():
             directions = [(False, ~np.eye(count, dtype=bool))]
         least: Any = np.full((nodes + 1, count), _NEVER)
         origin: Any = np.zeros((nodes + 1, count), int)
         before: Any = np.full((nodes + 1, count), -1)
-        at = min(needed(0, False), nodes)
-        least[at] = sums[at]
+        at = needed(0, False)
+        least[at, clock] = sums[at, clock]
         for node in range(1, nodes + 1):
             if node > 1:
                 longer_j = least[node - 1] + sums[node] - sums[node - 1]
@@ -161,12 +162,12 @@ class ScenarioRuns:
             for lowered, which in directions:
                 allowed = np.where(which, total, _NEVER)
                 source = allowed.argmin(axis=0)
-                end = min(needed(node, lowered), nodes)
-                begun_j = allowed[source, clock] + sums[end] - sums[node]
-                better = begun_j < least[end]
-                least[end] = np.where(better, begun_j, least[end])
-                origin[end] = np.where(better, node, origin[end])
-                before[end] = np.where(better, source, before[end])
+                end = needed(node, lowered)
+                begun_j = allowed[source, clock] + sums[end, clock] - sums[node]
+                better = begun_j < least[end, clock]
+                least[end, clock] = np.where(better, begun_j, least[end, clock])
+                origin[end, clock] = np.where(better, node, origin[end, clock])
+                before[end, clock] = np.where(better, source, before[end, clock])
         found: Any = np.empty(nodes, int)
         end, at = nodes, int(least[nodes].argmin())
         while end > 0:

@@ -33,6 +33,8 @@ steps."""
 _STEPS, _LEAST_STEPS = 100, 50
 """Steps of each stage of the relaxation. With 60 in place of 100, that of 16 pipelines of 8 x 96 saves at most 0.05
 points less."""
+_FURTHER_STEPS = 40
+"""Steps of the last stage from an answer that is nearly right."""
 _PRICE_TIMES, _NEAR = (1.0, 1.5, 3.0, 6.0, 12.0), 3e-4
 """Runs are sought at so many times the relaxation's price of time until they are too slow by at most this share: the
 relaxation does not know what changes cost."""
@@ -100,9 +102,8 @@ class ScenarioPlanner:
         wider_s = mean_s * self._wider_share
         starts = [self._near_relaxed(wider_s), *([] if near is None else [self._wider.offered(near)])]
         for start in starts:
-            found = self._descent.improve(start, wider_s)
-            if found is not None:
-                plans.append(ScenarioDescent(scenarios).quickened(found.clocks, mean_s))
+            wider = [self._descent.improve(start, wider_s), self._descent.quickened(start, wider_s)]
+            plans += [ScenarioDescent(scenarios).quickened(each.clocks, mean_s) for each in wider if each is not None]
         return scenarios.mhz(self._best(plans, mean_s).clocks)
 
     def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:
@@ -123,6 +124,7 @@ class ScenarioPlanner:
         """Runs of one clock near the relaxation's durations, as positions; they may be a little too slow."""
         scenarios = self._wider
         steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / scenarios.durations_s.size)))
+        steps = steps if self.answer is None else _FURTHER_STEPS
         answer = self.answer = self._relaxation.solve(mean_s, steps)
         runs = ScenarioRuns(scenarios, self._descent, answer)
         best, least_j = None, float("inf")

@@ -23,8 +23,8 @@ and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,7 @@ class SwitchCosts:
         stands_still_s: Time in s for which the rank's GPUs stand still.
         driver_time_s: Time in s for which the driver of the rank's host is busy: the time of a call times `calls`.
         latency_s: Time in s from the return of a call until the clock acts.
+        latencies_s: The same of clocks for which it is another one, by MHz; plans for scenarios count it.
         late_s: How far the moment at which a clock acts differs from the intended one, in s.
         calls: Number of driver calls of one change: the rank's GPUs on one host.
         hosts: The ranks of each host; empty: each rank has a host of its own.
@@ -70,6 +71,7 @@ class SwitchCosts:
     hosts: tuple[tuple[int, ...], ...] = ()
     max_calls_per_s: float = float("inf")
     acts_late_s: float = 0.0
+    latencies_s: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("stands_still_s", "driver_time_s", "latency_s", "late_s", "acts_late_s"):
@@ -104,7 +106,7 @@ class SwitchCosts:
             and self.max_calls_per_s == float("inf")
         )
 
-    def shortest_run_s(self, lowered: bool) -> float:
+    def shortest_run_s(self, lowered: bool, mhz: int | None = None) -> float:
         """How long a rank must keep a clock before it can change again, in s.
 
         The calls of a change up end when the clock is needed; those of a change down begin there and take the driver's
@@ -112,8 +114,10 @@ class SwitchCosts:
 
         Args:
             lowered: Whether the run began with a change to a lower clock.
+            mhz: The clock; None: one of the usual latency.
         """
-        return (2 if lowered else 1) * self.driver_time_s + self.latency_s
+        latency_s = self.latency_s if mhz is None else self.latencies_s.get(mhz, self.latency_s)
+        return (2 if lowered else 1) * self.driver_time_s + latency_s
 
     def most_changes(self, iteration_time_s: float) -> float:
         """How many changes of all ranks of a host fit into an iteration."""
