@@ -16,8 +16,8 @@ _UNKNOWN_LATENCY_S = 0.02
 
 def full(costs: SwitchCosts) -> SwitchCosts:
     """Returns the costs with a usual latency: the median of all clocks, since plans may use them all."""
-    if not costs.driver_time_s and not costs.latency_s and not costs.latencies_s:
-        return costs  # nothing was measured, or no clock process requests clocks ahead
+    if not costs.late_s:
+        return costs  # no clock process requests clocks ahead, or it has not made a call yet
     ordered = sorted(costs.latencies_s.values())
     return replace(costs, latency_s=ordered[len(ordered) // 2] if ordered else _UNKNOWN_LATENCY_S)
 
