@@ -22,7 +22,8 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(tmp_path
     played = list(play.run(60))
     summary = summarize(play, played)
     assert summary.energy_saved > 0.03
-    assert summary.slowdown < 0.002
+    assert summary.slowdown < 0.006, "a plan that is only tried may be half a percent late"
+    assert summary.run_late < 0.004
     assert "less energy (±" in summary.status_text
 
 
