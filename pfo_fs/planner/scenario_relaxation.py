@@ -28,10 +28,8 @@ _ON_TIME = 1e-5
 """Relative: a price is right if the mean time is right within this much."""
 _SETTLED = 1e-6
 """Relative: a stage ends when the price is right and so many steps have won less than this much of the energy."""
-_LONGER, _SHORTER = 2.0, 0.8
+_LONGER, _SHORTER = 2.0, 0.9
 """The curvature that is assumed grows by the first factor when a step shows it to be too small, and else falls."""
-_ALL_CHECKED, _CHECKED = 10, 3
-"""After so many steps, only every third one is checked: that takes a walk through all scenarios."""
 
 
 class ScenarioAnswer(NamedTuple):
@@ -164,27 +162,24 @@ class ScenarioRelaxation:
         for number in range(steps):
             mean_s, ends, shares = self._mean_s(ahead, blur_s)
             here_j, further_w = value(mean_s)
-            total_j = here_j + self.energy_j(ahead)
-            if total_j > least:  # too fast
-                ahead, pace, least = ratios, 1.0, float("inf")
-                continue
             slopes_w = further_w * self._slopes_s(ends, shares) / self._busy_s
             while True:
                 found = self._nearest(ahead - slopes_w / curvature, curvature)
-                if number >= _ALL_CHECKED and number % _CHECKED:
-                    break
                 moved = found - ahead
-                there_j = value(self.mean_s(found, blur_s))[0]
+                blurred_s = self.mean_s(found, blur_s)
+                there_j = value(blurred_s)[0]
                 most_j = here_j + (self._busy_s * moved * (slopes_w + curvature / 2 * moved)).sum()
                 if there_j <= most_j + 1e-9 * abs(here_j):
-                    curvature *= _SHORTER
                     break
                 curvature *= _LONGER
-            faster = (1 + (1 + 4 * pace * pace) ** 0.5) / 2
-            ahead, pace = found + (pace - 1) / faster * (found - ratios), faster
-            ratios, least = found, total_j
+            total_j = there_j + self.energy_j(found)
+            if total_j > least:  # too fast
+                ahead, pace = found, 1.0
+            else:
+                faster = (1 + (1 + 4 * pace * pace) ** 0.5) / 2
+                ahead, pace = found + (pace - 1) / faster * (found - ratios), faster
+            ratios, least, curvature = found, total_j, curvature * _SHORTER
             if number % _PRICE_STEPS == _PRICE_STEPS - 1:
-                blurred_s = self.mean_s(ratios, blur_s)
                 is_on_time = abs(blurred_s - limit_s) <= _ON_TIME * target_s or (not price_w and blurred_s < limit_s)
                 if is_on_time and abs(total_j - before_j) <= _SETTLED * abs(total_j):
                     break
