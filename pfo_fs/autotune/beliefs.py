@@ -61,6 +61,8 @@ class Trial(NamedTuple):
 
 def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:
     """The mean of two values and its standard error."""
+    if not old_error and not new_error:
+        return (old + new) / 2, 0.0
     if math.isinf(old_error) or math.isinf(new_error):
         return (new, new_error) if math.isinf(old_error) else (old, old_error)
     share = max(1 / 3, old_error**2 / (old_error**2 + new_error**2))

@@ -41,7 +41,7 @@ _HOPES = (1.0, 0.5, 0.25)
 _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
 _REMEMBERED = 8
-"""So many of the latest plans that were measured may run again."""
+"""Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
 _AIMS = 4
 """A plan is made again for an earlier end at most so often until it is surely in time."""
 

@@ -130,10 +130,11 @@ class JobModel:
         bases = self._beliefs.loads.bases
         middle = np.median(np.array(list(bases.values())), axis=0)
         off = {pipeline: float(np.abs(base - middle).max()) for pipeline, base in bases.items()}
-        odd = [pipeline for pipeline in sorted(off, key=lambda each: -off[each]) if off[pipeline] > _OWN_GROUP]
-        slow = [pipeline for pipeline in self.goal.slowdowns if pipeline >= 0]
-        chosen = list(dict.fromkeys([*slow, *odd]))[:_MOST_GROUPS]
-        if len(chosen) == len(bases):  # all of them differ: the first one is as ordinary as any
+        odd = [
+            one for one in sorted(off, key=lambda each: -off[each]) if off[one] > _OWN_GROUP and one in self._pipelines
+        ]
+        chosen = list(dict.fromkeys([*self._slow, *odd]))[:_MOST_GROUPS]
+        if set(chosen) >= {*self._pipelines, *self._slow}:  # all of them differ: the first is as ordinary as any
             chosen = chosen[1:]
         return {pipeline: number + 1 for number, pipeline in enumerate(sorted(chosen))}
 

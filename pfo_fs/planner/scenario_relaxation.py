@@ -24,10 +24,6 @@ _PATIENCE = 0.25
 """Mean times that are off by this multiple of the blur change the price of time by about as much as it is worth."""
 _CURVATURE = 1e3
 """The curvature that is assumed first."""
-_ON_TIME = 1e-5
-"""Relative: a price is right if the mean time is right within this much."""
-_SETTLED = 1e-6
-"""Relative: a stage ends when the price is right and so many steps have won less than this much of the energy."""
 _LONGER, _SHORTER = 2.0, 0.9
 """The curvature that is assumed grows by the first factor when a step shows it to be too small, and else falls."""
 
@@ -63,7 +59,7 @@ class ScenarioRelaxation:
         self._fastest = fastest[table.kind][:, None].repeat(scenarios.count, axis=1)
         self._busy_s = scenarios.busy_s
         self._state: _State | None = None
-        if near is not None and near.ratios.shape == fastest[table.kind][:, None].repeat(scenarios.count, 1).shape:
+        if near is not None and near.ratios.shape == self._fastest.shape:
             slowest: Any = np.array([ratios[-1] for ratios, _ in table.hulls])[table.kind][:, None]
             price_w = max(0.0, near.price_w - scenarios.waiting_power_w)
             self._state = _State(near.ratios.clip(self._fastest, slowest), price_w, _CURVATURE)
@@ -156,7 +152,7 @@ class ScenarioRelaxation:
             more_w = max(0.0, price_w + stiffness * (mean_s - limit_s))
             return waiting_w * mean_s + (more_w**2 - price_w**2) / (2 * stiffness), waiting_w + more_w
 
-        ahead, pace, least, before_j = ratios, 1.0, float("inf"), float("inf")
+        ahead, pace, least = ratios, 1.0, float("inf")
         blurred_s = self.mean_s(ratios, blur_s)
         limit_s = target_s + blurred_s - self.mean_s(ratios)
         for number in range(steps):
@@ -180,10 +176,6 @@ class ScenarioRelaxation:
                 ahead, pace = found + (pace - 1) / faster * (found - ratios), faster
             ratios, least, curvature = found, total_j, curvature * _SHORTER
             if number % _PRICE_STEPS == _PRICE_STEPS - 1:
-                is_on_time = abs(blurred_s - limit_s) <= _ON_TIME * target_s or (not price_w and blurred_s < limit_s)
-                if is_on_time and abs(total_j - before_j) <= _SETTLED * abs(total_j):
-                    break
-                before_j = total_j
                 price_w = max(0.0, price_w + stiffness * (blurred_s - limit_s))
                 limit_s, least = target_s + blurred_s - self.mean_s(ratios), float("inf")
         return _State(ratios, price_w, curvature)

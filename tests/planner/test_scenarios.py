@@ -156,6 +156,26 @@ def test_for_one_scenario_the_relaxation_is_that_of_the_linear_program(problem: 
     assert found_j + late_j <= exact.lower_bound_j * (1 + 3e-3)
 
 
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(COSTS[1:]))
+def test_a_plan_uses_no_clock_that_is_known_but_not_offered(seed: int, costs: SwitchCosts) -> None:
+    whole = small_problem(seed, costs)
+    table = {
+        kind: sorted(rows, key=lambda row: -row.frequency_mhz)[:2] for kind, rows in whole.profile.measurements.items()
+    }
+    problem = replace(whole, profile=Profile(table, "two clocks"), wider=whole.profile)
+    scenarios = scenarios_of(problem, seed, 4, [0])
+    (clocks,) = ScenarioPlanner(scenarios).at(1.1 * scenarios.iteration_times_s().mean())
+    for instruction, mhz in zip(problem.pipeline.instructions, clocks, strict=True):
+        assert mhz in [row.frequency_mhz for row in table[instruction.stage, instruction.name]]
+
+
+def test_a_clock_that_acts_late_is_kept_for_longer_than_others() -> None:
+    costs = SwitchCosts(latency_s=0.01, latencies_s={900: 0.08})
+    assert costs.shortest_run_s(False, 900) == 0.08
+    assert costs.shortest_run_s(False, 1200) == costs.shortest_run_s(False) == 0.01
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**9))
 def test_the_drivers_can_make_the_changes_of_a_plan(seed: int) -> None:
