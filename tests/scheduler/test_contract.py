@@ -98,9 +98,7 @@ def cases(folder: Path) -> dict[str, Case]:
     return found
 
 
-NOT_READY = {"ScenarioScheduler"}
-"""It is not the default yet: its plans take seconds each, and it does not keep to all of the contract."""
-POLICIES = [*(name for name in BUILTIN if name not in NOT_READY), "Descending"]
+POLICIES = [*BUILTIN, "Descending"]
 POLICIES += [f"3D of {name}" for name in POLICIES if name[-2:] != "3D" and name not in MEASURING]
 
 
