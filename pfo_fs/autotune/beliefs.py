@@ -158,15 +158,16 @@ class Beliefs:
         import numpy as np
 
         assert self.loads is not None
-        logs = [np.log(self.loads.full_speed_s(window, ratios).sum(axis=(1, 2))) for window in self.windows]
-        sizes = [len(window.pipelines) for window in self.windows]
-        alike = [values for values, size in zip(logs[:-1], sizes[:-1], strict=True) if size == sizes[-1]]
-        if not alike or len(logs[-1]) < 2:
+        logs = [np.log(self.loads.full_speed_s(window, ratios).sum(axis=1)) for window in self.windows]
+        latest = self.windows[-1]
+        alike = [of for of, window in zip(logs, self.windows[:-1], strict=False) if window.pipelines == latest.pipelines]
+        if not alike or latest.iterations < 2:
             return
         before, now = np.concatenate(alike), logs[-1]
-        off = abs(float(now.mean() - before.mean()))
-        if off > _LEAST_OFF and off > _FAR * math.sqrt(before.var() / len(before) + now.var() / (len(now) - 1)):
-            self.windows = self.windows[-1:]
+        off = np.abs(now.mean(axis=0) - before.mean(axis=0))
+        error = np.sqrt(before.var(axis=0) / len(before) + now.var(axis=0) / (len(now) - 1))
+        if bool(((off > _LEAST_OFF) & (off > _FAR * error)).any()):
+            self.windows = [latest]
 
     def _forget_if_changed(self, found: Found) -> None:
         """Drops what was known of a kind at lower clocks if one of them surely takes another time now.

@@ -134,18 +134,23 @@ class JobModel:
             one for one in sorted(off, key=lambda each: -off[each]) if off[one] > _OWN_GROUP and one in self._pipelines
         ]
         chosen = list(dict.fromkeys([*self._slow, *odd]))[:_MOST_GROUPS]
-        if set(chosen) >= {*self._pipelines, *self._slow}:  # all of them differ: the first is as ordinary as any
+        if set(chosen) >= set(self._members):  # all of them differ: the first is as ordinary as any
             chosen = chosen[1:]
         return {pipeline: number + 1 for number, pipeline in enumerate(sorted(chosen))}
 
     def _columns(self) -> list[int]:
         """The group of each column of the scenarios: the measured pipelines, then the slow ones."""
-        return [self.group_of.get(pipeline, 0) for pipeline in [*self._pipelines, *self._slow]]
+        return [self.group_of.get(pipeline, 0) for pipeline in self._members]
 
     @property
     def _slow(self) -> list[int]:
         """Pipelines that are slower than they were measured."""
         return sorted(pipeline for pipeline in self.goal.slowdowns if pipeline >= 0)
+
+    @property
+    def _members(self) -> list[int]:
+        """The pipelines of the scenarios: the measured ones, then slow ones that the latest window does not have."""
+        return [*self._pipelines, *(pipeline for pipeline in self._slow if pipeline not in self._pipelines)]
 
     def _iterations(self, most: int) -> Array:
         """The latest iterations at the highest clocks: shape (iterations, nodes, pipelines)."""
@@ -159,11 +164,8 @@ class JobModel:
         if len(found) > most:
             # Those of all windows, the latest one included, so that no window counts alone.
             found = found[np.round(np.linspace(0, len(found) - 1, most)).astype(int)]
-        slow = [
-            found[:, :, [number % found.shape[2]]] * self.goal.slowdowns[pipeline]
-            for number, pipeline in enumerate(self._slow)
-        ]
-        return np.concatenate([found, *slow], axis=2) if slow else found
+        columns = [number % found.shape[2] for number in range(len(self._members))]
+        return found[:, :, columns] * np.array([self.goal.slowdowns.get(pipeline, 1.0) for pipeline in self._members])
 
     @property
     def _tail_j(self) -> float:
@@ -380,14 +382,13 @@ class JobModel:
         scatter = float((spans_s.std(axis=0) / means).max()) if len(spans_s) > 1 else 0.0
         latest = self._beliefs.windows[-1]
         share = float((latest.first_rank_s / latest.spans_s.mean(axis=0)).mean())
-        columns = [*self._pipelines, *self._slow]
-        expected_s = {pipeline: share * float(means[number]) for number, pipeline in enumerate(columns)}
+        expected_s = {pipeline: share * float(means[number]) for number, pipeline in enumerate(self._members)}
         return expected_s, scatter, share * self.target_s
 
     def _for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
         """The plan's clocks for the groups of this model, each a clock that is known here."""
         members: dict[int, int] = {}
-        for pipeline in [*self._pipelines, *self._slow]:
+        for pipeline in self._members:
             members.setdefault(self.group_of.get(pipeline, 0), pipeline)
         return [plan.of(members.get(group, -1)) for group in range(1 + len(self.group_of))]
 

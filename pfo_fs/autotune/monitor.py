@@ -169,7 +169,8 @@ class Monitor:
             return None
         usual_s = median(self._expected_s.values())
         logs = {one.pipeline: math.log(one.span_s / self._expected_s.get(one.pipeline, usual_s)) for one in step}
-        common = sorted(logs.values())[(len(logs) - 1) // 2]  # of two, the faster one
+        # All are slower only if the faster one of the two in the middle is, and faster only if the slower one is.
+        common = max(0.0, median_low(logs.values())) + min(0.0, median_high(logs.values()))
         # A plan that is late makes all pipelines late; a straggler makes one of them late whatever the plan.
         self.late = max(self._expected_s.values()) * math.exp(common) / self._target_s - 1
         limit = most_late + 2 * max(_LEAST_SCATTER, self._common.scatter)
@@ -183,9 +184,7 @@ class Monitor:
                 change = self._tests[one.pipeline].add(beside, 1 if at_once else _LEAST_ITERATIONS)
                 if change:
                     self._take(slow, one, change)
-        # All are slower only if the faster one of the two in the middle is, and faster only if the slower one is.
-        upper = median_high(logs.values())
-        everything = self._common.add(common if common > 0 else min(0.0, upper), _LEAST_ITERATIONS)
+        everything = self._common.add(common, _LEAST_ITERATIONS)
         if len(slow) > self._pipelines / 2:  # if most are slower, none of them is a straggler
             slow, everything = {}, everything or common
         if slow == dict(known) and not everything:

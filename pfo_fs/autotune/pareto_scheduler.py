@@ -105,7 +105,9 @@ class ParetoScheduler(FrequencyScheduler):
         self._tried: dict[object, ClockPlan] = {}  # plans that were measured
         self._schedules: list[FrequencySchedule] = []
         self._refuted: set[object] = set()  # keys of plans that were late as soon as they were in force
-        self._iterations = 0
+        self._iterations = 0  # until the end of the latest window: what a replay knows, too
+        self._seen = 0
+        self._taken: set[int] = set()  # pipelines that were measured since they were faster than measured
         self._lost = 0.0  # time that trials have taken, as a number of iterations
         self._measured_at = 0  # the iteration of the latest measurement
         self._monitor = Monitor(job_info.dp_degree)
@@ -207,7 +209,10 @@ class ParetoScheduler(FrequencyScheduler):
     def _take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> Window | None:
         window = self._beliefs.take(results, schedules)
         if window is not None:
-            self._iterations = self._measured_at = max(self._iterations, window.steps[-1])
+            self._iterations = max(self._iterations, window.steps[-1])
+            self._seen = self._measured_at = max(self._seen, self._iterations)
+            self._taken.update(window.pipelines)
+            self._goal = self._present_goal()
         return window
 
     def _use(self, results: Sequence[ProfilingResult]) -> None:
@@ -272,7 +277,9 @@ class ParetoScheduler(FrequencyScheduler):
         return ""
 
     def _present_goal(self) -> PlanGoal:
-        return goal_of(self.plan_inputs, self._default_target)
+        goal = goal_of(self.plan_inputs, self._default_target)
+        known = {each for each, slowdown in goal.slowdowns.items() if slowdown < 1 and each in self._taken}
+        return replace(goal, slowdowns={each: value for each, value in goal.slowdowns.items() if each not in known})
 
     # ---- what happens to it
 
@@ -288,6 +295,8 @@ class ParetoScheduler(FrequencyScheduler):
     def react(self, plan_inputs: PlanInputs) -> None:
         """Uses other plan inputs from now on."""
         late = plan_inputs.late_time is not None and plan_inputs.late_time != self.plan_inputs.late_time
+        before = self.plan_inputs.slow_pipelines
+        self._taken -= {each for each, slowdown in plan_inputs.slow_pipelines.items() if before.get(each) != slowdown}
         super().react(plan_inputs)
         goal = self._present_goal()
         changed = goal != self._goal
@@ -310,19 +319,20 @@ class ParetoScheduler(FrequencyScheduler):
         choice = self._choice
         if choice is None or not iteration_times or self._yielded is None or self._yielded.purpose != "run":
             return self.plan_inputs
-        self._iterations = max(self._iterations, iteration_times[-1].step)
+        self._seen = max(self._seen, iteration_times[-1].step)
         told = self.plan_inputs.straggler
         announced = {told.pipeline} if told is not None and told.pipeline is not None else set()
-        alarm = self._monitor.add(iteration_times, self.plan_inputs.slow_pipelines, MOST_LATE_TRIAL, announced)
+        known = {each: value for each, value in self.plan_inputs.slow_pipelines.items() if each in self._goal.slowdowns}
+        alarm = self._monitor.add(iteration_times, known, MOST_LATE_TRIAL, announced)
         if self._monitor.late_in_a_row >= _LATE_IN_A_ROW and choice.plan.key not in self._tried:
             late = UsualTime(time_s=iteration_times[-1].span_s, error=min(1.0, self._monitor.late), iterations=1)
             return self.plan_inputs.model_copy(update={"late_time": late})
         if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
-        since = self._iterations - self._measured_at
+        since = self._seen - self._measured_at
         is_due = choice.settled and since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at)
         if is_due or (alarm is not None and self._backoff.is_over()):
-            self._measured_at = self._iterations
+            self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1
             return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})
         return self.plan_inputs
