@@ -10,7 +10,7 @@ from pfo_fs.autotune.clock_curves import TIME
 from pfo_fs.autotune.curves import Curves
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.load_rows import Ratios
+from pfo_fs.autotune.load_rows import Ratios, ratio_of
 from pfo_fs.autotune.loads import Found, LoadModel
 from pfo_fs.autotune.measured_switching import MeasuredSwitching, late_switching, measured_switching
 from pfo_fs.autotune.pipeline_of_orders import pipeline_of
@@ -24,7 +24,8 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 _MOST_WINDOWS = 8
-"""So many windows are kept: the iterations in them show what loads to expect."""
+"""So many windows are kept: the iterations in them show what loads to expect. One of them is the latest at the highest
+clocks, which alone tells by how much an instruction's place in the iteration lengthens it."""
 _FIRST_WINDOWS = 2
 """The windows of default clocks and of the first low ones are compared otherwise (`default_clocks_differ`)."""
 _MOST_INSTRUCTIONS = 6000
@@ -137,7 +138,7 @@ class Beliefs:
         if window is not None:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()
-            self.windows = [*self.windows[1 - _MOST_WINDOWS :], window]
+            self.windows = [*self._worth_keeping(), window]
             if len(self.windows) > _FIRST_WINDOWS:
                 self._forget_other_times(ratios)
             self.latest = self.loads.fit(self.windows, ratios)
@@ -153,6 +154,16 @@ class Beliefs:
         self._curves = None
         return window
 
+    def _worth_keeping(self) -> list[Window]:
+        """The windows that stay when another one comes."""
+        if len(self.windows) < _MOST_WINDOWS:
+            return self.windows
+        top_mhz = {stage: clocks[0] for stage, clocks in enumerate(self.layout.clocks_of_stage)}
+        tops = [[top_mhz[each.stage]] for each in self.pipeline.instructions]
+        at_top = [number for number, window in enumerate(self.windows) if (window.clocks_mhz >= tops).all()]
+        dropped = 1 if at_top[-1:] == [0] else 0
+        return self.windows[:dropped] + self.windows[dropped + 1 :]
+
     def _forget_other_times(self, ratios: Ratios) -> None:
         """Drops windows whose instructions took another time than those of the latest one: the job has changed."""
         import numpy as np
@@ -165,7 +176,10 @@ class Beliefs:
             return
         before, now = np.concatenate(alike), logs[-1]
         off = np.abs(now.mean(axis=0) - before.mean(axis=0))
-        error = np.sqrt(before.var(axis=0) / len(before) + now.var(axis=0) / (len(now) - 1))
+        # What is not known of the ratios may be common to all instructions of the latest window.
+        _, ratio_error = ratio_of(self.loads.kind_of_node, latest, ratios)
+        unknown = (latest.times_s * ratio_error).sum(axis=(0, 1)) / latest.times_s.sum(axis=(0, 1))
+        error = np.sqrt(before.var(axis=0) / len(before) + now.var(axis=0) / (len(now) - 1) + unknown**2)
         if bool(((off > _LEAST_OFF) & (off > _FAR * error)).any()):
             self.windows = [latest]
 

@@ -8,6 +8,7 @@ stop   when there is none: the plan in force stays until the monitor finds that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -42,6 +43,9 @@ _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
 _REMEMBERED = 8
 """Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
+_TRIALS_IN_VAIN = 2
+"""After so many trials in a row that won nothing, one is made only after each regular measurement of the plan in force:
+these come ever more rarely, so trials do too, and their number grows with the logarithm of the iterations."""
 _AIMS = 4
 """A plan is made again for an earlier end at most so often until it is surely in time."""
 
@@ -57,6 +61,7 @@ class Choice:
         stays: The plan that runs if a trial is no better; None: there is none yet.
         trial: Whether it is tried because it may save more than is expected of it.
         settled: Whether nothing is worth another window.
+        in_vain: How many trials in a row have won nothing.
         note: Why, as text for the status.
     """
 
@@ -66,6 +71,7 @@ class Choice:
     stays: ClockPlan | None = None
     trial: bool = False
     settled: bool = False
+    in_vain: int = 0
     note: str = ""
 
 
@@ -147,6 +153,7 @@ def choose(
     tried: Mapping[object, ClockPlan],
     refuted: Collection[object] = (),
     lost: float = 0.0,
+    is_regular: bool = False,
 ) -> Choice:
     """Applies the rule.
 
@@ -157,6 +164,7 @@ def choose(
         tried: The plans that were measured, by their keys, the latest last.
         refuted: Keys of plans that were late as soon as they were in force: none of them is chosen.
         lost: Time that trials have taken so far, as a number of iterations.
+        is_regular: Whether this follows a regular measurement of a plan that had settled.
     """
     before = [] if last is None else [last.stays, last.plan, *list(tried.values())[-_REMEMBERED:]]
     known = [plan for plan in before if plan is not None and plan.key not in refuted and model.knows(plan)]
@@ -177,15 +185,16 @@ def choose(
         run, note = (plan, model.judge(plan)), "another plan saves more" if last is not None else ""
     plan, judgement = run
     stays = plan if plan.key in tried else None
-    left = LOST_TIME * (HORIZON + iterations) - lost
+    in_vain = _in_vain(last, plan, is_regular)
+    left = LOST_TIME * (HORIZON + iterations) - lost if in_vain < _TRIALS_IN_VAIN else -math.inf
     for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan))):
         found = model.judge(likely)
         is_new = likely.key not in tried and likely.key not in refuted
         if is_new and found.saved > judgement.saved + LEAST_GAIN and may_be_tried(found) and trial_time(found) <= left:
             note = "measuring a plan that is likely in time"
-            return Choice(likely, found, planned.aim, stays, trial=True, note=note)
+            return Choice(likely, found, planned.aim, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
-        return Choice(plan, judgement, planned.aim, plan, note=note)
+        return Choice(plan, judgement, planned.aim, plan, in_vain=in_vain, note=note)
     hoped = _hopeful_plan(model, plan) if left > 0 else None
     if hoped is not None and hoped[0].key not in tried and hoped[0].key not in refuted:
         trial, more = hoped
@@ -193,10 +202,17 @@ def choose(
         energy = max(0.0, judgement.saved - expected.saved) * TRIAL_ITERATIONS
         may_win = LUCK * more * max(HORIZON, iterations)
         if more > LEAST_GAIN and may_win > energy and trial_time(expected) <= left:
-            return Choice(
-                trial, expected, planned.aim, plan, trial=True, note="trying clocks that may take less energy"
-            )
-    return Choice(plan, judgement, planned.aim, plan, settled=True, note=note)
+            note = "trying clocks that may take less energy"
+            return Choice(trial, expected, planned.aim, plan, trial=True, in_vain=in_vain, note=note)
+    return Choice(plan, judgement, planned.aim, plan, settled=True, in_vain=in_vain, note=note)
+
+
+def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
+    """How many trials in a row have won nothing, if this plan is to run now; a regular measurement allows one more."""
+    if last is None or (last.stays is not None and plan.key != last.stays.key):
+        return 0
+    found = last.in_vain + last.trial
+    return min(found, _TRIALS_IN_VAIN - 1) if is_regular else found
 
 
 def _hopeful_plan(model: JobModel, run: ClockPlan) -> tuple[ClockPlan, float] | None:

@@ -35,6 +35,12 @@ _UNLIKE_NORMAL = (_FREEDOM + 3) / (_FREEDOM + 1)
 """A mean of such noise has this many times the variance that it has if the noise is normal (Fisher information)."""
 _LEAST_NOISE = 0.0003
 """Relative: no instruction's duration is taken to repeat more exactly than this."""
+_COMMON_SHARE = 0.1
+"""So much of a kind's noise variance is taken to be as that of all kinds: with none, one kind's noise can be explained
+away, as if each of its runs told its micro-batch's load exactly (in factor analysis, a Heywood case)."""
+_LOAD_ERROR, _FAR = 0.01, 3.0
+"""Loads explain the mean duration of some iterations with about this error, relative; and what is further away than so
+many errors is something else."""
 _UNSURE_SHIFT = 0.5
 """Relative: how far the difference between two neighbouring clocks may be from what is believed of it."""
 _NOTHING_KNOWN = 1.0
@@ -146,7 +152,9 @@ class LoadModel:
             squares = np.where(surely > 0, robust * (left**2 + load_variance[:, None] * gain**2), 0.0)
             count = (surely > 0).sum(axis=0)
             free = np.maximum(count - 2 - of_step.parameters - of_place.parameters, _LEAST_FREE * count)
-            noise = np.sqrt(np.maximum(squares.sum(axis=0) / np.maximum(free, 1), _LEAST_NOISE**2))
+            own2 = squares.sum(axis=0) / np.maximum(free, 1)
+            of_all2 = float((own2 * count).sum() / max(1, count.sum()))
+            noise = np.sqrt(np.maximum(own2 + _COMMON_SHARE * (of_all2 - own2), _LEAST_NOISE**2))
             robust = (_FREEDOM + 1) / (_FREEDOM + left**2 / (noise**2 + rows.ratio_errors**2))
             of_step.update(left, weights)
             of_place.update(left, np.where(rows.at_top, weights, 0.0))
@@ -225,19 +233,24 @@ class LoadModel:
     def full_speed_s(self, window: Window, ratios: Ratios) -> Array:
         """Returns what the instructions of a window would have taken at the highest clock, in s.
 
-        That is the measured duration over r, as far as r is known better than what the model explains is like the
-        durations that are measured; else it is what the model explains.
+        That is the measured duration over r. Where it is unknown whether a new clock has acted already, it has if the
+        durations are then as the model explains them; else their mean is what the model explains. How iterations differ
+        from each other always stays, since it makes the longest of several paths longer.
         """
         import numpy as np
 
         ratio, error = ratio_of(self.kind_of_node, window, ratios)
-        measured_s = window.times_s / ratio
+        logs: Array = np.log(window.times_s / ratio)
         explained = self._explained.get(id(window))
         if explained is None:
-            return measured_s
-        noise2 = (self.noises[self.kind_of_node] ** 2)[None, :, None]
-        share = noise2 / (noise2 + error**2)
-        return np.exp(explained + share * (np.log(measured_s) - explained))
+            return np.exp(logs)
+        variance = (self.noises[self.kind_of_node] ** 2)[:, None] / len(logs) + _LOAD_ERROR**2
+        kinds = np.broadcast_to(self.kind_of_node[None, :, None], logs.shape)
+        acted = np.log(window.times_s) - ratios.at(kinds, window.ran_mhz)[0]
+        has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= _FAR * np.sqrt(variance))
+        unknown = np.where(window.settled | has_acted, 0.0, error**2 / (error**2 + variance))
+        logs = np.where(has_acted, acted, logs)
+        return np.exp(logs - unknown * (logs - explained).mean(axis=0))
 
 
 class _Cells:

@@ -110,6 +110,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._taken: set[int] = set()  # pipelines that were measured since they were faster than measured
         self._lost = 0.0  # time that trials have taken, as a number of iterations
         self._measured_at = 0  # the iteration of the latest measurement
+        self._epoch = 0  # that of the latest decision
         self._monitor = Monitor(job_info.dp_degree)
         self._backoff = QuestionBackoff()
 
@@ -233,7 +234,9 @@ class ParetoScheduler(FrequencyScheduler):
         """Applies the rule to what is believed now."""
         model = self._model = self._new_model()
         before = self._choice
-        choice = choose(model, before, self._iterations, self._tried, self._refuted, self._lost)
+        epoch = self.plan_inputs.remeasure_epoch
+        is_regular, self._epoch = epoch != self._epoch, epoch
+        choice = choose(model, before, self._iterations, self._tried, self._refuted, self._lost, is_regular)
         if choice.trial:
             self._lost += trial_time(choice.judgement)
         if before is None or choice.plan is not before.plan:
