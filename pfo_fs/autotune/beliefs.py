@@ -16,7 +16,7 @@ from pfo_fs.autotune.measured_switching import MeasuredSwitching, late_switching
 from pfo_fs.autotune.pipeline_of_orders import pipeline_of
 from pfo_fs.autotune.power_drift import power_drift
 from pfo_fs.autotune.samples import Point, Samples
-from pfo_fs.autotune.windows import Window, window_of
+from pfo_fs.autotune.windows import SETTLES_WITHIN_S, UNKNOWN_WITHIN_S, Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, calibrate
 
@@ -90,8 +90,8 @@ class Beliefs:
             of the same iterations. None: not measured yet.
         refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
             The times of plans that were not measured are so many times more uncertain.
-        latencies_are_known: Whether clock processes, where there are some, have learned when each clock acts that they
-            had to set in the latest window.
+        settles_within_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
+            where clock processes have learned when each clock acts that they had to set in the latest window.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
 
@@ -106,7 +106,7 @@ class Beliefs:
         self.trials: dict[object, Trial] = {}
         self.reference: Trial | None = None
         self.refuted = 0
-        self.latencies_are_known = True
+        self.settles_within_s = SETTLES_WITHIN_S
         self.slow_pipelines: frozenset[int] = frozenset()
         self._pipeline: Pipeline | None = None
         self._switching: MeasuredSwitching | None = None
@@ -134,7 +134,8 @@ class Beliefs:
         window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken)
         self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
         learns = any(one.switching is not None and one.switching.mode != "launch" for one in taken)
-        self.latencies_are_known = not learns or (bool(schedules) and not (window and window.or_mhz.any()))
+        are_known = bool(schedules) and not (window and window.or_mhz.any())
+        self.settles_within_s = SETTLES_WITHIN_S if not learns else 0.0 if are_known else UNKNOWN_WITHIN_S
         if window is not None:
             self.loads = self.loads or LoadModel(self.pipeline)
             ratios = self.ratios()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL
+from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL, View
 from pfo_fs.autotune.judgements import ClockPlan, Judgement
 from pfo_fs.autotune.model import JobModel
 
@@ -37,8 +37,9 @@ TRIAL_ITERATIONS = 10
 """A trial lasts for about so many iterations, until its results have arrived."""
 LUCK = 0.05
 """A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
-_HOPES = (1.0, 0.5, 0.25)
-"""Shares of the hope: plans that hope for less are less late if it is in vain. The first that may be tried counts."""
+_HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
+"""Shares of the hope: plans that hope for less, and only of clocks that are known better, are less late if it is in vain.
+The first that may be tried counts."""
 _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
 _REMEMBERED = 8
@@ -137,7 +138,8 @@ def _planned(
             over = max(over, MOST_LATE_TRIAL)  # it was later than that, whatever the model makes of it
         else:
             made.append((aim, found, plan))
-        is_unsure = found.late <= TOLERANCE < SURE * found.late_error  # then only a measurement tells
+        # Where there is no room for an earlier end, only a measurement tells.
+        is_unsure = found.late <= TOLERANCE < SURE * found.late_error and aim - over < least_aim
         if found.saved <= least_saved or -TOLERANCE / 2 <= over <= 0 or is_unsure:
             break
         aim = max(aim - over - TOLERANCE / 4, least_aim + (aim - least_aim) / 4)
@@ -195,7 +197,7 @@ def choose(
             return Choice(likely, found, planned.aim, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
         return Choice(plan, judgement, planned.aim, plan, in_vain=in_vain, note=note)
-    hoped = _hopeful_plan(model, plan) if left > 0 else None
+    hoped = _hopeful_plan(model, plan, len(tried)) if left > 0 else None
     if hoped is not None and hoped[0].key not in tried and hoped[0].key not in refuted:
         trial, more = hoped
         expected = model.judge(trial)
@@ -215,17 +217,18 @@ def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
     return min(found, _TRIALS_IN_VAIN - 1) if is_regular else found
 
 
-def _hopeful_plan(model: JobModel, run: ClockPlan) -> tuple[ClockPlan, float] | None:
+def _hopeful_plan(model: JobModel, run: ClockPlan, trials: int) -> tuple[ClockPlan, float] | None:
     """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
-    As few micro-batches use these clocks as it takes for a trial that is not expected to be late.
+    As few micro-batches use these clocks as it takes for a trial that is not expected to be late; others than in the
+    trials before.
     """
     for share in _HOPES:
-        view = replace(HOPEFUL, times=share * HOPEFUL.times, powers=share * HOPEFUL.powers)
+        view = View(*(share * each for each in (HOPEFUL.times, HOPEFUL.powers, HOPEFUL.time_error, HOPEFUL.power_error)))
         hoped = model.plan(1 + TOLERANCE / 2, view, run)
         more = model.saved_if(hoped, view) - model.saved_if(run, view)
         for every in _EVERY if more > LEAST_GAIN else ():
-            plan = model.mixed(run, hoped, every)
+            plan = model.mixed(run, hoped, every, trials)
             if may_be_tried(model.judge(plan)):
                 return plan, more
     return None

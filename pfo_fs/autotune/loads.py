@@ -41,6 +41,8 @@ away, as if each of its runs told its micro-batch's load exactly (in factor anal
 _LOAD_ERROR, _FAR = 0.01, 3.0
 """Loads explain the mean duration of some iterations with about this error, relative; and what is further away than so
 many errors is something else."""
+_NEARER = 0.25
+"""A new clock has acted if durations are off what it makes by this share of what the old clock would make at most."""
 _UNSURE_SHIFT = 0.5
 """Relative: how far the difference between two neighbouring clocks may be from what is believed of it."""
 _NOTHING_KNOWN = 1.0
@@ -234,7 +236,7 @@ class LoadModel:
         """Returns what the instructions of a window would have taken at the highest clock, in s.
 
         That is the measured duration over r. Where it is unknown whether a new clock has acted already, it has if the
-        durations are then as the model explains them; else their mean is what the model explains. How iterations differ
+        durations are then about as the model explains them; else their mean is what the model explains. How iterations differ
         from each other always stays, since it makes the longest of several paths longer.
         """
         import numpy as np
@@ -247,7 +249,9 @@ class LoadModel:
         variance = (self.noises[self.kind_of_node] ** 2)[:, None] / len(logs) + _LOAD_ERROR**2
         kinds = np.broadcast_to(self.kind_of_node[None, :, None], logs.shape)
         acted = np.log(window.times_s) - ratios.at(kinds, window.ran_mhz)[0]
-        has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= _FAR * np.sqrt(variance))
+        apart = 2 * np.abs(acted - logs).mean(axis=0)  # what the two clocks make
+        most = np.maximum(_FAR * np.sqrt(variance), _NEARER * apart)
+        has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= most)
         unknown = np.where(window.settled | has_acted, 0.0, error**2 / (error**2 + variance))
         logs = np.where(has_acted, acted, logs)
         return np.exp(logs - unknown * (logs - explained).mean(axis=0))

@@ -27,7 +27,6 @@ from pfo_fs.autotune.judgements import (
 from pfo_fs.autotune.measured_switching import counted
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.plan_schedules import plan_of, schedules_of, stretches_of
-from pfo_fs.autotune.windows import UNKNOWN_WITHIN_S
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
@@ -263,21 +262,21 @@ class JobModel:
         """For each node, the number of its stretch of the iteration (`stretches_of`)."""
         costs = self._settings.switch_costs or self._beliefs.switching().costs
         latency_s = max(_USUAL_LATENCY_S, costs.acts_late_s, costs.latency_s + costs.driver_time_s)
-        long_enough_s = _LATENCIES * latency_s
-        if not self._beliefs.latencies_are_known:
-            long_enough_s = max(long_enough_s, 2 * UNKNOWN_WITHIN_S)
         return stretches_of(
-            self.problem.pipeline.first_nodes, self._judged.full_s.mean(axis=(0, 2)).tolist(), long_enough_s
+            self.problem.pipeline.first_nodes,
+            self._judged.full_s.mean(axis=(0, 2)).tolist(),
+            _LATENCIES * latency_s,
+            self._beliefs.settles_within_s,
         )
 
-    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int) -> ClockPlan:
-        """Returns a plan in which every so many stretches of each rank have the clocks of another plan."""
+    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
+        """Returns a plan in which every so many stretches of each rank, from one on, have the clocks of another plan."""
         rows = []
         for group, own in enumerate(self._for_groups(plan)):
             there = other.clocks_mhz[group]
             rows.append(
                 tuple(
-                    theirs if (stretch + group) % every == 0 else mhz
+                    theirs if (stretch + group - first) % every == 0 else mhz
                     for stretch, mhz, theirs in zip(self.stretches, own, there, strict=True)
                 )
             )

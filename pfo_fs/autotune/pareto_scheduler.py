@@ -26,7 +26,7 @@ from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor
 from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
-from pfo_fs.autotune.probe import probe_plan
+from pfo_fs.autotune.probe import probe_plan, wants_more
 from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.profile_sweep import OneWindow, Outcome, Windows
 from pfo_fs.autotune.question_backoff import QuestionBackoff
@@ -45,6 +45,8 @@ _MOST_WINDOWS_WITHOUT_ORDER = 10
 """After so many windows in which an order of instructions was still unknown, there is nothing to schedule."""
 _EARLIER_ARGS = {"tolerance", "max_windows", "max_profiling_share"}
 """Jobs that an earlier release has started may name these."""
+_MOST_PROBES = 3
+"""So many windows of low clocks come before the first plan at most."""
 _LATE_IN_A_ROW = 2
 """A trial ends when so many iterations in a row were later than a trial may be: one may be late by chance."""
 _AGAIN, _FIRST_AGAIN = 1.5, 40
@@ -177,12 +179,14 @@ class ParetoScheduler(FrequencyScheduler):
         If instructions take another time at the highest clocks than they did at the default ones, default clocks are
         lower: then both are measured again, since plans are compared with the highest clocks.
         """
-        for _ in range(2):
+        for _ in range(_MOST_PROBES):
             model = self._new_model()
             schedules = model.schedules(probe_plan(model, self._beliefs))
             yield from self._window(schedules, "measuring lower clocks where ranks wait")
             if not self._beliefs.default_clocks_differ():
-                return
+                if not wants_more(self._beliefs):
+                    return
+                continue
             log.info("default clocks are not the highest ones: measuring the highest ones")
             self._beliefs.forget()
             yield from self._window(self._highest_clocks(), "measuring at the highest clocks")
@@ -226,9 +230,9 @@ class ParetoScheduler(FrequencyScheduler):
         if window is not None and not self._goal.slowdowns:
             self._beliefs.add_trial(plan.key, trial_of(self._new_model(), self._beliefs, plan, window))
             self._beliefs.refuted //= 2
-            if self._choice.trial:  # it may have taken more time than was expected
+            if self._choice.trial:  # what it has taken is known better now than before
                 took = TRIAL_ITERATIONS * self._new_model().judge(plan).late
-                self._lost += max(0.0, took - trial_time(self._choice.judgement))
+                self._lost += max(0.0, took) - trial_time(self._choice.judgement)
 
     def _decide(self) -> None:
         """Applies the rule to what is believed now."""

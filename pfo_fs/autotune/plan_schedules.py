@@ -64,23 +64,28 @@ def plan_of(
     return ClockPlan(tuple(clocks), group_of)
 
 
-def stretches_of(first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float) -> list[int]:
+def stretches_of(
+    first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, settles_within_s: float
+) -> list[int]:
     """Returns for each node the number of its stretch of the iteration; those of a rank begin with the rank's number.
 
-    A stretch is an instruction, or as many short ones as last so long that a clock acts meanwhile.
+    A stretch is an instruction, or as many short ones as last so long that a clock acts meanwhile; its last one begins
+    when the clock is known to act.
 
     Args:
         first_nodes: As for `schedules_of`.
         times_s: Mean duration of each node, in s.
         long_enough_s: A stretch lasts at least so long, in s.
+        settles_within_s: For how long after a change it is unknown which clock an instruction has run at, in s.
     """
     found: list[int] = []
     for rank, (first, last) in enumerate(pairwise(first_nodes)):
-        number, lasted_s, left_s = rank, 0.0, sum(times_s[first:last])
+        number, lasted_s, last_began_s, left_s = rank, 0.0, 0.0, sum(times_s[first:last])
         for node in range(first, last):
-            if lasted_s >= long_enough_s <= left_s:
+            if lasted_s >= long_enough_s <= left_s and last_began_s >= settles_within_s:
                 number, lasted_s = number + 1, 0.0
             found.append(number)
+            last_began_s = lasted_s
             lasted_s += times_s[node]
             left_s -= times_s[node]
     return found

@@ -15,9 +15,12 @@ from pfo_fs.autotune.model import JobModel
 _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
 """Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
 of each. The curves tell of those in between."""
-_FIRST_STEPS = (1, 2)
-"""Each kind of instruction runs at least once at each of these steps, if only for one micro-batch: whether time follows
-the clock from the highest one on decides about the instructions that have no slack."""
+_FIRST_STEPS = 2
+"""Each kind of instruction runs at least once at each of so many steps, if only for one micro-batch: whether time follows
+the clock from the highest one on decides about the instructions that have no slack. The first step is the first one
+below the clocks that are known to be as fast as the highest: where a GPU runs into its power limit, many are."""
+_AS_FAST = 0.003
+"""Relative: an instruction that takes this much longer than at the highest clock is slower."""
 
 
 def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
@@ -37,15 +40,37 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
         places: dict[Kind, list[int]] = {}
         for node, instruction in enumerate(instructions):
             places.setdefault((instruction.stage, instruction.name), []).append(node)
-        for (stage, _), nodes in places.items():
-            for number, step in enumerate(_FIRST_STEPS):
-                mhz = ladder[stage][min(step, len(ladder[stage]) - 1)]
+        for (stage, name), nodes in places.items():
+            first = fast_until(beliefs, (stage, name), ladder[stage]) + 1
+            for number, mhz in enumerate(ladder[stage][first : first + _FIRST_STEPS]):
                 if all(row[node] != mhz for node in nodes):
                     chosen = nodes[(len(nodes) // 2 + group + number) % len(nodes)]
                     for node in _stretch(model, chosen):
                         row[node] = mhz
         rows.append(tuple(row))
     return ClockPlan(tuple(rows), cautious.group_of)
+
+
+def wants_more(beliefs: Beliefs) -> bool:
+    """Returns whether some kind of instruction was as fast as at the highest clock wherever it was measured."""
+    for stage, clocks in beliefs.layout.clocks_mhz.items():
+        ladder = _ladder(clocks)
+        for kind in (each for each in beliefs.layout.kinds if each[0] == stage):
+            fast = fast_until(beliefs, kind, ladder)
+            if fast and min(beliefs.samples.timed(kind)) >= ladder[fast] and fast < len(ladder) - 1:
+                return True
+    return False
+
+
+def fast_until(beliefs: Beliefs, kind: Kind, ladder: Sequence[int]) -> int:
+    """Returns the number of the lowest step of a ladder at which a kind was measured to be as fast as at the highest."""
+    known = beliefs.samples.timed(kind)
+    found = 0
+    for number, mhz in enumerate(ladder):
+        point = known.get(mhz)
+        if number and point is not None and point.time_s <= known[ladder[0]].time_s * (1 + _AS_FAST):
+            found = number
+    return found
 
 
 def _stretch(model: JobModel, chosen: int) -> list[int]:

@@ -19,7 +19,7 @@ MOST_PIPELINES = 32
 """At most this many pipelines of a window are kept: iterations of so many show how the slowest of them varies."""
 _MOST_VALUES = 2_000_000
 """At most this many durations of a window are kept (16 MB); the latest iterations, as they are most like the next."""
-_SETTLES_WITHIN_S = 0.03
+SETTLES_WITHIN_S = 0.03
 """An instruction that begins within this time after a request of a clock may still have run at the clock before, where
 no clock process knows when the clock acts; twenty times the usual latency of an A100."""
 UNKNOWN_WITHIN_S = 0.1
@@ -174,7 +174,7 @@ def window_of(
                     at = np.where(unsure, mhz, at)
                 else:
                     since_s[number, first:last, column] = since
-                    settled[number, first:last, column] = since >= _SETTLES_WITHIN_S
+                    settled[number, first:last, column] = since >= SETTLES_WITHIN_S
                 ran_mhz[number, first:last, column] = at
                 spans[number, column] = max(spans[number, column], *(one.spans_s[step] for one in of_rank))
                 if not pp:
