@@ -23,7 +23,7 @@ LEAST_CHANGE = 0.02
 _LEAST_SCATTER = 0.002
 """Relative: iterations are not taken to repeat more exactly than this."""
 _CLIP = 4.0
-"""An iteration counts for at most so many standard deviations: the operating system pauses some."""
+"""An iteration counts for at most so many standard deviations, where it takes several: the operating system pauses some."""
 _LEAST_ITERATIONS = 2
 """No alarm comes from fewer iterations in a row; from one if a GPU reports that it runs below its clock."""
 _SAME = 0.01
@@ -60,7 +60,7 @@ class _Test:
         """Adds the logarithm of an iteration over what is expected; returns the change, 0.0 while there is none."""
         scatter = max(_LEAST_SCATTER, self.scatter)
         allowance = max(LEAST_CHANGE / 2, scatter / 2)
-        clip = max(_CLIP * scatter, 2 * LEAST_CHANGE)
+        clip = max(_CLIP * scatter, 2 * LEAST_CHANGE) if least_iterations > 1 else math.inf
         limit = -math.log(FALSE_ALARMS) * scatter**2 / (2 * allowance)
         for one, sign in ((self.up, 1.0), (self.down, -1.0)):
             one.add(sign * value, allowance, clip)

@@ -26,6 +26,7 @@ from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor
 from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
+from pfo_fs.autotune.plan_schedules import changes_of
 from pfo_fs.autotune.probe import probe_plan, wants_more
 from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.profile_sweep import OneWindow, Outcome, Windows
@@ -269,7 +270,9 @@ class ParetoScheduler(FrequencyScheduler):
         assert self._model is not None
         about = goal_text(self._goal, self._impossibility(), self._monitor.reasons)
         believed = believed_text(self._choice.judgement, self._model.iterations)
-        message = "; ".join(filter(None, [about, believed, self._choice.note]))
+        changes = changes_of(self._choice.plan, self._model.problem.pipeline.first_nodes)
+        how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
+        message = "; ".join(filter(None, [about, believed, how_often, self._choice.note]))
         return ScheduleRequest(self._schedules, "run", message, self._choice.settled)
 
     def _impossibility(self) -> str:

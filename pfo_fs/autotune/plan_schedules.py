@@ -64,6 +64,19 @@ def plan_of(
     return ClockPlan(tuple(clocks), group_of)
 
 
+def changes_of(plan: ClockPlan, first_nodes: Sequence[int]) -> int:
+    """Returns the number of clock changes within an iteration of the pipeline that has most, all ranks together.
+
+    Args:
+        plan: The plan.
+        first_nodes: As for `schedules_of`.
+    """
+    return max(
+        sum(mhz != following for first, last in pairwise(first_nodes) for mhz, following in pairwise(clocks[first:last]))
+        for clocks in plan.clocks_mhz
+    )
+
+
 def stretches_of(
     first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, settles_within_s: float
 ) -> list[int]:
