@@ -44,7 +44,7 @@ _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
 _REMEMBERED = 8
 """Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
-_TRIALS_IN_VAIN = 2
+TRIALS_IN_VAIN = 2
 """After so many trials in a row that won nothing, one is made only after each regular measurement of the plan in force:
 these come ever more rarely, so trials do too, and their number grows with the logarithm of the iterations."""
 _AIMS = 4
@@ -188,7 +188,7 @@ def choose(
     plan, judgement = run
     stays = plan if plan.key in tried else None
     in_vain = _in_vain(last, plan, is_regular)
-    left = LOST_TIME * (HORIZON + iterations) - lost if in_vain < _TRIALS_IN_VAIN else -math.inf
+    left = LOST_TIME * (HORIZON + iterations) - lost if in_vain < TRIALS_IN_VAIN else -math.inf
     for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan))):
         found = model.judge(likely)
         is_new = likely.key not in tried and likely.key not in refuted
@@ -214,7 +214,7 @@ def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
     if last is None or (last.stays is not None and plan.key != last.stays.key):
         return 0
     found = last.in_vain + last.trial
-    return min(found, _TRIALS_IN_VAIN - 1) if is_regular else found
+    return min(found, TRIALS_IN_VAIN - 1) if is_regular else found
 
 
 def _hopeful_plan(model: JobModel, run: ClockPlan, trials: int) -> tuple[ClockPlan, float] | None:

@@ -334,7 +334,8 @@ class ParetoScheduler(FrequencyScheduler):
         announced = {told.pipeline} if told is not None and told.pipeline is not None else set()
         known = {each: value for each, value in self.plan_inputs.slow_pipelines.items() if each in self._goal.slowdowns}
         alarm = self._monitor.add(iteration_times, known, MOST_LATE_TRIAL, announced)
-        if self._monitor.late_in_a_row >= _LATE_IN_A_ROW and choice.plan.key not in self._tried:
+        is_trial = choice.plan.key not in self._tried and self._model is not None and choice.plan != self._model.highest
+        if is_trial and self._monitor.late_in_a_row >= _LATE_IN_A_ROW:
             late = UsualTime(time_s=iteration_times[-1].span_s, error=min(1.0, self._monitor.late), iterations=1)
             return self.plan_inputs.model_copy(update={"late_time": late})
         if alarm is not None and alarm.slow_pipelines != self.plan_inputs.slow_pipelines:

@@ -232,3 +232,32 @@ def test_measurements_of_a_plan_without_any_scatter_are_put_together() -> None:
     both = Trial(plan, 0.1, 0.0, 0.001, 0.0).pooled(Trial(plan, 0.1, 0.0, 0.001, 0.0))
     assert both.saved == pytest.approx(0.1)
     assert both.later == pytest.approx(0.001)
+
+
+def test_the_window_of_the_highest_clocks_stays_however_many_follow() -> None:
+    beliefs = probed()
+    (highest, lower) = beliefs.windows
+    schedules = model_of(beliefs).schedules(probe_plan(model_of(beliefs), beliefs))
+    for _ in range(12):
+        beliefs.take(results_of(beliefs, schedules), schedules)
+    assert any(window is highest for window in beliefs.windows)
+    assert not any(window is lower for window in beliefs.windows)
+
+
+def test_clocks_that_are_hardly_known_do_not_look_like_a_job_that_has_changed() -> None:
+    """Durations at a clock far below those that were measured may be far from what was believed of it."""
+    beliefs = probed()
+    model = model_of(beliefs)
+    lowest = ClockPlan(tuple((min(CLOCKS),) * len(row) for row in model.highest.clocks_mhz), {})
+    beliefs.take(results_of(beliefs, model.schedules(lowest)), model.schedules(lowest))
+    assert len(beliefs.windows) == 3
+
+
+def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
+    beliefs = probed()
+    schedules = model_of(beliefs).schedules(probe_plan(model_of(beliefs), beliefs))
+    window = beliefs.take(results_of(beliefs, schedules, noise=0.03), schedules)
+    assert window is not None
+    full_s = beliefs.full_speed_s()[-1]
+    scatter = (full_s.std(axis=0) / full_s.mean(axis=0)).mean()
+    assert scatter == pytest.approx((window.times_s.std(axis=0) / window.times_s.mean(axis=0)).mean(), rel=0.05)

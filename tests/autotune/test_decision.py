@@ -50,28 +50,28 @@ class FakeModel:
         slowdown: float = 1.0,
     ) -> None:
         self.full_s, self.target_s = 10.0, 10.0 * slowdown
-        self._judgements = {1410: believed(0.0), **judgements}
-        self._planned, self._hoped, self._hopes = planned, hoped, hopes or {}
+        self.judgements = {1410: believed(0.0), **judgements}
+        self._planned, self.hoped, self.hopes = planned, hoped, dict(hopes or {})
         self._mixes = mixes or {}
         self.unknown: set[object] = set()
         self.highest = HIGHEST
 
     def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
         if view.times < EXPECTED.times:
-            return plan_of(self._hoped)
+            return plan_of(self.hoped)
         return plan_of(self._planned if isinstance(self._planned, int) else self._planned(times))
 
     def judge(self, plan: ClockPlan) -> Judgement:
-        return self._judgements[plan.clocks_mhz[0][0]]
+        return self.judgements[plan.clocks_mhz[0][0]]
 
     def knows(self, plan: ClockPlan) -> bool:
         return plan.key not in self.unknown
 
-    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int) -> ClockPlan:
+    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
         return plan_of(self._mixes.get(every, other.clocks_mhz[0][0]))
 
     def saved_if(self, plan: ClockPlan, view: View) -> float:
-        return self._hopes.get(plan.clocks_mhz[0][0], 0.0)
+        return self.hopes.get(plan.clocks_mhz[0][0], 0.0)
 
 
 def chosen(
@@ -257,3 +257,40 @@ def test_a_job_whose_beliefs_do_not_change_settles_after_a_few_windows(seed: int
         choice = chosen(model, choice, tuple(tried))
     assert choice.settled
     assert not is_late(choice.judgement)
+
+
+def settle(model: FakeModel, last: Choice, tried: tuple[ClockPlan, ...]) -> tuple[Choice, tuple[ClockPlan, ...], int]:
+    """Trials follow each other, none of which wins anything, until the plan in force stays; returns their number, too."""
+    trials = 0
+    while not last.settled:
+        trials += 1
+        model.hoped -= 1  # another plan each time, which is late as soon as it is measured
+        model.judgements[model.hoped] = believed(0.09, late=0.002)
+        model.hopes[model.hoped] = 0.2
+        tried = (*tried, last.plan)
+        last = chosen(model, last, tried)
+    return last, tried, trials
+
+
+def test_trials_that_win_nothing_end_and_one_more_follows_each_regular_measurement() -> None:
+    model = trying(believed(0.09, late=0.002, late_error=0.002))
+    first = chosen(model, in_force(PLAN), (PLAN,))
+    assert first.trial
+    settled, tried, trials = settle(model, first, (PLAN,))
+    assert settled.plan == PLAN
+    assert trials < 5
+    known = {plan.key: plan for plan in tried}
+    again = choose(cast("JobModel", cast("Any", model)), settled, 300, known, is_regular=True)
+    assert again.trial
+    settled, tried, trials = settle(model, again, tried)
+    assert trials == 1
+
+
+def test_a_trial_that_wins_something_is_followed_by_others() -> None:
+    model = trying(believed(0.12))
+    in_vain = replace(in_force(HOPED, stays=PLAN, trial=True), in_vain=1)
+    model.hopes[900] = 0.12
+    model.hoped, model.hopes[800], model.judgements[800] = 800, 0.2, believed(0.11, late=0.001)
+    choice = chosen(model, in_vain, (PLAN, HOPED))
+    assert choice.trial
+    assert choice.stays == HOPED

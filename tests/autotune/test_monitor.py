@@ -107,6 +107,21 @@ def test_a_straggler_that_is_healthy_again_is_one_no_more() -> None:
     assert alarm.slow_pipelines == {}
 
 
+@pytest.mark.parametrize("scatter", [0.003, 0.008])
+def test_a_straggler_is_let_go_after_its_first_healthy_iteration(scatter: float) -> None:
+    monitor = monitor_of(2, scatter)
+    monitor.expect({0: 1.2 * MEAN_S, 1: 1.2 * MEAN_S}, scatter, 1.2 * MEAN_S)
+    times = [IterationTime(0, 0, 1, 1.2 * MEAN_S), IterationTime(1, 0, 1, MEAN_S)]
+    alarm = monitor.add(times, {1: 1.2}, MOST_LATE)
+    assert alarm is not None
+    assert alarm.slow_pipelines == {}
+
+
+def test_a_pipeline_that_takes_as_long_as_expected_is_no_straggler_beside_one_that_became_faster() -> None:
+    _, alarm = first_alarm(2, 0.003, lambda pipeline, _: 0.85 if pipeline == 1 else 1.0)
+    assert alarm.slow_pipelines == {1: pytest.approx(0.85, abs=0.02)}
+
+
 def test_a_straggler_that_becomes_slower_is_followed() -> None:
     expected_s = {0: MEAN_S, 1: MEAN_S, 2: 1.2 * MEAN_S}
     _, alarm = first_alarm(3, 0.003, lambda pipeline, _: 1.4 if pipeline == 2 else 1.0, {2: 1.2}, expected_s)
