@@ -23,8 +23,8 @@ the highest clocks with the same durations. Columns, `late` being additional tim
     off         how far what the scheduler stated (in its model, which `pfo-fs status` and `report` print) was from the
                 truth, in percentage points: the median and the worst of its statements about lateness, and the worst
                 about energy. The truth is what the schedule in force at the statement does over all steps of the trace
-    within      of the figures with an error, the share that was within twice the standard error, which is what status and
-                report print; "-" where errors are not stated
+    within      of the figures with an error, the share that was within twice the standard error, which is what status
+                and report print; "-" where errors are not stated
 """
 
 from __future__ import annotations

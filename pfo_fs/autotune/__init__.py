@@ -1,1 +1,1 @@
-"""The default policy: measure while training, plan for what varies, keep only what is surely worth it, follow changes."""
+"""The default policy: measure while training, plan for what varies, keep what is surely worth it, follow changes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from pfo_fs.autotune.clock_curves import TIME
@@ -33,6 +34,11 @@ _MOST_INSTRUCTIONS = 6000
 _LEAST_OFF, _FAR = 0.02, 4.0
 """Instructions take another time than before, or at default clocks, if they differ by so much, relative, and by so many
 standard errors."""
+_BLOCKING_SHARE = 0.2
+"""Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
+(A100), 70 of 299 W (A40)."""
+_USABLE_WAITING_POWER_ERROR = 0.2
+"""Relative: a measured blocking power with a larger error is not used."""
 _LESS_SURE = 10.0
 """What was measured before a change counts with so many times its error."""
 _NOTHING = Point()
@@ -172,7 +178,9 @@ class Beliefs:
         assert self.loads is not None
         logs = [np.log(self.loads.full_speed_s(window, ratios).sum(axis=1)) for window in self.windows]
         latest = self.windows[-1]
-        alike = [of for of, window in zip(logs, self.windows[:-1], strict=False) if window.pipelines == latest.pipelines]
+        alike = [
+            of for of, window in zip(logs, self.windows[:-1], strict=False) if window.pipelines == latest.pipelines
+        ]
         if not alike or latest.iterations < 2:
             return
         before, now = np.concatenate(alike), logs[-1]
@@ -247,6 +255,17 @@ class Beliefs:
         self.samples, self.loads, self._curves = Samples(), None, None
         self.windows.clear()
         self.trials.clear()
+
+    def waiting_power_w(self, earlier_w: float) -> float:
+        """Returns the power of a waiting GPU, in W.
+
+        Args:
+            earlier_w: That in an earlier job of the same kind; 0.0: it is not known.
+        """
+        if self.samples.waiting.power_error < _USABLE_WAITING_POWER_ERROR:
+            return self.samples.waiting.power_w
+        curves = [self.samples.curve(kind) for kind in self.samples.points]
+        return earlier_w or _BLOCKING_SHARE * median(curve[max(curve)].power_w for curve in curves if curve)
 
     def curves_changed(self) -> None:
         """Notes that samples were changed, so that curves are fitted anew."""

@@ -38,8 +38,8 @@ TRIAL_ITERATIONS = 10
 LUCK = 0.05
 """A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
-"""Shares of the hope: plans that hope for less, and only of clocks that are known better, are less late if it is in vain.
-The first that may be tried counts."""
+"""Shares of the hope: plans that hope for less, and of clocks that are known better, are less late if it is in vain. The
+first that may be tried counts."""
 _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
 _REMEMBERED = 8
@@ -224,7 +224,9 @@ def _hopeful_plan(model: JobModel, run: ClockPlan, trials: int) -> tuple[ClockPl
     trials before.
     """
     for share in _HOPES:
-        view = View(*(share * each for each in (HOPEFUL.times, HOPEFUL.powers, HOPEFUL.time_error, HOPEFUL.power_error)))
+        view = View(
+            *(share * each for each in (HOPEFUL.times, HOPEFUL.powers, HOPEFUL.time_error, HOPEFUL.power_error))
+        )
         hoped = model.plan(1 + TOLERANCE / 2, view, run)
         more = model.saved_if(hoped, view) - model.saved_if(run, view)
         for every in _EVERY if more > LEAST_GAIN else ():

@@ -236,8 +236,8 @@ class LoadModel:
         """Returns what the instructions of a window would have taken at the highest clock, in s.
 
         That is the measured duration over r. Where it is unknown whether a new clock has acted already, it has if the
-        durations are then about as the model explains them; else their mean is what the model explains. How iterations differ
-        from each other always stays, since it makes the longest of several paths longer.
+        durations are then about as the model explains them; else their mean is what the model explains. How iterations
+        differ from each other always stays, since it makes the longest of several paths longer.
         """
         import numpy as np
 

@@ -270,7 +270,7 @@ class JobModel:
         )
 
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
-        """Returns a plan in which every so many stretches of each rank, from one on, have the clocks of another plan."""
+        """Returns a plan in which every so many stretches of each rank, from one on, have clocks of another plan."""
         rows = []
         for group, own in enumerate(self._for_groups(plan)):
             there = other.clocks_mhz[group]

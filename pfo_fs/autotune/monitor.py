@@ -23,7 +23,8 @@ LEAST_CHANGE = 0.02
 _LEAST_SCATTER = 0.002
 """Relative: iterations are not taken to repeat more exactly than this."""
 _CLIP = 4.0
-"""An iteration counts for at most so many standard deviations, where it takes several: the operating system pauses some."""
+"""Where an alarm takes several iterations, each counts for at most so many standard deviations: the operating system
+pauses some."""
 _LEAST_ITERATIONS = 2
 """No alarm comes from fewer iterations in a row; from one if a GPU reports that it runs below its clock."""
 _SAME = 0.01

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 from pfo_fs.autotune.beliefs import Beliefs
@@ -53,11 +52,6 @@ _LATE_IN_A_ROW = 2
 _AGAIN, _FIRST_AGAIN = 1.5, 40
 """The plan in force is measured again when the job has run for this many times as many iterations as at the last
 measurement, and for so many more at least: what its data is like changes with time, and a measurement costs nothing."""
-_BLOCKING_SHARE = 0.2
-"""Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
-(A100), 70 of 299 W (A40)."""
-_USABLE_WAITING_POWER_ERROR = 0.2
-"""Relative: a measured blocking power with a larger error is not used."""
 
 
 class ParetoScheduler(FrequencyScheduler):
@@ -251,19 +245,8 @@ class ParetoScheduler(FrequencyScheduler):
 
     def _new_model(self) -> JobModel:
         answers = self._model.answers if self._model is not None else None
-        return JobModel(self._beliefs, self._goal, self._settings, self._waiting_power_w(), answers)
-
-    def _waiting_power_w(self) -> float:
-        """The power of a waiting GPU, in W."""
-        samples = self._beliefs.samples
-        if self._settings.blocking_power_w:
-            return self._settings.blocking_power_w
-        if samples.waiting.power_error < _USABLE_WAITING_POWER_ERROR:
-            return samples.waiting.power_w
-        if self._earlier.waiting_power_w:
-            return self._earlier.waiting_power_w
-        curves = [samples.curve(kind) for kind in samples.points]
-        return _BLOCKING_SHARE * median(curve[max(curve)].power_w for curve in curves if curve)
+        waiting_w = self._settings.blocking_power_w or self._beliefs.waiting_power_w(self._earlier.waiting_power_w)
+        return JobModel(self._beliefs, self._goal, self._settings, waiting_w, answers)
 
     def _plan_request(self) -> ScheduleRequest:
         assert self._choice is not None

@@ -72,7 +72,9 @@ def changes_of(plan: ClockPlan, first_nodes: Sequence[int]) -> int:
         first_nodes: As for `schedules_of`.
     """
     return max(
-        sum(mhz != following for first, last in pairwise(first_nodes) for mhz, following in pairwise(clocks[first:last]))
+        sum(
+            mhz != following for first, last in pairwise(first_nodes) for mhz, following in pairwise(clocks[first:last])
+        )
         for clocks in plan.clocks_mhz
     )
 

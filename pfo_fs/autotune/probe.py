@@ -17,8 +17,8 @@ _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
 of each. The curves tell of those in between."""
 _FIRST_STEPS = 2
 """Each kind of instruction runs at least once at each of so many steps, if only for one micro-batch: whether time follows
-the clock from the highest one on decides about the instructions that have no slack. The first step is the first one
-below the clocks that are known to be as fast as the highest: where a GPU runs into its power limit, many are."""
+the clock from the highest one on decides about instructions that have no slack. The first of these steps is below the
+clocks that are known to be as fast as the highest: where a GPU runs into its power limit, many are."""
 _AS_FAST = 0.003
 """Relative: an instruction that takes this much longer than at the highest clock is slower."""
 
@@ -63,7 +63,7 @@ def wants_more(beliefs: Beliefs) -> bool:
 
 
 def fast_until(beliefs: Beliefs, kind: Kind, ladder: Sequence[int]) -> int:
-    """Returns the number of the lowest step of a ladder at which a kind was measured to be as fast as at the highest."""
+    """Returns the number of the lowest step of a ladder at which a kind was as fast as at the highest."""
     known = beliefs.samples.timed(kind)
     found = 0
     for number, mhz in enumerate(ladder):

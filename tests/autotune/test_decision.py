@@ -260,7 +260,7 @@ def test_a_job_whose_beliefs_do_not_change_settles_after_a_few_windows(seed: int
 
 
 def settle(model: FakeModel, last: Choice, tried: tuple[ClockPlan, ...]) -> tuple[Choice, tuple[ClockPlan, ...], int]:
-    """Trials follow each other, none of which wins anything, until the plan in force stays; returns their number, too."""
+    """Trials that win nothing follow each other until the plan in force stays; returns their number, too."""
     trials = 0
     while not last.settled:
         trials += 1
