@@ -38,7 +38,7 @@ TRIAL_ITERATIONS = 10
 LUCK = 0.05
 """A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
-"""Shares of the hope: plans that hope for less, and of clocks that are known better, are less late if it is in vain. The
+"""Shares of the hope: plans that hope for less, and of clocks known better, are less late if it is in vain. The
 first that may be tried counts."""
 _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""

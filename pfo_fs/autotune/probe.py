@@ -16,7 +16,7 @@ _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
 """Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
 of each. The curves tell of those in between."""
 _FIRST_STEPS = 2
-"""Each kind of instruction runs at least once at each of so many steps, if only for one micro-batch: whether time follows
+"""Each kind of instruction runs at least once at each of so many steps, if only in one micro-batch: if time follows
 the clock from the highest one on decides about instructions that have no slack. The first of these steps is below the
 clocks that are known to be as fast as the highest: where a GPU runs into its power limit, many are."""
 _AS_FAST = 0.003

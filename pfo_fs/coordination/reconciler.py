@@ -162,7 +162,8 @@ class Reconciler:
     def _update_plan_inputs(self, now: float) -> bool:
         """Gives the scheduler what users request and how long iterations take.
 
-        Returns whether it asks for another plan now. Then results of the schedule in force are not passed to it: they were measured while something changed.
+        Returns whether it asks for another plan now. Then results of the schedule in force are not passed to it: they
+        were measured while something changed.
         """
         runner = self._runner
         if not runner.learns:
