@@ -174,12 +174,16 @@ class ParetoScheduler(FrequencyScheduler):
         If instructions take another time at the highest clocks than they did at the default ones, default clocks are
         lower: then both are measured again, since plans are compared with the highest clocks.
         """
+        before: ClockPlan | None = None
         for _ in range(_MOST_PROBES):
             model = self._new_model()
-            schedules = model.schedules(probe_plan(model, self._beliefs))
+            plan = probe_plan(model, self._beliefs)
+            if plan == before:
+                return  # it would tell no more
+            before, schedules = plan, model.schedules(plan)
             yield from self._window(schedules, "measuring lower clocks where ranks wait")
             if not self._beliefs.default_clocks_differ():
-                if not wants_more(self._beliefs):
+                if not wants_more(self._new_model(), self._beliefs):
                     return
                 continue
             log.info("default clocks are not the highest ones: measuring the highest ones")
