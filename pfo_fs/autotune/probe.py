@@ -16,10 +16,10 @@ _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
 """Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
 of each. The curves tell of those in between."""
 _FIRST_STEPS = (2, 1)
-"""Each kind of instruction is lowered in one micro-batch at least, by the first of these numbers of steps that is not too
-late, from the lowest clock on that is known to be as fast as the highest: where GPUs run into a power limit, many are."""
+"""Each kind of instruction is lowered in one micro-batch at least, by the first of these numbers of steps that is not
+too late, from the lowest clock on that is known to be as fast as the highest: at a power limit, many are."""
 _MOST_LATE = LOST_TIME * HORIZON / TRIAL_ITERATIONS
-"""Relative: a probe is not expected to be later than this: its window then costs what all trials together may cost."""
+"""Relative: a probe is not expected to be later: its window then costs what all trials together may cost."""
 _AS_FAST = 0.003
 """Relative: an instruction that takes this much longer than at the highest clock is slower."""
 
@@ -27,8 +27,8 @@ _AS_FAST = 0.003
 def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
     """Returns a plan that makes no iteration longer even if instructions follow the clock as closely as they can.
 
-    Kinds of instructions that have no slack at all, and are not known at a lower clock yet, are lowered once per iteration,
-    those that take most of the time first, as long as it is not expected to be late by more than a probe may be.
+    Kinds of instructions that have no slack at all, and are not known at a lower clock yet, are lowered once per
+    iteration, those that take most of the time first, unless that is expected to be later than a probe may be.
     """
     cautious = model.plan(1 + TOLERANCE / 2, CAUTIOUS)
     ladder = _ladders(model)
@@ -97,7 +97,7 @@ def _stretch(model: JobModel, chosen: int) -> list[int]:
 
 
 def _ladders(model: JobModel) -> dict[int, list[int]]:
-    """For each stage, the clocks that are measured; of those that the model knows, which are fewer than many GPUs offer."""
+    """For each stage, the clocks that are measured: some of those that the model knows, as many GPUs offer more."""
     known: dict[int, set[int]] = {}
     for (stage, _), rows in model.everything.profile.measurements.items():
         known[stage] = known.get(stage, {row.frequency_mhz for row in rows}) & {row.frequency_mhz for row in rows}
