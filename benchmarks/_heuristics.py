@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, ClockOffer, MeasuredSwitching, measured_switching
+from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, MeasuredSwitching, measured_switching
 from pfo_fs.planner import SwitchCosts
 
 PARTS = ("planner", "device", "loop")
@@ -76,16 +76,6 @@ def _free_changes(results: Any, infos: Any) -> MeasuredSwitching | None:
     return None if found is None else MeasuredSwitching(SwitchCosts(), found.offers)
 
 
-def _all_clocks(results: Any, infos: Any) -> MeasuredSwitching | None:
-    found = measured_switching(results, infos)
-    return None if found is None else found._replace(offers=(ClockOffer(frozenset(), found.costs.latency_s),))
-
-
-def _only_quick_clocks(results: Any, infos: Any) -> MeasuredSwitching | None:
-    found = measured_switching(results, infos)
-    return None if found is None else found._replace(offers=found.offers[:1])
-
-
 def _no_hosts(results: Any, infos: Any) -> MeasuredSwitching | None:
     found = measured_switching(results, infos)
     if found is None:
@@ -102,7 +92,6 @@ def _lead_and_error(self: Any, plan: Any, mhz: int) -> int:
 
 
 _SWITCHING = "planner.switching_planner"
-_CHOICE = "autotune.plan_choice"
 
 _PLANNER_PLANS = (
     ("annealing", "rounds at falling prices of time", "planner.rounding:FALLING_SHARES", ()),
@@ -149,47 +138,34 @@ _PLANNER_LOOP = (
     (
         "everything that counts late clocks",
         "acts_late_s, learned by the loop",
-        "autotune.job_measurements:late_switching",
+        "autotune.beliefs:late_switching",
         _always(MeasuredSwitching(UNKNOWN_COSTS)),
     ),
     (
         "everything that counts driver and latency",
         "costs of changes on nodes",
-        "autotune.job_measurements:measured_switching",
+        "autotune.beliefs:measured_switching",
         _free_changes,
     ),
     (
         "host limits in the loop",
         "calls per host, and which stages share one",
-        "autotune.job_measurements:measured_switching",
+        "autotune.beliefs:measured_switching",
         _no_hosts,
-    ),
-    (
-        "slow clocks are left out",
-        "plans with quick clocks only",
-        "autotune.job_measurements:measured_switching",
-        _all_clocks,
-    ),
-    (
-        "offers of slow clocks",
-        "then plans with more and more slow ones",
-        "autotune.job_measurements:measured_switching",
-        _only_quick_clocks,
     ),
     (
         "delays are calibrated",
         "delays between stages from measured iterations",
-        "autotune.job_measurements:JobMeasurements.iterations",
-        _always([]),
+        "autotune.beliefs:Beliefs.calibration",
+        _always(None),
     ),
     (
         "unknown changes cost 1 ms",
         "a price of changes before any is known",
         {
-            "autotune.job_measurements:late_switching": lambda s: MeasuredSwitching(
+            "autotune.beliefs:late_switching": lambda s: MeasuredSwitching(
                 SwitchCosts(acts_late_s=s if s >= 0.001 else 0.0)
             ),
-            "autotune.pareto_scheduler:UNKNOWN_COSTS": SwitchCosts(),
             "autotune.measured_switching:UNKNOWN_COSTS": SwitchCosts(),
         },
         None,
@@ -290,32 +266,11 @@ _DEVICE_LOOP = (
 _AUTOTUNE_LOOP = (
     ("plateaus", "equally fast clocks under a power limit", "autotune.clock_curves:_plateaus", _always([])),
     ("common curves", "instructions share what is known of curves", "autotune.clock_curves:_OWN_SHARES", (1.0,)),
-    ("plans that explore", "plans in force to measure clocks", f"{_CHOICE}:_MOST_EXPLORING", 0),
-    ("may miss the target", "a little late for much saving", f"{_CHOICE}:_MAY_MISS", ()),
-    ("repeats", "late plans once more", f"{_CHOICE}:_MOST_REPEATED", 0),
-    ("one clock at the end", "one clock per stage is tried", f"{_CHOICE}:PlanChoice._tries_one_clock", _always(False)),
-    (
-        "dearer changes",
-        "changes get the time that explains lateness",
-        f"{_CHOICE}:PlanChoice._makes_changes_dearer",
-        _always(False),
-    ),
-    (
-        "perhaps by chance",
-        "late plans are measured again",
-        "autotune.believed_trials:BelievedTrials.perhaps_in_time",
-        _always(None),
-    ),
-    ("reference again", "highest clocks before plans are judged", "autotune.believed_trials:_MOST_REFERENCES", 0),
-    ("punctual plans", "room for durations that scatter", "autotune.punctual_plan:PunctualPlans.in_time", _given(1)),
-    ("aim", "a margin from what the model did not explain", f"{_CHOICE}:aim", _always(None)),
-    ("small differences are noise", "lateness is shrunk", "autotune.believed_trials:expected_difference", _given(0)),
-    ("careful estimates", "unknown clocks count as slower", "autotune.job_model:careful", _given(0)),
-    ("further windows", "profiling after the first plan", "autotune.informed_sweep:_FURTHER_WINDOWS", 0),
+    ("trials of clocks", "plans in force to measure clocks", "autotune.decision:_hopeful_plan", _always(None)),
     (
         "drift of powers",
         "warm GPUs draw more",
-        "autotune.job_measurements:power_drift",
+        "autotune.beliefs:power_drift",
         _always(1.0),
     ),
 )

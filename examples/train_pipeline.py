@@ -2,7 +2,7 @@
 
     PFO_FS_GPU=simulated torchrun --nproc-per-node 4 examples/train_pipeline.py
 
-It ends when pfo-fs has measured a plan, or after `--iterations`, and says what the plan saves. Without
+It ends when pfo-fs has measured a plan that stays, or after `--iterations`, and says what the plan saves. Without
 `PFO_FS_GPU=simulated`, it uses the GPUs that it finds; without any, it trains, and no clock is touched.
 """
 
@@ -29,10 +29,9 @@ class Block(nn.TransformerEncoderLayer):
 
 
 def verdict(shared_dir: str, job_id: str | None) -> str:
-    """What `pfo-fs status` says of a measured plan. For this example only: training need not read the directory."""
+    """What `pfo-fs status` says of a plan that stays. For this example only: training need not read the directory."""
     current = SharedDirectory(Files(shared_dir)).job(job_id).read_current() if job_id else None
-    said = current.status_text.split("; ") if current is not None else []
-    return next((text for text in said if text.startswith("measured: ")), "")
+    return current.status_text if current is not None and current.converged else ""
 
 
 def main() -> None:

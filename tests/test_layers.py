@@ -21,7 +21,6 @@ ROOMS: dict[str, set[str]] = {
     "scheduler": {"schedule_yaml"},
     "device": {"ipc"},
     "autotune": {"scheduler", "planner"},
-    "scenario_policy": {"scheduler", "planner", "autotune"},
     "coordination": {"store", "ipc", "scheduler", "schedule_yaml"},
     "helper": {"ipc", "store", "coordination"},
     "training": {"ipc", "helper", "device", "scheduler"},

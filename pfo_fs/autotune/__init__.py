@@ -1,1 +1,1 @@
-"""The default policy: profile while training, plan, verify, follow stragglers, and measure again when needed."""
+"""The default policy: measure while training, plan for what varies, keep what is surely worth it, follow changes."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.profile_sweep import ProfileSweep
 from pfo_fs.errors import PlanError
@@ -38,8 +38,8 @@ class InstructionProfiler(FrequencyScheduler):
         max_windows: int = 64,
     ) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
-        self._measurements = JobMeasurements(JobLayout(job_info, self.rank_infos, lambda: self.orders))
-        self._sweep = ProfileSweep(self._measurements, tolerance, max_windows)
+        self._beliefs = Beliefs(JobLayout(job_info, self.rank_infos, lambda: self.orders))
+        self._sweep = ProfileSweep(self._beliefs, tolerance, max_windows)
 
     @classmethod
     def check_args(cls, **args: object) -> None:
@@ -53,7 +53,7 @@ class InstructionProfiler(FrequencyScheduler):
 
     def export_profile(self) -> str:
         """Returns everything measured, as a profile CSV: the columns of Zeus's, then the errors."""
-        return profile_csv(self._measurements.samples)
+        return profile_csv(self._beliefs.samples)
 
 
 def check_sweep_args(tolerance: object = 0.003, max_windows: object = 64, **_: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
@@ -20,6 +21,12 @@ _QUICK_S, _LATE_SHARE = 0.005, 0.25
 UNKNOWN_COSTS = SwitchCosts(stands_still_s=0.001)
 """Before a change was made, and where clocks do not follow the device but do not act late either, a change is priced as
 if the GPU stood still for 1 ms."""
+_DRIVER_SHARE = 0.5
+"""Plans count this share of the time that a driver needs for a change and of that until it acts. With all of them, a
+rank would keep each clock until all its GPUs have it; but clock processes make what fits of a shorter run: a GPU's
+newest request wins, and a change down is left out where the next one is due. There are never more calls than fit."""
+_UNKNOWN_LATENCY_S = 0.02
+"""Before any clock's latency is learned: the longest that was published of GPUs before Hopper."""
 _LEAST_LATE_S = 0.001
 """Clocks that act sooner after the begin of an instruction are in time: training launches instructions ahead."""
 
@@ -79,7 +86,7 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
     limit_s = max(_QUICK_S, _LATE_SHARE * _mean_instruction_s(results))
     costs = SwitchCosts(
         driver_time_s=call_s * calls,
-        latency_s=_middle(seconds for seconds in latency_s.values() if seconds <= limit_s),
+        latency_s=_middle(latency_s.values()) if latency_s else _UNKNOWN_LATENCY_S,
         late_s=_LATE_S + _CALL_SPREAD * call_s,
         calls=calls,
         hosts=hosts,
@@ -98,6 +105,16 @@ def _offers(latency_s: Mapping[int, float], limit_s: float, quick_s: float) -> t
         return frozenset(mhz for mhz, seconds in latency_s.items() if seconds > most_s)
 
     return ClockOffer(slower_than(limit_s), quick_s), *(ClockOffer(slower_than(each), each) for each in limits_s)
+
+
+def counted(costs: SwitchCosts) -> SwitchCosts:
+    """Returns the costs of changes that plans count, from those that were measured."""
+    return replace(
+        costs,
+        driver_time_s=_DRIVER_SHARE * costs.driver_time_s,
+        latency_s=_DRIVER_SHARE * costs.latency_s,
+        latencies_s={mhz: _DRIVER_SHARE * seconds for mhz, seconds in costs.latencies_s.items()},
+    )
 
 
 def late_switching(latency_s: float) -> MeasuredSwitching:

@@ -20,7 +20,8 @@ class PlanGoal:
 
     Attributes:
         target: The user's target.
-        slowdowns: For each straggler, by data-parallel rank, its iteration time as a multiple of a healthy pipeline's.
+        slowdowns: For each straggler, by data-parallel rank, its iteration time as a multiple of a healthy pipeline's;
+            below 1.0 for a pipeline that has recovered since it was measured.
     """
 
     target: Target
@@ -34,7 +35,7 @@ class PlanGoal:
     @property
     def slow_pipelines(self) -> frozenset[int]:
         """The pipelines that are slower than their clocks explain."""
-        return frozenset(pipeline for pipeline, slowdown in self.slowdowns.items() if slowdown != 1.0)
+        return frozenset(pipeline for pipeline, slowdown in self.slowdowns.items() if slowdown > 1.0)
 
     @property
     def key(self) -> object:

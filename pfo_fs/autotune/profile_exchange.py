@@ -123,46 +123,24 @@ def disagreement(known: Profile, samples: Samples, kinds: Sequence[Kind]) -> str
     return ""
 
 
-def contradiction(known: Profile, samples: Samples, kinds: Sequence[Kind], before: Samples) -> str:
-    """Returns the first instruction whose measured time is not between those of a known profile around its clock.
-
-    Clocks below or above all of the profile's are not compared, nor those that this job had measured `before`; '' if no
-    instruction contradicts the profile.
-    """
-    for kind in kinds:
-        table = {m.frequency_mhz: m.time_s for m in known.measurements.get(kind, ())}
-        own = {mhz for mhz, point in before.curve(kind).items() if not point.borrowed}
-        for mhz, point in samples.curve(kind).items():
-            above = [table[at] for at in sorted(table) if at >= mhz][:1]
-            below = [table[at] for at in sorted(table) if at <= mhz][-1:]
-            if above and below and point.count >= SURE_COUNT and mhz not in own:
-                low_s, high_s = min(above + below), max(above + below)
-                if not low_s / (1 + OTHER_GPU) < point.time_s < high_s * (1 + OTHER_GPU):
-                    return f"{kind[1]} of stage {kind[0]}"
-    return ""
-
-
 def merge_profile(
-    samples: Samples,
-    known: Profile,
-    kinds: Sequence[Kind],
-    clocks_mhz: Mapping[int, Sequence[int]],
-    only_ratios: bool = False,
+    samples: Samples, known: Profile, kinds: Sequence[Kind], clocks_mhz: Mapping[int, Sequence[int]]
 ) -> None:
     """Adds a known profile to the samples, at the clocks on offer where nothing was measured yet.
+
+    Of its times only the ratios to that at the highest clock that both have measured are used.
 
     Args:
         samples: What this job has measured.
         known: The profile.
         kinds: The kinds of instructions that the job runs.
         clocks_mhz: For each stage, the clocks that its GPUs offer.
-        only_ratios: Whether only the ratios to the highest clock that both have measured are used.
     """
     for kind in kinds:
         points = samples.points.setdefault(kind, {})
         there = {m.frequency_mhz: m.time_s for m in known.measurements.get(kind, ())}
         both_mhz = max(there.keys() & points.keys(), default=0)
-        scale = points[both_mhz].time_s / there[both_mhz] if both_mhz and only_ratios else 1.0
+        scale = points[both_mhz].time_s / there[both_mhz] if both_mhz else 1.0
         for m in known.measurements.get(kind, ()):
             if m.frequency_mhz in clocks_mhz[kind[0]] and m.frequency_mhz not in points:
                 point = points[m.frequency_mhz] = Point(borrowed=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Sequence
 from statistics import median
 
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.clock_choice import coarse_clocks, fine_clocks, grid_of, share_out
 from pfo_fs.autotune.instruction_runs import Kind
-from pfo_fs.autotune.job_measurements import JobMeasurements
-from pfo_fs.autotune.window_results import measured_results
+from pfo_fs.autotune.samples import Point
+from pfo_fs.autotune.windows import measured_results
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler.base import ScheduleRequest
 
@@ -35,7 +36,7 @@ class ProfileSweep:
     """Asks for windows, and adds what is measured in them to the measurements.
 
     Args:
-        measurements: The measurements that results are added to.
+        beliefs: What results are added to.
         tolerance: Relative error of time and power that is good enough.
         max_windows: The largest number of windows.
         accepts_full_speed: Called with the results of each window at the highest clocks; returns whether they are
@@ -48,7 +49,7 @@ class ProfileSweep:
 
     def __init__(
         self,
-        measurements: JobMeasurements,
+        beliefs: Beliefs,
         tolerance: float,
         max_windows: int,
         accepts_full_speed: Callable[[Sequence[ProfilingResult]], bool] = bool,
@@ -57,8 +58,8 @@ class ProfileSweep:
         self.max_windows = max_windows
         self.windows = 0
         self.warm_up: list[ProfilingResult] = []
-        self._measurements = measurements
-        self._layout = measurements.layout
+        self._beliefs = beliefs
+        self._layout = beliefs.layout
         self._accepts_full_speed = accepts_full_speed
 
     def run(self) -> Outcome:
@@ -79,7 +80,7 @@ class ProfileSweep:
         results = yield from self.full_speed("measuring at the highest clocks")
         if not results:
             return "no pipeline has measured an iteration at the highest clocks, so no plan can be made"
-        if not all(self._measurements.samples.curve(kind) for kind in layout.kinds):
+        if not all(self._beliefs.samples.curve(kind) for kind in layout.kinds):
             return (
                 "time or energy of some instructions was not measured, so no plan can be made: messages of the ranks "
                 "say whether marks are wrong; else energies of their GPUs cannot be read"
@@ -106,7 +107,7 @@ class ProfileSweep:
             results: The results of a window at the highest clocks.
             kinds: Only stages that run one of these (stage, instruction) are measured; empty: all stages.
         """
-        clocks_of_stage, curves = self._layout.clocks_of_stage, self._measurements.curves
+        clocks_of_stage, curves = self._layout.clocks_of_stage, self._curves
         most = self._most_clocks_per_iteration(results)
         about = _COARSE_CLOCKS if most >= CLOCKS_WITH_HIGHEST else _COARSE_CLOCKS_ONE_PER_WINDOW
         grids = [grid_of(clocks, about) for clocks in clocks_of_stage]
@@ -138,6 +139,10 @@ class ProfileSweep:
         most = max(1, int(window_s / least_s))
         ranks = self._layout.one_pipeline()
         return min(len(set(share_out(self._kinds_of(rank), range(most), most))) for rank in ranks)
+
+    def _curves(self, pp_rank: int) -> dict[Kind, dict[int, Point]]:
+        """The measured points of all kinds of instructions that a pipeline-parallel rank runs."""
+        return {kind: self._beliefs.samples.curve(kind) for kind in self._layout.kinds_of(pp_rank)}
 
     def _kinds_of(self, rank: int) -> list[tuple[int, str]]:
         return [(stage, name) for name, stage in self._layout.order(rank)]
@@ -187,5 +192,5 @@ class ProfileSweep:
         """Asks for one window, and adds what was measured."""
         results = measured_results((yield ScheduleRequest(schedules, "measure", message)))
         self.windows += 1
-        self._measurements.take(results, schedules)
+        self._beliefs.take(results, schedules)
         return results

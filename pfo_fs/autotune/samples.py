@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median, stdev
 
-from pfo_fs.autotune.instruction_runs import LATE_S, Kind, RunInstruction, sort_runs
+from pfo_fs.autotune.instruction_runs import Kind, RunInstruction
 from pfo_fs.autotune.late_clocks import LateClocks
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import Measurement
 
-_LEAST_SETTLED_RUNS = 3
-"""If fewer runs than this are settled, all runs count."""
-_MOST_SCATTERS = 256
-_FIRST_SCATTER = 0.01
-"""Relative standard deviation of a duration, before it was measured."""
-_ENOUGH_RUNS = 12
-"""The standard deviation of so many runs is their own, not the usual one."""
-_OUTLIER_DEVIATIONS = 6.0
-"""Runs that are further from the median than this many median deviations are left out: the operating system paused
-them."""
 _LEAST_TIME_ERROR = 0.0001
 _LEAST_POWER_ERROR = 0.002
 """Relative: every power has at least this error, even if a fit gives a smaller one."""
@@ -108,59 +97,6 @@ class Samples:
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     waiting: Point = field(default_factory=Point)
     late: LateClocks = field(default_factory=LateClocks)
-    _scatters: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SCATTERS))
-
-    def add(
-        self,
-        result: ProfilingResult,
-        ran: Sequence[RunInstruction],
-        power_drift_factor: float = 1.0,
-        together: int = 1,
-    ) -> None:
-        """Adds what one rank measured while it ran `ran`; iterations that ran something else are left out.
-
-        Args:
-            result: What was measured.
-            ran: The rank's instructions, in order, with their clocks.
-            power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks.
-            together: Number of ranks that are added and compute these instructions together, as with tensor
-                parallelism. They wait for each other in each of them, so that their durations are the same ones.
-        """
-        top_mhz = max([mhz for _, _, mhz in ran] + [mhz for curve in self.points.values() for mhz in curve], default=0)
-        sorted_runs = sort_runs(result, ran, top_mhz)
-        everything, settled = sorted_runs.everything, sorted_runs.settled
-        runs = {
-            key: settled[key] if len(settled.get(key, ())) >= _LEAST_SETTLED_RUNS else all_
-            for key, all_ in everything.items()
-        }
-        for (kind, mhz), pairs in runs.items():
-            kept = _without_outliers([run.time_s for run in pairs])
-            mean_s = fmean(kept)
-            count = len(kept)
-            deviation_s = self._deviation(kept, mean_s)
-            if pairs is settled.get((kind, mhz)) and count >= _LEAST_SETTLED_RUNS:
-                self._scatters.append(stdev(kept) / mean_s)
-            error_s = deviation_s / math.sqrt(count)
-            if pairs is not settled.get((kind, mhz)):
-                # The mean is wrong by an unknown part of the change, however many runs there are.
-                wrong = sum(sorted_runs.wrong_s.get((kind, mhz), ())) / count
-                error_s = math.hypot(error_s, wrong or LATE_S * _FIRST_SCATTER)
-            point = self.point(kind, mhz)
-            point.add_times(count, mean_s, error_s * math.sqrt(together))
-            point.borrowed = False
-        for change, values in sorted_runs.changed.items():
-            kept = _without_outliers(values)
-            mean_s = fmean(kept)
-            self.late.add(*change, len(kept), mean_s, self._deviation(kept, mean_s) * math.sqrt(together / len(kept)))
-        times_s = {key: fmean(run.time_s for run in each) for key, each in runs.items()}
-        self.add_powers(result, ran, times_s, power_drift_factor)
-
-    def _deviation(self, values_s: Sequence[float], mean_s: float) -> float:
-        """Returns the standard deviation of a duration, in s: few runs can be alike by chance."""
-        usual_s = (self.scatter or _FIRST_SCATTER) * mean_s
-        if len(values_s) < _ENOUGH_RUNS:
-            return max(usual_s, stdev(values_s) if len(values_s) > 1 else 0.0)
-        return stdev(values_s)
 
     def add_powers(
         self,
@@ -243,11 +179,6 @@ class Samples:
             for mhz in [mhz for mhz, point in curve.items() if point.borrowed]:
                 del curve[mhz]
 
-    @property
-    def scatter(self) -> float:
-        """Standard deviation of the duration of one instruction, relative: the median over everything measured."""
-        return median(self._scatters) if self._scatters else 0.0
-
     def curve(self, kind: Kind) -> dict[int, Point]:
         """Returns the points of a kind whose time and power are known, from the highest clock to the lowest."""
         return {mhz: point for mhz, point in self.timed(kind).items() if point.weight}
@@ -289,11 +220,3 @@ def interpolated(curve: Mapping[int, Point], mhz: int) -> Measurement:
     share = (above - mhz) / (above - below)
     power_w = curve[above].power_w + share * (curve[below].power_w - curve[above].power_w)
     return Measurement(mhz, time_s, power_w * time_s)
-
-
-def _without_outliers(values: Sequence[float]) -> Sequence[float]:
-    middle = median(values)
-    deviation = median(abs(value - middle) for value in values)
-    if not deviation:
-        return values
-    return [value for value in values if abs(value - middle) <= _OUTLIER_DEVIATIONS * 1.4826 * deviation]

@@ -1,12 +1,14 @@
-"""The line in which the default policy reports what it is doing. Pure functions."""
+"""The line in which the default policy reports what it plans for and what it believes. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from pfo_fs.autotune.judgements import Judgement
 from pfo_fs.autotune.plan_goal import OUTSIDE_THE_JOB, PlanGoal
-from pfo_fs.autotune.window_results import FullSpeed
+
+TIMES_THE_ERROR = 2.0
+"""Figures are given with so many standard errors: the true one is within that in 95 % of all cases."""
 
 
 def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) -> str:
@@ -31,50 +33,27 @@ def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) ->
     return text
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What a plan saves and costs against the highest clocks, relative, by what was measured.
+def believed_text(found: Judgement, iterations: int) -> str:
+    """Returns what is believed of the plan in force, each figure with its error.
 
-    Attributes:
-        energy_saved: Energy saved.
-        more_time: Time lost.
-        off_target: By how much its time, or its power if that is the target, is above the target.
-    """
-
-    energy_saved: float
-    more_time: float
-    off_target: float
-
-
-def compared(
-    full_speed: FullSpeed, measured_s: float, measured_j: float, power_drift_factor: float, off_target: float
-) -> Compared | None:
-    """Returns what a plan saves and costs; None if there is nothing to compare with.
+    A figure that is smaller than its error is no fact: then only the error is said.
 
     Args:
-        full_speed: An iteration at the highest clocks.
-        measured_s: Time until the last instruction of an iteration has ended, in s.
-        measured_j: Energy of all GPUs of the job in an iteration, in J.
-        power_drift_factor: Present power, as a multiple of that at the time of `full_speed`.
-        off_target: By how much the plan misses its target, relative.
+        found: What is believed.
+        iterations: Number of iterations that it is based on.
     """
-    if not (measured_s and full_speed.span_s and full_speed.energy_j):
-        return None
-    saved = 1 - measured_j / full_speed.energy_j / power_drift_factor
-    return Compared(saved, measured_s / full_speed.span_s - 1, off_target)
-
-
-def measured_text(found: Compared | None, power_w: float | None = None) -> str:
-    """Returns the text about what a plan saves and costs; empty if that is not known.
-
-    Args:
-        found: What it saves and costs.
-        power_w: Mean power of all GPUs under the plan, in W, for plans whose target is a power; else None.
-    """
-    if found is None:
-        return ""
-    saved = found.energy_saved
-    less = f"{max(0.0, saved):.1%} less" if saved > -0.0005 else f"{-saved:.1%} more"
-    time = f"{found.more_time:+.2%}".replace("-0.00%", "+0.00%")
-    text = f"measured: {less} energy at {time} time than at the highest clocks"
-    return text if power_w is None else f"{text}, {power_w:,.0f} W"
+    if not found.saved and not found.saved_error:
+        return "all at the highest clocks"
+    saved, saved_error = found.saved, TIMES_THE_ERROR * found.saved_error
+    slower, slower_error = found.slower, TIMES_THE_ERROR * found.late_error
+    if saved > saved_error:
+        energy = f"{saved:.1%} less energy (± {100 * saved_error:.1f})"
+    else:
+        energy = f"energy saved not known yet (within {max(saved_error, abs(saved)):.1%})"
+    if slower > slower_error:
+        time = f"{slower:.2%} slower (± {100 * slower_error:.2f})"
+    elif slower < -slower_error:
+        time = f"{-slower:.2%} faster (± {100 * slower_error:.2f})"
+    else:
+        time = f"no slower within {max(slower_error, 0.0001):.2%}"
+    return f"{energy}, {time} than at the highest clocks, over {iterations:,} iterations"

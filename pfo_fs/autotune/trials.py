@@ -1,99 +1,51 @@
-"""Plans that were in force and measured, and how much of what was measured is real."""
+"""What a window tells of the plan that was in force, beside what the model makes of the same iterations."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from pfo_fs.planner import Plan
+from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.judgements import ClockPlan, error_of_mean
+from pfo_fs.autotune.windows import Window
+from pfo_fs.planner.scenarios import Scenarios
 
-_USUALLY, _SELDOM, _SELDOM_SHARE = 0.0006, 0.01, 0.2
-"""Relative: how far measured iterations usually are from what the model makes of the measured instructions, and how far
-in this share of jobs: where durations scatter, or clocks do not follow the device, clocks act at other moments than
-planned."""
+if TYPE_CHECKING:
+    from pfo_fs.autotune.model import JobModel
 
-_MODEL_OF_ALL, _MODEL_OF_ONE = 0.02, 0.005
-"""The savings that the model promises are off by about the first number for all plans of a job, and by the second one
-for a single plan."""
+Array = Any
+"""An array of numpy, which is not typed here."""
 
-
-@dataclass
-class Trial:
-    """A plan that was in force, and what was measured under it.
-
-    Attributes:
-        plan: The plan.
-        off: How far it is from the target, relative; the mean over its windows.
-        saved: Energy that it saves, relative; 0 if energy is not known.
-        saved_error: Standard error of it.
-        windows: Number of windows.
-        exploring: Whether it was in force only to measure clocks.
-        early: Whether it was in force only before the last profiling windows, while its clocks were new.
-        simple: Whether each stage runs at one clock.
-        repeated: Whether it was put in force a second time.
-        whole: Time of its iterations, as a multiple of that on the first stage, whose iteration times are watched; the
-            mean over its windows.
-    """
-
-    plan: Plan
-    off: float = 0.0
-    saved: float = 0.0
-    saved_error: float = 0.0
-    windows: int = 0
-    exploring: bool = False
-    early: bool = False
-    simple: bool = False
-    repeated: bool = False
-    whole: float = 1.0
-
-    def repeat(self) -> None:
-        """Forgets what was measured: the plan is put in force once more."""
-        self.off, self.saved, self.saved_error, self.windows, self.repeated = 0.0, 0.0, 0.0, 0, True
-
-    def add(self, off: float, saved: float, saved_error: float = 0.0, whole: float = 1.0) -> None:
-        """Adds a window."""
-        self.windows += 1
-        self.whole += (whole - self.whole) / self.windows
-        self.saved_error = math.hypot((self.windows - 1) * self.saved_error, saved_error) / self.windows
-        self.off += (off - self.off) / self.windows
-        self.saved += (saved - self.saved) / self.windows
+_DRIFT_ERROR = 0.005
+"""Relative: power drifts by about this much from one window to the next."""
 
 
-def believed_savings(promised: Sequence[float], trials: Sequence[Trial]) -> list[float]:
-    """Returns what each of some plans is believed to save, by what was measured and what the model promises.
+def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window) -> Trial:
+    """Returns what a window tells of the plan that was in force, beside what the model makes of its iterations."""
+    import numpy as np
 
-    A window of short iterations holds few ticks of the energy counter, so that measured savings can be wrong by several
-    percent. The model is wrong too, but for all plans of a job in about the same way.
-
-    Args:
-        promised: What each plan saves by the model, relative.
-        trials: What was measured under each.
-    """
-    off = [trial.saved - by_model for trial, by_model in zip(trials, promised, strict=True)]
-    weights = [1 / (trial.saved_error**2 + _MODEL_OF_ONE**2) for trial in trials]
-    shared = sum(map(operator.mul, weights, off)) / (sum(weights) + 1 / _MODEL_OF_ALL**2)
-    return [
-        by_model + shared + _MODEL_OF_ONE**2 * weight * (one - shared)
-        for by_model, weight, one in zip(promised, weights, off, strict=True)
-    ]
-
-
-def expected_difference(measured: float, variance: float) -> float:
-    """Returns the expected real difference between measured and predicted iterations, relative.
-
-    Real differences are nearly always small and seldom large (a mixture of two normal distributions). So most of a
-    small measured difference counts as noise, and all of one that noise does not explain as real.
-
-    Args:
-        measured: The measured difference, relative.
-        variance: The variance of its noise.
-    """
-    total, real = 0.0, 0.0
-    for share, deviation in ((1 - _SELDOM_SHARE, _USUALLY), (_SELDOM_SHARE, _SELDOM)):
-        both = deviation**2 + variance
-        likelihood = share * math.exp(-0.5 * measured**2 / both) / math.sqrt(both)
-        total += likelihood
-        real += likelihood * deviation**2 / both
-    return measured * (real / total if total else 1.0)
+    reference = beliefs.reference
+    assert beliefs.loads is not None
+    full_s = beliefs.loads.full_speed_s(window, beliefs.ratios())
+    groups = sorted({model.group_of.get(pipeline, 0) for pipeline in window.pipelines})
+    columns = [groups.index(model.group_of.get(pipeline, 0)) for pipeline in window.pipelines]
+    scenarios = Scenarios(model.everything, full_s, columns)
+    clocks = [plan.of(window.pipelines[columns.index(number)]) for number in range(len(groups))]
+    off: Array = (window.spans_s.max(axis=1) - scenarios.iteration_times_s(clocks)) / model.full_s
+    later, later_error = float(off.mean()), error_of_mean(off)
+    tail_j = window.tail_s * model.problem.waiting_power_w * len(window.pipelines)
+    saved, saved_error = 0.0, math.inf
+    if window.energies_j.all():
+        drift = beliefs.power_drift_factor
+        ratio = window.energies_j / drift / (scenarios.energy_j(None) + tail_j)
+        saved, saved_error = 1 - float(ratio.mean()), error_of_mean(ratio)
+    if reference is None:
+        return Trial(plan, saved, saved_error, later, later_error)
+    scale = 1 - reference.saved
+    return Trial(
+        plan,
+        1 - (1 - saved) / scale,
+        float(np.hypot(np.hypot(saved_error, reference.saved_error) / scale, _DRIFT_ERROR)),
+        later - reference.later,
+        math.hypot(later_error, reference.later_error),
+    )

@@ -122,8 +122,8 @@ class Reconciler:
         if self._runner.scheduler is None and not self._runner.failure and now >= self._runner.start_at:
             self._runner.start(self._publication.made, self._publication.kept)
         self.override.poll(layout.YAML in names, now, self._resolve)
-        self._observe_results(now)
-        self._update_plan_inputs(now)
+        if not self._update_plan_inputs(now):
+            self._observe_results(now)
         self._write_rank_files()  # before a newer schedule: the coordinator that published this one may have died
         wanted = self._wanted()
         published = wanted is not None and self._publish_if_new(wanted, now)
@@ -159,11 +159,15 @@ class Reconciler:
         self.lost.forget()
         runner.observe(number)
 
-    def _update_plan_inputs(self, now: float) -> None:
-        """Gives the scheduler what users request and how long iterations take."""
+    def _update_plan_inputs(self, now: float) -> bool:
+        """Gives the scheduler what users request and how long iterations take.
+
+        Returns whether it asks for another plan now. Then results of the schedule in force are not passed to it: they
+        were measured while something changed.
+        """
         runner = self._runner
         if not runner.learns:
-            return
+            return False
         plan_inputs = runner.plan_inputs
         if runner.watches_iteration_times:
             read = self._reader.read(now, self._ranks.by_rank, self._progress.iteration_s)
@@ -172,7 +176,9 @@ class Reconciler:
             if in_force and source is not None and source.kind == "scheduler":
                 plan_inputs = runner.assess(in_force)
         asked_for = {"target": self.override.target, "straggler": self.override.straggler}
+        before = runner.ask().revision
         runner.tell(plan_inputs.model_copy(update=asked_for))
+        return runner.ask().revision != before
 
     # ---- what is wanted
 

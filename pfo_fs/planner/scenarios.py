@@ -192,7 +192,8 @@ class ScenarioPlanner:
             if abs(times - 1) <= _CLOSE:
                 times = 1.0
             measurements[kind] = [Measurement(m.frequency_mhz, times * m.time_s, times * m.energy_j) for m in rows]
-        return Planner(replace(problem, profile=Profile(measurements, problem.profile.source)), search="quick")
+        profile = Profile(measurements, problem.profile.source)
+        return Planner(replace(problem, profile=profile, wider=None), search="quick")
 
     # ---- one clock per rank
 

@@ -267,10 +267,10 @@ class SwitchingPlanner:
         return _MORE_SWEEPS if self._thorough else _SWEEPS
 
     def _iteration_time_s(self, clocks_mhz: Sequence[int]) -> float:
+        # A clock that is of no use by itself may be part of a plan, for want of changes: it is among those measured.
         problem = self._problem
-        return problem.iteration_time_of(
-            [choices.option_at[mhz] for choices, mhz in zip(problem.choices, clocks_mhz, strict=True)]
-        )
+        changes = problem.changes(clocks_mhz) if problem.switch_costs.stands_still_s else ()
+        return problem.timing(problem.times_at(clocks_mhz), changes).iteration_time_s
 
     def _suggested(
         self, relaxed: Relaxed, length_s: float, waiting_w: float, prices_j: Sequence[float]

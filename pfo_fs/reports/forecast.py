@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pfo_fs.autotune.curve_profile import EVERYTHING, estimated_profile
+from pfo_fs.autotune.curves import EVERYTHING, Curves
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.profile_exchange import points_of
 from pfo_fs.autotune.samples import Point, Samples
@@ -167,9 +167,8 @@ def forecast_of(data: JobData) -> Forecast:
         for _, stage in data.orders[info.rank]
     }
     kinds = sorted({(i.stage, i.name) for i in dag.instructions})
-    samples, source = Samples(points), "the job's profile"
-    profile = estimated_profile(samples, kinds, clocks, source)
-    everything = estimated_profile(samples, kinds, clocks, source, offer=EVERYTHING)
+    curves, source = Curves(Samples(points), kinds, clocks, {}), "the job's profile"
+    profile, everything = curves.profile(source), curves.profile(source, EVERYTHING)
     model = data.model
     problem = Problem(
         dag,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pfo_fs.autotune.instruction_runs import iterations_of
-from pfo_fs.autotune.job_model import pipeline_of
+from pfo_fs.autotune.pipeline_of_orders import pipeline_of
 from pfo_fs.models import ProfilingResult
 from pfo_fs.planner import Pipeline
 from pfo_fs.reports.collect import JobData, Window

@@ -18,7 +18,6 @@ BUILTIN: dict[str, type[FrequencyScheduler] | str] = {
     "PointSolution3D": PointSolution3D,
     "InstructionProfiler": "pfo_fs.autotune.instruction_profiler",
     "ParetoScheduler": "pfo_fs.autotune.pareto_scheduler",
-    "ScenarioScheduler": "pfo_fs.scenario_policy.scenario_scheduler",
 }
 """Schedulers with a short name; those that need the planner are given by their module, which is imported on demand."""
 

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.instruction_runs import RunInstruction
 from pfo_fs.autotune.late_clocks import LateClocks
-from pfo_fs.autotune.samples import Point, Samples
-from pfo_fs.models import ProfilingResult, Switching
+from pfo_fs.autotune.samples import Point
 
 F = (0, "forward")
 TIMES_S = {1410: 0.10, 1200: 0.115, 900: 0.15}
@@ -57,27 +55,3 @@ def test_a_duration_with_another_cause_does_not_count_for_much() -> None:
         late.add(F, 900, 1410, 5, after_a_change(900, 1410, 0.02), 0.0004)
     late.add(F, 1410, 1200, 1, 0.4, 0.0004)
     assert late.latency_s(points(TIMES_S)) == pytest.approx(0.02, abs=0.002)
-
-
-def result(times: list[float], switching: Switching | None = None) -> ProfilingResult:
-    return ProfilingResult(
-        rank=0,
-        iter_time=[1.0],
-        iter_energy=[300.0],
-        time_breakdown={"forward": [times]},
-        switching=switching,
-    )
-
-
-@pytest.mark.parametrize(("mode", "learns"), [(None, True), ("launch", True), ("device", False)])
-def test_the_first_instruction_after_a_change_tells_it_unless_clocks_follow_the_device(
-    mode: str | None, learns: bool
-) -> None:
-    samples, ran = Samples(), [(1410, 4), (900, 4)]
-    order: list[RunInstruction] = [("forward", 0, mhz) for mhz, count in ran for _ in range(count)]
-    times = [0.1] * 4 + [after_a_change(1410, 900, 0.05)] + [0.15] * 3
-    switching = None if mode is None else Switching.model_validate({"mode": mode, "call_s": 0.005, "gpus": 1})
-    for _ in range(10):
-        samples.add(result(times, switching), order)
-    found_s = samples.late.latency_s(samples.points)
-    assert (found_s == pytest.approx(0.05, abs=0.005)) == learns

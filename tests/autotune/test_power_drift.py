@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of, schedule_of
 
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.job_measurements import JobMeasurements
 from pfo_fs.models import FrequencySchedule, InstructionPower, ProfilingResult
 
 STAGES, MICROBATCHES, CLOCKS = 2, 3, (1410, 1200)
 
 
-def measurements() -> JobMeasurements:
+def beliefs() -> Beliefs:
     job, infos = make_job(STAGES, 1)
     orders = {info.rank: order_of(one_f_one_b(info.pp_rank, STAGES, MICROBATCHES)) for info in infos}
-    return JobMeasurements(JobLayout(job, infos, lambda: orders))
+    return Beliefs(JobLayout(job, infos, lambda: orders))
 
 
 def window(powers: dict[tuple[str, int], float]) -> list[ProfilingResult]:
@@ -39,8 +39,8 @@ def schedules(mhz: int) -> list[FrequencySchedule]:
     return [schedule_of(rank, one_f_one_b(rank, STAGES, MICROBATCHES), lambda _: mhz) for rank in range(STAGES)]
 
 
-def profiled() -> JobMeasurements:
-    found = measurements()
+def profiled() -> Beliefs:
+    found = beliefs()
     for mhz in CLOCKS:
         found.take(window({("forward", mhz): 0.3 * mhz, ("backward", mhz): 0.28 * mhz}), schedules(mhz))
     return found

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.curve_profile import SURE, WIDE, Offer, estimated_profile
 from pfo_fs.autotune.earlier_profile import EarlierProfile
 from pfo_fs.autotune.profile_exchange import (
-    contradiction,
-    merge_profile,
     plausible_table,
     points_of,
     profile_csv,
     thinned,
     waiting_power_of,
 )
-from pfo_fs.autotune.samples import Point, Samples, is_checked
+from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.errors import PlanError
-from pfo_fs.planner import Measurement, Profile
 from pfo_fs.planner.profile_csv import parse_table
 
 
@@ -75,26 +70,6 @@ def test_a_wrong_row_is_a_plan_error_with_its_number() -> None:
         points_of("stage,instruction,frequency,time,energy\n0,forward,1410,x,20\n", "p.csv")
 
 
-@pytest.mark.parametrize(
-    ("mhz", "time_s", "odd"),
-    [
-        (1200, 0.12, ""),
-        (1200, 0.126, ""),
-        (1200, 0.13, "forward of stage 0"),
-        (1300, 0.115, ""),
-        (1300, 0.09, "forward of stage 0"),
-        (900, 9.0, ""),
-    ],
-)
-def test_a_time_outside_of_those_around_its_clock_contradicts_a_profile(mhz: int, time_s: float, odd: str) -> None:
-    known = Profile({(0, "forward"): [Measurement(1400, 0.1, 30.0), Measurement(1200, 0.12, 30.0)]})
-    samples = Samples()
-    point = samples.points.setdefault((0, "forward"), {})[mhz] = Point()
-    point.add_times(10, time_s, 0.0)
-    point.add_power(200.0, 0.5)
-    assert contradiction(known, samples, [(0, "forward")], Samples()) == odd
-
-
 def test_few_points_of_another_job_are_used_from_its_highest_to_low_clocks() -> None:
     points = {(stage, "forward"): {mhz: Point() for mhz in range(300, 1411, 15)} for stage in range(64)}
     kept = thinned(points, {"forward"}, [1410, 1200, 300])
@@ -106,13 +81,6 @@ def test_of_another_job_only_clocks_and_instructions_are_used_that_this_job_may_
     names = [f"name {number}" for number in range(1000)]
     points = {(0, name): {mhz: Point() for mhz in (20_000, 1410, 900, 50)} for name in ["forward", *names]}
     assert thinned(points, {"forward"}, [1410, 210]) == {(0, "forward"): {1410: Point(), 900: Point()}}
-
-
-def test_a_time_is_not_compared_at_a_clock_that_this_job_has_measured_before() -> None:
-    known = Profile({(0, "forward"): [Measurement(1400, 0.1, 30.0), Measurement(1200, 0.1, 30.0)]})
-    window = Samples({(0, "forward"): {1200: Point(count=10, time_s=0.2, weight=1.0, power_w=200.0)}})
-    assert contradiction(known, window, [(0, "forward")], Samples())
-    assert not contradiction(known, window, [(0, "forward")], window)
 
 
 # ---- profiles that another user has invented
@@ -161,64 +129,3 @@ def test_a_profile_of_very_many_rows_is_refused() -> None:
     rows = "".join(f"0,forward,{mhz},0.1,20\n" for mhz in range(300, 1300)) * 60
     with pytest.raises(PlanError, match="60,000 rows"):
         plausible_table(HEADER + rows, "evil")
-
-
-KIND, CLOCKS = (0, "forward"), list(range(1410, 209, -75))
-
-
-def borrowing(time_at: Callable[[int], float], own_clocks: Sequence[int]) -> Samples:
-    """Samples of a job that follows the clock fully, with a profile by which it takes `time_at` at each clock."""
-    samples = Samples()
-    for mhz in own_clocks:
-        point = samples.points.setdefault(KIND, {})[mhz] = Point()
-        point.add_times(20, 0.1 * 1410 / mhz, 1e-5)
-        point.add_power(300.0, 1.0)
-    known = [Measurement(mhz, time_at(mhz), 0.01 * time_at(mhz) * mhz) for mhz in CLOCKS]
-    merge_profile(samples, Profile({KIND: known}), [KIND], {0: CLOCKS})
-    return samples
-
-
-@pytest.mark.parametrize("offer", [SURE, WIDE], ids=["sure", "wide"])
-@pytest.mark.parametrize("own_clocks", [[1410], [1410, 1110], [1410, 585]])
-@given(slope=st.floats(0, 1), at_end=st.floats(0.3, 1))
-def test_no_clock_is_offered_where_an_invented_profile_would_cost_much(
-    offer: Offer, own_clocks: list[int], slope: float, at_end: float
-) -> None:
-    def time_at(mhz: int) -> float:
-        return 0.1 * (1410 / mhz) ** slope * (at_end if mhz < 300 else 1.0)
-
-    samples = borrowing(time_at, own_clocks)
-    for row in estimated_profile(samples, [KIND], {0: CLOCKS}, "test", offer=offer).measurements[KIND]:
-        truly_s = 0.1 * 1410 / row.frequency_mhz
-        assert truly_s <= 1.3 * row.time_s, row
-
-
-def test_where_a_profile_is_true_most_clocks_of_plans_are_offered_at_once() -> None:
-    samples = borrowing(lambda mhz: 0.1 * (1410 / mhz) ** 0.7, [1410])
-    rows = estimated_profile(samples, [KIND], {0: CLOCKS}, "test").measurements[KIND]
-    assert min(row.frequency_mhz for row in rows) < 0.6 * 1410
-
-
-def test_without_a_borrowed_point_the_clocks_on_offer_are_as_they_were() -> None:
-    samples = borrowing(lambda mhz: 0.1, CLOCKS)
-    assert not samples.borrows
-    assert len(estimated_profile(samples, [KIND], {0: CLOCKS}, "test").measurements[KIND]) == len(CLOCKS)
-
-
-def test_what_a_refuted_profile_has_added_is_dropped_and_this_jobs_own_points_stay() -> None:
-    samples = borrowing(lambda mhz: 0.1, [1410, 1110])
-    samples.drop_borrowed()
-    assert list(samples.curve(KIND)) == [1410, 1110]
-
-
-@given(
-    st.dictionaries(st.sampled_from(CLOCKS), st.floats(0, 1), max_size=4), st.sampled_from(CLOCKS), st.floats(0.01, 1)
-)
-def test_a_checked_time_is_at_most_a_quarter_too_short_however_far_times_follow_the_clock(
-    slopes: dict[int, float], mhz: int, believed_s: float
-) -> None:
-    slope = min(slopes.values(), default=1.0)  # one slope for the whole curve
-    truth = {at: 0.1 * (1410 / at) ** slope for at in (*slopes, mhz)}
-    curve = {at: Point(time_s=truth[at]) for at in slopes}
-    if is_checked(curve, mhz, believed_s):
-        assert truth[mhz] <= 1.25 * believed_s * (1 + 1e-9)

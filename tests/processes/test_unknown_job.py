@@ -74,7 +74,7 @@ PARETO = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(320)
 @pytest.mark.parametrize("coordination", ["daemon", "local"])
 def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     coordination: str,
@@ -91,7 +91,7 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     (job_id,) = wait_for(lambda: shared.job_ids(), 60, "the job")
     folder = shared.job(job_id)
     wait_for(folder.read_job, 20, "job.json")
-    wait_for(lambda: converged(folder), 150, "a plan that was measured and stays")
+    wait_for(lambda: converged(folder), 200, "a plan that was measured and stays")
     (tmp_path / "stop").touch()
     assert process.wait(60) == 0
     model = folder.read_model()

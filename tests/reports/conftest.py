@@ -11,23 +11,24 @@ from pfo_fs.device.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.reports import JobData, collect_job
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Cluster, Episode, ModelTruth, Play
+from pfo_fs.simulator import Cluster, Episode, ModelTruth, Nuisances, Play
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 
 @pytest.fixture(scope="session")
 def played_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four stages, sixteen micro-batches, three pipelines of which one is slow for a while; target: no slowdown."""
+    """Four stages, four micro-batches, two pipelines of which one is slow for a while; target: no slowdown."""
     root = tmp_path_factory.mktemp("played") / "pfo"
     cluster = Cluster(
-        make_pipeline("1f1b", 4, 16),
+        make_pipeline("1f1b", 4, 4),
         ModelTruth(A100, 4),
-        pipelines=3,
-        episodes=[Episode(1.2, 180, 210, 1)],
-        seed=2,  # the plan from before the straggler comes back and stays
+        Nuisances(time_jitter=0.0),
+        pipelines=2,
+        episodes=[Episode(1.2, 70, 90, 1)],
+        seed=2,  # a plan was measured and stays before the straggler comes, and after it has gone
     )
     play = Play(cluster, root, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
-    for _ in play.run(240):
+    for _ in play.run(121):
         pass
     return root
 

@@ -47,20 +47,21 @@ def page(data: JobData) -> str:
 
 def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -> None:
     assert data.current is not None
-    said = re.search(r"measured: ([\d.]+)% less energy at ([+-])([\d.]+)% time", data.current.status_text)
+    said = re.search(r"([\d.]+)% less energy \(± ([\d.]+)\)", data.current.status_text)
     assert said is not None
     headline = Reader(page).text["headline"]
-    assert f"−{said[1]} %" in headline
-    assert f"{said[2].replace('-', '−')}{said[3]} %" in headline
+    shown = re.search(r"−([\d.]+) %", headline)
+    assert shown is not None
+    assert float(shown[1]) == pytest.approx(float(said[1]), abs=float(said[2]))
     assert data.in_force is not None
     since = data.in_force.index.start_step
-    assert f"schedule {data.current.number}since step {since}; the same clocks first at step" in headline
+    assert f"schedule {data.current.number}since step {since}" in headline
 
 
 def test_every_part_is_there_for_a_job_that_has_everything(page: str) -> None:
     text = Reader(page).text
     assert {"headline", "warnings", "frontier", "pipeline", "life", "stragglers", "profile", "schedules"} <= set(text)
-    assert "pipeline 11.2 ×foundstep 183step 212" in text["stragglers"]
+    assert re.search(r"pipeline 11\.2 ×foundstep \d+step \d+", text["stragglers"])
     assert 'class="missing"' not in page
 
 
@@ -190,13 +191,12 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
     model = data.model.model_copy(
         update=dict.fromkeys(("power_drift_factor", "delay_s", "full_time_s", "full_energy_j"), figure)
     )
-    newest = played.schedule_numbers()[-1]
-    start_step = data.windows[-1].index.start_step
+    newest, start_step = [(window.number, window.index.start_step) for window in data.windows if window.measured][-1]
     body = played.read_result(newest, 0)
     assert body is not None
     result = body.result.model_copy(
         update={
-            "time_breakdown": {"forward": [[figure] * 16] * 5, "backward": [[figure] * 16] * 5},
+            "time_breakdown": {"forward": [[figure] * 4] * 5, "backward": [[figure] * 4] * 5},
             "iter_energy": [figure] * 5,
             "powers": [power.model_copy(update={"power": figure}) for power in body.result.powers],
         }

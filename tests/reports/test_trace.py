@@ -60,8 +60,8 @@ def test_there_is_a_named_process_for_each_rank_with_all_its_instructions(events
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names[5].startswith("rank 5: stage 1, pipeline 1")
     of_rank = slices(events)
-    assert sorted(of_rank) == list(range(12))
-    assert all(len(found) == 5 * 32 for found in of_rank.values())
+    assert sorted(of_rank) == list(range(8))
+    assert all(len(found) == 5 * 8 for found in of_rank.values())
     assert {"micro-batch", "MHz", "W"} <= set(of_rank[0][0]["args"])
 
 
@@ -77,7 +77,7 @@ def test_a_forward_begins_after_that_of_the_stage_before_has_ended(events: Event
     def forward(rank: int, microbatch: int) -> dict[str, Any]:
         return next(e for e in of_rank[rank] if e["name"] == "forward" and e["args"]["micro-batch"] == microbatch)
 
-    for microbatch in range(16):
+    for microbatch in range(4):
         before, after = forward(0, microbatch), forward(1, microbatch)
         assert after["ts"] >= before["ts"] + before["dur"]
 
@@ -109,7 +109,7 @@ def test_the_trace_is_of_the_newest_results_and_says_that_begins_are_reconstruct
 
 def test_another_schedule_can_be_asked_for(data: JobData, tmp_path: Path) -> None:
     counts = write_trace(data, window_to_trace(data, 1), tmp_path / "one.json")
-    assert counts == {"iterations": 5, "ranks": 12, "slices": 5 * 12 * 32}
+    assert counts == {"iterations": 5, "ranks": 8, "slices": 5 * 8 * 8}
 
 
 def test_a_schedule_without_results_is_refused_with_those_that_have_some(data: JobData) -> None:
@@ -129,9 +129,9 @@ def test_a_file_that_cannot_be_written_is_said(data: JobData, tmp_path: Path) ->
 
 
 def test_a_single_pipeline_can_be_asked_for(data: JobData, tmp_path: Path) -> None:
-    assert write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=2)["ranks"] == 4
-    with pytest.raises(ConfigError, match=r"there is no pipeline 3; job .* has 0 to 2"):
-        write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=3)
+    assert write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=1)["ranks"] == 4
+    with pytest.raises(ConfigError, match=r"there is no pipeline 2; job .* has 0 to 1"):
+        write_trace(data, data.windows[1], tmp_path / "trace.json", pipeline=2)
 
 
 def test_an_arrow_leads_from_each_instruction_to_the_one_on_another_stage_that_needs_it(events: Events) -> None:
@@ -141,7 +141,7 @@ def test_an_arrow_leads_from_each_instruction_to_the_one_on_another_stage_that_n
             assert event["id"] not in ends[event["ph"]], "each arrow has a number of its own"
             ends[event["ph"]][event["id"]] = event
     assert set(ends["s"]) == set(ends["f"])
-    assert len(ends["s"]) == 5 * 3 * 2 * 3 * 16, "iterations, pipelines, directions, neighbours, micro-batches"
+    assert len(ends["s"]) == 5 * 2 * 2 * 3 * 4, "iterations, pipelines, directions, neighbours, micro-batches"
     of_rank = slices(events)
     for number, start in ends["s"].items():
         end = ends["f"][number]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_jobs import make_job
 
-from pfo_fs.autotune.job_layout import JobLayout
-from pfo_fs.autotune.window_results import iteration_spans, job_energy_error
 from pfo_fs.models import ProfilingResult
 from pfo_fs.scheduler.plausible import plausible_results
 
@@ -42,16 +39,6 @@ def test_iterations_of_all_ranks_are_of_the_same_steps(firsts: list[int], left_o
     found = taken(*(result(rank, each) for rank, each in enumerate(steps)))
     common = sorted(set.intersection(*map(set, steps)))
     assert found == [result(rank, common) for rank in range(len(steps))]
-
-
-def test_the_span_of_an_iteration_is_the_longest_of_all_ranks_in_that_step() -> None:
-    job, infos = make_job(pp=2)
-    slow = result(1, [11, 12, 13, 14, 15, 16]).model_copy(update={"iter_span": [5.0, 9.0, 5.0, 5.0, 5.0, 5.0]})
-    quick = result(0, [12, 13, 14, 15, 16, 17]).model_copy(update={"iter_span": [8.0, 4.0, 4.0, 4.0, 4.0, 4.0]})
-    found = taken(quick, slow)
-    layout = JobLayout(job, infos, dict)
-    assert iteration_spans(found, layout) == {0: [9.0, 5.0, 5.0, 5.0, 5.0]}
-    assert job_energy_error(found) == pytest.approx(job_energy_error([result(0, [12, 13, 14, 15, 16])]))
 
 
 def test_results_of_an_older_release_have_no_steps_and_stay_as_they_are() -> None:

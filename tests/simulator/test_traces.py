@@ -122,12 +122,13 @@ def test_a_run_at_the_highest_clocks_is_neither_late_nor_saves_energy_whatever_t
         assert played.energy_j == pytest.approx(played.full_energy_j, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_plan_is_judged_by_all_steps_of_the_trace(tmp_path: Path) -> None:
     trace = read_trace(write_trace(tmp_path / "job.csv", trace_rows(micro_batches=8)))
     play = Play(
         trace.job(nodes=KIND).cluster(1), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=3)
     )
-    summary = summarize(play, list(play.run(60)))
+    summary = summarize(play, list(play.run(25)))
     assert summary.plan_number is not None
     quiet = trace.job(nuisances=QUIET).cluster()
     played = [quiet.run(quiet.clocks_of([{}, {}])) for _ in trace.steps]

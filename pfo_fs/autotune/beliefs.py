@@ -1,0 +1,328 @@
+"""Everything that a job's measurements tell: durations and what varies, powers, and what clock changes cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from pfo_fs.autotune.clock_curves import TIME
+from pfo_fs.autotune.curves import Curves
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.load_rows import Ratios, ratio_of
+from pfo_fs.autotune.loads import Found, LoadModel
+from pfo_fs.autotune.measured_switching import MeasuredSwitching, late_switching, measured_switching
+from pfo_fs.autotune.pipeline_of_orders import pipeline_of
+from pfo_fs.autotune.power_drift import power_drift
+from pfo_fs.autotune.samples import Point, Samples
+from pfo_fs.autotune.windows import SETTLES_WITHIN_S, UNKNOWN_WITHIN_S, Window, window_of
+from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, calibrate
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_MOST_WINDOWS = 8
+"""So many windows are kept: the iterations in them show what loads to expect. One of them is the latest at the highest
+clocks, which alone tells by how much an instruction's place in the iteration lengthens it."""
+_FIRST_WINDOWS = 2
+"""The windows of default clocks and of the first low ones are compared otherwise (`default_clocks_differ`)."""
+_MOST_INSTRUCTIONS = 6000
+"""About this many measured instructions are enough to calibrate with."""
+_LEAST_OFF, _FAR = 0.02, 4.0
+"""Instructions take another time than before, or at default clocks, if they differ by so much, relative, and by so many
+standard errors."""
+_BLOCKING_SHARE = 0.2
+"""Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
+(A100), 70 of 299 W (A40)."""
+_USABLE_WAITING_POWER_ERROR = 0.2
+"""Relative: a measured blocking power with a larger error is not used."""
+_LESS_SURE = 10.0
+"""What was measured before a change counts with so many times its error."""
+_NOTHING = Point()
+
+
+class Trial(NamedTuple):
+    """What was measured of a plan that was in force; everything relative, with standard errors.
+
+    Attributes:
+        plan: The plan.
+        saved, saved_error: Energy that it saves; the error is infinite if energy is not known.
+        later, later_error: By how much iterations took longer than the model makes of the same iterations.
+    """
+
+    plan: Any
+    saved: float
+    saved_error: float
+    later: float
+    later_error: float
+
+    def pooled(self, new: Trial) -> Trial:
+        """Returns both together; the new one counts for a third at least, since clocks are learned meanwhile."""
+        saved, saved_error = _pooled(self.saved, self.saved_error, new.saved, new.saved_error)
+        later, later_error = _pooled(self.later, self.later_error, new.later, new.later_error)
+        return Trial(new.plan, saved, saved_error, later, later_error)
+
+
+def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:
+    """The mean of two values and its standard error."""
+    if not old_error and not new_error:
+        return (old + new) / 2, 0.0
+    if math.isinf(old_error) or math.isinf(new_error):
+        return (new, new_error) if math.isinf(old_error) else (old, old_error)
+    share = max(1 / 3, old_error**2 / (old_error**2 + new_error**2))
+    return old + share * (new - old), math.hypot((1 - share) * old_error, share * new_error)
+
+
+class Beliefs:
+    """What is believed of a job.
+
+    Args:
+        layout: The job.
+
+    Attributes:
+        layout: As given.
+        samples: Time and power of each instruction at each clock, at an ordinary load.
+        loads: What varies; None before the first window.
+        windows: The latest windows.
+        latest: What the latest one has told of each kind and clock.
+        power_drift_factor: Present power, as a multiple of that of the first measurements at the same clocks: warm
+            GPUs leak more current.
+        elsewhere: Points of another job on the same kind of GPUs, whose curves may be alike.
+        trials: What was measured of plans that were in force, by their keys.
+        reference: The same of the highest clocks: `saved` is by how much less energy was measured than the model makes
+            of the same iterations. None: not measured yet.
+        refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
+            The times of plans that were not measured are so many times more uncertain.
+        settles_within_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
+            where clock processes have learned when each clock acts that they had to set in the latest window.
+        slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
+    """
+
+    def __init__(self, layout: JobLayout) -> None:
+        self.layout = layout
+        self.samples = Samples()
+        self.loads: LoadModel | None = None
+        self.windows: list[Window] = []
+        self.latest: list[Found] = []
+        self.power_drift_factor = 1.0
+        self.elsewhere: dict[Kind, dict[int, Point]] = {}
+        self.trials: dict[object, Trial] = {}
+        self.reference: Trial | None = None
+        self.refuted = 0
+        self.settles_within_s = SETTLES_WITHIN_S
+        self.slow_pipelines: frozenset[int] = frozenset()
+        self._pipeline: Pipeline | None = None
+        self._switching: MeasuredSwitching | None = None
+        self._curves: Curves | None = None
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The instructions that each pipeline runs; only once all orders are known."""
+        if self._pipeline is None:
+            self._pipeline = pipeline_of([self.layout.order(rank) for rank in self.layout.one_pipeline()])
+        return self._pipeline
+
+    def take(self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule]) -> Window | None:
+        """Adds what was measured under schedules; returns it, or None if no pipeline was measured on all stages.
+
+        Args:
+            results: The results of one window, as `measured_results` returns them.
+            schedules: The schedules in force; a rank without one ran at its default clocks.
+        """
+        in_force = {schedule.rank: schedule for schedule in schedules}
+        taken = [result for result in results if self.is_taken(result.rank)]
+        self._switching = measured_switching(taken, self.layout.rank_infos) or self._switching
+        if not self.layout.one_pipeline():
+            return None
+        window = window_of(self.layout, self.pipeline, taken, schedules, self.is_taken)
+        self.power_drift_factor = power_drift(taken, in_force, self.layout, self.samples, self.power_drift_factor)
+        learns = any(one.switching is not None and one.switching.mode != "launch" for one in taken)
+        are_known = bool(schedules) and not (window and window.or_mhz.any())
+        self.settles_within_s = SETTLES_WITHIN_S if not learns else 0.0 if are_known else UNKNOWN_WITHIN_S
+        if window is not None:
+            self.loads = self.loads or LoadModel(self.pipeline)
+            ratios = self.ratios()
+            self.windows = [*self._worth_keeping(), window]
+            if len(self.windows) > _FIRST_WINDOWS:
+                self._forget_other_times(ratios)
+            self.latest = self.loads.fit(self.windows, ratios)
+            for found in self.latest:
+                self._forget_if_changed(found)
+                point = self.samples.point(found.kind, found.mhz)
+                point.add_times(found.count, found.time_s, found.error * found.time_s)
+                point.borrowed = False
+            for changed in self.loads.changed:
+                self.samples.late.add(*changed)
+        for result in taken:
+            self._add_powers(result, in_force.get(result.rank))
+        self._curves = None
+        return window
+
+    def _worth_keeping(self) -> list[Window]:
+        """The windows that stay when another one comes."""
+        if len(self.windows) < _MOST_WINDOWS:
+            return self.windows
+        top_mhz = {stage: clocks[0] for stage, clocks in enumerate(self.layout.clocks_of_stage)}
+        tops = [[top_mhz[each.stage]] for each in self.pipeline.instructions]
+        at_top = [number for number, window in enumerate(self.windows) if (window.clocks_mhz >= tops).all()]
+        dropped = 1 if at_top[-1:] == [0] else 0
+        return self.windows[:dropped] + self.windows[dropped + 1 :]
+
+    def _forget_other_times(self, ratios: Ratios) -> None:
+        """Drops windows whose instructions took another time than those of the latest one: the job has changed."""
+        import numpy as np
+
+        assert self.loads is not None
+        logs = [np.log(self.loads.full_speed_s(window, ratios).sum(axis=1)) for window in self.windows]
+        latest = self.windows[-1]
+        alike = [
+            of for of, window in zip(logs, self.windows[:-1], strict=False) if window.pipelines == latest.pipelines
+        ]
+        if not alike or latest.iterations < 2:
+            return
+        before, now = np.concatenate(alike), logs[-1]
+        off = np.abs(now.mean(axis=0) - before.mean(axis=0))
+        # What is not known of the ratios may be common to all instructions of the latest window.
+        _, ratio_error = ratio_of(self.loads.kind_of_node, latest, ratios)
+        unknown = (latest.times_s * ratio_error).sum(axis=(0, 1)) / latest.times_s.sum(axis=(0, 1))
+        error = np.sqrt(before.var(axis=0) / len(before) + now.var(axis=0) / (len(now) - 1) + unknown**2)
+        if bool(((off > _LEAST_OFF) & (off > _FAR * error)).any()):
+            self.windows = [latest]
+
+    def _forget_if_changed(self, found: Found) -> None:
+        """Drops what was known of a kind at lower clocks if one of them surely takes another time now.
+
+        How it follows the clock has changed, at other clocks, too: these count ten times less surely.
+        """
+        curve = self.samples.points.get(found.kind, {})
+        before = curve.get(found.mhz)
+        if found.is_highest or before is None or before.borrowed or not before.time_weight:
+            return
+        off = abs(found.time_s / before.time_s - 1)
+        if off > _LEAST_OFF and off > _FAR * math.hypot(found.error, before.time_error):
+            del curve[found.mhz]
+            for mhz, point in curve.items():
+                if mhz != max(curve):
+                    point.time_weight /= _LESS_SURE**2
+
+    def _add_powers(self, result: ProfilingResult, schedule: FrequencySchedule | None) -> None:
+        """Adds the powers of one rank; its default clock counts as its highest one."""
+        top_mhz = self.layout.clocks_of_stage[self.layout.place[result.rank].pp_rank][0]
+        ran = [(name, stage, mhz or top_mhz) for name, stage, mhz in self.layout.run_by(result.rank, schedule)]
+        points = self.samples.points
+        times_s = {
+            ((stage, name), mhz): points[stage, name][mhz].time_s
+            for name, stage, mhz in ran
+            if points.get((stage, name), {}).get(mhz, _NOTHING).time_s > 0
+        }
+        powers = [
+            one.model_copy(update={"frequency": top_mhz}) if one.instruction and not one.frequency else one
+            for one in result.powers
+        ]
+        as_set = result.model_copy(update={"powers": powers})
+        self.samples.add_powers(as_set, ran, times_s, self.power_drift_factor)
+
+    def add_trial(self, key: object, trial: Trial) -> None:
+        """Adds what a window tells of a plan."""
+        before = self.trials.get(key)
+        self.trials[key] = trial if before is None else before.pooled(trial)
+
+    def default_clocks_differ(self) -> bool:
+        """Returns whether instructions took another time at default clocks than they now do at the highest ones.
+
+        The first window is one of default clocks, the latest one names the highest.
+        """
+        import numpy as np
+
+        assert self.loads is not None
+        first, latest = self.windows[0], self.windows[-1]
+        kinds, top_mhz = self.loads.kind_of_node, self.ratios().top_mhz
+        at_top = (latest.clocks_mhz >= top_mhz[kinds][:, None]) & latest.settled
+        total = weight = 0.0
+        for number in range(len(self.loads.kinds)):
+            nodes = kinds == number
+            before, now = np.log(first.times_s[:, nodes]).ravel(), np.log(latest.times_s[:, nodes][at_top[:, nodes]])
+            if len(now) > 1:
+                error2 = before.var() / len(before) + now.var() / len(now) + _LEAST_OFF**2 / 4
+                total, weight = total + float(np.median(before) - np.median(now)) / error2, weight + 1 / error2
+        return weight > 0 and total / weight > max(_LEAST_OFF, _FAR * weight**-0.5)
+
+    def forget(self) -> None:
+        """Drops everything that was measured."""
+        self.samples, self.loads, self._curves = Samples(), None, None
+        self.windows.clear()
+        self.trials.clear()
+
+    def waiting_power_w(self, earlier_w: float) -> float:
+        """Returns the power of a waiting GPU, in W.
+
+        Args:
+            earlier_w: That in an earlier job of the same kind; 0.0: it is not known.
+        """
+        if self.samples.waiting.power_error < _USABLE_WAITING_POWER_ERROR:
+            return self.samples.waiting.power_w
+        curves = [self.samples.curve(kind) for kind in self.samples.points]
+        return earlier_w or _BLOCKING_SHARE * median(curve[max(curve)].power_w for curve in curves if curve)
+
+    def curves_changed(self) -> None:
+        """Notes that samples were changed, so that curves are fitted anew."""
+        self._curves = None
+
+    def measured_clocks(self) -> set[tuple[Kind, int]]:
+        """Returns the kinds and clocks (MHz) that this job has measured itself."""
+        points = self.samples.points
+        return {(kind, mhz) for kind, curve in points.items() for mhz, point in curve.items() if not point.borrowed}
+
+    def curves(self) -> Curves:
+        """Returns what is believed of each instruction at each clock."""
+        if self._curves is None:
+            layout = self.layout
+            self._curves = Curves(self.samples, layout.kinds, layout.clocks_mhz, self.elsewhere)
+        return self._curves
+
+    def ratios(self) -> Ratios:
+        """Returns what is believed of r, the time at a clock as a multiple of that at the highest one."""
+        import numpy as np
+
+        assert self.loads is not None
+        kinds = self.loads.kinds
+        if all(self.samples.curve(kind) for kind in kinds):
+            return self.curves().ratios(kinds, self.samples.late.latency_s(self.samples.points))
+        clocks = sorted({mhz for clocks in self.layout.clocks_mhz.values() for mhz in clocks})
+        top_mhz = np.array([max(self.layout.clocks_mhz[stage]) for stage, _ in kinds], float)
+        z = np.maximum(0.0, np.log(top_mhz[:, None] / np.array(clocks, float)))
+        return Ratios(np.array(clocks, float), TIME.slope * z, TIME.slope_error * z, top_mhz)
+
+    def full_speed_s(self) -> list[Array]:
+        """Returns, for each window, what its instructions would have taken at the highest clocks, in s."""
+        assert self.loads is not None
+        ratios = self.ratios()
+        return [self.loads.full_speed_s(window, ratios) for window in self.windows]
+
+    def switching(self) -> MeasuredSwitching:
+        """Returns what a clock change costs."""
+        return self._switching or late_switching(self.samples.late.latency_s(self.samples.points))
+
+    def calibration(self) -> Calibration | None:
+        """Returns the delays that the order of instructions leaves out; None while too little was measured."""
+        pipeline = self.pipeline
+        most = max(1, _MOST_INSTRUCTIONS // len(pipeline.instructions))
+        windows = [self.windows[0], *self.windows[1:][-2:]] if self.windows else []
+        iterations = [
+            MeasuredIteration(
+                dict(zip(pipeline.instructions, window.times_s[number, :, 0].tolist(), strict=True)),
+                float(window.spans_s[number, 0]),
+                {},
+            )
+            for window in windows
+            for number in range(min(window.iterations, most))
+        ]
+        return calibrate(pipeline, iterations) if len(iterations) >= 2 else None
+
+    def is_taken(self, rank: int) -> bool:
+        """Returns whether results of a rank are used: its clocks can be set, and its pipeline is not slow."""
+        info = self.layout.place[rank]
+        return bool(info.available_frequencies) and info.dp_rank not in self.slow_pipelines

@@ -1,0 +1,178 @@
+"""What is believed of each instruction at each clock, as the planner, the judge and the loads need it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pfo_fs.autotune.clock_curves import ClockCurves, Estimate, fit_curves
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.load_rows import Ratios
+from pfo_fs.autotune.samples import Point, Samples, is_checked
+from pfo_fs.planner import Measurement, Profile
+
+LOWEST = 0.35
+"""As a share of the highest clock: the energy of any instruction rises again below about this clock."""
+_MOST_SITES = 1200
+"""At most so many instructions times clocks are estimated together (the estimates' covariance then takes 12 MB)."""
+
+
+_MOST_TOGETHER = 100
+"""Measured points that are fitted together at most: with some hundreds, as 16 kinds of instructions have after a few
+windows, most of a window's planning was this fit."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How to look at what is uncertain.
+
+    Attributes:
+        times: Times count as longer by this many standard errors, at clocks below the highest.
+        powers: Powers count as higher by this many standard errors.
+        time_error, power_error: Clocks that were not measured are left out if an estimate's relative error is larger.
+    """
+
+    times: float = 0.0
+    powers: float = 0.0
+    time_error: float = 0.02
+    power_error: float = 0.06
+
+
+EXPECTED = View()
+"""What plans that stay are made with: times that are known to 2 %, powers that are known to 6 %."""
+CAUTIOUS = View(times=2.0, time_error=math.inf, power_error=math.inf)
+"""What plans are made with that find out where there is slack, such as the first one: with clocks that are hardly
+known, but surely in time. Before low clocks were measured, times are as long as physics allows."""
+HOPEFUL = View(times=-2.0, powers=-1.0, time_error=0.1, power_error=0.2)
+"""What plans are made with that find out: better than expected by two standard errors. Energy counters tell powers
+slowly, so that a power stays uncertain for longer than it is interesting: half as much."""
+EVERYTHING = View(time_error=math.inf, power_error=math.inf)
+"""All clocks, as expected."""
+
+
+class Curves:
+    """The curves of all instructions of a job, from everything that was measured so far.
+
+    Args:
+        samples: What was measured.
+        kinds: The kinds of instructions that the job runs.
+        clocks_mhz: For each stage, the clocks that its GPUs offer.
+        elsewhere: Points of other instructions that may be alike, such as those of an earlier job.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        kinds: Sequence[Kind],
+        clocks_mhz: Mapping[int, Sequence[int]],
+        elsewhere: Mapping[Kind, Mapping[int, Point]],
+    ) -> None:
+        self._measured = {kind: samples.timed(kind) for kind in kinds if samples.curve(kind)}
+        self._unchecked = bool(elsewhere) or samples.borrows
+        self._top_mhz = {kind: max(clocks_mhz[kind[0]]) for kind in kinds}
+        wanted = {kind: self._offered(kind, clocks_mhz[kind[0]], len(kinds)) for kind in self._measured}
+        self._groups = fit_curves(self._measured, wanted, elsewhere, _MOST_TOGETHER)
+        self._table: dict[Kind, dict[int, Estimate]] = {}
+        self._rows: dict[tuple[Kind, int], tuple[ClockCurves, int]] = {}
+        for group in self._groups:
+            self._table.update(group.table())
+            self._rows.update({where: (group, row) for row, where in enumerate(group.where)})
+
+    def _offered(self, kind: Kind, clocks_mhz: Sequence[int], kinds: int) -> list[int]:
+        """The clocks to be estimated: those that are worth it, evenly thinned out if there are many."""
+        useful = [mhz for mhz in sorted(clocks_mhz, reverse=True) if mhz >= LOWEST * self._top_mhz[kind]]
+        return useful[:: math.ceil(len(useful) * kinds / _MOST_SITES)]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of instructions that have a curve."""
+        return sorted(self._table)
+
+    def ratios(self, kinds: Sequence[Kind], late_s: float) -> Ratios:
+        """Returns r for kinds, in this order.
+
+        Args:
+            kinds: The kinds.
+            late_s: How long after the begin of an instruction its clock acts, where no clock process knows it, in s.
+        """
+        import numpy as np
+
+        clocks = sorted({mhz for kind in kinds for mhz in self._table[kind]})
+        logs, errors = np.zeros((len(kinds), len(clocks))), np.zeros((len(kinds), len(clocks)))
+        for number, kind in enumerate(kinds):
+            own = sorted(self._table[kind])
+            top = self._table[kind][self._top_mhz[kind]]
+            log = [math.log(self._table[kind][mhz].time_s / top.time_s) for mhz in own]
+            logs[number] = np.interp(clocks, own, log)
+            errors[number] = np.interp(clocks, own, [self._ratio_error(kind, mhz) for mhz in own])
+        top_mhz = np.array([self._top_mhz[kind] for kind in kinds], float)
+        return Ratios(np.array(clocks, float), logs, errors, top_mhz, late_s)
+
+    def _ratio_error(self, kind: Kind, mhz: int) -> float:
+        """The relative standard error of the time at a clock over that at the highest one."""
+        group, row = self._rows[kind, mhz]
+        _, top = self._rows[kind, self._top_mhz[kind]]
+        covariance = group.times.covariance
+        return math.sqrt(max(0.0, float(covariance[row, row] + covariance[top, top] - 2 * covariance[row, top])))
+
+    def error_of(self, shares: Mapping[tuple[Kind, int], float], *, powers: bool = False) -> float:
+        """Returns the standard error of a sum of logarithms of times or powers, each times its share.
+
+        Errors of one fit belong together; those of different fits do not.
+
+        Args:
+            shares: For kinds at clocks (MHz), the derivative of the sum by the logarithm.
+            powers: Whether the logarithms are those of powers.
+        """
+        import numpy as np
+
+        variance = 0.0
+        for group in self._groups:
+            belief = group.powers if powers else group.times
+            gradient = np.zeros(len(group.where))
+            for where, share in shares.items():
+                found = self._rows.get(where)
+                if found is not None and found[0] is group:
+                    gradient[found[1]] += share
+            variance += float(gradient @ belief.covariance @ gradient)
+        return math.sqrt(max(0.0, variance))
+
+    def profile(self, source: str, view: View = EXPECTED) -> Profile:
+        """Returns the estimates in the form that the planner uses, with their standard errors as spreads.
+
+        Where other jobs have a part in the estimates, only clocks near those that this job has measured are included.
+
+        Args:
+            source: Text that messages begin with.
+            view: How to look at what is uncertain.
+        """
+        table = {}
+        for kind, estimates in self._table.items():
+            measured, top_mhz = self._measured[kind], self._top_mhz[kind]
+            table[kind] = [
+                self._measurement(kind, mhz, one, view)
+                for mhz, one in estimates.items()
+                if mhz == top_mhz
+                or (
+                    (
+                        mhz in measured
+                        or (self._ratio_error(kind, mhz) <= view.time_error and one.power_error <= view.power_error)
+                    )
+                    and (not self._unchecked or is_checked(measured, mhz, one.time_s))
+                )
+            ]
+        return Profile(table, source)
+
+    def _measurement(self, kind: Kind, mhz: int, one: Estimate, view: View) -> Measurement:
+        top_mhz = self._top_mhz[kind]
+        time_error, power_error = self._ratio_error(kind, mhz), one.power_error
+        time_s, power_w = one.time_s, one.power_w
+        if mhz != top_mhz:
+            # Physics limits both: no instruction takes longer than its work at that clock, or less than at the highest.
+            top_s = self._table[kind][top_mhz].time_s
+            longest_s = max(time_s, top_s * top_mhz / mhz)
+            time_s = min(longest_s, max(min(time_s, top_s), time_s * math.exp(view.times * time_error)))
+            power_w *= math.exp(view.powers * power_error)
+        count = self._measured[kind][mhz].count if mhz in self._measured[kind] else 1
+        return Measurement(mhz, time_s, power_w * time_s, time_error * time_s, power_error * power_w * time_s, count)

@@ -1,0 +1,236 @@
+"""The one rule by which plans are chosen.
+
+run    the plan with the largest expected saving among those that are late by more than the tolerance with a
+       probability of at most 16 % (one standard error)
+try    a plan that may save more, as it uses clocks that are hardly known, if what it may win is worth its window
+stop   when there is none: the plan in force stays until the monitor finds that something has changed
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL, View
+from pfo_fs.autotune.judgements import ClockPlan, Judgement
+from pfo_fs.autotune.model import JobModel
+
+TOLERANCE = 0.0008
+"""Relative: iterations of a plan may be longer than the target by this much on average. It takes 150 iterations
+to measure that of a job whose iterations scatter by 1 %."""
+SURE = 1.0
+"""A plan is in time if it is late by less than the tolerance even if it is later than expected by so many standard
+errors: 84 % of all such plans are."""
+LEAST_GAIN = 0.003
+"""Relative to the energy at the highest clocks: another plan takes the place of the one in force if it saves this much
+more. A smaller difference is within the error of what is believed of two plans."""
+MOST_LATE_TRIAL = 0.005
+"""Relative: a plan is not tried if it is expected to be later than this. Its window of some ten iterations then costs
+no more than a twentieth of one iteration."""
+HORIZON = 300
+"""What a trial may win counts for so many iterations, or as many as have been, if they are more: most jobs that have
+run for n iterations run for n more (Lindy's law)."""
+LOST_TIME = 0.0005
+"""Relative: trials together may take so much of the time of the iterations so far and those of the horizon."""
+TRIAL_ITERATIONS = 10
+"""A trial lasts for about so many iterations, until its results have arrived."""
+LUCK = 0.05
+"""A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
+_HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
+"""Shares of the hope: plans that hope for less, and of clocks known better, are less late if it is in vain. The
+first that may be tried counts."""
+_EVERY = (1, 2, 4, 8, 16)
+"""A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
+_REMEMBERED = 8
+"""Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
+TRIALS_IN_VAIN = 2
+"""After so many trials in a row that won nothing, one is made only after each regular measurement of the plan in force:
+these come ever more rarely, so trials do too, and their number grows with the logarithm of the iterations."""
+_AIMS = 4
+"""A plan is made again for an earlier end at most so often until it is surely in time."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to do.
+
+    Attributes:
+        plan: The plan.
+        judgement: What is believed of it.
+        aim: Relative: by how much the planner was asked for another time than the target.
+        stays: The plan that runs if a trial is no better; None: there is none yet.
+        trial: Whether it is tried because it may save more than is expected of it.
+        settled: Whether nothing is worth another window.
+        in_vain: How many trials in a row have won nothing.
+        note: Why, as text for the status.
+    """
+
+    plan: ClockPlan
+    judgement: Judgement
+    aim: float = 0.0
+    stays: ClockPlan | None = None
+    trial: bool = False
+    settled: bool = False
+    in_vain: int = 0
+    note: str = ""
+
+
+def in_time(judgement: Judgement) -> bool:
+    """Returns whether a plan keeps to its target, nearly surely."""
+    return judgement.late + SURE * judgement.late_error <= TOLERANCE
+
+
+def is_late(judgement: Judgement) -> bool:
+    """Returns whether a plan misses its target, nearly surely."""
+    return judgement.late - SURE * judgement.late_error > TOLERANCE
+
+
+def may_be_tried(judgement: Judgement) -> bool:
+    """Returns whether a trial of a plan is nearly surely not later than a trial may be."""
+    return judgement.late + SURE * judgement.late_error <= MOST_LATE_TRIAL
+
+
+def trial_time(judgement: Judgement) -> float:
+    """Returns how much time a trial takes at most, nearly surely, as a number of iterations."""
+    return max(0.0, judgement.late + SURE * judgement.late_error) * TRIAL_ITERATIONS
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The plans that were made for a target.
+
+    Attributes:
+        aim: By how much the planner was asked for another time than the target at last, relative.
+        sure: Of those that keep to it nearly surely, the one that saves most; None: there is none.
+        likely: Of those that may keep to it, the one that saves most; None: there is none.
+    """
+
+    aim: float
+    sure: ClockPlan | None
+    likely: ClockPlan | None
+
+
+def _planned(
+    model: JobModel, aim: float, least_saved: float, refuted: Collection[object], near: ClockPlan | None
+) -> _Planned:
+    """Makes plans for the target.
+
+    Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the time
+    that the planner is asked for moves until the verdict agrees.
+
+    Args:
+        model: What is believed.
+        aim: Relative: by how much the planner is asked for another time than the target at first.
+        least_saved: A plan that saves less than this is of no interest.
+        refuted: Keys of plans that were late as soon as they were in force.
+        near: The plan that runs; None: there is none.
+    """
+    made: list[tuple[float, Judgement, ClockPlan]] = []
+    # A plan may hardly be faster than the highest clocks, so the aim nears that in steps.
+    least_aim = min(0.0, model.full_s / model.target_s - 1)
+    aim = aim if aim > least_aim else least_aim + TOLERANCE / 2
+    for _ in range(_AIMS):
+        plan = model.plan(1 + aim, near=near)
+        found = model.judge(plan)
+        over = found.late + SURE * found.late_error - TOLERANCE
+        if plan.key in refuted:
+            over = max(over, MOST_LATE_TRIAL)  # it was later than that, whatever the model makes of it
+        else:
+            made.append((aim, found, plan))
+        # Where there is no room for an earlier end, only a measurement tells.
+        is_unsure = found.late <= TOLERANCE < SURE * found.late_error and aim - over < least_aim
+        if found.saved <= least_saved or -TOLERANCE / 2 <= over <= 0 or is_unsure:
+            break
+        aim = max(aim - over - TOLERANCE / 4, least_aim + (aim - least_aim) / 4)
+    sure = max((each for each in made if in_time(each[1])), key=lambda each: each[1].saved, default=None)
+    likely = max((each for each in made if not is_late(each[1])), key=lambda each: each[1].saved, default=None)
+    return _Planned(sure[0] if sure else aim, sure[2] if sure else None, likely[2] if likely else None)
+
+
+def choose(
+    model: JobModel,
+    last: Choice | None,
+    iterations: int,
+    tried: Mapping[object, ClockPlan],
+    refuted: Collection[object] = (),
+    lost: float = 0.0,
+    is_regular: bool = False,
+) -> Choice:
+    """Applies the rule.
+
+    Args:
+        model: What is believed.
+        last: The choice whose plan is in force; None: none was made yet.
+        iterations: Number of iterations so far.
+        tried: The plans that were measured, by their keys, the latest last.
+        refuted: Keys of plans that were late as soon as they were in force: none of them is chosen.
+        lost: Time that trials have taken so far, as a number of iterations.
+        is_regular: Whether this follows a regular measurement of a plan that had settled.
+    """
+    before = [] if last is None else [last.stays, last.plan, *list(tried.values())[-_REMEMBERED:]]
+    known = [plan for plan in before if plan is not None and plan.key not in refuted and model.knows(plan)]
+    judged = [(plan, model.judge(plan)) for plan in known]
+    # The plan that ran before a trial stays unless it is surely late; others that were tried have to be surely in time.
+    usable = [(plan, found) for plan, found in judged if not is_late(found) and (plan is known[0] or in_time(found))]
+    run = usable[0] if usable else None
+    for other in usable[1:]:
+        if run is not None and other[1].saved > run[1].saved + LEAST_GAIN:
+            run = other
+    if run is not None and run[1].saved < 0:
+        run = None  # the highest clocks take less
+    least = run[1].saved + LEAST_GAIN if run is not None else 0.0
+    planned = _planned(model, last.aim if last is not None else TOLERANCE / 2, least, refuted, run and run[0])
+    note = ""
+    if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
+        plan = planned.sure or model.highest
+        run, note = (plan, model.judge(plan)), "another plan saves more" if last is not None else ""
+    plan, judgement = run
+    stays = plan if plan.key in tried else None
+    in_vain = _in_vain(last, plan, is_regular)
+    left = LOST_TIME * (HORIZON + iterations) - lost if in_vain < TRIALS_IN_VAIN else -math.inf
+    for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan))):
+        found = model.judge(likely)
+        is_new = likely.key not in tried and likely.key not in refuted
+        if is_new and found.saved > judgement.saved + LEAST_GAIN and may_be_tried(found) and trial_time(found) <= left:
+            note = "measuring a plan that is likely in time"
+            return Choice(likely, found, planned.aim, stays, trial=True, in_vain=in_vain, note=note)
+    if stays is None:
+        return Choice(plan, judgement, planned.aim, plan, in_vain=in_vain, note=note)
+    hoped = _hopeful_plan(model, plan, len(tried)) if left > 0 else None
+    if hoped is not None and hoped[0].key not in tried and hoped[0].key not in refuted:
+        trial, more = hoped
+        expected = model.judge(trial)
+        energy = max(0.0, judgement.saved - expected.saved) * TRIAL_ITERATIONS
+        may_win = LUCK * more * max(HORIZON, iterations)
+        if more > LEAST_GAIN and may_win > energy and trial_time(expected) <= left:
+            note = "trying clocks that may take less energy"
+            return Choice(trial, expected, planned.aim, plan, trial=True, in_vain=in_vain, note=note)
+    return Choice(plan, judgement, planned.aim, plan, settled=True, in_vain=in_vain, note=note)
+
+
+def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
+    """How many trials in a row have won nothing, if this plan is to run now; a regular measurement allows one more."""
+    if last is None or (last.stays is not None and plan.key != last.stays.key):
+        return 0
+    found = last.in_vain + last.trial
+    return min(found, TRIALS_IN_VAIN - 1) if is_regular else found
+
+
+def _hopeful_plan(model: JobModel, run: ClockPlan, trials: int) -> tuple[ClockPlan, float] | None:
+    """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
+
+    As few micro-batches use these clocks as it takes for a trial that is not expected to be late; others than in the
+    trials before.
+    """
+    for share in _HOPES:
+        view = View(
+            *(share * each for each in (HOPEFUL.times, HOPEFUL.powers, HOPEFUL.time_error, HOPEFUL.power_error))
+        )
+        hoped = model.plan(1 + TOLERANCE / 2, view, run)
+        more = model.saved_if(hoped, view) - model.saved_if(run, view)
+        for every in _EVERY if more > LEAST_GAIN else ():
+            plan = model.mixed(run, hoped, every, trials)
+            if may_be_tried(model.judge(plan)):
+                return plan, more
+    return None

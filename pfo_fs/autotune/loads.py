@@ -1,0 +1,375 @@
+"""What varies: the model of measured durations.
+
+    log duration = base(kind, pipeline) + sensitivity(kind) * load(micro-batch, pipeline, iteration)
+                   + log r(kind, clock) + noise(kind)
+
+A kind is an instruction of a stage. Micro-batches differ in their work (sequences of other lengths, images, routing);
+all instructions of a micro-batch feel that, so the load of one is told by the others. A job without variation is the
+case sensitivity = 0, and a rank that is slow for good has another base. r is the time at a clock as a multiple of that
+at the highest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pfo_fs.autotune.load_rows import Effect, Ratios, Rows, ratio_of
+from pfo_fs.autotune.windows import Window, kinds_of
+from pfo_fs.planner import Pipeline
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_ROUNDS = 12
+"""Loads and sensitivities are estimated in turn; after this many rounds they change by less than their errors."""
+_FIRST_SHARE = 0.7
+"""Of the standard deviation of a kind, so much is taken to be due to loads before anything is estimated: half of its
+variance."""
+_FREEDOM = 4.0
+"""Degrees of freedom of Student's distribution of the noise: a few runs are paused by something else."""
+_LEAST_FREE = 0.2
+"""Of all runs, this share tells of noise at least, however many parameters were fitted to them."""
+_UNLIKE_NORMAL = (_FREEDOM + 3) / (_FREEDOM + 1)
+"""A mean of such noise has this many times the variance that it has if the noise is normal (Fisher information)."""
+_LEAST_NOISE = 0.0003
+"""Relative: no instruction's duration is taken to repeat more exactly than this."""
+_COMMON_SHARE = 0.1
+"""So much of a kind's noise variance is taken to be as that of all kinds: with none, one kind's noise can be explained
+away, as if each of its runs told its micro-batch's load exactly (in factor analysis, a Heywood case)."""
+_LOAD_ERROR, _FAR = 0.01, 3.0
+"""Loads explain the mean duration of some iterations with about this error, relative; and what is further away than so
+many errors is something else."""
+_NEARER = 0.25
+"""A new clock has acted if durations are off what it makes by this share of what the old clock would make at most."""
+_UNSURE_SHIFT = 0.5
+"""Relative: how far the difference between two neighbouring clocks may be from what is believed of it."""
+_NOTHING_KNOWN = 1.0
+"""Weight of a ratio before it is measured, 1 / variance of its logarithm: it is between 1/3 and 3."""
+_TOP_RUNS_WANTED = 3
+"""From this many settled runs at the highest clock on, only these tell an instruction's base."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What windows tell of one kind at one clock.
+
+    Attributes:
+        kind: (stage, instruction).
+        mhz: The clock.
+        count: Number of runs.
+        time_s: Its duration at an ordinary load, in s.
+        error: Relative standard error of it; at lower clocks, of the ratio to the highest one.
+        is_highest: Whether the clock is the highest one.
+    """
+
+    kind: tuple[int, str]
+    mhz: int
+    count: int
+    time_s: float
+    error: float
+    is_highest: bool = False
+
+
+class Changed(NamedTuple):
+    """Runs of a kind with which the clock changes from one to another (MHz), where no clock process knows when it acts.
+
+    Their number, their mean duration at an ordinary load in s, and its standard error in s.
+    """
+
+    kind: tuple[int, str]
+    from_mhz: int
+    mhz: int
+    runs: int
+    mean_s: float
+    error_s: float
+
+
+class LoadModel:
+    """The model of a job's durations.
+
+    Args:
+        pipeline: The instructions that each pipeline runs.
+
+    Attributes:
+        kinds: The kinds of instructions, (stage, instruction), sorted.
+        kind_of_node: The number of each node's kind.
+        sensitivities: For each kind, the standard deviation of its log duration that loads explain.
+        noises: For each kind, the standard deviation that is left.
+        bases: For each pipeline, the log duration of each kind at the highest clock and an ordinary load.
+        first_bases: The same in the first windows, of an ordinary pipeline; ratios are told as times of these.
+        changed: What the latest window tells of runs with which the clock changes.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        import numpy as np
+
+        self.kinds, self.kind_of_node = kinds_of(pipeline)
+        micro_batches = sorted({i.microbatch for i in pipeline.instructions})
+        place = {number: row for row, number in enumerate(micro_batches)}
+        self.node_at: Array = np.full((len(micro_batches), len(self.kinds)), -1)
+        for node, instruction in enumerate(pipeline.instructions):
+            self.node_at[place[instruction.microbatch], self.kind_of_node[node]] = node
+        self.sensitivities: Array = np.zeros(len(self.kinds))
+        self.noises: Array = np.full(len(self.kinds), 0.01)
+        self.bases: dict[int, Array] = {}
+        self.first_bases: Array = None
+        self.changed: list[Changed] = []
+        self._explained: dict[int, Array] = {}
+
+    def fit(self, windows: Sequence[Window], ratios: Ratios) -> list[Found]:
+        """Fits the model to windows, and returns what the last one tells of each kind and clock.
+
+        Args:
+            windows: The latest windows; pipelines in them may differ.
+            ratios: What was believed of r before the last window.
+        """
+        import numpy as np
+
+        rows = Rows(self.node_at, self.kind_of_node, windows, ratios)
+        cells = _Cells(rows)
+        of_step, of_place = Effect(rows.by_step), Effect(rows.by_place)
+        gain, noise = self.sensitivities, np.maximum(self.noises, _LEAST_NOISE)
+        load: Array = np.zeros(len(rows.logs))
+        robust: Array = np.ones_like(rows.logs)
+        bases = self.bases
+        for round_ in range(_ROUNDS):
+            full = rows.logs - rows.ratio_logs
+            others = of_step.values + of_place.values
+            bases = self._bases(full - load[:, None] * gain - others, rows, robust)
+            base = np.array([bases[pipeline] for pipeline in rows.pipelines.tolist()])
+            rest = np.where(rows.seen, full - base - others, 0.0)
+            if not gain.any():
+                gain = _FIRST_SHARE * np.sqrt((rest**2).sum(axis=0) / np.maximum(rows.seen.sum(axis=0), 1))
+            weights = np.where(rows.seen, robust / (noise**2 + rows.ratio_errors**2), 0.0)
+            load, load_variance = _loads(rest, gain, weights)
+            # The scale of loads is free: their variance is 1, so that sensitivities are standard deviations.
+            surely = weights * (rows.ratio_errors <= 2 * noise)
+            total = (surely * (load**2 + load_variance)[:, None]).sum(axis=0)
+            gain = np.where(total > 0, (surely * load[:, None] * rest).sum(axis=0) / np.maximum(total, 1e-30), 0.0)
+            spread = float(np.sqrt((load**2 + load_variance).mean()))
+            gain, load, load_variance = gain * spread, load / spread, load_variance / spread**2
+            left = rest - load[:, None] * gain
+            squares = np.where(surely > 0, robust * (left**2 + load_variance[:, None] * gain**2), 0.0)
+            count = (surely > 0).sum(axis=0)
+            free = np.maximum(count - 2 - of_step.parameters - of_place.parameters, _LEAST_FREE * count)
+            own2 = squares.sum(axis=0) / np.maximum(free, 1)
+            of_all2 = float((own2 * count).sum() / max(1, count.sum()))
+            noise = np.sqrt(np.maximum(own2 + _COMMON_SHARE * (of_all2 - own2), _LEAST_NOISE**2))
+            robust = (_FREEDOM + 1) / (_FREEDOM + left**2 / (noise**2 + rows.ratio_errors**2))
+            of_step.update(left, weights)
+            of_place.update(left, np.where(rows.at_top, weights, 0.0))
+            if round_ >= 2:
+                cells.update(rows, rows.logs - base, of_place.values, gain, weights, load, of_step)
+        self.sensitivities, self.noises, self.bases = gain, noise, {**self.bases, **bases}
+        if self.first_bases is None:
+            self.first_bases = np.median(np.array(list(bases.values())), axis=0)
+        self.changed = self._changed(rows, rows.logs - load[:, None] * gain - others - base + self.first_bases)
+        self._explained = self._by_window(windows, base + load[:, None] * gain + others)
+        return self._found(rows, cells)
+
+    def _by_window(self, windows: Sequence[Window], values: Array) -> dict[int, Array]:
+        """Values of rows and kinds for each window, by its id, in its shape: iterations, nodes, pipelines."""
+        import numpy as np
+
+        nodes = len(self.kind_of_node)
+        place: Array = np.zeros(nodes, int)
+        for row, own in enumerate(self.node_at):
+            place[own[own >= 0]] = row
+        found, begin = {}, 0
+        for window in windows:
+            iterations, _, pipelines = window.times_s.shape
+            end = begin + iterations * pipelines * len(self.node_at)
+            by_batch = values[begin:end].reshape(iterations, pipelines, len(self.node_at), -1)
+            found[id(window)] = np.moveaxis(by_batch[:, :, place, self.kind_of_node], 1, 2)
+            begin = end
+        return found
+
+    def _changed(self, rows: Rows, logs: Array) -> list[Changed]:
+        """What the latest window tells of instructions with which the clock changes, at an ordinary load."""
+        import numpy as np
+
+        found = []
+        wanted = (rows.from_mhz > 0) & rows.latest[:, None] & rows.seen
+        for number, kind in enumerate(self.kinds):
+            own = wanted[:, number]
+            pairs = np.stack([rows.from_mhz[own, number], rows.mhz[own, number]])
+            for from_mhz, mhz in np.unique(pairs, axis=1).T.tolist():
+                values = np.exp(logs[own, number][(pairs[0] == from_mhz) & (pairs[1] == mhz)])
+                mean_s = float(np.median(values))
+                error_s = mean_s * float(self.noises[number]) / len(values) ** 0.5
+                found.append(Changed(kind, round(from_mhz), round(mhz), len(values), mean_s, error_s))
+        return found
+
+    def _bases(self, full: Array, rows: Rows, robust: Array) -> dict[int, Array]:
+        """The base of each kind, by pipeline: from runs at the highest clock where there are some."""
+        import numpy as np
+
+        found = {}
+        for pipeline in np.unique(rows.pipelines).tolist():
+            mine = (rows.pipelines == pipeline)[:, None] & rows.seen
+            top = mine & rows.at_top
+            use = np.where(top.sum(axis=0) >= _TOP_RUNS_WANTED, top, mine)
+            weights = use * robust / (1e-6 + rows.ratio_errors**2)
+            total = weights.sum(axis=0)
+            mean = (weights * np.where(use, full, 0.0)).sum(axis=0) / np.maximum(total, 1e-30)
+            found[pipeline] = np.where(total > 0, mean, self.bases.get(pipeline, np.zeros_like(mean)))
+        return found
+
+    def _found(self, rows: Rows, cells: _Cells) -> list[Found]:
+        import numpy as np
+
+        found = []
+        for number, kind in enumerate(self.kinds):
+            count = int((rows.at_top & rows.seen & rows.latest[:, None])[:, number].sum())
+            top_s = float(np.exp(self.first_bases[number]))
+            if count:
+                mhz = round(float(rows.top_mhz[number]))
+                found.append(Found(kind, mhz, count, top_s, float(self.noises[number]) / count**0.5, is_highest=True))
+            for (of_kind, mhz), (count, log, error) in sorted(cells.known.items()):
+                if of_kind == number:
+                    found.append(Found(kind, mhz, count, top_s * float(np.exp(log)), error))
+        return found
+
+    def full_speed_s(self, window: Window, ratios: Ratios) -> Array:
+        """Returns what the instructions of a window would have taken at the highest clock, in s.
+
+        That is the measured duration over r. Where it is unknown whether a new clock has acted already, it has if the
+        durations are then about as the model explains them; else their mean is what the model explains. How iterations
+        differ from each other always stays, since it makes the longest of several paths longer.
+        """
+        import numpy as np
+
+        ratio, error = ratio_of(self.kind_of_node, window, ratios)
+        logs: Array = np.log(window.times_s / ratio)
+        explained = self._explained.get(id(window))
+        if explained is None:
+            return np.exp(logs)
+        variance = (self.noises[self.kind_of_node] ** 2)[:, None] / len(logs) + _LOAD_ERROR**2
+        kinds = np.broadcast_to(self.kind_of_node[None, :, None], logs.shape)
+        acted = np.log(window.times_s) - ratios.at(kinds, window.ran_mhz)[0]
+        apart = 2 * np.abs(acted - logs).mean(axis=0)  # what the two clocks make
+        most = np.maximum(_FAR * np.sqrt(variance), _NEARER * apart)
+        has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= most)
+        unknown = np.where(window.settled | has_acted, 0.0, error**2 / (error**2 + variance))
+        logs = np.where(has_acted, acted, logs)
+        return np.exp(logs - unknown * (logs - explained).mean(axis=0))
+
+
+class _Cells:
+    """The ratios of the latest window's clocks, estimated together with its loads.
+
+    Args:
+        rows: All windows. The beliefs about the ratios of these clocks are changed with each update.
+
+    Attributes:
+        known: For each (number of the kind, MHz): number of runs, log r, its standard error.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        import numpy as np
+
+        self.known: dict[tuple[int, int], tuple[int, float, float]] = {}
+        self._cells: list[tuple[tuple[int, int], Array, float, float]] = []
+        wanted = rows.settled & rows.latest[:, None] & rows.seen & (rows.mhz < rows.top_mhz)
+        for number in range(rows.mhz.shape[1]):
+            for clock in np.unique(rows.mhz[wanted[:, number], number]).tolist():
+                at = np.flatnonzero(wanted[:, number] & (rows.mhz[:, number] == clock))
+                before = float((rows.ratio_logs + rows.shifts)[at, number].mean())
+                self._cells.append(((number, round(clock)), at, before, float(rows.ratio_errors[at, number].mean())))
+
+    def update(
+        self,
+        rows: Rows,
+        above: Array,
+        of_place: Array,
+        gain: Array,
+        weights: Array,
+        load: Array,
+        of_step: Effect,
+    ) -> None:
+        """Estimates all ratios at once with what iterations have in common; loads are integrated out.
+
+        Everything is linear in the logarithms, so this is one system of normal equations. The parts that iterations and
+        loads play are uncertain, too, and are known only as well as other runs of the same iterations tell them.
+
+        Args:
+            rows: All windows.
+            above: Log duration above the base of each run, the ratio included.
+            of_place: What the place in the iteration explains of it.
+            gain, weights: Sensitivities of the kinds, and 1 / variance of each run.
+            load: The loads as estimated before.
+            of_step: What the runs of one iteration have in common beyond their loads.
+        """
+        import numpy as np
+
+        if not self._cells:
+            return
+        latest = np.flatnonzero(rows.latest)
+        steps, step = np.unique(rows.by_step[latest], return_inverse=True)
+        kinds, cells = len(gain), len(self._cells)
+        in_cell = np.full((len(rows.logs), kinds), -1)
+        for cell, (key, at, _, _) in enumerate(self._cells):
+            in_cell[at, key[0]] = cell
+        in_cell = in_cell[latest]
+        # What the runs at one clock have in common is asked for here: their errors are those of noise alone.
+        noise2 = np.maximum(1 / np.maximum(weights[latest], 1e-30) - rows.ratio_errors[latest] ** 2, _LEAST_NOISE**2)
+        noise2 = noise2 + (_UNSURE_SHIFT * rows.shifts[latest]) ** 2
+        weight = np.where(weights[latest] > 0, np.where(in_cell >= 0, 1 / noise2, weights[latest]), 0.0)
+        at_clock = above[latest] + rows.shifts[latest]
+        seen = np.where(in_cell >= 0, at_clock, above[latest] - rows.ratio_logs[latest]) - of_place[latest]
+        shared = float(np.clip(np.var(self._means(load[latest], step, len(steps))), 0.0, 0.95))
+        pull = weight * gain
+        scale = (1 - shared) / (1 + (1 - shared) * (pull * gain).sum(axis=1))
+        size = cells + len(steps) * kinds + len(steps)
+        matrix, right = np.zeros((size, size)), np.zeros(size)
+        told = weight * seen - pull * (scale * (pull * seen).sum(axis=1))[:, None]  # C^-1 y of each row
+        first_load = cells + len(steps) * kinds
+        at_step = cells + step[:, None] * kinds + np.arange(kinds)  # the parameter of each run's iteration and kind
+        for k in range(kinds):
+            mine = [(in_cell[:, k], in_cell[:, k] >= 0), (at_step[:, k], np.ones(len(step), bool))]
+            for place, there in mine:
+                np.add.at(right, place[there], told[there, k])
+            np.add.at(right, first_load + step, gain[k] * told[:, k])
+            for other in range(kinds):
+                value = (weight[:, k] if k == other else 0.0) - pull[:, k] * pull[:, other] * scale
+                for place, there in mine:
+                    for place2, there2 in (
+                        (in_cell[:, other], in_cell[:, other] >= 0),
+                        (at_step[:, other], there | True),
+                    ):
+                        both = there & there2
+                        np.add.at(matrix, (place[both], place2[both]), value[both])
+                    np.add.at(matrix, (place[there], first_load + step[there]), gain[other] * value[there])
+                    np.add.at(matrix, (first_load + step[there], place[there]), gain[other] * value[there])
+                np.add.at(matrix, (first_load + step, first_load + step), gain[k] * gain[other] * value)
+        prior = np.concatenate(
+            [
+                np.full(cells, _NOTHING_KNOWN),
+                np.tile(1 / of_step.real, len(steps)),
+                np.full(len(steps), 1 / max(shared, 1e-9)),
+            ]
+        )
+        matrix[np.arange(size), np.arange(size)] += prior
+        covariance = np.linalg.inv(matrix)
+        found, variance = covariance @ right, np.diag(covariance)
+        for cell, (key, at, before, prior_error) in enumerate(self._cells):
+            mean, error2 = float(found[cell]), _UNLIKE_NORMAL * float(variance[cell])
+            self.known[key] = len(at), mean, error2**0.5
+            beforehand = 1 / max(prior_error, 1e-6) ** 2
+            now = (mean / error2 + before * beforehand) / (1 / error2 + beforehand)
+            rows.ratio_logs[at, key[0]] = now - rows.shifts[at, key[0]]
+            rows.ratio_errors[at, key[0]] = (1 / error2 + beforehand) ** -0.5
+
+    @staticmethod
+    def _means(values: Array, groups: Array, count: int) -> Array:
+        import numpy as np
+
+        return np.bincount(groups, values, count) / np.maximum(np.bincount(groups, minlength=count), 1)
+
+
+def _loads(rest: Array, gain: Array, weights: Array) -> tuple[Array, Array]:
+    """The load of each row and its variance, from what is left of its durations; loads have the variance 1."""
+    precision = 1.0 + (weights * gain**2).sum(axis=1)
+    return (weights * gain * rest).sum(axis=1) / precision, 1.0 / precision

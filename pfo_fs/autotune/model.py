@@ -1,0 +1,396 @@
+"""The model that plans are made with and judged by: the job's DAG, its curves, and its recent iterations as scenarios.
+
+A plan is judged by the same iterations that it is compared with: each has taken a certain time in its instructions, and
+would have taken another one at the highest clocks, or under the plan. So what the data of an iteration does to its time
+is no part of the difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from pfo_fs.autotune.beliefs import Beliefs
+from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.judgements import (
+    MODEL_OF_SAVING,
+    MODEL_OF_TIME,
+    ClockPlan,
+    Judgement,
+    ModelSettings,
+    expected_offset,
+)
+from pfo_fs.autotune.measured_switching import counted
+from pfo_fs.autotune.plan_goal import PlanGoal
+from pfo_fs.autotune.plan_schedules import plan_of, schedules_of, stretches_of
+from pfo_fs.models import FrequencySchedule
+from pfo_fs.planner import Problem
+from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
+from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_PLANNED_FOR, _JUDGED_BY = 16, 48
+"""Plans are made for so many of the latest iterations, and judged by so many: all iterations count for a verdict."""
+_RECOMBINED, _MOST_VALUES = 48, 2_000_000
+"""So many iterations are added by which plans are judged, if these hold no more durations than the second number: with
+micro-batches of different iterations, combined otherwise than those that the planner adds. A plan fits the iterations
+that it was made for better than others."""
+_OWN_GROUP = 0.05
+"""Relative: a pipeline of which a rank differs by more from the median rank of its stage runs clocks of its own."""
+_MOST_GROUPS = 8
+"""At most so many pipelines run clocks of their own; the others share one plan."""
+_USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
+"""A clock that is tried stays for so many latencies, or for one instruction: then most of that time it has acted."""
+_LEAST_DEADLINE = 0.01
+"""Relative to full speed: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
+_MOST_SLOWDOWN = 3.0
+"""Plans for a cap on power take at most so many times as long as the highest clocks: the lowest clocks take less."""
+_BISECTIONS = 12
+"""Of the slowdown that keeps to a cap on power: it is then known to 0.02 %."""
+
+
+class JobModel:
+    """The job as it is believed to be; it is made anew with each window.
+
+    Args:
+        beliefs: What was measured.
+        goal: What plans are made for.
+        settings: What the user has set.
+        waiting_power_w: Power of a waiting GPU, in W.
+        answers: `answers` of the model before.
+
+    Attributes:
+        goal: As given.
+        curves: What is believed of each instruction at each clock.
+        problem: The job in the planner's form, with expected times.
+        everything: The same with all clocks, however little is known of them.
+        full_s: Mean time of an iteration at the highest clocks until its last instruction has ended, in s.
+        tail_s: Mean time from there to the end of the iteration, in s.
+        iterations: Number of iterations by which plans are judged.
+    """
+
+    def __init__(
+        self,
+        beliefs: Beliefs,
+        goal: PlanGoal,
+        settings: ModelSettings,
+        waiting_power_w: float,
+        answers: Mapping[View, ScenarioAnswer] | None = None,
+    ) -> None:
+        import numpy as np
+
+        self.goal = goal
+        self.curves: Curves = beliefs.curves()
+        self._beliefs, self._settings = beliefs, settings
+        self._pipelines = beliefs.windows[-1].pipelines
+        self._source = f"profile of {beliefs.layout.job_info.job_id or 'the job'}"
+        self.calibration = beliefs.calibration()
+        self.problem = self._problem(waiting_power_w)
+        self.group_of = self._groups()
+        self.tail_s = float(np.mean([window.tail_s for window in beliefs.windows]))
+        self.everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
+        judged = self._iterations(_JUDGED_BY)
+        self.iterations = len(judged)
+        self._judged = Scenarios(self.everything, judged, self._columns())
+        further = min(_RECOMBINED, _MOST_VALUES // (judged.shape[1] * judged.shape[2]))
+        if not self._judged.alike and further:
+            self._judged = self._judged.recombined(further, seed=1)
+        self._full_times_s: Array = self._judged.iteration_times_s(None)
+        self.full_s = float(self._full_times_s.mean())
+        self.full_j = self._judged.energy_j(None) + self._tail_j
+        self._judgements: dict[object, Judgement] = {}
+        self._by_model: dict[object, float] = {}
+        self._answers = answers or {}
+        self._planners: dict[View, tuple[ScenarioPlanner, float]] = {}
+
+    def _problem(self, waiting_power_w: float) -> Problem:
+        layout = self._beliefs.layout
+        costs = self._settings.switch_costs or counted(self._beliefs.switching().costs)
+        problem = Problem(
+            self._beliefs.pipeline,
+            self.curves.profile(self._source),
+            waiting_power_w,
+            gpus_per_rank=layout.job_info.tp_degree,
+            switch_costs=costs,
+        )
+        return problem if self.calibration is None else self.calibration.problem(problem)
+
+    def _groups(self) -> dict[int, int]:
+        """The group of each pipeline that runs clocks of its own."""
+        import numpy as np
+
+        assert self._beliefs.loads is not None
+        bases = self._beliefs.loads.bases
+        middle = np.median(np.array(list(bases.values())), axis=0)
+        off = {pipeline: float(np.abs(base - middle).max()) for pipeline, base in bases.items()}
+        odd = [
+            one for one in sorted(off, key=lambda each: -off[each]) if off[one] > _OWN_GROUP and one in self._pipelines
+        ]
+        chosen = list(dict.fromkeys([*self._slow, *odd]))[:_MOST_GROUPS]
+        if set(chosen) >= set(self._members):  # all of them differ: the first is as ordinary as any
+            chosen = chosen[1:]
+        return {pipeline: number + 1 for number, pipeline in enumerate(sorted(chosen))}
+
+    def _columns(self) -> list[int]:
+        """The group of each column of the scenarios: the measured pipelines, then the slow ones."""
+        return [self.group_of.get(pipeline, 0) for pipeline in self._members]
+
+    @property
+    def _slow(self) -> list[int]:
+        """Pipelines that are slower than they were measured."""
+        return sorted(pipeline for pipeline in self.goal.slowdowns if pipeline >= 0)
+
+    @property
+    def _members(self) -> list[int]:
+        """The pipelines of the scenarios: the measured ones, then slow ones that the latest window does not have."""
+        return [*self._pipelines, *(pipeline for pipeline in self._slow if pipeline not in self._pipelines)]
+
+    def _iterations(self, most: int) -> Array:
+        """The latest iterations at the highest clocks: shape (iterations, nodes, pipelines)."""
+        import numpy as np
+
+        parts: list[Array] = []
+        for window, full_s in zip(self._beliefs.windows, self._beliefs.full_speed_s(), strict=True):
+            if set(self._pipelines) <= set(window.pipelines):
+                parts.append(full_s[:, :, [window.pipelines.index(each) for each in self._pipelines]])
+        found = np.concatenate(parts)
+        if len(found) > most:
+            # Those of all windows, the latest one included, so that no window counts alone.
+            found = found[np.round(np.linspace(0, len(found) - 1, most)).astype(int)]
+        columns = [number % found.shape[2] for number in range(len(self._members))]
+        return found[:, :, columns] * np.array([self.goal.slowdowns.get(pipeline, 1.0) for pipeline in self._members])
+
+    @property
+    def _tail_j(self) -> float:
+        """Energy after the last instruction, in J, at the power of waiting."""
+        return self.tail_s * self.problem.waiting_power_w * len(self._columns())
+
+    @cached_property
+    def _powers_w(self) -> dict[tuple[Kind, int], float]:
+        """Power of all GPUs of a rank at each clock, in W."""
+        return {
+            (kind, m.frequency_mhz): m.energy_j / m.time_s * self.problem.gpus_per_rank
+            for kind, rows in self._judged.problem.profile.measurements.items()
+            for m in rows
+        }
+
+    # ---- plans
+
+    @property
+    def highest(self) -> ClockPlan:
+        """The plan with all instructions at the highest clock."""
+        top = {kind: max(m.frequency_mhz for m in rows) for kind, rows in self.problem.profile.measurements.items()}
+        nodes = tuple(top[i.stage, i.name] for i in self.problem.pipeline.instructions)
+        return ClockPlan((nodes,) * (1 + len(self.group_of)), self.group_of)
+
+    @cached_property
+    def target_s(self) -> float:
+        """The longest mean time of an iteration until its last instruction has ended, in s."""
+        target = self.goal.target
+        outside = self.goal.slowdowns.get(-1, 1.0)
+        if target.deadline is not None:
+            return max(_LEAST_DEADLINE * self.full_s, target.deadline - self.tail_s)
+        if target.power is not None:
+            return self._within_power(target.power)
+        return max(target.slowdown or 1.0, outside) * self.full_s
+
+    def _within_power(self, power_w: float) -> float:
+        """The shortest mean time of an iteration at which all GPUs together draw at most this power, in s."""
+        low, high = 1.0, _MOST_SLOWDOWN
+        if self._power_at(low) <= power_w:
+            return self.full_s
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._power_at(middle) <= power_w else (middle, high)
+        return high * self.full_s
+
+    def _power_at(self, slowdown: float) -> float:
+        """The mean power of all GPUs of the job under the plan for a slowdown, in W."""
+        clocks = self._planned(slowdown)
+        length_s = float(self._judged.iteration_times_s(clocks).mean()) + self.tail_s
+        pipelines = self._beliefs.layout.job_info.dp_degree / len(self._columns())
+        return pipelines * (self._judged.energy_j(clocks) + self._tail_j) / length_s
+
+    @cached_property
+    def least_power_w(self) -> float:
+        """The least power of all GPUs of the job together, in W."""
+        return self._power_at(_MOST_SLOWDOWN)
+
+    def _scenarios(self, view: View) -> Scenarios:
+        everything = replace(view, time_error=math.inf, power_error=math.inf)
+        profile, wider = self.curves.profile(self._source, view), self.curves.profile(self._source, everything)
+        problem = replace(self.problem, profile=profile, wider=wider)
+        return Scenarios(problem, self._iterations(_PLANNED_FOR), self._columns())
+
+    def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
+        """Returns the plan that takes least energy within a mean time of iterations.
+
+        Args:
+            times: The longest mean time, as a multiple of the target.
+            view: How to look at what is uncertain.
+            near: A plan that may be good already.
+        """
+        clocks = self._planned(times * self.target_s / self.full_s, view, near)
+        return ClockPlan(tuple(tuple(each) for each in clocks), self.group_of)
+
+    def _planned(self, slowdown: float, view: View = EXPECTED, near: ClockPlan | None = None) -> list[list[int]]:
+        """Clocks of each group, in MHz, with which iterations take so many times as long as at the highest clocks.
+
+        That is the time of the iterations that are planned for; those that plans are judged by may take another one.
+        """
+        if view not in self._planners:
+            scenarios = self._scenarios(view)
+            planner = ScenarioPlanner(scenarios, self._answers.get(view))
+            self._planners[view] = planner, float(scenarios.iteration_times_s(None).mean())
+        planner, full_s = self._planners[view]
+        return planner.at(slowdown * full_s, None if near is None else self._for_groups(near))
+
+    @property
+    def answers(self) -> dict[View, ScenarioAnswer]:
+        """What planners have found so far, so that those of the next model begin there."""
+        found = {view: planner.answer for view, (planner, _) in self._planners.items()}
+        return {**self._answers, **{view: answer for view, answer in found.items() if answer is not None}}
+
+    @cached_property
+    def stretches(self) -> list[int]:
+        """For each node, the number of its stretch of the iteration (`stretches_of`)."""
+        costs = self._settings.switch_costs or self._beliefs.switching().costs
+        latency_s = max(_USUAL_LATENCY_S, costs.acts_late_s, costs.latency_s + costs.driver_time_s)
+        return stretches_of(
+            self.problem.pipeline.first_nodes,
+            self._judged.full_s.mean(axis=(0, 2)).tolist(),
+            _LATENCIES * latency_s,
+            self._beliefs.settles_within_s,
+        )
+
+    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
+        """Returns a plan in which every so many stretches of each rank, from one on, have clocks of another plan."""
+        rows = []
+        for group, own in enumerate(self._for_groups(plan)):
+            there = other.clocks_mhz[group]
+            rows.append(
+                tuple(
+                    theirs if (stretch + group - first) % every == 0 else mhz
+                    for stretch, mhz, theirs in zip(self.stretches, own, there, strict=True)
+                )
+            )
+        return ClockPlan(tuple(rows), self.group_of)
+
+    def knows(self, plan: ClockPlan) -> bool:
+        """Returns whether a plan of an earlier model can be judged by this one."""
+        return all(len(each) == len(self.problem.pipeline.instructions) for each in plan.clocks_mhz)
+
+    # ---- what is believed of them
+
+    def judge(self, plan: ClockPlan) -> Judgement:
+        """Returns what is believed of a plan."""
+        import numpy as np
+
+        if plan.key in self._judgements:
+            return self._judgements[plan.key]
+        clocks = self._for_groups(plan)
+        judged = self._judged
+        played = judged.play(judged.numbers(clocks))
+        times_s: Array = played.spans_s.max(axis=1) + self.problem.overhead_s
+        paired = times_s / self._full_times_s
+        sampling = float(paired.std()) / math.sqrt(self.iterations)
+        critical_s = judged.by_group(judged.paths_weights(played) * judged.iterations * played.times_s)
+        busy_s = judged.by_group(played.times_s)
+        shares: dict[tuple[Kind, int], float] = {}
+        power_shares: dict[tuple[Kind, int], float] = {}
+        tops, powers_w = self.highest.clocks_mhz[0], self._powers_w
+        for node, instruction in enumerate(self.problem.pipeline.instructions):
+            kind, top_mhz = (instruction.stage, instruction.name), tops[node]
+            for group, row in enumerate(clocks):
+                mhz = row[node]
+                if mhz != top_mhz:
+                    share = float(critical_s[node, group]) / played.mean_s
+                    part = powers_w[kind, mhz] * float(busy_s[node, group]) / self.full_j
+                    for at, sign in ((mhz, 1), (top_mhz, -1)):
+                        shares[kind, at] = shares.get((kind, at), 0.0) + sign * share
+                        power_shares[kind, at] = power_shares.get((kind, at), 0.0) + sign * part
+        energy_j, mean_s = played.energy_j + self._tail_j, played.mean_s
+        by_model = Judgement(
+            late=mean_s / self.target_s - 1,
+            late_error=math.hypot(self._doubt(plan) * self.curves.error_of(shares), sampling),
+            slower=float(np.sum(times_s) / np.sum(self._full_times_s)) - 1,
+            saved=1 - energy_j / self.full_j,
+            saved_error=self.curves.error_of(power_shares, powers=True),
+        )
+        self._by_model[plan.key] = by_model.saved
+        found = self._believed(plan, by_model)
+        self._judgements[plan.key] = found
+        return found
+
+    def _doubt(self, plan: ClockPlan) -> int:
+        """How many times more uncertain the time of a plan is than the model says."""
+        return 1 if plan.key in self._beliefs.trials else 1 + self._beliefs.refuted
+
+    def _believed(self, plan: ClockPlan, by_model: Judgement) -> Judgement:
+        """Returns a judgement by the model and by what was measured under this plan and others.
+
+        The model is wrong in about the same way for all plans of a job, so each that was measured tells of the others.
+        """
+        if plan.key == self.highest.key:
+            return by_model
+        trials = {key: each for key, each in self._beliefs.trials.items() if self.knows(each.plan)}
+        saved = {key: (each.saved - self._saved_by_model(each.plan), each.saved_error) for key, each in trials.items()}
+        later = {key: (each.later, each.later_error) for key, each in trials.items()}
+        more, more_error = expected_offset(saved, plan.key, *MODEL_OF_SAVING)
+        doubt = self._doubt(plan)
+        late, late_error = expected_offset(later, plan.key, *(doubt * each for each in MODEL_OF_TIME))
+        return Judgement(
+            by_model.late + late,
+            math.hypot(by_model.late_error, late_error),
+            by_model.slower + late,
+            by_model.saved + more,
+            math.hypot(by_model.saved_error, more_error),
+        )
+
+    def _saved_by_model(self, plan: ClockPlan) -> float:
+        """What the model alone makes of a plan's saving, relative."""
+        if plan.key not in self._by_model:
+            energy_j = self._judged.energy_j(self._for_groups(plan)) + self._tail_j
+            self._by_model[plan.key] = 1 - energy_j / self.full_j
+        return self._by_model[plan.key]
+
+    def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
+        """Returns the plan that schedules run."""
+        first_nodes, highest_mhz = self.problem.pipeline.first_nodes, self.highest.clocks_mhz[0]
+        return plan_of(schedules, self._beliefs.layout, first_nodes, highest_mhz, self.group_of)
+
+    def saved_if(self, plan: ClockPlan, view: View) -> float:
+        """Returns what a plan saves if a view of what is uncertain is right, relative."""
+        clocks = self._for_groups(plan)
+        scenarios = self._scenarios(view)
+        return 1 - (scenarios.energy_j(clocks) + self._tail_j) / (scenarios.energy_j(None) + self._tail_j)
+
+    def spans_under(self, plan: ClockPlan) -> tuple[dict[int, float], float, float]:
+        """Returns for each measured pipeline the mean time to the end of its first rank's last instruction, in s.
+
+        Then the largest relative scatter of the pipelines, and the same time of all pipelines at the target.
+        """
+        spans_s: Array = self._judged.spans_s(self._for_groups(plan)) + self.problem.overhead_s
+        means = spans_s.mean(axis=0)
+        scatter = float((spans_s.std(axis=0) / means).max()) if len(spans_s) > 1 else 0.0
+        latest = self._beliefs.windows[-1]
+        share = float((latest.first_rank_s / latest.spans_s.mean(axis=0)).mean())
+        expected_s = {pipeline: share * float(means[number]) for number, pipeline in enumerate(self._members)}
+        return expected_s, scatter, share * self.target_s
+
+    def _for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
+        """The plan's clocks for the groups of this model, each a clock that is known here."""
+        members: dict[int, int] = {}
+        for pipeline in self._members:
+            members.setdefault(self.group_of.get(pipeline, 0), pipeline)
+        return [plan.of(members.get(group, -1)) for group in range(1 + len(self.group_of))]
+
+    def schedules(self, plan: ClockPlan) -> list[FrequencySchedule]:
+        """Returns the schedule of each rank."""
+        return schedules_of(plan, self._beliefs.layout, self.problem.pipeline.first_nodes)

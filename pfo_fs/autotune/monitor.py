@@ -1,0 +1,206 @@
+"""One monitor of the job: a sequential test per pipeline, and one of what all pipelines have in common.
+
+Each iteration's time is compared with what the model expects of it under the plan in force. A pipeline that is slower
+than the others by surely more than its scatter is a straggler; where all change together, what the plan was made with
+has changed: the data, the hardware, or the clocks. The tests are cumulative sums (Page, 1954): a sum grows by how much
+an iteration is off beyond an allowance k, half of the least change that matters; above a limit h it is an alarm. For
+independent normal noise, a sum passes h by chance with the probability exp(-2 k h / variance) per iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, median_high, median_low
+
+from pfo_fs.scheduler.base import IterationTime
+
+FALSE_ALARMS = 1e-9
+"""Probability of a false alarm per iteration and test: one in 100,000 iterations of 1,000 pipelines in ten jobs."""
+LEAST_CHANGE = 0.02
+"""Relative: a smaller change is left to the next regular measurement, which costs nothing."""
+_LEAST_SCATTER = 0.002
+"""Relative: iterations are not taken to repeat more exactly than this."""
+_CLIP = 4.0
+"""Where an alarm takes several iterations, each counts for at most so many standard deviations: the operating system
+pauses some."""
+_LEAST_ITERATIONS = 2
+"""No alarm comes from fewer iterations in a row; from one if a GPU reports that it runs below its clock."""
+_SAME = 0.01
+"""Relative: a slowdown that differs by less from the known one changes nothing."""
+_KEPT = 8
+"""The latest so many iterations of a sum tell how large the change is."""
+
+
+@dataclass
+class _Sum:
+    """A cumulative sum in one direction, and the values since it was zero."""
+
+    total: float = 0.0
+    values: list[float] = field(default_factory=list)
+
+    def add(self, value: float, allowance: float, clip: float) -> None:
+        self.total = max(0.0, self.total + max(-clip, min(clip, value)) - allowance)
+        self.values = [*self.values[1 - _KEPT :], value] if self.total else []
+
+
+@dataclass
+class _Test:
+    """A test for a change in either direction.
+
+    Attributes:
+        scatter: Relative standard deviation of what is tested.
+    """
+
+    scatter: float
+    up: _Sum = field(default_factory=_Sum)
+    down: _Sum = field(default_factory=_Sum)
+
+    def add(self, value: float, least_iterations: int) -> float:
+        """Adds the logarithm of an iteration over what is expected; returns the change, 0.0 while there is none."""
+        scatter = max(_LEAST_SCATTER, self.scatter)
+        allowance = max(LEAST_CHANGE / 2, scatter / 2)
+        clip = max(_CLIP * scatter, 2 * LEAST_CHANGE) if least_iterations > 1 else math.inf
+        limit = -math.log(FALSE_ALARMS) * scatter**2 / (2 * allowance)
+        for one, sign in ((self.up, 1.0), (self.down, -1.0)):
+            one.add(sign * value, allowance, clip)
+            if one.total > limit and len(one.values) >= least_iterations:
+                change = median_low(one.values)
+                if change > allowance:  # a single pause takes the sum over the limit, but is no change
+                    return sign * change
+        return 0.0
+
+    def forget(self) -> None:
+        """Begins anew."""
+        self.up, self.down = _Sum(), _Sum()
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What has changed.
+
+    Attributes:
+        slow_pipelines: For each pipeline that is slower than the others, by how many times; all that are known.
+        everything: By how much all pipelines together take longer, relative; 0.0: they do not.
+        reasons: How a straggler was noticed, as text for the status.
+    """
+
+    slow_pipelines: Mapping[int, float]
+    everything: float = 0.0
+    reasons: Mapping[int, str] = field(default_factory=dict)
+
+
+class Monitor:
+    """Follows the iterations of one job.
+
+    Args:
+        pipelines: Number of pipelines of the job.
+    """
+
+    def __init__(self, pipelines: int) -> None:
+        self._pipelines = pipelines
+        self._expected_s: Mapping[int, float] = {}
+        self._target_s = math.inf
+        self._tests: dict[int, _Test] = {}
+        self._common = _Test(0.0)
+        self._number = -1
+        self._step: dict[int, dict[int, IterationTime]] = {}
+        self.reasons: dict[int, str] = {}
+        self.late_in_a_row = 0
+        self.late = 0.0
+
+    def expect(self, expected_s: Mapping[int, float], scatter: float, target_s: float) -> None:
+        """Begins anew with another plan.
+
+        Args:
+            expected_s: The mean time of an iteration of each pipeline, in s; others take as long as the median.
+            scatter: Relative standard deviation of it.
+            target_s: The longest mean time of an iteration of all pipelines by the target, in s.
+        """
+        self._target_s = target_s
+        self._expected_s = dict(expected_s)
+        # What pipelines have in common scatters as much as one of them at most; so does a pipeline beside the others.
+        self._tests = {pipeline: _Test(math.sqrt(2) * scatter) for pipeline in range(self._pipelines)}
+        self._common = _Test(scatter)
+        self._step.clear()
+        self.late_in_a_row, self.late = 0, 0.0
+
+    def add(
+        self,
+        iteration_times: Sequence[IterationTime],
+        known: Mapping[int, float],
+        most_late: float,
+        announced: Collection[int] = (),
+    ) -> Alarm | None:
+        """Adds iterations; returns what has changed, or None.
+
+        Args:
+            iteration_times: Iterations of all pipelines under the schedule in force.
+            known: The stragglers that the plan was made for.
+            announced: Pipelines that a person has announced to be slow; they are not compared with the others.
+            most_late: Relative: `late_in_a_row` counts the iterations that are later than the target by more than this.
+        """
+        found: Alarm | None = None
+        for one in iteration_times:
+            if one.number != self._number:
+                self._number = one.number
+                self._step.clear()
+                self._forget()
+            if not 0 <= one.pipeline < self._pipelines or not 0 < one.span_s < math.inf or one.pipeline in announced:
+                continue
+            of_step = self._step.setdefault(one.step, {})
+            of_step[one.pipeline] = one
+            if len(of_step) == self._pipelines - len(announced):
+                found = self._add_step(list(self._step.pop(one.step).values()), known, most_late) or found
+            for step in sorted(self._step)[:-_KEPT]:  # a pipeline has not reported; the others count
+                found = self._add_step(list(self._step.pop(step).values()), known, most_late) or found
+        return found
+
+    def _forget(self) -> None:
+        self._forget_changes()
+        self.late_in_a_row = 0
+
+    def _forget_changes(self) -> None:
+        for test in [*self._tests.values(), self._common]:
+            test.forget()
+
+    def _add_step(self, step: Sequence[IterationTime], known: Mapping[int, float], most_late: float) -> Alarm | None:
+        if not self._expected_s:
+            return None
+        usual_s = median(self._expected_s.values())
+        logs = {one.pipeline: math.log(one.span_s / self._expected_s.get(one.pipeline, usual_s)) for one in step}
+        # All are slower only if the faster one of the two in the middle is, and faster only if the slower one is.
+        common = max(0.0, median_low(logs.values())) + min(0.0, median_high(logs.values()))
+        # A plan that is late makes all pipelines late; a straggler makes one of them late whatever the plan.
+        self.late = max(self._expected_s.values()) * math.exp(common) / self._target_s - 1
+        limit = most_late + 2 * max(_LEAST_SCATTER, self._common.scatter)
+        self.late_in_a_row = self.late_in_a_row + 1 if self.late > limit else 0
+        slow = dict(known)
+        if self._pipelines > 1:
+            for one in step:
+                beside = logs[one.pipeline] - common
+                # A straggler that has recovered is let go at once: all others still run at its pace.
+                at_once = one.throttled or (one.pipeline in known and beside < 0)
+                change = self._tests[one.pipeline].add(beside, 1 if at_once else _LEAST_ITERATIONS)
+                if change:
+                    self._take(slow, one, change)
+        everything = self._common.add(common, _LEAST_ITERATIONS)
+        if len(slow) > self._pipelines / 2:  # if most are slower, none of them is a straggler
+            slow, everything = {}, everything or common
+        if slow == dict(known) and not everything:
+            return None
+        self._forget_changes()
+        return Alarm(slow, math.expm1(everything), dict(self.reasons))
+
+    def _take(self, slow: dict[int, float], one: IterationTime, change: float) -> None:
+        """Notes that a pipeline takes another time beside the others than is known."""
+        now = slow.get(one.pipeline, 1.0) * math.exp(change)
+        if now <= 1 + LEAST_CHANGE / 2:
+            slow.pop(one.pipeline, None)
+            self.reasons.pop(one.pipeline, None)
+            if now < 1 - LEAST_CHANGE:
+                slow[one.pipeline] = round(now, 3)
+        elif abs(now / slow.get(one.pipeline, 1.0) - 1) > _SAME:
+            slow[one.pipeline] = round(now, 3)
+            self.reasons[one.pipeline] = one.throttled or "its iterations take longer"

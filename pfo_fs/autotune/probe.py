@@ -1,0 +1,114 @@
+"""The first low clocks: measured where ranks wait, so that iterations do not become longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pfo_fs.autotune.beliefs import Beliefs
+from pfo_fs.autotune.curves import CAUTIOUS
+from pfo_fs.autotune.decision import HORIZON, LOST_TIME, TOLERANCE, TRIAL_ITERATIONS
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.judgements import ClockPlan
+from pfo_fs.autotune.model import JobModel
+
+_STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
+"""Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
+of each. The curves tell of those in between."""
+_FIRST_STEPS = (2, 1)
+"""Each kind of instruction is lowered in one micro-batch at least, by the first of these numbers of steps that is not
+too late, from the lowest clock on that is known to be as fast as the highest: at a power limit, many are."""
+_MOST_LATE = LOST_TIME * HORIZON / TRIAL_ITERATIONS
+"""Relative: a probe is not expected to be later: its window then costs what all trials together may cost."""
+_AS_FAST = 0.003
+"""Relative: an instruction that takes this much longer than at the highest clock is slower."""
+
+
+def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
+    """Returns a plan that makes no iteration longer even if instructions follow the clock as closely as they can.
+
+    Kinds of instructions that have no slack at all, and are not known at a lower clock yet, are lowered once per
+    iteration, those that take most of the time first, unless that is expected to be later than a probe may be.
+    """
+    cautious = model.plan(1 + TOLERANCE / 2, CAUTIOUS)
+    ladder = _ladders(model)
+    instructions = model.problem.pipeline.instructions
+    places: dict[Kind, list[int]] = {}
+    for node, instruction in enumerate(instructions):
+        places.setdefault((instruction.stage, instruction.name), []).append(node)
+    rows = [
+        [min(step for step in ladder[one.stage] if step >= mhz) for one, mhz in zip(instructions, clocks, strict=True)]
+        for clocks in cautious.clocks_mhz
+    ]
+    for group, row in enumerate(rows):
+        for kind in sorted(places, key=lambda kind: (-_busy_s(beliefs, kind, len(places[kind])), kind)):
+            nodes, steps = places[kind], ladder[kind[0]]
+            fast = fast_until(beliefs, kind, steps)
+            if _lowest_mhz(beliefs, kind) < steps[fast] or any(row[node] < steps[fast] for node in nodes):
+                continue
+            before, stretch = list(row), _stretch(model, nodes[(len(nodes) // 2 + group) % len(nodes)])
+            for number in _FIRST_STEPS:
+                for node in stretch:
+                    row[node] = min(before[node], steps[min(fast + number, len(steps) - 1)])
+                if model.judge(ClockPlan(tuple(map(tuple, rows)), cautious.group_of)).late <= _MOST_LATE:
+                    break
+                row[:] = before
+    return ClockPlan(tuple(map(tuple, rows)), cautious.group_of)
+
+
+def wants_more(model: JobModel, beliefs: Beliefs) -> bool:
+    """Returns whether some kind of instruction was as fast as at the highest clock wherever it was measured."""
+    for stage, ladder in _ladders(model).items():
+        for kind in (each for each in beliefs.layout.kinds if each[0] == stage):
+            fast = fast_until(beliefs, kind, ladder)
+            if 0 < fast < len(ladder) - 1 and _lowest_mhz(beliefs, kind) >= ladder[fast]:
+                return True
+    return False
+
+
+def _lowest_mhz(beliefs: Beliefs, kind: Kind) -> int:
+    """The lowest clock at which the time of a kind was measured."""
+    return min(beliefs.samples.timed(kind))
+
+
+def _busy_s(beliefs: Beliefs, kind: Kind, count: int) -> float:
+    """Time of all instructions of a kind in an iteration, in s."""
+    known = beliefs.samples.timed(kind)
+    return count * known[max(known)].time_s
+
+
+def fast_until(beliefs: Beliefs, kind: Kind, ladder: Sequence[int]) -> int:
+    """Returns the number of the lowest step of a ladder at which a kind was as fast as at the highest."""
+    known = beliefs.samples.timed(kind)
+    found, most_s = 0, known[ladder[0]].time_s * (1 + _AS_FAST) if ladder[0] in known else 0.0
+    for number, mhz in enumerate(ladder):
+        point = known.get(mhz)
+        # It is longer by an error or two by chance, too.
+        if number and point is not None and point.time_s * (1 + point.time_error) <= most_s:
+            found = number
+    return found
+
+
+def _stretch(model: JobModel, chosen: int) -> list[int]:
+    """The nodes of the stretch that a node belongs to."""
+    firsts = model.problem.pipeline.first_nodes
+    first, last = next((a, b) for a, b in pairwise(firsts) if a <= chosen < b)
+    return [node for node in range(first, last) if model.stretches[node] == model.stretches[chosen]]
+
+
+def _ladders(model: JobModel) -> dict[int, list[int]]:
+    """For each stage, the clocks that are measured: some of those that the model knows, as many GPUs offer more."""
+    known: dict[int, set[int]] = {}
+    for (stage, _), rows in model.everything.profile.measurements.items():
+        known[stage] = known.get(stage, {row.frequency_mhz for row in rows}) & {row.frequency_mhz for row in rows}
+    return {stage: _ladder(sorted(clocks)) for stage, clocks in known.items()}
+
+
+def _ladder(clocks_mhz: Sequence[int]) -> list[int]:
+    """The clocks that are measured, highest first: those nearest to the steps, each lower than the one before."""
+    found = [max(clocks_mhz)]
+    for share in _STEPS[1:]:
+        lower = [mhz for mhz in clocks_mhz if mhz < found[-1]]
+        if lower:
+            found.append(min(lower, key=lambda mhz: abs(mhz - share * found[0])))
+    return found

@@ -1,0 +1,267 @@
+"""One measuring window as arrays: what each instruction of each measured pipeline took, and at which clock it ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pfo_fs.autotune.instruction_runs import Run, RunInstruction, numbered_iterations, steps_of
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.models import FrequencySchedule, ProfilingResult
+from pfo_fs.planner import Pipeline
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+MOST_PIPELINES = 32
+"""At most this many pipelines of a window are kept: iterations of so many show how the slowest of them varies."""
+_MOST_VALUES = 2_000_000
+"""At most this many durations of a window are kept (16 MB); the latest iterations, as they are most like the next."""
+SETTLES_WITHIN_S = 0.03
+"""An instruction that begins within this time after a request of a clock may still have run at the clock before, where
+no clock process knows when the clock acts; twenty times the usual latency of an A100."""
+UNKNOWN_WITHIN_S = 0.1
+"""The same for a clock of which the clock process has not learned yet when it acts: published latencies of GPUs are 1
+to 100 ms."""
+_ABOUT_THE_SAME = 0.1
+"""Relative: a run whose mean clock differs by more from the schedule tells of other clocks: there was no time for
+the change, or the next clock was requested early."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was measured while one schedule was in force.
+
+    Arrays have a row per iteration, then one per node (as in `Pipeline.instructions`), then one per pipeline.
+
+    Attributes:
+        pipelines: The data-parallel rank of each pipeline.
+        steps: The step of each iteration.
+        times_s: Duration of each instruction, shape (iterations, nodes, pipelines).
+        clocks_mhz: The clock of the schedule, shape (nodes, pipelines); the highest clock where it sets none.
+        ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
+        settled: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
+        or_mhz: Where a clock process has not learned yet when the clock acts: the clock before, which may still have
+            been in force; 0 elsewhere; shape (iterations, nodes, pipelines).
+        from_mhz: Where no clock process knows when clocks act: the clock before the latest change in the iteration;
+            0 where there was none; shape (nodes, pipelines).
+        since_s: There: time from that change to the begin of the instruction, shape (iterations, nodes, pipelines).
+        spans_s: Time from an iteration's begin to the end of a pipeline's last instruction; shape (iterations,
+            pipelines).
+        step_s: Time of the whole iteration, shape (iterations, pipelines).
+        first_rank_s: Time to the end of the last instruction of the first rank, mean over the iterations; shape
+            (pipelines,). In zero-bubble schedules another rank may end later.
+        energies_j: Energy of all GPUs of these pipelines in each iteration, in J; 0 where it is not known.
+    """
+
+    pipelines: tuple[int, ...]
+    steps: tuple[int, ...]
+    times_s: Array
+    clocks_mhz: Array
+    ran_mhz: Array
+    settled: Array
+    or_mhz: Array
+    from_mhz: Array
+    since_s: Array
+    spans_s: Array
+    step_s: Array
+    first_rank_s: Array
+    energies_j: Array
+
+    @property
+    def iterations(self) -> int:
+        """Number of iterations."""
+        return len(self.steps)
+
+    @property
+    def tail_s(self) -> float:
+        """Mean time from the end of the last instruction of all pipelines to the end of the iteration, in s."""
+        return max(0.0, float((self.step_s.max(axis=1) - self.spans_s.max(axis=1)).mean()))
+
+
+def measured_results(results: Sequence[ProfilingResult]) -> list[ProfilingResult]:
+    """Returns the results that hold iterations, all of which took some time."""
+    return [result for result in results if result.iter_time and min([*result.iter_time, *result.iter_span]) > 0]
+
+
+class _RankRuns(NamedTuple):
+    """What one rank measured: for each step its runs, the two times of the whole iteration, and its energy."""
+
+    runs: dict[int, list[Run]]
+    spans_s: dict[int, float]
+    step_s: dict[int, float]
+    energies_j: dict[int, float]
+
+
+def window_of(
+    layout: JobLayout,
+    pipeline: Pipeline,
+    results: Sequence[ProfilingResult],
+    schedules: Sequence[FrequencySchedule],
+    is_taken: Callable[[int], bool],
+) -> Window | None:
+    """Returns a window of the pipelines that were measured on all stages; None if there is none.
+
+    Args:
+        layout: The job.
+        pipeline: The instructions that each pipeline runs.
+        results: The results of all ranks.
+        schedules: The schedules in force; a rank without one ran at its default clock, which counts as the highest one.
+        is_taken: Whether the results of a rank are used.
+    """
+    import numpy as np
+
+    in_force = {schedule.rank: schedule for schedule in schedules}
+    by_place: dict[int, dict[int, list[ProfilingResult]]] = {}
+    for result in results:
+        if is_taken(result.rank):
+            info = layout.place[result.rank]
+            by_place.setdefault(info.dp_rank, {}).setdefault(info.pp_rank, []).append(result)
+    stages = len(pipeline.orders)
+    complete = [dp for dp in sorted(by_place) if len(by_place[dp]) == stages]
+    chosen = complete[:: max(1, -(-len(complete) // MOST_PIPELINES))]
+    columns: list[tuple[int, list[list[_RankRuns]], list[list[RunInstruction]]]] = []
+    for dp in chosen:
+        ran = [layout.run_by(by_place[dp][pp][0].rank, in_force.get(by_place[dp][pp][0].rank)) for pp in range(stages)]
+        rows = [[_runs_of(result, ran[pp]) for result in by_place[dp][pp]] for pp in range(stages)]
+        if all(len(order) == len(own) for order, own in zip(pipeline.orders, ran, strict=True)):
+            columns.append((dp, rows, ran))
+    columns = [each for each in columns if _steps(each[1])]
+    if not columns:
+        return None
+    common = set.intersection(*(_steps(rows) for _, rows, _ in columns))
+    if not common:  # pipelines that were measured in other iterations: the one that was measured longest counts
+        columns = [max(columns, key=lambda each: len(_steps(each[1])))]
+        common = _steps(columns[0][1])
+    nodes = len(pipeline.instructions)
+    steps = sorted(common)[-max(1, _MOST_VALUES // (nodes * len(columns))) :]
+    shape = len(steps), nodes, len(columns)
+    times, ran_mhz, or_mhz = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    settled: Array = np.zeros(shape, bool)
+    clocks, from_mhz, since_s = np.zeros(shape[1:]), np.zeros(shape[1:]), np.zeros(shape)
+    spans, step_s = np.zeros((shape[0], shape[2])), np.zeros((shape[0], shape[2]))
+    first_rank_s, energies_j = np.zeros(shape[2]), np.zeros(shape[0])
+    knows_energy = True
+    for column, (dp, rows, ran_by_stage) in enumerate(columns):
+        for pp, (of_rank, own) in enumerate(zip(rows, ran_by_stage, strict=True)):
+            first, last = pipeline.first_nodes[pp], pipeline.first_nodes[pp + 1]
+            top_mhz = layout.clocks_of_stage[pp][0]
+            mhz = np.array([clock or top_mhz for _, _, clock in own], float)
+            clocks[first:last, column] = mhz
+            sees_clocks = any(_sees_clocks(result) for result in by_place[dp][pp])
+            before = np.array(_before_change(mhz, top_mhz))
+            learned = _learned(by_place[dp][pp], mhz)
+            if not sees_clocks:
+                from_mhz[first:last, column] = before
+            ends_at = 0.0  # the clock at the end of the iteration before, if it stays the next one begins there
+            for number, step in enumerate(steps):
+                energies_j[number] += sum(one.energies_j.get(step, 0.0) for one in of_rank)
+                knows_energy &= all(one.energies_j.get(step, 0.0) > 0 for one in of_rank)
+                each = [one.runs[step] for one in of_rank]
+                seconds = np.array([[run.time_s for run in runs] for runs in each])
+                seen = np.array([[run.clock_mhz or top_mhz for run in runs] for runs in each], float)
+                times[number, first:last, column] = seconds.mean(axis=0)
+                at = seen.mean(axis=0) if sees_clocks else mhz
+                stayed = bool(sees_clocks and number and ends_at == mhz[0] == at[0])
+                since = _since_change(mhz, mhz[0] if stayed else top_mhz, seconds.mean(axis=0))
+                ends_at = at[-1]
+                if sees_clocks:
+                    unsure = ~learned & (before > 0) & (since < UNKNOWN_WITHIN_S)
+                    or_mhz[number, first:last, column] = np.where(unsure, before, 0.0)
+                    settled[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
+                    at = np.where(unsure, mhz, at)
+                else:
+                    since_s[number, first:last, column] = since
+                    settled[number, first:last, column] = since >= SETTLES_WITHIN_S
+                ran_mhz[number, first:last, column] = at
+                spans[number, column] = max(spans[number, column], *(one.spans_s[step] for one in of_rank))
+                if not pp:
+                    first_rank_s[column] += max(one.spans_s[step] for one in of_rank) / len(steps)
+                step_s[number, column] = max(step_s[number, column], *(one.step_s[step] for one in of_rank))
+    pipelines = tuple(dp for dp, _, _ in columns)
+    return Window(
+        pipelines,
+        tuple(steps),
+        times,
+        clocks,
+        ran_mhz,
+        settled,
+        or_mhz,
+        from_mhz,
+        since_s,
+        spans,
+        step_s,
+        first_rank_s,
+        energies_j * knows_energy,
+    )
+
+
+def _runs_of(result: ProfilingResult, ran: Sequence[RunInstruction]) -> _RankRuns:
+    """What one rank measured, by step; iterations that ran something else than `ran` are left out."""
+    steps = steps_of(result)
+    spans = result.iter_span or result.iter_time
+    runs = {steps[number]: each for number, each in numbered_iterations(result, ran)}
+    return _RankRuns(
+        runs,
+        dict(zip(steps, spans, strict=False)),
+        dict(zip(steps, result.iter_time, strict=False)),
+        dict(zip(steps, result.iter_energy, strict=False)),
+    )
+
+
+def _steps(rows: Sequence[Sequence[_RankRuns]]) -> set[int]:
+    """The steps that all ranks of a pipeline have measured."""
+    return set.intersection(*(set(one.runs) for of_rank in rows for one in of_rank))
+
+
+def _sees_clocks(result: ProfilingResult) -> bool:
+    """Whether a rank's clock process learns when clocks act, so that the mean clocks of its runs tell something."""
+    return result.switching is not None and result.switching.mode != "launch" and bool(result.clock_breakdown)
+
+
+def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
+    """For each instruction, whether the clock processes of its ranks have learned when its clock acts."""
+    import numpy as np
+
+    known = [set() if one.switching is None else set(one.switching.latencies_s) for one in results]
+    return np.array([all(clock in each for each in known) for clock in mhz.tolist()])
+
+
+def _before_change(mhz: Array, top_mhz: float) -> list[float]:
+    """For each instruction of a rank, the clock before the latest change; 0 while there was none."""
+    found, before, last = [], 0.0, top_mhz  # an iteration begins at the highest clock
+    for clock in mhz.tolist():
+        if clock != last:
+            before, last = last, clock
+        found.append(before)
+    return found
+
+
+def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> Array:
+    """For each instruction of a rank, how long it begins after the latest change, without waiting, in s.
+
+    Args:
+        mhz: The clock of each.
+        first_mhz: The clock at which the iteration begins.
+        times_s: The duration of each, in s.
+    """
+    import numpy as np
+
+    found, since_s, last = [], math.inf, first_mhz
+    for clock, seconds in zip(mhz.tolist(), times_s.tolist(), strict=True):
+        if clock != last:
+            since_s, last = 0.0, clock
+        found.append(since_s)
+        since_s += seconds
+    return np.array(found)
+
+
+def kinds_of(pipeline: Pipeline) -> tuple[list[tuple[int, str]], Array]:
+    """Returns the kinds of instructions, sorted, and the number of each node's kind."""
+    import numpy as np
+
+    kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
+    number: Mapping[tuple[int, str], int] = {kind: place for place, kind in enumerate(kinds)}
+    return kinds, np.array([number[i.stage, i.name] for i in pipeline.instructions])

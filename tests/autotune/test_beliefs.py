@@ -1,0 +1,267 @@
+"""What a job's windows lead to: points, curves, and judgements of plans."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from scheduler_jobs import make_job, one_f_one_b, order_of
+
+from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.judgements import ClockPlan, ModelSettings
+from pfo_fs.autotune.model import JobModel
+from pfo_fs.autotune.plan_goal import PlanGoal
+from pfo_fs.autotune.probe import probe_plan
+from pfo_fs.models import FrequencySchedule, InstructionPower, ProfilingResult, Switching, Target
+
+STAGES, MICROBATCHES, ITERATIONS, TOP_MHZ = 2, 4, 5, 1410
+CLOCKS = list(range(810, TOP_MHZ + 1, 30))
+NO_SLOWDOWN = PlanGoal(Target(slowdown=1.0), {})
+SECONDS = {"forward": 0.1, "backward": 0.2}
+
+
+def beliefs_of(dp: int = 1, tp: int = 1) -> Beliefs:
+    job, infos = make_job(STAGES, dp, tp, clocks=CLOCKS)
+    orders = {info.rank: order_of(one_f_one_b(info.pp_rank, STAGES, MICROBATCHES)) for info in infos}
+    return Beliefs(JobLayout(job, infos, lambda: orders))
+
+
+def power_w(mhz: int) -> float:
+    return 100 + 250 * (mhz / TOP_MHZ) ** 3
+
+
+def results_of(
+    beliefs: Beliefs, schedules: list[FrequencySchedule], default_mhz: int = TOP_MHZ, noise: float = 0.002
+) -> list[ProfilingResult]:
+    """What ranks measure whose clock processes follow the device; the second stage has half of the first one's work."""
+    layout, found = beliefs.layout, []
+    in_force = {schedule.rank: schedule for schedule in schedules}
+    rng = random.Random(len(beliefs.windows))
+    for info in layout.rank_infos:
+        ran = [(name, mhz) for name, _, mhz in layout.run_by(info.rank, in_force.get(info.rank))]
+        times: dict[str, list[list[float]]] = {name: [] for name in SECONDS}
+        clocks: dict[str, list[list[int]]] = {name: [] for name in SECONDS}
+        for _ in range(ITERATIONS):
+            for name in SECONDS:
+                own = [mhz for each, mhz in ran if each == name]
+                whole_s = SECONDS[name] / (1 + info.pp_rank)
+                times[name].append(
+                    [whole_s * (0.2 + 0.8 * TOP_MHZ / (mhz or default_mhz)) * rng.gauss(1, noise) for mhz in own]
+                )
+                clocks[name].append(own)
+        span_s = 0.3 * (MICROBATCHES + 0.5)
+        found.append(
+            ProfilingResult(
+                rank=info.rank,
+                iter_time=[span_s + 0.1] * ITERATIONS,
+                iter_span=[span_s] * ITERATIONS,
+                iter_energy=[500.0] * ITERATIONS,
+                time_breakdown=times,
+                clock_breakdown=clocks,
+                switching=Switching(
+                    mode="device", call_s=0.001, latencies_s=dict.fromkeys(info.available_frequencies, 0.004)
+                ),
+                powers=[
+                    InstructionPower(
+                        instruction=name, frequency=mhz, power=power_w(mhz or default_mhz), error=1.0, seconds=1.0
+                    )
+                    for name, mhz in sorted(set(ran))
+                ],
+            )
+        )
+    return found
+
+
+def model_of(beliefs: Beliefs) -> JobModel:
+    return JobModel(beliefs, NO_SLOWDOWN, ModelSettings(), 70.0)
+
+
+def probed(dp: int = 1, tp: int = 1) -> Beliefs:
+    """After a window at the highest clocks and one of low clocks."""
+    beliefs = beliefs_of(dp, tp)
+    beliefs.take(results_of(beliefs, []), [])
+    model = model_of(beliefs)
+    schedules = model.schedules(probe_plan(model, beliefs))
+    beliefs.take(results_of(beliefs, schedules), schedules)
+    return beliefs
+
+
+def test_a_first_probe_lowers_every_kind_of_instruction_and_is_not_late_however_clocks_act() -> None:
+    beliefs = beliefs_of()
+    beliefs.take(results_of(beliefs, []), [])
+    model = model_of(beliefs)
+    plan = probe_plan(model, beliefs)
+    lowered = {
+        (instruction.stage, instruction.name)
+        for instruction, mhz in zip(model.problem.pipeline.instructions, plan.of(0), strict=True)
+        if mhz < TOP_MHZ
+    }
+    assert lowered == set(beliefs.layout.kinds)
+    lowest = {stage: min(plan.of(0)[first:last]) for stage, (first, last) in enumerate(rows_of(model))}
+    assert lowest[1] < lowest[0], "the second stage waits for the first one, so that it has slack"
+
+
+def rows_of(model: JobModel) -> list[tuple[int, int]]:
+    firsts = model.problem.pipeline.first_nodes
+    return [(firsts[stage], firsts[stage + 1]) for stage in range(STAGES)]
+
+
+def test_times_and_powers_at_the_clocks_of_a_window_are_learned() -> None:
+    beliefs = probed()
+    for (stage, name), points in beliefs.samples.points.items():
+        assert len(points) > 1
+        for mhz, point in points.items():
+            expected_s = SECONDS[name] / (1 + stage) * (0.2 + 0.8 * TOP_MHZ / mhz)
+            assert point.time_s == pytest.approx(expected_s, rel=5 * point.time_error + 0.002)
+            assert point.power_w == pytest.approx(power_w(mhz), rel=0.01)
+
+
+def test_ranks_that_compute_together_tell_no_more_than_one_of_them_and_pipelines_do() -> None:
+    def error(dp: int, tp: int) -> float:
+        beliefs = beliefs_of(dp, tp)
+        beliefs.take(results_of(beliefs, []), [])
+        return beliefs.samples.points[0, "forward"][TOP_MHZ].time_error
+
+    alone = error(1, 1)
+    assert error(1, 4) > 0.4 * alone
+    assert error(4, 1) == pytest.approx(alone / 2, rel=0.4)
+
+
+def test_a_plan_with_slack_used_saves_energy_without_being_late() -> None:
+    model = model_of(probed())
+    plan = model.plan(1.0005)
+    found = model.judge(plan)
+    assert found.saved > 0.05
+    assert found.late <= 0.001
+    assert model.judge(model.highest).saved == 0.0
+
+
+def trial_of(plan: ClockPlan, beliefs: Beliefs, saved: float, later: float, times: int) -> None:
+    for _ in range(times):
+        beliefs.add_trial(plan.key, Trial(plan, saved, 0.003, later, 0.0002))
+
+
+def test_a_plan_that_was_measured_often_is_believed_to_do_what_was_measured() -> None:
+    beliefs = probed()
+    model = model_of(beliefs)
+    plan = model.plan(1.0005)
+    expected = model.judge(plan)
+    trial_of(plan, beliefs, expected.saved - 0.03, 0.002, times=10)
+    found = model_of(beliefs).judge(plan)
+    assert found.saved == pytest.approx(expected.saved - 0.03, abs=0.005)
+    assert found.late == pytest.approx(expected.late + 0.002, abs=0.0003)
+    assert found.saved_error < expected.saved_error
+
+
+def test_what_was_measured_of_a_plan_tells_of_others_and_nothing_of_the_highest_clocks() -> None:
+    beliefs = probed()
+    model = model_of(beliefs)
+    plan, other = model.plan(1.0005), model.plan(1.02)
+    expected = model.judge(other)
+    trial_of(plan, beliefs, model.judge(plan).saved - 0.03, 0.002, times=10)
+    again = model_of(beliefs)
+    assert expected.saved - 0.03 < again.judge(other).saved < expected.saved - 0.015
+    assert again.judge(again.highest).saved == 0.0
+    assert again.judge(again.highest).late == pytest.approx(0.0, abs=1e-9)
+
+
+def test_several_measurements_of_a_plan_are_one_with_a_smaller_error() -> None:
+    beliefs = probed()
+    plan = model_of(beliefs).highest
+    for saved in (0.1, 0.12):
+        beliefs.add_trial(plan.key, Trial(plan, saved, 0.01, 0.0, 0.001))
+    both = beliefs.trials[plan.key]
+    assert both.saved == pytest.approx(0.11)
+    assert both.saved_error == pytest.approx(0.01 / 2**0.5)
+
+
+def test_a_window_without_energies_tells_of_time_only() -> None:
+    beliefs = probed()
+    plan = model_of(beliefs).highest
+    beliefs.add_trial(plan.key, Trial(plan, 0.1, 0.01, 0.0, 0.001))
+    beliefs.add_trial(plan.key, Trial(plan, 0.0, float("inf"), 0.001, 0.001))
+    both = beliefs.trials[plan.key]
+    assert (both.saved, both.saved_error) == (0.1, 0.01)
+    assert both.later == pytest.approx(0.0005)
+
+
+def test_default_clocks_below_the_highest_ones_are_noticed() -> None:
+    def differ(default_mhz: int) -> bool:
+        beliefs = beliefs_of()
+        beliefs.take(results_of(beliefs, [], default_mhz), [])
+        model = model_of(beliefs)
+        schedules = model.schedules(probe_plan(model, beliefs))
+        beliefs.take(results_of(beliefs, schedules), schedules)
+        return beliefs.default_clocks_differ()
+
+    assert not differ(TOP_MHZ)
+    assert differ(1260)
+
+
+def test_schedules_of_a_plan_name_the_instructions_of_each_rank() -> None:
+    beliefs = probed(dp=2)
+    model = model_of(beliefs)
+    schedules = model.schedules(model.plan(1.0005))
+    assert [schedule.rank for schedule in schedules] == [info.rank for info in beliefs.layout.rank_infos]
+    for schedule in schedules:
+        names = [name for name, _ in schedule.frequencies]
+        assert names == one_f_one_b(beliefs.layout.place[schedule.rank].pp_rank, STAGES, MICROBATCHES)
+        assert {mhz for _, mhz in schedule.frequencies} <= set(CLOCKS)
+
+
+def test_a_model_is_made_where_the_latest_window_holds_only_one_of_two_unlike_pipelines() -> None:
+    """A straggler is not measured; when it is healthy again, the model is made before the next window."""
+    beliefs = beliefs_of(dp=2)
+    slow = {info.rank for info in beliefs.layout.rank_infos if info.dp_rank == 0}
+    results = results_of(beliefs, [])
+    for result in results:
+        if result.rank in slow:
+            for rows in result.time_breakdown.values():
+                rows[:] = [[1.2 * seconds for seconds in row] for row in rows]
+    beliefs.take(results, [])
+    beliefs.slow_pipelines = frozenset({0})
+    beliefs.take(results_of(beliefs, []), [])
+    assert beliefs.windows[-1].pipelines == (1,)
+    model = model_of(beliefs)
+    assert model.judge(model.highest).saved == 0.0
+
+
+def test_measurements_of_a_plan_without_any_scatter_are_put_together() -> None:
+    plan = ClockPlan(((TOP_MHZ,),), {})
+    both = Trial(plan, 0.1, 0.0, 0.001, 0.0).pooled(Trial(plan, 0.1, 0.0, 0.001, 0.0))
+    assert both.saved == pytest.approx(0.1)
+    assert both.later == pytest.approx(0.001)
+
+
+def test_the_window_of_the_highest_clocks_stays_however_many_follow() -> None:
+    beliefs = probed()
+    (highest, lower) = beliefs.windows
+    schedules = model_of(beliefs).schedules(probe_plan(model_of(beliefs), beliefs))
+    for _ in range(12):
+        beliefs.take(results_of(beliefs, schedules), schedules)
+    assert any(window is highest for window in beliefs.windows)
+    assert not any(window is lower for window in beliefs.windows)
+
+
+def test_clocks_that_are_hardly_known_do_not_look_like_a_job_that_has_changed() -> None:
+    """Durations at a clock far below those that were measured may be far from what was believed of it."""
+    beliefs = probed()
+    model = model_of(beliefs)
+    lowest = ClockPlan(tuple((min(CLOCKS),) * len(row) for row in model.highest.clocks_mhz), {})
+    results = results_of(beliefs, model.schedules(lowest))
+    for result in results:
+        for iterations in result.time_breakdown.values():
+            iterations[:] = [[1.05 * seconds for seconds in iteration] for iteration in iterations]
+    beliefs.take(results, model.schedules(lowest))
+    assert len(beliefs.windows) == 3
+
+
+def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
+    beliefs = probed()
+    schedules = model_of(beliefs).schedules(probe_plan(model_of(beliefs), beliefs))
+    window = beliefs.take(results_of(beliefs, schedules, noise=0.03), schedules)
+    assert window is not None
+    full_s = beliefs.full_speed_s()[-1]
+    scatter = (full_s.std(axis=0) / full_s.mean(axis=0)).mean()
+    assert scatter == pytest.approx((window.times_s.std(axis=0) / window.times_s.mean(axis=0)).mean(), rel=0.05)

@@ -1,0 +1,296 @@
+"""The rule by which plans are chosen, with a model that is told what to believe."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from pfo_fs.autotune.curves import EXPECTED, View
+from pfo_fs.autotune.decision import LEAST_GAIN, MOST_LATE_TRIAL, Choice, choose, in_time, is_late
+from pfo_fs.autotune.judgements import ClockPlan, Judgement
+from pfo_fs.autotune.model import JobModel
+
+SURELY = 0.0001
+
+
+def plan_of(mhz: int) -> ClockPlan:
+    return ClockPlan(((mhz,),), {})
+
+
+def believed(saved: float, late: float = 0.0, late_error: float = SURELY) -> Judgement:
+    return Judgement(late, late_error, late, saved, 0.002)
+
+
+HIGHEST, PLAN, OTHER, HOPED = plan_of(1410), plan_of(1200), plan_of(1100), plan_of(900)
+
+
+class FakeModel:
+    """A model with one clock per plan.
+
+    Args:
+        judgements: What is believed of each plan, by its clock.
+        planned: What the planner makes for times up to a multiple of the target, from the shortest time up.
+        hoped: What it makes of clocks that may be better than expected.
+        hopes: What plans save if hopes are right, by their clocks.
+        mixes: The clock of the plan in which every so many stretches have hoped-for clocks.
+        slowdown: By how many times iterations may be longer than at the highest clocks.
+    """
+
+    def __init__(
+        self,
+        judgements: Mapping[int, Judgement],
+        planned: Callable[[float], int] | int = 1410,
+        hoped: int = 1410,
+        hopes: Mapping[int, float] | None = None,
+        mixes: Mapping[int, int] | None = None,
+        slowdown: float = 1.0,
+    ) -> None:
+        self.full_s, self.target_s = 10.0, 10.0 * slowdown
+        self.judgements = {1410: believed(0.0), **judgements}
+        self._planned, self.hoped, self.hopes = planned, hoped, dict(hopes or {})
+        self._mixes = mixes or {}
+        self.unknown: set[object] = set()
+        self.highest = HIGHEST
+
+    def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
+        if view.times < EXPECTED.times:
+            return plan_of(self.hoped)
+        return plan_of(self._planned if isinstance(self._planned, int) else self._planned(times))
+
+    def judge(self, plan: ClockPlan) -> Judgement:
+        return self.judgements[plan.clocks_mhz[0][0]]
+
+    def knows(self, plan: ClockPlan) -> bool:
+        return plan.key not in self.unknown
+
+    def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
+        return plan_of(self._mixes.get(every, other.clocks_mhz[0][0]))
+
+    def saved_if(self, plan: ClockPlan, view: View) -> float:
+        return self.hopes.get(plan.clocks_mhz[0][0], 0.0)
+
+
+def chosen(
+    model: FakeModel,
+    last: Choice | None = None,
+    tried: tuple[ClockPlan, ...] = (),
+    iterations: int = 100,
+    refuted: tuple[ClockPlan, ...] = (),
+) -> Choice:
+    known, late = {plan.key: plan for plan in tried}, {plan.key for plan in refuted}
+    return choose(cast("JobModel", cast("Any", model)), last, iterations, known, late)
+
+
+def in_force(plan: ClockPlan, stays: ClockPlan | None = None, trial: bool = False) -> Choice:
+    return Choice(plan, believed(0.0), stays=stays or (None if trial else plan), trial=trial)
+
+
+def test_the_first_plan_is_the_one_that_is_surely_in_time() -> None:
+    choice = chosen(FakeModel({1200: believed(0.1)}, planned=1200))
+    assert choice.plan == PLAN
+    assert not choice.settled, "it has not been measured yet"
+
+
+def test_without_a_plan_in_time_all_clocks_are_the_highest() -> None:
+    choice = chosen(FakeModel({1200: believed(0.1, late=0.02)}, planned=1200))
+    assert choice.plan == HIGHEST
+
+
+class PlannerOffTarget(FakeModel):
+    """A model whose plans take longer by some share than the planner has been asked for; slower ones save more.
+
+    Its planner makes no plan that is faster than the highest clocks.
+    """
+
+    def __init__(self, off: float, late_error: float, slowdown: float) -> None:
+        super().__init__({}, slowdown=slowdown)
+        self._off, self._late_error, self._times = off, late_error, {0: 1.0}
+
+    def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
+        if times * self.target_s <= self.full_s:
+            return HIGHEST
+        self._times[len(self._times)] = times
+        return plan_of(len(self._times) - 1)
+
+    def judge(self, plan: ClockPlan) -> Judgement:
+        if plan == HIGHEST:
+            return believed(0.0)
+        times = self._times[plan.clocks_mhz[0][0]]
+        return believed(0.1 + times - 1, times - 1 + self._off, self._late_error)
+
+
+@pytest.mark.parametrize("late_error", [0.0, 0.0005, 0.003])
+@pytest.mark.parametrize("off", [-0.01, 0.0, 0.002, 0.01])
+def test_a_target_that_leaves_room_has_a_plan_however_far_off_the_planner_is(off: float, late_error: float) -> None:
+    choice = chosen(PlannerOffTarget(off, late_error, slowdown=1.1))
+    assert in_time(choice.judgement) or choice.trial
+    assert choice.judgement.late > -0.02, "no time is left unused"
+    assert choice.plan != HIGHEST
+
+
+def test_a_target_that_leaves_no_room_after_one_that_did_has_a_plan_again() -> None:
+    loose = replace(in_force(HIGHEST), aim=-0.002)
+    assert chosen(PlannerOffTarget(0.0, 0.0, slowdown=1.0), loose, (HIGHEST,)).plan != HIGHEST
+
+
+def test_a_plan_that_is_surely_late_is_replaced() -> None:
+    model = FakeModel({1200: believed(0.1, late=0.01), 1100: believed(0.05)}, planned=1100)
+    assert chosen(model, in_force(PLAN), (PLAN,)).plan == OTHER
+
+
+def test_a_plan_in_force_that_may_be_late_stays_until_it_surely_is() -> None:
+    model = FakeModel({1200: believed(0.1, late=0.001, late_error=0.002), 1100: believed(0.05)}, planned=1100)
+    assert not in_time(model.judge(PLAN))
+    assert not is_late(model.judge(PLAN))
+    assert chosen(model, in_force(PLAN), (PLAN,)).plan == PLAN
+
+
+@pytest.mark.parametrize(("more", "changes"), [(LEAST_GAIN / 2, False), (2 * LEAST_GAIN, True)])
+def test_a_plan_in_force_stays_unless_another_one_saves_surely_more(more: float, changes: bool) -> None:
+    model = FakeModel({1200: believed(0.1), 1100: believed(0.1 + more)}, planned=1100)
+    choice = chosen(model, in_force(PLAN), (PLAN,))
+    assert choice.plan == (OTHER if changes else PLAN)
+    assert choice.settled == (not changes)
+
+
+@pytest.mark.parametrize("last", [in_force(PLAN), in_force(PLAN, stays=HIGHEST, trial=True), in_force(HIGHEST)])
+def test_a_plan_that_was_late_at_once_is_not_chosen_whatever_the_model_says(last: Choice) -> None:
+    model = FakeModel({1200: believed(0.1)}, planned=1200, hoped=1200, hopes={1200: 0.2})
+    assert chosen(model, last, (HIGHEST,), refuted=(PLAN,)).plan == HIGHEST
+
+
+def test_in_place_of_a_plan_that_was_late_at_once_a_quicker_one_is_made() -> None:
+    model = FakeModel({1200: believed(0.1), 1100: believed(0.05)}, lambda times: 1200 if times > 1.0003 else 1100)
+    assert chosen(model, in_force(PLAN), refuted=(PLAN,)).plan == OTHER
+
+
+def test_a_plan_of_another_order_of_instructions_does_not_stay() -> None:
+    model = FakeModel({1200: believed(0.1), 1100: believed(0.05)}, planned=1100)
+    model.unknown.add(PLAN.key)
+    assert chosen(model, in_force(PLAN), (PLAN,)).plan == OTHER
+
+
+def trying(judgement_of_hoped: Judgement, hopes: float = 0.2, mixes: Mapping[int, int] | None = None) -> FakeModel:
+    """The plan in force saves 10 %; clocks that are hardly known may save more."""
+    judgements = {1200: believed(0.1), 900: judgement_of_hoped, 1150: believed(0.1, late=0.001)}
+    return FakeModel(judgements, planned=1200, hoped=900, hopes={900: hopes, 1200: 0.1}, mixes=mixes)
+
+
+def test_clocks_that_may_save_more_are_tried_beside_the_plan_in_force() -> None:
+    choice = chosen(trying(believed(0.09, late=0.002, late_error=0.002)), in_force(PLAN), (PLAN,))
+    assert choice.trial
+    assert choice.plan == HOPED
+    assert choice.stays == PLAN
+    assert not choice.settled
+
+
+@pytest.mark.parametrize(
+    "found", [believed(0.08), believed(0.2, late=0.001, late_error=0.005), believed(0.2, late=0.05)]
+)
+def test_a_trial_that_saves_less_or_is_not_surely_in_time_goes_back_to_the_plan_before(found: Judgement) -> None:
+    choice = chosen(trying(found), in_force(HOPED, stays=PLAN, trial=True), (PLAN, HOPED))
+    assert choice.plan == PLAN
+    assert choice.settled
+
+
+def test_a_trial_that_is_surely_in_time_and_saves_more_stays() -> None:
+    choice = chosen(trying(believed(0.2)), in_force(HOPED, stays=PLAN, trial=True), (PLAN, HOPED))
+    assert choice.plan == HOPED
+    assert choice.stays == HOPED
+
+
+def test_a_trial_is_no_later_than_it_may_be_as_fewer_micro_batches_run_its_clocks() -> None:
+    late = believed(0.2, late=2 * MOST_LATE_TRIAL, late_error=0.02)
+    choice = chosen(trying(late, mixes={4: 1150}), in_force(PLAN), (PLAN,))
+    assert choice.trial
+    assert choice.plan == plan_of(1150)
+
+
+@pytest.mark.parametrize(
+    ("found", "hopes", "tried"),
+    [
+        (believed(0.09), 0.1 + LEAST_GAIN / 2, (PLAN,)),
+        (believed(0.09), 0.2, (PLAN, HOPED)),
+        (believed(0.2, late=2 * MOST_LATE_TRIAL, late_error=0.02), 0.2, (PLAN,)),
+        (believed(-0.9), 0.11, (PLAN,)),
+    ],
+    ids=["nothing to win", "tried before", "too late even for few micro-batches", "the window costs more"],
+)
+def test_where_nothing_is_worth_another_window_the_plan_in_force_is_settled(
+    found: Judgement, hopes: float, tried: tuple[ClockPlan, ...]
+) -> None:
+    choice = chosen(trying(found, hopes), in_force(PLAN), tried)
+    assert choice.plan == PLAN
+    assert choice.settled
+    assert not choice.trial
+
+
+def test_a_long_job_tries_what_a_short_one_does_not() -> None:
+    model = trying(believed(-0.1), hopes=0.11)
+    assert chosen(model, in_force(PLAN), (PLAN,), iterations=10).settled
+    assert chosen(model, in_force(PLAN), (PLAN,), iterations=100_000).trial
+
+
+def test_a_plan_that_is_likely_in_time_is_measured_before_it_counts_as_late() -> None:
+    model = FakeModel({1200: believed(0.1), 1100: believed(0.15, late_error=0.003)}, planned=1100)
+    choice = chosen(model, in_force(PLAN), (PLAN,))
+    assert choice.trial
+    assert choice.plan == OTHER
+    assert choice.stays == PLAN
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_job_whose_beliefs_do_not_change_settles_after_a_few_windows(seed: int) -> None:
+    rng = random.Random(seed)
+    judgements = {
+        mhz: believed(rng.uniform(0, 0.2), rng.gauss(0, 0.002), rng.choice([SURELY, 0.001]))
+        for mhz in (1200, 1100, 900)
+    }
+    model = FakeModel(judgements, rng.choice([1200, 1100]), 900, {900: rng.uniform(0, 0.3)})
+    choice, tried = chosen(model), []
+    for _ in range(8):
+        tried.append(choice.plan)
+        choice = chosen(model, choice, tuple(tried))
+    assert choice.settled
+    assert not is_late(choice.judgement)
+
+
+def settle(model: FakeModel, last: Choice, tried: tuple[ClockPlan, ...]) -> tuple[Choice, tuple[ClockPlan, ...], int]:
+    """Trials that win nothing follow each other until the plan in force stays; returns their number, too."""
+    trials = 0
+    while not last.settled:
+        trials += 1
+        model.hoped -= 1  # another plan each time, which is late as soon as it is measured
+        model.judgements[model.hoped] = believed(0.09, late=0.002)
+        model.hopes[model.hoped] = 0.2
+        tried = (*tried, last.plan)
+        last = chosen(model, last, tried)
+    return last, tried, trials
+
+
+def test_trials_that_win_nothing_end_and_one_more_follows_each_regular_measurement() -> None:
+    model = trying(believed(0.09, late=0.002, late_error=0.002))
+    first = chosen(model, in_force(PLAN), (PLAN,))
+    assert first.trial
+    settled, tried, trials = settle(model, first, (PLAN,))
+    assert settled.plan == PLAN
+    assert trials < 5
+    known = {plan.key: plan for plan in tried}
+    again = choose(cast("JobModel", cast("Any", model)), settled, 300, known, is_regular=True)
+    assert again.trial
+    settled, tried, trials = settle(model, again, tried)
+    assert trials == 1
+
+
+def test_a_trial_that_wins_something_is_followed_by_others() -> None:
+    model = trying(believed(0.12))
+    in_vain = replace(in_force(HOPED, stays=PLAN, trial=True), in_vain=1)
+    model.hopes[900] = 0.12
+    model.hoped, model.hopes[800], model.judgements[800] = 800, 0.2, believed(0.11, late=0.001)
+    choice = chosen(model, in_vain, (PLAN, HOPED))
+    assert choice.trial
+    assert choice.stays == HOPED

@@ -1,0 +1,247 @@
+"""What the model of durations finds in windows that are drawn from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfo_fs.autotune.load_rows import Ratios
+from pfo_fs.autotune.loads import Found, LoadModel
+from pfo_fs.autotune.windows import Window, kinds_of
+from pfo_fs.planner import make_pipeline
+
+Array = Any
+PIPELINE = make_pipeline("1f1b", 2, 8)
+KINDS, KIND_OF_NODE = kinds_of(PIPELINE)
+TOP_MHZ, CLOCKS = 1410.0, np.arange(600.0, 1411.0, 15.0)
+SLOPES = {(0, "backward"): 0.9, (0, "forward"): 0.7, (1, "backward"): 0.85, (1, "forward"): 0.6}
+TIMES_S = {(0, "backward"): 0.2, (0, "forward"): 0.1, (1, "backward"): 0.21, (1, "forward"): 0.11}
+
+
+def true_log(kind: tuple[int, str], mhz: float) -> float:
+    """Log r of a kind at a clock."""
+    return SLOPES[kind] * math.log(TOP_MHZ / mhz)
+
+
+def unsure() -> Ratios:
+    """What is believed before anything was measured."""
+    z = np.log(TOP_MHZ / CLOCKS)[None].repeat(len(KINDS), axis=0)
+    return Ratios(CLOCKS, 0.7 * z, 0.4 * z, np.full(len(KINDS), TOP_MHZ))
+
+
+def exact(late_s: float = 0.0) -> Ratios:
+    """The truth."""
+    logs = np.array([[true_log(kind, mhz) for mhz in CLOCKS.tolist()] for kind in KINDS])
+    return Ratios(CLOCKS, logs, np.full(logs.shape, 1e-4), np.full(len(KINDS), TOP_MHZ), late_s)
+
+
+@dataclass(frozen=True)
+class Job:
+    """How durations of a job vary, as standard deviations of logarithms."""
+
+    load: float = 0.0
+    noise: float = 0.002
+    of_step: float = 0.0
+    slower: Mapping[int, float] | None = None
+
+    def window(self, rng: Any, mhz: Array, iterations: int = 10, pipelines: int = 2) -> Window:
+        """A window with a clock for each node."""
+        shape = iterations, len(KIND_OF_NODE), pipelines
+        micro_batch = np.array([instruction.microbatch for instruction in PIPELINE.instructions])
+        loads = rng.normal(size=(iterations, micro_batch.max() + 1, pipelines))[:, micro_batch]
+        steps = self.of_step * rng.normal(size=(iterations, len(KINDS), 1))[:, KIND_OF_NODE]
+        base = np.array([math.log(TIMES_S[kind]) for kind in KINDS])[KIND_OF_NODE]
+        ratio = np.array(
+            [true_log(KINDS[k], clock) for k, clock in zip(KIND_OF_NODE.tolist(), mhz.tolist(), strict=True)]
+        )
+        own = np.array([math.log((self.slower or {}).get(pipeline, 1.0)) for pipeline in range(pipelines)])
+        logs = (base + ratio)[None, :, None] + own + self.load * loads + steps + self.noise * rng.normal(size=shape)
+        return window_of(np.exp(logs), np.broadcast_to(mhz[:, None], shape[1:]).astype(float))
+
+
+def window_of(times_s: Array, mhz: Array) -> Window:
+    """A window of ranks whose clocks act at once."""
+    iterations, _, pipelines = times_s.shape
+    spans_s = np.full((iterations, pipelines), 5.0)
+    return Window(
+        tuple(range(pipelines)),
+        tuple(range(iterations)),
+        times_s,
+        mhz,
+        np.broadcast_to(mhz, times_s.shape).copy(),
+        np.ones(times_s.shape, bool),
+        np.zeros(times_s.shape),
+        np.zeros(mhz.shape),
+        np.zeros(times_s.shape),
+        spans_s,
+        spans_s,
+        spans_s.mean(axis=0),
+        np.zeros(iterations),
+    )
+
+
+def highest() -> Array:
+    return np.full(len(KIND_OF_NODE), TOP_MHZ)
+
+
+def mixed(rng: Any, low_mhz: float = 1110.0) -> Array:
+    """Every kind at the highest clock for some micro-batches, at a low one for others."""
+    found = highest()
+    for number in range(len(KINDS)):
+        nodes = np.flatnonzero(number == KIND_OF_NODE)
+        found[rng.choice(nodes, len(nodes) // 2, replace=False)] = low_mhz
+    return found
+
+
+def of_low_clocks(found: list[Found]) -> list[Found]:
+    return [each for each in found if not each.is_highest]
+
+
+def errors_in_sigmas(job: Job, seeds: int) -> Array:
+    """By how many of their stated errors the ratios of low clocks are wrong, in jobs of many seeds."""
+    off = []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        model = LoadModel(PIPELINE)
+        first = job.window(rng, highest())
+        model.fit([first], unsure())
+        found = model.fit([first, job.window(rng, mixed(rng))], unsure())
+        for each in of_low_clocks(found):
+            base_s = float(np.exp(model.first_bases[KINDS.index(each.kind)]))
+            off.append((math.log(each.time_s / base_s) - true_log(each.kind, each.mhz)) / each.error)
+    return np.array(off)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(),
+        Job(noise=0.02),
+        Job(load=0.1, noise=0.003),
+        Job(load=0.03, noise=0.01),
+        Job(load=0.05, noise=0.004, of_step=0.02),
+        Job(load=0.05, noise=0.004, slower={1: 1.2}),
+    ],
+    ids=["steady", "noisy", "loads", "loads and noise", "loads and steps", "a slow pipeline"],
+)
+def test_ratios_of_clocks_are_within_their_stated_errors(job: Job) -> None:
+    off = errors_in_sigmas(job, 12)
+    assert len(off) == 12 * len(KINDS)
+    assert float(np.sqrt((off**2).mean())) < 1.6
+    assert float(np.median(np.abs(off))) > 0.2, "errors are not stated far too large either"
+
+
+def test_loads_that_all_instructions_of_a_micro_batch_feel_hardly_add_to_the_error_of_a_ratio() -> None:
+    def error(job: Job) -> float:
+        rng = np.random.default_rng(1)
+        model, first = LoadModel(PIPELINE), job.window(rng, highest())
+        model.fit([first], unsure())
+        found = model.fit([first, job.window(rng, mixed(rng))], unsure())
+        return max(each.error for each in of_low_clocks(found))
+
+    assert error(Job(load=0.2, noise=0.003)) < 3 * error(Job(noise=0.003))
+
+
+@pytest.mark.parametrize("load", [0.0, 0.02, 0.1, 0.3])
+def test_sensitivities_and_noises_are_found(load: float) -> None:
+    rng = np.random.default_rng(2)
+    model = LoadModel(PIPELINE)
+    model.fit([Job(load=load, noise=0.005).window(rng, highest(), 40)], unsure())
+    assert model.sensitivities == pytest.approx(load, rel=0.15, abs=0.004)
+    assert model.noises == pytest.approx(0.005, rel=0.25)
+
+
+def test_a_job_without_any_variation_has_exact_times() -> None:
+    rng = np.random.default_rng(3)
+    job = Job(noise=0.0)
+    model, first = LoadModel(PIPELINE), job.window(rng, highest())
+    model.fit([first], unsure())
+    found = model.fit([first, job.window(rng, mixed(rng))], unsure())
+    for each in found:
+        clock_s = TIMES_S[each.kind] * math.exp(true_log(each.kind, each.mhz))
+        assert each.time_s == pytest.approx(clock_s, rel=0.001)
+        assert each.error < 0.001
+
+
+def test_a_pipeline_that_is_slow_for_good_has_its_own_base() -> None:
+    rng = np.random.default_rng(4)
+    model = LoadModel(PIPELINE)
+    model.fit([Job(load=0.05, slower={1: 1.3}).window(rng, highest(), pipelines=3)], unsure())
+    base = np.array([math.log(TIMES_S[kind]) for kind in KINDS])
+    assert model.bases[0] == pytest.approx(base, abs=0.02)
+    assert model.bases[1] == pytest.approx(base + math.log(1.3), abs=0.02)
+    assert model.bases[2] == pytest.approx(base, abs=0.02)
+
+
+def test_times_are_those_of_an_ordinary_pipeline_in_the_first_windows() -> None:
+    rng = np.random.default_rng(5)
+    model, job = LoadModel(PIPELINE), Job(slower={1: 1.3})
+    found = model.fit([job.window(rng, highest(), pipelines=3)], unsure())
+    assert {each.kind: each.time_s for each in found} == {
+        kind: pytest.approx(time_s, rel=0.005) for kind, time_s in TIMES_S.items()
+    }
+
+
+def test_data_that_becomes_longer_for_all_does_not_make_a_low_clock_look_slower() -> None:
+    rng = np.random.default_rng(6)
+    model, job = LoadModel(PIPELINE), Job(load=0.05, noise=0.003)
+    first = job.window(rng, highest())
+    model.fit([first], unsure())
+    later = Job(load=0.05, noise=0.003, slower={0: 1.1, 1: 1.1}).window(rng, mixed(rng))
+    for each in of_low_clocks(model.fit([first, later], unsure())):
+        base_s = float(np.exp(model.first_bases[KINDS.index(each.kind)]))
+        assert math.log(each.time_s / base_s) == pytest.approx(true_log(each.kind, each.mhz), abs=0.02)
+
+
+def test_a_run_that_did_not_settle_tells_nothing_of_its_clock() -> None:
+    rng = np.random.default_rng(7)
+    model, job = LoadModel(PIPELINE), Job()
+    first, window = job.window(rng, highest()), job.window(rng, mixed(rng))
+    model.fit([first], unsure())
+    window.settled[:, window.clocks_mhz < TOP_MHZ] = False
+    assert of_low_clocks(model.fit([first, window], unsure())) == []
+
+
+def test_iterations_at_low_clocks_are_told_as_they_would_be_at_the_highest_ones() -> None:
+    rng = np.random.default_rng(8)
+    model, job = LoadModel(PIPELINE), Job(noise=0.0)
+    window = job.window(rng, mixed(rng))
+    model.fit([window], exact())
+    full_s = model.full_speed_s(window, exact())
+    expected = np.array([TIMES_S[KINDS[number]] for number in KIND_OF_NODE])
+    assert full_s == pytest.approx(np.broadcast_to(expected[None, :, None], full_s.shape), rel=1e-6)
+
+
+def changing(window: Window, kind: tuple[int, str], late_s: float) -> tuple[int, Window]:
+    """The window with one instruction whose clock acts late: its node, and the window."""
+    node = int(np.flatnonzero(KINDS.index(kind) == KIND_OF_NODE)[3])
+    clocks, times_s, settled = window.clocks_mhz.copy(), window.times_s.copy(), window.settled.copy()
+    from_mhz, since_s = window.from_mhz.copy(), np.full(times_s.shape, math.inf)
+    clocks[node], from_mhz[node], since_s[:, node], settled[:, node] = 1110.0, TOP_MHZ, 0.0, False
+    full_s = times_s[:, node]
+    times_s[:, node] = late_s + (full_s - late_s) * math.exp(true_log(kind, 1110.0))
+    ran_mhz = np.broadcast_to(clocks, times_s.shape)
+    given = {"clocks_mhz": clocks, "ran_mhz": ran_mhz, "times_s": times_s}
+    return node, Window(**{**vars(window), **given, "from_mhz": from_mhz, "since_s": since_s, "settled": settled})
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.02, 0.05])
+def test_where_clocks_act_late_an_instruction_begins_at_the_clock_before(late_s: float) -> None:
+    window = Job(noise=0.0).window(np.random.default_rng(9), highest())
+    node, changed = changing(window, (0, "forward"), late_s)
+    full_s = LoadModel(PIPELINE).full_speed_s(changed, exact(late_s))
+    assert full_s[:, node] == pytest.approx(TIMES_S[0, "forward"], rel=1e-6)
+
+
+def test_runs_with_which_a_clock_changes_are_told_with_the_clocks_before_and_after() -> None:
+    kind, late_s, model = (1, "backward"), 0.02, LoadModel(PIPELINE)
+    _, window = changing(Job(load=0.02).window(np.random.default_rng(10), highest()), kind, late_s)
+    model.fit([window], exact(late_s))
+    assert [(each.kind, each.from_mhz, each.mhz, each.runs) for each in model.changed] == [(kind, 1410, 1110, 20)]
+    expected_s = late_s + (TIMES_S[kind] - late_s) * math.exp(true_log(kind, 1110.0))
+    assert model.changed[0].mean_s == pytest.approx(expected_s, rel=0.01)

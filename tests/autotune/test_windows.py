@@ -1,0 +1,197 @@
+"""From the results of ranks to the arrays of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_jobs import make_job, one_f_one_b, order_of, schedule_of
+
+from pfo_fs.autotune.job_layout import JobLayout
+from pfo_fs.autotune.pipeline_of_orders import pipeline_of
+from pfo_fs.autotune.windows import Window, window_of
+from pfo_fs.models import FrequencySchedule, ProfilingResult, Switching
+
+STAGES, MICROBATCHES, TOP_MHZ = 2, 3, 1410
+
+
+def layout(dp: int = 1, tp: int = 1) -> JobLayout:
+    job, infos = make_job(STAGES, dp, tp)
+    orders = {info.rank: order_of(one_f_one_b(info.pp_rank, STAGES, MICROBATCHES)) for info in infos}
+    return JobLayout(job, infos, lambda: orders)
+
+
+def names_of(job: JobLayout, rank: int) -> list[str]:
+    return [name for name, _ in job.order(rank)]
+
+
+def result(
+    rank: int,
+    steps: Sequence[int],
+    instruction_s: float = 0.1,
+    span_s: float = 1.5,
+    clocks: Sequence[int] | None = None,
+    switching: Switching | None = None,
+) -> ProfilingResult:
+    """Each instruction of step n takes n times `instruction_s`; `clocks`: those of forwards, then of backwards."""
+    rows = [[step * instruction_s] * MICROBATCHES for step in steps]
+    mean_mhz = {}
+    if clocks is not None:
+        parts = {"forward": list(clocks[:MICROBATCHES]), "backward": list(clocks[MICROBATCHES:])}
+        mean_mhz = {name: [part] * len(steps) for name, part in parts.items()}
+    return ProfilingResult(
+        rank=rank,
+        iter_step=list(steps),
+        iter_time=[span_s + 0.5] * len(steps),
+        iter_energy=[100.0] * len(steps),
+        iter_span=[span_s] * len(steps),
+        time_breakdown={"forward": rows, "backward": rows},
+        clock_breakdown=mean_mhz,
+        switching=switching,
+    )
+
+
+def window(
+    job: JobLayout, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule] = ()
+) -> Window | None:
+    pipeline = pipeline_of([job.order(rank) for rank in job.one_pipeline()])
+    return window_of(job, pipeline, results, schedules, lambda _: True)
+
+
+def found(job: JobLayout, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule] = ()) -> Window:
+    one = window(job, results, schedules)
+    assert one is not None
+    return one
+
+
+def at_one_clock(job: JobLayout, mhz: int) -> list[FrequencySchedule]:
+    return [schedule_of(info.rank, names_of(job, info.rank), lambda _: mhz) for info in job.rank_infos]
+
+
+STEPS = st.lists(st.integers(1, 12), min_size=1, max_size=10, unique=True).map(sorted)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(STEPS, min_size=4, max_size=4))
+def test_ranks_are_paired_by_step_and_only_steps_that_all_of_a_pipeline_measured_count(steps: list[list[int]]) -> None:
+    job = layout(dp=2)
+    one = window(job, [result(rank, each) for rank, each in enumerate(steps)])
+    of_pipeline = [set(steps[0]) & set(steps[2]), set(steps[1]) & set(steps[3])]  # ranks are numbered stage by stage
+    if not any(of_pipeline):
+        assert one is None
+        return
+    assert one is not None
+    both = set.intersection(*(each for each in of_pipeline if each))
+    expected = both or max(of_pipeline, key=len)
+    assert set(one.steps) == expected
+    for row, step in enumerate(one.steps):
+        assert one.times_s[row] == pytest.approx(0.1 * step)
+
+
+def test_a_pipeline_of_which_a_stage_was_not_measured_is_left_out() -> None:
+    job = layout(dp=2)
+    one = found(job, [result(rank, [1, 2]) for rank in (0, 1, 3)])
+    assert one.pipelines == (1,)
+    assert window(job, [result(0, [1, 2])]) is None
+
+
+def test_ranks_whose_results_are_not_used_are_no_part_of_a_window() -> None:
+    job = layout(dp=2)
+    pipeline = pipeline_of([job.order(rank) for rank in job.one_pipeline()])
+    one = window_of(job, pipeline, [result(rank, [1, 2]) for rank in range(4)], [], lambda rank: rank in (0, 2))
+    assert one is not None
+    assert one.pipelines == (0,)
+
+
+def test_iterations_that_ran_something_else_than_the_schedule_are_left_out() -> None:
+    job = layout()
+    other = result(1, [1, 2, 3])
+    rows = [[0.1] * 3, [0.1] * 2, [0.1] * 3]
+    other = other.model_copy(update={"time_breakdown": {**other.time_breakdown, "forward": rows}})
+    assert found(job, [result(0, [1, 2, 3]), other]).steps == (1, 3)
+
+
+def test_the_rank_that_ends_last_ends_the_iteration_of_its_pipeline() -> None:
+    one = found(layout(), [result(0, [1, 2], span_s=1.5), result(1, [1, 2], span_s=1.8)])
+    assert one.spans_s[:, 0] == pytest.approx([1.8, 1.8])
+    assert one.first_rank_s == pytest.approx([1.5])
+    assert one.tail_s == pytest.approx(0.5)
+
+
+def test_ranks_that_compute_together_are_one_with_their_mean_time_and_all_of_their_energy() -> None:
+    job = layout(tp=2)
+    one = found(job, [result(rank, [1, 2], instruction_s=0.1 + 0.02 * (rank % 2)) for rank in range(4)])
+    assert one.pipelines == (0,)
+    assert one.times_s[0] == pytest.approx(0.11)
+    assert one.energies_j == pytest.approx([400.0, 400.0])
+
+
+def test_the_energy_of_an_iteration_is_unknown_if_one_rank_does_not_know_it() -> None:
+    results = [result(0, [1, 2]), result(1, [1, 2]).model_copy(update={"iter_energy": [0.0, 0.0]})]
+    assert not found(layout(), results).energies_j.any()
+
+
+def test_without_a_schedule_the_default_clock_counts_as_the_highest_one() -> None:
+    one = found(layout(), [result(rank, [1]) for rank in (0, 1)])
+    assert (one.clocks_mhz == TOP_MHZ).all()
+    assert (one.ran_mhz == TOP_MHZ).all()
+    assert one.settled.all()
+
+
+def test_where_no_clock_process_knows_when_clocks_act_the_first_instructions_after_a_change_have_not_settled() -> None:
+    job = layout()
+    schedules = at_one_clock(job, 900)
+    one = found(job, [result(rank, [1], instruction_s=0.02) for rank in (0, 1)], schedules)
+    per_rank = 2 * MICROBATCHES
+    assert one.settled[0, :per_rank, 0].tolist() == [False] * 2 + [True] * (per_rank - 2)
+    assert one.since_s[0, :3, 0] == pytest.approx([0.0, 0.02, 0.04])
+    assert (one.from_mhz == TOP_MHZ).all(), "an iteration begins at the highest clock"
+    assert (one.clocks_mhz == 900).all()
+
+
+@pytest.mark.parametrize(("mode", "knows"), [("launch", False), ("device", True)])
+def test_mean_clocks_tell_at_which_clock_a_run_was_only_where_the_clock_process_follows_the_device(
+    mode: str, knows: bool
+) -> None:
+    job = layout()
+    switching = Switching.model_validate({"mode": mode, "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
+    clocks = [1400, 905, 900, 900, 900, 900]
+    results = [result(rank, [1], clocks=clocks, switching=switching) for rank in (0, 1)]
+    one = found(job, results, at_one_clock(job, 900))
+    assert sorted(one.ran_mhz[0, :, 0].tolist())[-2:] == ([1400, 1400] if knows else [900, 900])
+    assert not one.settled.all()
+    assert (one.from_mhz == 0).all() == knows
+
+
+def test_a_run_most_of_which_was_at_another_clock_has_not_settled() -> None:
+    job = layout()
+    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
+    clocks = [1400, 905, 900, 900, 900, 900]
+    results = [result(rank, [1], clocks=clocks, switching=switching) for rank in (0, 1)]
+    one = found(job, results, at_one_clock(job, 900))
+    assert ((one.ran_mhz > 1000) == ~one.settled).all()
+
+
+def test_a_run_soon_after_a_change_to_a_clock_whose_latency_is_unknown_tells_nothing_of_it() -> None:
+    job = layout()
+    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
+    results = [result(rank, [1], 0.04, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
+    one = found(job, results, at_one_clock(job, 900))
+    assert one.settled[0, :6, 0].tolist() == [False] * 3 + [True] * 3, "each takes 0.04 s"
+    assert one.or_mhz[0, :6, 0].tolist() == [TOP_MHZ] * 3 + [0.0] * 3
+
+
+def test_a_clock_that_stays_between_iterations_needs_no_time_to_act_in_the_next_one() -> None:
+    job = layout()
+    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1})
+    results = [result(rank, [1, 2], 0.01, clocks=[900] * 6, switching=switching) for rank in (0, 1)]
+    one = found(job, results, at_one_clock(job, 900))
+    assert not one.settled[0].any()
+    assert one.settled[1].all()
+
+
+def test_results_of_an_older_release_have_no_steps_and_are_paired_by_their_place() -> None:
+    results = [result(rank, [1, 2, 3]).model_copy(update={"iter_step": []}) for rank in (0, 1)]
+    assert found(layout(), results).steps == (0, 1, 2)
