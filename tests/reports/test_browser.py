@@ -55,7 +55,8 @@ def test_the_page_renders_with_nothing_on_the_console(page: str, tmp_path: Path)
     document, console = opened(page, tmp_path)
     assert console == []
     assert shown(document) == (0.0, pytest.approx(1.02, rel=0.1))
-    assert len(re.findall(r'<span[^>]*style="left: [^"]*width: [^"]*">\d+</span>', document)) == 64  # micro-batches, forward and backward of each on four ranks of two pipelines
+    boxes = re.findall(r'<span[^>]*style="left: [^"]*width: [^"]*">\d+</span>', document)
+    assert len(boxes) == 64, "forward and backward of four micro-batches on four ranks of two pipelines"
 
 
 def test_a_button_zooms_into_the_middle_and_one_colours_by_power(page: str, tmp_path: Path) -> None:
