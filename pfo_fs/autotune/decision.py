@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pfo_fs.autotune.curves import CAUTIOUS, HOPEFUL, View
 from pfo_fs.autotune.judgements import ClockPlan, Judgement
@@ -44,6 +44,8 @@ _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on."""
 _REMEMBERED = 8
 """Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
+_MOST_WINDOWS = 3
+"""A trial goes on for so many windows at most while it is neither surely in time nor surely late."""
 TRIALS_IN_VAIN = 2
 """After so many trials in a row that won nothing, one is made only after each regular measurement of the plan in force:
 these come ever more rarely, so trials do too, and their number grows with the logarithm of the iterations."""
@@ -63,6 +65,7 @@ class Choice:
         trial: Whether it is tried because it may save more than is expected of it.
         settled: Whether nothing is worth another window.
         in_vain: How many trials in a row have won nothing.
+        windows: How many windows of the plan were measured before, if its trial goes on; else 0.
         note: Why, as text for the status.
     """
 
@@ -73,6 +76,7 @@ class Choice:
     trial: bool = False
     settled: bool = False
     in_vain: int = 0
+    windows: int = 0
     note: str = ""
 
 
@@ -180,6 +184,11 @@ def choose(
     if run is not None and run[1].saved < 0:
         run = None  # the highest clocks take less
     least = run[1].saved + LEAST_GAIN if run is not None else 0.0
+    if last is not None and last.trial and last.plan.key in tried and last.windows + 1 < _MOST_WINDOWS:
+        found = next((found for plan, found in judged if plan.key == last.plan.key), None)
+        is_open = found is not None and not in_time(found) and not is_late(found)
+        if found is not None and is_open and found.saved > least and may_be_tried(found):
+            return replace(last, judgement=found, windows=last.windows + 1, note="measuring a plan again")
     planned = _planned(model, last.aim if last is not None else TOLERANCE / 2, least, refuted, run and run[0])
     note = ""
     if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):

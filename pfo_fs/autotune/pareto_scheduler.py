@@ -238,7 +238,7 @@ class ParetoScheduler(FrequencyScheduler):
         model = self._model = self._new_model()
         before = self._choice
         epoch = self.plan_inputs.remeasure_epoch
-        is_regular, self._epoch = epoch != self._epoch, epoch
+        is_regular, self._epoch = epoch != self._epoch and before is not None and before.settled, epoch
         choice = choose(model, before, self._iterations, self._tried, self._refuted, self._lost, is_regular)
         if choice.trial:
             self._lost += trial_time(choice.judgement)
@@ -329,7 +329,8 @@ class ParetoScheduler(FrequencyScheduler):
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(alarm.slow_pipelines)})
         since = self._seen - self._measured_at
         is_due = choice.settled and since >= max(_FIRST_AGAIN, (_AGAIN - 1) * self._measured_at)
-        if is_due or (alarm is not None and self._backoff.is_over()):
+        goes_on = choice.windows > 0 and self.plan_inputs.remeasure_epoch == self._epoch
+        if is_due or goes_on or (alarm is not None and self._backoff.is_over()):
             self._measured_at = self._seen
             epoch = self.plan_inputs.remeasure_epoch + 1
             return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})
