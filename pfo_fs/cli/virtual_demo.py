@@ -60,7 +60,7 @@ def run_virtual_demo(*, slowdown: float, shared_dir: Path | None, output: Path, 
                 told = text
                 console.print(f"iteration {iteration.step:3d}: {escape(text)}", highlight=False, soft_wrap=True)
             current = play.folder.read_current()
-            if current is not None and current.converged:
+            if current is not None and current.converged and current.number == iteration.number:
                 break
         else:
             raise PlanError(f"no plan was in force and measured within {_MOST_ITERATIONS} iterations")
