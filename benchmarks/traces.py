@@ -22,7 +22,7 @@ the highest clocks with the same durations. Columns, `late` being additional tim
                 traces, whose steps stay the same
     off         how far what the scheduler stated (in its model, which `pfo-fs status` and `report` print) was from the
                 truth, in percentage points: the median and the worst of its statements about lateness, and the worst
-                about energy. The truth is what the schedule in force at the statement does over all steps of the trace
+                about energy. The truth is what the schedule that it speaks of does over all steps of the trace
     within      of the figures with an error, the share that was within twice the standard error, which is what status
                 and report print; "-" where errors are not stated
 """
@@ -142,7 +142,9 @@ def row_of(case: Case, seed: int, iterations: int, slowdown: float, known: Known
         for iteration in play.run(iterations):
             played.append(iteration)
             scheduler = play.coordinator.scheduler
-            said = statement_of(scheduler.model() if scheduler else {}, iteration.number)
+            # It speaks of the schedule that was published last, which is in force some iterations later.
+            newest = max(play.folder.schedule_numbers(), default=-1)
+            said = statement_of(scheduler.model() if scheduler else {}, newest)
             if said is not None and (not statements or said[1:] != statements[-1][1:]):
                 statements.append(said)
             if settled_number is None:
