@@ -302,6 +302,20 @@ class Beliefs:
         ratios = self.ratios()
         return [self.loads.full_speed_s(window, ratios) for window in self.windows]
 
+    def level_error(self) -> float:
+        """Returns the relative error of what all durations at the highest clocks have in common.
+
+        Iterations differ in their work, and only those tell it in which instructions ran at these clocks.
+        """
+        import numpy as np
+
+        top_mhz = self.ratios().top_mhz
+        assert self.loads is not None
+        tops = top_mhz[self.loads.kind_of_node][:, None]
+        at_top = sum(window.iterations * float((window.clocks_mhz >= tops).mean()) for window in self.windows)
+        scatters = [float(np.log(full_s.sum(axis=(1, 2))).std()) for full_s in self.full_speed_s()]
+        return max(scatters) / math.sqrt(max(1.0, at_top))
+
     def switching(self) -> MeasuredSwitching:
         """Returns what a clock change costs."""
         return self._switching or late_switching(self.samples.late.latency_s(self.samples.points))

@@ -93,6 +93,7 @@ class JobModel:
         self.calibration = beliefs.calibration()
         self.problem = self._problem(waiting_power_w)
         self.group_of = self._groups()
+        self._level_error = beliefs.level_error()
         self.tail_s = float(np.mean([window.tail_s for window in beliefs.windows]))
         self.everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
         judged = self._iterations(_JUDGED_BY)
@@ -316,9 +317,10 @@ class JobModel:
                         shares[kind, at] = shares.get((kind, at), 0.0) + sign * share
                         power_shares[kind, at] = power_shares.get((kind, at), 0.0) + sign * part
         energy_j, mean_s = played.energy_j + self._tail_j, played.mean_s
+        low = sum(share for share in shares.values() if share > 0)
         by_model = Judgement(
             late=mean_s / self.target_s - 1,
-            late_error=math.hypot(self._doubt(plan) * self.curves.error_of(shares), sampling),
+            late_error=math.hypot(self._doubt(plan) * self.curves.error_of(shares), sampling, low * self._level_error),
             slower=float(np.sum(times_s) / np.sum(self._full_times_s)) - 1,
             saved=1 - energy_j / self.full_j,
             saved_error=self.curves.error_of(power_shares, powers=True),
