@@ -265,3 +265,24 @@ def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
     full_s = beliefs.full_speed_s()[-1]
     scatter = (full_s.std(axis=0) / full_s.mean(axis=0)).mean()
     assert scatter == pytest.approx((window.times_s.std(axis=0) / window.times_s.mean(axis=0)).mean(), rel=0.05)
+
+
+def test_a_plan_without_any_instruction_at_the_highest_clocks_is_late_with_the_error_of_their_level() -> None:
+    """What iterations have in common, such as longer sequences, looks like slower clocks where none is the highest."""
+    beliefs = beliefs_of()
+    rng = random.Random(3)
+
+    def take(schedules: list[FrequencySchedule]) -> None:
+        results = results_of(beliefs, schedules)
+        lengths = [rng.gauss(1, 0.03) for _ in range(ITERATIONS)]
+        for result in results:
+            for iterations in result.time_breakdown.values():
+                iterations[:] = [[times * each for each in one] for times, one in zip(lengths, iterations, strict=True)]
+        beliefs.take(results, schedules)
+
+    take([])
+    lower = ClockPlan(tuple((1200,) * len(row) for row in model_of(beliefs).highest.clocks_mhz), {})
+    for _ in range(10):
+        take(model_of(beliefs).schedules(lower))
+    assert model_of(beliefs).judge(lower).late_error > 0.004
+    assert model_of(beliefs).judge(model_of(beliefs).highest).late_error < 0.001
