@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, MeasuredSwitching, measured_switching
+from pfo_fs.autotune.measured_switching import UNKNOWN_COSTS, measured_switching
 from pfo_fs.planner import SwitchCosts
 
 PARTS = ("planner", "device", "loop")
@@ -71,16 +71,15 @@ def _given(position: int) -> Callable[..., Any]:
     return lambda *args, **__: args[position]
 
 
-def _free_changes(results: Any, infos: Any) -> MeasuredSwitching | None:
-    found = measured_switching(results, infos)
-    return None if found is None else MeasuredSwitching(SwitchCosts(), found.offers)
+def _free_changes(results: Any, infos: Any) -> SwitchCosts | None:
+    return None if measured_switching(results, infos) is None else SwitchCosts()
 
 
-def _no_hosts(results: Any, infos: Any) -> MeasuredSwitching | None:
+def _no_hosts(results: Any, infos: Any) -> SwitchCosts | None:
     found = measured_switching(results, infos)
     if found is None:
         return None
-    return found._replace(costs=replace(found.costs, max_calls_per_s=float("inf"), hosts=()))
+    return replace(found, max_calls_per_s=float("inf"), hosts=())
 
 
 def _usual_lead(self: Any, mhz: int, *, up: bool = False) -> int:
@@ -139,7 +138,7 @@ _PLANNER_LOOP = (
         "everything that counts late clocks",
         "acts_late_s, learned by the loop",
         "autotune.beliefs:late_switching",
-        _always(MeasuredSwitching(UNKNOWN_COSTS)),
+        _always(UNKNOWN_COSTS),
     ),
     (
         "everything that counts driver and latency",
@@ -163,9 +162,7 @@ _PLANNER_LOOP = (
         "unknown changes cost 1 ms",
         "a price of changes before any is known",
         {
-            "autotune.beliefs:late_switching": lambda s: MeasuredSwitching(
-                SwitchCosts(acts_late_s=s if s >= 0.001 else 0.0)
-            ),
+            "autotune.beliefs:late_switching": lambda s: SwitchCosts(acts_late_s=s if s >= 0.001 else 0.0),
             "autotune.measured_switching:UNKNOWN_COSTS": SwitchCosts(),
         },
         None,

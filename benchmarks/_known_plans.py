@@ -7,9 +7,9 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from _quick_clocks import without_clocks
 from _yield_jobs import MOST_LATE, known_switching, problem_of
 
-from pfo_fs.autotune.measured_switching import without_slow_clocks
 from pfo_fs.planner import Problem, ScenarioPlanner, Scenarios, SwitchCosts
 from pfo_fs.simulator import SimulatedJob
 from pfo_fs.simulator.cluster import Played
@@ -73,7 +73,7 @@ def _priced_problem(job: SimulatedJob) -> Problem:
     if job.nodes is None:
         return replace(problem, switch_costs=SwitchCosts(acts_late_s=job.nuisances.switch_s))
     true = known_switching(job)
-    return replace(problem, profile=without_slow_clocks(problem.profile, true.slow_mhz), switch_costs=true.costs)
+    return replace(problem, profile=without_clocks(problem.profile, true.slow_mhz), switch_costs=true.costs)
 
 
 def _groups(job: SimulatedJob, factors: Any) -> list[int]:

@@ -12,8 +12,9 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from _late_clocks import Clocks, LateClocks
+from _quick_clocks import NodeSwitching, node_switching, without_clocks
 
-from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching, without_slow_clocks
+from pfo_fs.autotune.measured_switching import measured_switching
 from pfo_fs.device.node_physics import node_physics
 from pfo_fs.device.physics import A40, A100, GpuModel
 from pfo_fs.errors import PfoError
@@ -261,11 +262,11 @@ def _prices(job: SimulatedJob, problem: Problem) -> Iterator[tuple[SwitchCosts, 
         return
     true = known_switching(job)
     for scale in SCALES:
-        profile = without_slow_clocks(problem.profile, true.slow_mhz) if scale else problem.profile
+        profile = without_clocks(problem.profile, true.slow_mhz) if scale else problem.profile
         yield _scaled(true.costs, scale), profile, f"costs x {scale:g}"
     for offer in true.offers[1:]:
         costs = replace(true.costs, latency_s=offer.latency_s)
-        profile = without_slow_clocks(problem.profile, offer.left_out_mhz)
+        profile = without_clocks(problem.profile, offer.left_out_mhz)
         for scale in SCALES[1:]:
             yield _scaled(costs, scale), profile, f"clocks within {offer.latency_s * 1e3:.0f} ms, costs x {scale:g}"
 
@@ -279,7 +280,7 @@ def _scaled(costs: SwitchCosts, times: float) -> SwitchCosts:
     )
 
 
-def known_switching(job: SimulatedJob) -> MeasuredSwitching:
+def known_switching(job: SimulatedJob) -> NodeSwitching:
     """What the policy makes of the reports of such a node, when all latencies are known."""
     assert job.nodes is not None
     truth: Truth = job.truth
@@ -307,4 +308,5 @@ def known_switching(job: SimulatedJob) -> MeasuredSwitching:
         )
     found = measured_switching(results, infos)
     assert found is not None
-    return found
+    lengths_s = [each[0][0] for result in results for each in result.time_breakdown.values()]
+    return node_switching(found, fmean(lengths_s))

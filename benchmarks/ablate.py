@@ -44,12 +44,12 @@ from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from _heuristics import HEURISTICS, PARTS, Heuristic, switched_off
+from _quick_clocks import without_clocks
 from _yield_jobs import known, known_switching, problem_of
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pfo_fs.autotune.measured_switching import without_slow_clocks
 from pfo_fs.device.node_physics import node_physics
 from pfo_fs.planner import Plan, Planner, Problem, SwitchCosts, all_maximum
 from pfo_fs.settings import PFOSettings
@@ -121,7 +121,7 @@ def priced(job: SimulatedJob) -> Problem:
     if job.nodes is None:
         return replace(problem, switch_costs=SwitchCosts(acts_late_s=job.nuisances.switch_s))
     true = known_switching(job)
-    return replace(problem, profile=without_slow_clocks(problem.profile, true.slow_mhz), switch_costs=true.costs)
+    return replace(problem, profile=without_clocks(problem.profile, true.slow_mhz), switch_costs=true.costs)
 
 
 def plan_of(problem: Problem) -> Plan:

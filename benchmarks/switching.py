@@ -31,9 +31,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
-from pfo_fs.autotune.measured_switching import MeasuredSwitching, measured_switching, without_slow_clocks
+from _quick_clocks import NodeSwitching, node_switching, without_clocks
+
+from pfo_fs.autotune.measured_switching import measured_switching
 from pfo_fs.device.node_physics import PRESETS, NodePhysics
 from pfo_fs.device.physics import A40, A100, GpuModel
 from pfo_fs.errors import PfoError
@@ -115,7 +118,7 @@ def jobs(args: argparse.Namespace) -> Iterator[Job]:
             yield Job(f"generated {seed} x {micro_batches}", pipeline, GeneratedTruth(A100 if seed % 2 else A40, seed))
 
 
-def known_switching(job: Job, physics: NodePhysics, gpus: int, stages_per_node: int) -> MeasuredSwitching:
+def known_switching(job: Job, physics: NodePhysics, gpus: int, stages_per_node: int) -> NodeSwitching:
     """What the policy makes of the reports of such a node, when all latencies are known."""
     places = [(stage, gpu) for stage in range(STAGES) for gpu in range(gpus)]
     infos = [
@@ -143,7 +146,8 @@ def known_switching(job: Job, physics: NodePhysics, gpus: int, stages_per_node: 
     ]
     found = measured_switching(results, infos)
     assert found is not None
-    return found
+    lengths_s = [each[0][0] for result in results for each in result.time_breakdown.values()]
+    return node_switching(found, fmean(lengths_s))
 
 
 def scaled(costs: SwitchCosts, scale: float) -> SwitchCosts:
@@ -198,7 +202,7 @@ def plans(args: argparse.Namespace) -> None:
                 physics = PRESETS[name]
                 settings = NodeSettings(physics, "device", gpus, stages_per_node)
                 switching = known_switching(job, physics, gpus, stages_per_node)
-                quick = replace(problem, profile=without_slow_clocks(problem.profile, switching.slow_mhz))
+                quick = replace(problem, profile=without_clocks(problem.profile, switching.slow_mhz))
                 costs = switching.costs
                 found: dict[str, Plan] = {"free": free}
                 with suppress(PfoError):

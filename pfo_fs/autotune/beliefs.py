@@ -13,13 +13,13 @@ from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.job_layout import JobLayout
 from pfo_fs.autotune.load_rows import Ratios, ratio_of
 from pfo_fs.autotune.loads import Found, LoadModel
-from pfo_fs.autotune.measured_switching import MeasuredSwitching, late_switching, measured_switching
+from pfo_fs.autotune.measured_switching import late_switching, measured_switching
 from pfo_fs.autotune.pipeline_of_orders import pipeline_of
 from pfo_fs.autotune.power_drift import power_drift
 from pfo_fs.autotune.samples import Point, Samples
 from pfo_fs.autotune.windows import SETTLES_WITHIN_S, UNKNOWN_WITHIN_S, Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
-from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, calibrate
+from pfo_fs.planner import Calibration, MeasuredIteration, Pipeline, SwitchCosts, calibrate
 
 Array = Any
 """An array of numpy, which is not typed here."""
@@ -92,8 +92,8 @@ class Beliefs:
             GPUs leak more current.
         elsewhere: Points of another job on the same kind of GPUs, whose curves may be alike.
         trials: What was measured of plans that were in force, by their keys.
-        reference: The same of the highest clocks: `saved` is by how much less energy was measured than the model makes
-            of the same iterations. None: not measured yet.
+        reference: The window of the highest clocks that savings are told against; None: none was measured yet.
+        reference_drift: `power_drift_factor` at that time.
         refuted: How often plans were so late that their trials ended at once, halved with each plan that was measured.
             The times of plans that were not measured are so many times more uncertain.
         settles_within_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
@@ -110,12 +110,13 @@ class Beliefs:
         self.power_drift_factor = 1.0
         self.elsewhere: dict[Kind, dict[int, Point]] = {}
         self.trials: dict[object, Trial] = {}
-        self.reference: Trial | None = None
+        self.reference: Window | None = None
+        self.reference_drift = 1.0
         self.refuted = 0
         self.settles_within_s = SETTLES_WITHIN_S
         self.slow_pipelines: frozenset[int] = frozenset()
         self._pipeline: Pipeline | None = None
-        self._switching: MeasuredSwitching | None = None
+        self._switching: SwitchCosts | None = None
         self._curves: Curves | None = None
 
     @property
@@ -225,6 +226,10 @@ class Beliefs:
         as_set = result.model_copy(update={"powers": powers})
         self.samples.add_powers(as_set, ran, times_s, self.power_drift_factor)
 
+    def refer_to_latest(self) -> None:
+        """Takes the latest window, one of the highest clocks, as what savings are told against."""
+        self.reference, self.reference_drift = self.windows[-1], self.power_drift_factor
+
     def add_trial(self, key: object, trial: Trial) -> None:
         """Adds what a window tells of a plan."""
         before = self.trials.get(key)
@@ -316,7 +321,7 @@ class Beliefs:
         scatters = [float(np.log(full_s.sum(axis=(1, 2))).std()) for full_s in self.full_speed_s()]
         return max(scatters) / math.sqrt(max(1.0, at_top))
 
-    def switching(self) -> MeasuredSwitching:
+    def switching(self) -> SwitchCosts:
         """Returns what a clock change costs."""
         return self._switching or late_switching(self.samples.late.latency_s(self.samples.points))
 

@@ -141,14 +141,6 @@ class Belief:
 
         return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
 
-    def measured_at(self, site: int, error: float) -> Belief:
-        """Returns the belief after one more measurement at a site, with a relative error; its mean stays."""
-        import numpy as np
-
-        column = self.covariance[:, site]
-        gain = np.outer(column, column) / (column[site] + error**2)
-        return Belief(self.mean, self.covariance - gain)
-
 
 class _Curves:
     """Curves that are flat down to a clock: what measurements say of them.

@@ -80,7 +80,7 @@ def expected_offset(
         measured: For the key of each plan that was measured: the difference, and its standard error.
         key: That of the plan.
         of_all, of_one: Standard deviation of what all plans of a job have in common, and of what each has of its own;
-            the latter is at least that of what was measured.
+            `of_one` is at least that of what was measured.
     """
     if len(measured) > 1:  # plans may differ by more than was expected
         values = [value for value, _ in measured.values()]

@@ -35,12 +35,8 @@ _UNLIKE_NORMAL = (_FREEDOM + 3) / (_FREEDOM + 1)
 """A mean of such noise has this many times the variance that it has if the noise is normal (Fisher information)."""
 _LEAST_NOISE = 0.0003
 """Relative: no instruction's duration is taken to repeat more exactly than this."""
-_COMMON_SHARE = 0.1
-"""So much of a kind's noise variance is taken to be as that of all kinds: with none, one kind's noise can be explained
-away, as if each of its runs told its micro-batch's load exactly (in factor analysis, a Heywood case)."""
-_LOAD_ERROR, _FAR = 0.01, 3.0
-"""Loads explain the mean duration of some iterations with about this error, relative; and what is further away than so
-many errors is something else."""
+_LOAD_ERROR = 0.01
+"""Relative: loads explain the mean duration of some iterations with about this error."""
 _NEARER = 0.25
 """A new clock has acted if durations are off what it makes by this share of what the old clock would make at most."""
 _UNSURE_SHIFT = 0.5
@@ -154,9 +150,7 @@ class LoadModel:
             squares = np.where(surely > 0, robust * (left**2 + load_variance[:, None] * gain**2), 0.0)
             count = (surely > 0).sum(axis=0)
             free = np.maximum(count - 2 - of_step.parameters - of_place.parameters, _LEAST_FREE * count)
-            own2 = squares.sum(axis=0) / np.maximum(free, 1)
-            of_all2 = float((own2 * count).sum() / max(1, count.sum()))
-            noise = np.sqrt(np.maximum(own2 + _COMMON_SHARE * (of_all2 - own2), _LEAST_NOISE**2))
+            noise = np.sqrt(np.maximum(squares.sum(axis=0) / np.maximum(free, 1), _LEAST_NOISE**2))
             robust = (_FREEDOM + 1) / (_FREEDOM + left**2 / (noise**2 + rows.ratio_errors**2))
             of_step.update(left, weights)
             of_place.update(left, np.where(rows.at_top, weights, 0.0))
@@ -250,8 +244,7 @@ class LoadModel:
         kinds = np.broadcast_to(self.kind_of_node[None, :, None], logs.shape)
         acted = np.log(window.times_s) - ratios.at(kinds, window.ran_mhz)[0]
         apart = 2 * np.abs(acted - logs).mean(axis=0)  # what the two clocks make
-        most = np.maximum(_FAR * np.sqrt(variance), _NEARER * apart)
-        has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= most)
+        has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= _NEARER * apart)
         unknown = np.where(window.settled | has_acted, 0.0, error**2 / (error**2 + variance))
         logs = np.where(has_acted, acted, logs)
         return np.exp(logs - unknown * (logs - explained).mean(axis=0))

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import fmean
-from typing import NamedTuple
 
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
-from pfo_fs.planner import Profile, SwitchCosts
+from pfo_fs.planner import SwitchCosts
 
 _LATE_S = 0.0005
 """Error of the predicted end of an instruction; measured in simulations with a jitter of 0.5 %."""
 _CALL_SPREAD = 0.125
 """A change up is requested this share of a call earlier than necessary."""
-_QUICK_S, _LATE_SHARE = 0.005, 0.25
-"""Clocks that act within this time, or this share of an instruction's duration, are quick."""
 UNKNOWN_COSTS = SwitchCosts(stands_still_s=0.001)
 """Before a change was made, and where clocks do not follow the device but do not act late either, a change is priced as
 if the GPU stood still for 1 ms."""
@@ -31,38 +27,7 @@ _LEAST_LATE_S = 0.001
 """Clocks that act sooner after the begin of an instruction are in time: training launches instructions ahead."""
 
 
-class ClockOffer(NamedTuple):
-    """Clocks that a plan may use.
-
-    Attributes:
-        left_out_mhz: The clocks that it may not use.
-        latency_s: How late the others act after a call returns, in s: of the quick clocks the median, with slower ones
-            the slowest.
-    """
-
-    left_out_mhz: frozenset[int] = frozenset()
-    latency_s: float = 0.0
-
-
-class MeasuredSwitching(NamedTuple):
-    """What changes cost, and which clocks are worth changing to.
-
-    Attributes:
-        costs: What a change of one rank costs, with the quick clocks alone.
-        offers: The quick clocks, then more and more of the slow ones. With slow clocks a plan can change less often,
-            since each of its clocks must act before the next change; but where the quick clocks are few, it saves more.
-    """
-
-    costs: SwitchCosts
-    offers: tuple[ClockOffer, ...] = (ClockOffer(),)
-
-    @property
-    def slow_mhz(self) -> frozenset[int]:
-        """The clocks that are not quick."""
-        return self.offers[0].left_out_mhz
-
-
-def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> MeasuredSwitching | None:
+def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> SwitchCosts | None:
     """Returns what a change of one rank costs; None if no rank has reported it, or clocks do not follow the device.
 
     The slowest rank counts.
@@ -79,12 +44,11 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
     if any(report.mode == "launch" for report in reports):
         return None
     if not measured:
-        return MeasuredSwitching(UNKNOWN_COSTS)
+        return UNKNOWN_COSTS
     call_s = max(report.call_s or 0.0 for report in measured)
     calls, hosts = _hosts(infos, max(report.gpus for report in measured))
     latency_s = _latency_by_clock(measured, infos)
-    limit_s = max(_QUICK_S, _LATE_SHARE * _mean_instruction_s(results))
-    costs = SwitchCosts(
+    return SwitchCosts(
         driver_time_s=call_s * calls,
         latency_s=_middle(latency_s.values()) if latency_s else _UNKNOWN_LATENCY_S,
         late_s=_LATE_S + _CALL_SPREAD * call_s,
@@ -93,18 +57,6 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
         latencies_s=latency_s,
         max_calls_per_s=min((report.max_calls_per_s or math.inf for report in measured), default=math.inf),
     )
-    return MeasuredSwitching(costs, _offers(latency_s, limit_s, costs.latency_s))
-
-
-def _offers(latency_s: Mapping[int, float], limit_s: float, quick_s: float) -> tuple[ClockOffer, ...]:
-    """The quick clocks; these and half of the slow ones; all clocks."""
-    slow_s = sorted(seconds for seconds in latency_s.values() if seconds > limit_s)
-    limits_s = dict.fromkeys([slow_s[(len(slow_s) - 1) // 2], slow_s[-1]]) if slow_s else {}
-
-    def slower_than(most_s: float) -> frozenset[int]:
-        return frozenset(mhz for mhz, seconds in latency_s.items() if seconds > most_s)
-
-    return ClockOffer(slower_than(limit_s), quick_s), *(ClockOffer(slower_than(each), each) for each in limits_s)
 
 
 def counted(costs: SwitchCosts) -> SwitchCosts:
@@ -117,22 +69,13 @@ def counted(costs: SwitchCosts) -> SwitchCosts:
     )
 
 
-def late_switching(latency_s: float) -> MeasuredSwitching:
+def late_switching(latency_s: float) -> SwitchCosts:
     """Returns what a change costs where no clock process sees the device.
 
     Args:
         latency_s: How long after the begin of an instruction its clock acts, in s.
     """
-    return MeasuredSwitching(SwitchCosts(acts_late_s=latency_s) if latency_s >= _LEAST_LATE_S else UNKNOWN_COSTS)
-
-
-def without_slow_clocks(profile: Profile, slow_mhz: frozenset[int]) -> Profile:
-    """Returns the profile without these clocks; the highest clock of each instruction always stays."""
-    table = {}
-    for kind, rows in profile.measurements.items():
-        top = max(row.frequency_mhz for row in rows)
-        table[kind] = [row for row in rows if row.frequency_mhz == top or row.frequency_mhz not in slow_mhz]
-    return Profile(table, profile.source)
+    return SwitchCosts(acts_late_s=latency_s) if latency_s >= _LEAST_LATE_S else UNKNOWN_COSTS
 
 
 def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -> dict[int, float]:
@@ -146,17 +89,6 @@ def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -
         return {}
     usual_s = _middle(latency_s.values())
     return {mhz: usual_s for info in infos for mhz in info.available_frequencies} | latency_s
-
-
-def _mean_instruction_s(results: Sequence[ProfilingResult]) -> float:
-    durations = [
-        seconds
-        for result in results
-        for iterations in result.time_breakdown.values()
-        for iteration in iterations
-        for seconds in iteration
-    ]
-    return fmean(durations) if durations else 0.0
 
 
 def _middle(values: Iterable[float]) -> float:

@@ -112,7 +112,7 @@ class JobModel:
 
     def _problem(self, waiting_power_w: float) -> Problem:
         layout = self._beliefs.layout
-        costs = self._settings.switch_costs or counted(self._beliefs.switching().costs)
+        costs = self._settings.switch_costs or counted(self._beliefs.switching())
         problem = Problem(
             self._beliefs.pipeline,
             self.curves.profile(self._source),
@@ -261,7 +261,7 @@ class JobModel:
     @cached_property
     def stretches(self) -> list[int]:
         """For each node, the number of its stretch of the iteration (`stretches_of`)."""
-        costs = self._settings.switch_costs or self._beliefs.switching().costs
+        costs = self._settings.switch_costs or self._beliefs.switching()
         latency_s = max(_USUAL_LATENCY_S, costs.acts_late_s, costs.latency_s + costs.driver_time_s)
         return stretches_of(
             self.problem.pipeline.first_nodes,

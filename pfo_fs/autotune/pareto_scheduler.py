@@ -150,8 +150,7 @@ class ParetoScheduler(FrequencyScheduler):
                 "time or energy of some instructions was not measured, so no plan can be made: messages of the ranks "
                 "say whether marks are wrong; else energies of their GPUs cannot be read"
             )
-        model = self._new_model()
-        self._beliefs.reference = trial_of(model, self._beliefs, model.highest, self._beliefs.windows[-1])
+        self._beliefs.refer_to_latest()
         self._is_known = self._earlier.merge_into(self._beliefs)
         return ""
 
@@ -189,8 +188,7 @@ class ParetoScheduler(FrequencyScheduler):
             log.info("default clocks are not the highest ones: measuring the highest ones")
             self._beliefs.forget()
             yield from self._window(self._highest_clocks(), "measuring at the highest clocks")
-            model = self._new_model()
-            self._beliefs.reference = trial_of(model, self._beliefs, model.highest, self._beliefs.windows[-1])
+            self._beliefs.refer_to_latest()
 
     def _highest_clocks(self) -> list[FrequencySchedule]:
         """The schedules with all instructions at the highest clocks."""

@@ -21,10 +21,31 @@ _DRIFT_ERROR = 0.005
 
 
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window) -> Trial:
-    """Returns what a window tells of the plan that was in force, beside what the model makes of its iterations."""
-    import numpy as np
+    """Returns what a window tells of the plan that was in force, beside what the model makes of its iterations.
 
-    reference = beliefs.reference
+    The window of the highest clocks is told beside the same model: powers that the model has wrong are no saving.
+    """
+    assert beliefs.reference is not None
+    own = _beside_the_model(model, beliefs, plan, window, beliefs.power_drift_factor)
+    reference = _beside_the_model(model, beliefs, model.highest, beliefs.reference, beliefs.reference_drift)
+    scale = 1 - reference.saved
+    return Trial(
+        plan,
+        1 - (1 - own.saved) / scale,
+        math.hypot(math.hypot(own.saved_error, reference.saved_error) / scale, _DRIFT_ERROR),
+        own.later - reference.later,
+        math.hypot(own.later_error, reference.later_error),
+    )
+
+
+def _beside_the_model(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, drift: float) -> Trial:
+    """What was measured under a plan, against what the model makes of the same iterations at the highest clocks.
+
+    Args:
+        model, beliefs, plan, window: As for `trial_of`.
+        drift: Power at the time of the window, as a multiple of that of the first measurements.
+    """
+
     assert beliefs.loads is not None
     full_s = beliefs.loads.full_speed_s(window, beliefs.ratios())
     groups = sorted({model.group_of.get(pipeline, 0) for pipeline in window.pipelines})
@@ -32,20 +53,9 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window)
     scenarios = Scenarios(model.everything, full_s, columns)
     clocks = [plan.of(window.pipelines[columns.index(number)]) for number in range(len(groups))]
     off: Array = (window.spans_s.max(axis=1) - scenarios.iteration_times_s(clocks)) / model.full_s
-    later, later_error = float(off.mean()), error_of_mean(off)
-    tail_j = window.tail_s * model.problem.waiting_power_w * len(window.pipelines)
     saved, saved_error = 0.0, math.inf
     if window.energies_j.all():
-        drift = beliefs.power_drift_factor
+        tail_j = window.tail_s * model.problem.waiting_power_w * len(window.pipelines)
         ratio = window.energies_j / drift / (scenarios.energy_j(None) + tail_j)
         saved, saved_error = 1 - float(ratio.mean()), error_of_mean(ratio)
-    if reference is None:
-        return Trial(plan, saved, saved_error, later, later_error)
-    scale = 1 - reference.saved
-    return Trial(
-        plan,
-        1 - (1 - saved) / scale,
-        float(np.hypot(np.hypot(saved_error, reference.saved_error) / scale, _DRIFT_ERROR)),
-        later - reference.later,
-        math.hypot(later_error, reference.later_error),
-    )
+    return Trial(plan, saved, saved_error, float(off.mean()), error_of_mean(off))

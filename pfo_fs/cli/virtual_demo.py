@@ -55,7 +55,7 @@ def run_virtual_demo(*, slowdown: float, shared_dir: Path | None, output: Path, 
         told = ""
         for iteration in play.run(_MOST_ITERATIONS):
             played.append(iteration)
-            text = iteration.status_text.partition(";")[0]
+            text = iteration.status_text.rpartition("; ")[2]
             if text != told:
                 told = text
                 console.print(f"iteration {iteration.step:3d}: {escape(text)}", highlight=False, soft_wrap=True)
