@@ -26,7 +26,7 @@ from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.monitor import Monitor
 from pfo_fs.autotune.plan_goal import PlanGoal, goal_of, target_of
 from pfo_fs.autotune.plan_schedules import changes_of
-from pfo_fs.autotune.probe import probe_plan, wants_more
+from pfo_fs.autotune.probe import probe_plan
 from pfo_fs.autotune.profile_exchange import profile_csv
 from pfo_fs.autotune.profile_sweep import OneWindow, Outcome, Windows
 from pfo_fs.autotune.question_backoff import QuestionBackoff
@@ -45,8 +45,6 @@ _MOST_WINDOWS_WITHOUT_ORDER = 10
 """After so many windows in which an order of instructions was still unknown, there is nothing to schedule."""
 _EARLIER_ARGS = {"tolerance", "max_windows", "max_profiling_share"}
 """Jobs that an earlier release has started may name these."""
-_MOST_PROBES = 3
-"""So many windows of low clocks come before the first plan at most."""
 _LATE_IN_A_ROW = 2
 """A trial ends when so many iterations in a row were later than a trial may be: one may be late by chance."""
 _AGAIN, _FIRST_AGAIN = 1.5, 40
@@ -173,18 +171,12 @@ class ParetoScheduler(FrequencyScheduler):
         If instructions take another time at the highest clocks than they did at the default ones, default clocks are
         lower: then both are measured again, since plans are compared with the highest clocks.
         """
-        before: ClockPlan | None = None
-        for _ in range(_MOST_PROBES):
+        for _ in range(2):
             model = self._new_model()
-            plan = probe_plan(model, self._beliefs)
-            if plan == before:
-                return  # it would tell no more
-            before, schedules = plan, model.schedules(plan)
+            schedules = model.schedules(probe_plan(model, self._beliefs))
             yield from self._window(schedules, "measuring lower clocks where ranks wait")
             if not self._beliefs.default_clocks_differ():
-                if not wants_more(self._new_model(), self._beliefs):
-                    return
-                continue
+                return
             log.info("default clocks are not the highest ones: measuring the highest ones")
             self._beliefs.forget()
             yield from self._window(self._highest_clocks(), "measuring at the highest clocks")

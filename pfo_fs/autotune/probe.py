@@ -43,7 +43,7 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
     for group, row in enumerate(rows):
         for kind in sorted(places, key=lambda kind: (-_busy_s(beliefs, kind, len(places[kind])), kind)):
             nodes, steps = places[kind], ladder[kind[0]]
-            fast = fast_until(beliefs, kind, steps)
+            fast = _fast_until(beliefs, kind, steps)
             if _lowest_mhz(beliefs, kind) < steps[fast] or any(row[node] < steps[fast] for node in nodes):
                 continue
             before, stretch = list(row), _stretch(model, nodes[(len(nodes) // 2 + group) % len(nodes)])
@@ -54,16 +54,6 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
                     break
                 row[:] = before
     return ClockPlan(tuple(map(tuple, rows)), cautious.group_of)
-
-
-def wants_more(model: JobModel, beliefs: Beliefs) -> bool:
-    """Returns whether some kind of instruction was as fast as at the highest clock wherever it was measured."""
-    for stage, ladder in _ladders(model).items():
-        for kind in (each for each in beliefs.layout.kinds if each[0] == stage):
-            fast = fast_until(beliefs, kind, ladder)
-            if 0 < fast < len(ladder) - 1 and _lowest_mhz(beliefs, kind) >= ladder[fast]:
-                return True
-    return False
 
 
 def _lowest_mhz(beliefs: Beliefs, kind: Kind) -> int:
@@ -77,7 +67,7 @@ def _busy_s(beliefs: Beliefs, kind: Kind, count: int) -> float:
     return count * known[max(known)].time_s
 
 
-def fast_until(beliefs: Beliefs, kind: Kind, ladder: Sequence[int]) -> int:
+def _fast_until(beliefs: Beliefs, kind: Kind, ladder: Sequence[int]) -> int:
     """Returns the number of the lowest step of a ladder at which a kind was as fast as at the highest."""
     known = beliefs.samples.timed(kind)
     found, most_s = 0, known[ladder[0]].time_s * (1 + _AS_FAST) if ladder[0] in known else 0.0
