@@ -17,18 +17,16 @@ _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
 of each. The curves tell of those in between."""
 _FIRST_STEPS = (2, 1)
 """Each kind of instruction is lowered in one micro-batch at least, by the first of these numbers of steps that is not
-too late, from the lowest clock on that is known to be as fast as the highest: at a power limit, many are."""
+too late."""
 _MOST_LATE = LOST_TIME * HORIZON / TRIAL_ITERATIONS
 """Relative: a probe is not expected to be later: its window then costs what all trials together may cost."""
-_AS_FAST = 0.003
-"""Relative: an instruction that takes this much longer than at the highest clock is slower."""
 
 
 def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
     """Returns a plan that makes no iteration longer even if instructions follow the clock as closely as they can.
 
-    Kinds of instructions that have no slack at all, and are not known at a lower clock yet, are lowered once per
-    iteration, those that take most of the time first, unless that is expected to be later than a probe may be.
+    Kinds of instructions that have no slack at all are lowered once per iteration, those that take most of the time
+    first, unless that is expected to be later than a probe may be.
     """
     cautious = model.plan(1 + TOLERANCE / 2, CAUTIOUS)
     ladder = _ladders(model)
@@ -43,40 +41,22 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
     for group, row in enumerate(rows):
         for kind in sorted(places, key=lambda kind: (-_busy_s(beliefs, kind, len(places[kind])), kind)):
             nodes, steps = places[kind], ladder[kind[0]]
-            fast = _fast_until(beliefs, kind, steps)
-            if _lowest_mhz(beliefs, kind) < steps[fast] or any(row[node] < steps[fast] for node in nodes):
+            if any(row[node] < steps[0] for node in nodes):
                 continue
             before, stretch = list(row), _stretch(model, nodes[(len(nodes) // 2 + group) % len(nodes)])
             for number in _FIRST_STEPS:
                 for node in stretch:
-                    row[node] = min(before[node], steps[min(fast + number, len(steps) - 1)])
+                    row[node] = min(before[node], steps[min(number, len(steps) - 1)])
                 if model.judge(ClockPlan(tuple(map(tuple, rows)), cautious.group_of)).late <= _MOST_LATE:
                     break
                 row[:] = before
     return ClockPlan(tuple(map(tuple, rows)), cautious.group_of)
 
 
-def _lowest_mhz(beliefs: Beliefs, kind: Kind) -> int:
-    """The lowest clock at which the time of a kind was measured."""
-    return min(beliefs.samples.timed(kind))
-
-
 def _busy_s(beliefs: Beliefs, kind: Kind, count: int) -> float:
     """Time of all instructions of a kind in an iteration, in s."""
     known = beliefs.samples.timed(kind)
     return count * known[max(known)].time_s
-
-
-def _fast_until(beliefs: Beliefs, kind: Kind, ladder: Sequence[int]) -> int:
-    """Returns the number of the lowest step of a ladder at which a kind was as fast as at the highest."""
-    known = beliefs.samples.timed(kind)
-    found, most_s = 0, known[ladder[0]].time_s * (1 + _AS_FAST) if ladder[0] in known else 0.0
-    for number, mhz in enumerate(ladder):
-        point = known.get(mhz)
-        # It is longer by an error or two by chance, too.
-        if number and point is not None and point.time_s * (1 + point.time_error) <= most_s:
-            found = number
-    return found
 
 
 def _stretch(model: JobModel, chosen: int) -> list[int]:
