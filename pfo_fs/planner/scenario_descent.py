@@ -41,6 +41,8 @@ _ROUND_WALKS = 4
 """A round takes so many walks before it tries moves."""
 _SAVES = 1e-6
 """Relative: a turn that saves less does not help."""
+_WINS = 1e-12
+"""Relative: a move that wins less time than this wins none, within the rounding of sums of durations."""
 
 
 class _Moves(NamedTuple):
@@ -133,7 +135,7 @@ class ScenarioDescent:
             missing_s = present.mean_s - mean_s
             share = _AT_ONCE if missing_s > _FEW * mean_s else 1.0
             moves = self._moves(present, up=True)
-            with_gain = (moves.more_s < 0) & (moves.more_j < np.inf)
+            with_gain = (moves.more_s < -_WINS * mean_s) & (moves.more_j < np.inf)
             price = -moves.more_j[with_gain] / moves.more_s[with_gain]
             order = with_gain.nonzero()[0][price.argsort(kind="stable")]
             # Where several paths are equally long, only several moves together win time.

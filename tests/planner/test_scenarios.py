@@ -15,6 +15,7 @@ from planner_problems import problems, random_profile
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner import Plan, Planner, Problem, Profile, SwitchCosts, all_maximum, make_pipeline
 from pfo_fs.planner.relaxation import Relaxation
+from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_relaxation import ScenarioRelaxation
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 
@@ -244,3 +245,15 @@ def test_scenarios_say_what_is_wrong_with_them() -> None:
         Scenarios(problem, full_s, [1])
     with pytest.raises(PlanError, match="not measured"):
         Scenarios(problem, full_s, [0]).energy_j([[1] * full_s.shape[1]])
+
+
+@pytest.mark.parametrize("shorter", [0.775, 0.78, 0.785])
+def test_a_pipeline_that_surely_waits_for_another_wins_no_time_by_higher_clocks(shorter: float) -> None:
+    problem = small_problem(3)
+    full_s = np.repeat(nominal_s(problem)[None, :, None], 2, axis=2)
+    scenarios = Scenarios(problem, full_s * np.array([1.0, shorter]), [0, 1])
+    lowest = [problem.measured_by_kind[i.stage, i.name].frequencies_mhz[-1] for i in problem.pipeline.instructions]
+    mean_s = float(scenarios.iteration_times_s().mean())
+    found = ScenarioDescent(scenarios).improve(scenarios.numbers([lowest, lowest]), 1.05 * mean_s)
+    assert found is not None
+    assert found.mean_s <= 1.05 * mean_s
