@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import SwitchCosts
@@ -17,10 +16,6 @@ _CALL_SPREAD = 0.125
 UNKNOWN_COSTS = SwitchCosts(stands_still_s=0.001)
 """Before a change was made, and where clocks do not follow the device but do not act late either, a change is priced as
 if the GPU stood still for 1 ms."""
-_DRIVER_SHARE = 0.5
-"""Plans count this share of the time that a driver needs for a change and of that until it acts. With all of them, a
-rank would keep each clock until all its GPUs have it; but clock processes make what fits of a shorter run: a GPU's
-newest request wins, and a change down is left out where the next one is due. There are never more calls than fit."""
 _UNKNOWN_LATENCY_S = 0.02
 """Before any clock's latency is learned: the longest that was published of GPUs before Hopper."""
 _LEAST_LATE_S = 0.001
@@ -56,16 +51,6 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
         hosts=hosts,
         latencies_s=latency_s,
         max_calls_per_s=min((report.max_calls_per_s or math.inf for report in measured), default=math.inf),
-    )
-
-
-def counted(costs: SwitchCosts) -> SwitchCosts:
-    """Returns the costs of changes that plans count, from those that were measured."""
-    return replace(
-        costs,
-        driver_time_s=_DRIVER_SHARE * costs.driver_time_s,
-        latency_s=_DRIVER_SHARE * costs.latency_s,
-        latencies_s={mhz: _DRIVER_SHARE * seconds for mhz, seconds in costs.latencies_s.items()},
     )
 
 

@@ -24,7 +24,6 @@ from pfo_fs.autotune.judgements import (
     ModelSettings,
     expected_offset,
 )
-from pfo_fs.autotune.measured_switching import counted
 from pfo_fs.autotune.plan_goal import PlanGoal
 from pfo_fs.autotune.plan_schedules import plan_of, schedules_of, stretches_of
 from pfo_fs.models import FrequencySchedule
@@ -112,7 +111,7 @@ class JobModel:
 
     def _problem(self, waiting_power_w: float) -> Problem:
         layout = self._beliefs.layout
-        costs = self._settings.switch_costs or counted(self._beliefs.switching())
+        costs = self._settings.switch_costs or self._beliefs.switching()
         problem = Problem(
             self._beliefs.pipeline,
             self.curves.profile(self._source),

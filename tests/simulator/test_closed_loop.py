@@ -339,7 +339,7 @@ def test_a_stage_that_follows_its_clock_otherwise_than_before_makes_no_iteration
     play = Play(cluster(), tmp_path, SETTINGS)
     converged(play)
     play.cluster.set_truth(BentTruth(A100, STAGES, slowest_mhz=600))
-    since = list(play.run(60))
+    since = list(play.run(80))
     assert late(since[:10]) > 0.004, "or this test shows nothing"
     assert late(since[-10:]) < 0.004
 
