@@ -151,7 +151,8 @@ def window_of(
             mhz = np.array([clock or top_mhz for _, _, clock in own], float)
             clocks[first:last, column] = mhz
             sees_clocks = any(_sees_clocks(result) for result in by_place[dp][pp])
-            before = np.array(_before_change(mhz, top_mhz))
+            begins_at = _begins_at(mhz, top_mhz, sees_clocks)
+            before = np.array(_before_change(mhz, begins_at))
             learned = _learned(by_place[dp][pp], mhz)
             if not sees_clocks:
                 from_mhz[first:last, column] = before
@@ -165,7 +166,7 @@ def window_of(
                 times[number, first:last, column] = seconds.mean(axis=0)
                 at = seen.mean(axis=0) if sees_clocks else mhz
                 stayed = bool(sees_clocks and number and ends_at == mhz[0] == at[0])
-                since = _since_change(mhz, mhz[0] if stayed else top_mhz, seconds.mean(axis=0))
+                since = _since_change(mhz, mhz[0] if stayed else begins_at, seconds.mean(axis=0))
                 ends_at = at[-1]
                 if sees_clocks:
                     unsure = ~learned & (before > 0) & (since < UNKNOWN_WITHIN_S)
@@ -229,9 +230,18 @@ def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
     return np.array([all(clock in each for each in known) for clock in mhz.tolist()])
 
 
-def _before_change(mhz: Array, top_mhz: float) -> list[float]:
+def _begins_at(mhz: Array, top_mhz: float, sees_clocks: bool) -> float:
+    """The clock before the first change of an iteration, in MHz.
+
+    Between iterations, the highest clock is requested. Where its first instruction follows at once, it may still run at
+    the clock of the last one.
+    """
+    return float(mhz[-1]) if sees_clocks and mhz[0] == top_mhz else top_mhz
+
+
+def _before_change(mhz: Array, begins_at: float) -> list[float]:
     """For each instruction of a rank, the clock before the latest change; 0 while there was none."""
-    found, before, last = [], 0.0, top_mhz  # an iteration begins at the highest clock
+    found, before, last = [], 0.0, begins_at
     for clock in mhz.tolist():
         if clock != last:
             before, last = last, clock

@@ -192,6 +192,19 @@ def test_a_clock_that_stays_between_iterations_needs_no_time_to_act_in_the_next_
     assert one.settled[1].all()
 
 
+def test_an_iteration_after_one_that_ends_at_another_clock_may_begin_at_that_clock() -> None:
+    """The highest clock is requested as soon as an iteration ends; nobody knows yet when it acts."""
+    job = layout()
+    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
+    results = [result(rank, [1], 0.04, clocks=[TOP_MHZ] * 6, switching=switching) for rank in (0, 1)]
+    ends_low = at_one_clock(job, TOP_MHZ)
+    for schedule in ends_low:
+        schedule.frequencies[-1] = (schedule.frequencies[-1][0], 900)
+    one = found(job, results, ends_low)
+    assert one.settled[0, :4, 0].tolist() == [False] * 3 + [True], "each takes 0.04 s"
+    assert one.or_mhz[0, :4, 0].tolist() == [900] * 3 + [0]
+
+
 def test_results_of_an_older_release_have_no_steps_and_are_paired_by_their_place() -> None:
     results = [result(rank, [1, 2, 3]).model_copy(update={"iter_step": []}) for rank in (0, 1)]
     assert found(layout(), results).steps == (0, 1, 2)
