@@ -166,8 +166,8 @@ class Beliefs:
         """The windows that stay when another one comes."""
         if len(self.windows) < _MOST_WINDOWS:
             return self.windows
-        top_mhz = {stage: clocks[0] for stage, clocks in enumerate(self.layout.clocks_of_stage)}
-        tops = [[top_mhz[each.stage]] for each in self.pipeline.instructions]
+        clocks_mhz = self.layout.clocks_mhz
+        tops = [[clocks_mhz[each.stage][0]] for each in self.pipeline.instructions]
         at_top = [number for number, window in enumerate(self.windows) if (window.clocks_mhz >= tops).all()]
         dropped = 1 if at_top[-1:] == [0] else 0
         return self.windows[:dropped] + self.windows[dropped + 1 :]

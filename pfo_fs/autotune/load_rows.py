@@ -71,7 +71,7 @@ class Rows:
                     ratios.at(np.broadcast_to(kinds[:, None], shape[1:]), window.clocks_mhz)[0], shape
                 ),
                 "settled": window.settled,
-                "seen": window.times_s > 0,
+                "seen": (window.times_s > 0) & (window.or_mhz == 0),
                 "from_mhz": np.where(window.since_s == 0, window.from_mhz, 0.0),
                 "late": (window.from_mhz > 0) & (window.since_s < ratios.late_s),
             }

@@ -152,10 +152,10 @@ class LoadModel:
             free = np.maximum(count - 2 - of_step.parameters - of_place.parameters, _LEAST_FREE * count)
             noise = np.sqrt(np.maximum(squares.sum(axis=0) / np.maximum(free, 1), _LEAST_NOISE**2))
             robust = (_FREEDOM + 1) / (_FREEDOM + left**2 / (noise**2 + rows.ratio_errors**2))
-            of_step.update(left, weights)
+            of_step.update(left, surely)
             of_place.update(left, np.where(rows.at_top, weights, 0.0))
             if round_ >= 2:
-                cells.update(rows, rows.logs - base, of_place.values, gain, weights, load, of_step)
+                cells.update(rows, rows.logs - base, of_place.values, gain, weights, surely, load, of_step)
         self.sensitivities, self.noises, self.bases = gain, noise, {**self.bases, **bases}
         if self.first_bases is None:
             self.first_bases = np.median(np.array(list(bases.values())), axis=0)
@@ -279,6 +279,7 @@ class _Cells:
         of_place: Array,
         gain: Array,
         weights: Array,
+        surely: Array,
         load: Array,
         of_step: Effect,
     ) -> None:
@@ -292,6 +293,8 @@ class _Cells:
             above: Log duration above the base of each run, the ratio included.
             of_place: What the place in the iteration explains of it.
             gain, weights: Sensitivities of the kinds, and 1 / variance of each run.
+            surely: The same of runs at clocks that are known well; 0 of others. Their errors are common to many runs, so
+                that together they tell little.
             load: The loads as estimated before.
             of_step: What the runs of one iteration have in common beyond their loads.
         """
@@ -309,7 +312,7 @@ class _Cells:
         # What the runs at one clock have in common is asked for here: their errors are those of noise alone.
         noise2 = np.maximum(1 / np.maximum(weights[latest], 1e-30) - rows.ratio_errors[latest] ** 2, _LEAST_NOISE**2)
         noise2 = noise2 + (_UNSURE_SHIFT * rows.shifts[latest]) ** 2
-        weight = np.where(weights[latest] > 0, np.where(in_cell >= 0, 1 / noise2, weights[latest]), 0.0)
+        weight = np.where(weights[latest] > 0, np.where(in_cell >= 0, 1 / noise2, surely[latest]), 0.0)
         at_clock = above[latest] + rows.shifts[latest]
         seen = np.where(in_cell >= 0, at_clock, above[latest] - rows.ratio_logs[latest]) - of_place[latest]
         shared = float(np.clip(np.var(self._means(load[latest], step, len(steps))), 0.0, 0.95))

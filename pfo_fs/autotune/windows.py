@@ -43,8 +43,8 @@ class Window:
         clocks_mhz: The clock of the schedule, shape (nodes, pipelines); the highest clock where it sets none.
         ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
         settled: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
-        or_mhz: Where a clock process has not learned yet when the clock acts: the clock before, which may still have
-            been in force; 0 elsewhere; shape (iterations, nodes, pipelines).
+        or_mhz: Where a clock process has not learned yet when the clock acts, or the next one: the clock before, which
+            may still have been in force, or the next one; 0 elsewhere; shape (iterations, nodes, pipelines).
         from_mhz: Where no clock process knows when clocks act: the clock before the latest change in the iteration;
             0 where there was none; shape (nodes, pipelines).
         since_s: There: time from that change to the begin of the instruction, shape (iterations, nodes, pipelines).
@@ -153,7 +153,8 @@ def window_of(
             sees_clocks = any(_sees_clocks(result) for result in by_place[dp][pp])
             begins_at = _begins_at(mhz, top_mhz, sees_clocks)
             before = np.array(_before_change(mhz, begins_at))
-            learned = _learned(by_place[dp][pp], mhz)
+            learned, next_mhz = _learned(by_place[dp][pp], mhz), np.roll(mhz, -1)
+            learned_next = np.roll(learned, -1) | (next_mhz == mhz)
             if not sees_clocks:
                 from_mhz[first:last, column] = before
             ends_at = 0.0  # the clock at the end of the iteration before, if it stays the next one begins there
@@ -169,8 +170,11 @@ def window_of(
                 since = _since_change(mhz, mhz[0] if stayed else begins_at, seconds.mean(axis=0))
                 ends_at = at[-1]
                 if sees_clocks:
-                    unsure = ~learned & (before > 0) & (since < UNKNOWN_WITHIN_S)
-                    or_mhz[number, first:last, column] = np.where(unsure, before, 0.0)
+                    other = np.where(~learned & (before > 0) & (since < UNKNOWN_WITHIN_S), before, 0.0)
+                    # The next clock is requested early: when it acts within the run before is as unknown.
+                    other = np.where(~learned_next & (other == 0) & (np.round(at) != mhz), next_mhz, other)
+                    unsure = other > 0
+                    or_mhz[number, first:last, column] = other
                     settled[number, first:last, column] = (np.abs(at / mhz - 1) <= _ABOUT_THE_SAME) & ~unsure
                     at = np.where(unsure, mhz, at)
                 else:
