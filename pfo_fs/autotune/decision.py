@@ -208,8 +208,8 @@ def choose(
             return Choice(likely, found, planned.aim, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
         return Choice(plan, judgement, planned.aim, plan, in_vain=in_vain, note=note)
-    hoped = _hopeful_plan(model, plan, len(tried)) if left > 0 else None
-    if hoped is not None and hoped[0].key not in tried and hoped[0].key not in refuted:
+    hoped = _hopeful_plan(model, plan, {*tried, *refuted}) if left > 0 else None
+    if hoped is not None:
         trial, more = hoped
         expected = model.judge(trial)
         energy = max(0.0, judgement.saved - expected.saved) * TRIAL_ITERATIONS
@@ -228,11 +228,11 @@ def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
     return min(found, TRIALS_IN_VAIN - 1) if is_regular else found
 
 
-def _hopeful_plan(model: JobModel, run: ClockPlan, trials: int) -> tuple[ClockPlan, float] | None:
+def _hopeful_plan(model: JobModel, run: ClockPlan, known: Collection[object]) -> tuple[ClockPlan, float] | None:
     """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
     As few micro-batches use these clocks as it takes for a trial that is not expected to be late; others than in the
-    trials before.
+    trials before, whose keys are `known`.
     """
     for share in _HOPES:
         view = View(
@@ -241,7 +241,8 @@ def _hopeful_plan(model: JobModel, run: ClockPlan, trials: int) -> tuple[ClockPl
         hoped = model.plan(1 + TOLERANCE / 2, view, run)
         more = model.saved_if(hoped, view) - model.saved_if(run, view)
         for every in _EVERY if more > LEAST_GAIN else ():
-            plan = model.mixed(run, hoped, every, trials)
-            if may_be_tried(model.judge(plan)):
-                return plan, more
+            for first in range(every):
+                plan = model.mixed(run, hoped, every, len(known) + first)
+                if plan.key != run.key and plan.key not in known and may_be_tried(model.judge(plan)):
+                    return plan, more
     return None
