@@ -68,6 +68,7 @@ class Choice:
         settled: Whether nothing is worth another window.
         in_vain: How many trials in a row have won nothing.
         windows: How many windows of the plan were measured before, if its trial goes on; else 0.
+        steady: Whether plans have one clock per rank so far.
         note: Why, as text for the status.
     """
 
@@ -79,6 +80,7 @@ class Choice:
     settled: bool = False
     in_vain: int = 0
     windows: int = 0
+    steady: bool = False
     note: str = ""
 
 
@@ -118,7 +120,12 @@ class _Planned:
 
 
 def _planned(
-    model: JobModel, aim: float, least_saved: float, refuted: Collection[object], near: ClockPlan | None
+    model: JobModel,
+    aim: float,
+    least_saved: float,
+    refuted: Collection[object],
+    near: ClockPlan | None,
+    steady: bool,
 ) -> _Planned:
     """Makes plans for the target.
 
@@ -131,13 +138,14 @@ def _planned(
         least_saved: A plan that saves less than this is of no interest.
         refuted: Keys of plans that were late as soon as they were in force.
         near: The plan that runs; None: there is none.
+        steady: Whether all instructions of a rank have one clock.
     """
     made: list[tuple[float, Judgement, ClockPlan]] = []
     # A plan may hardly be faster than the highest clocks, so the aim nears that in steps.
     least_aim = min(0.0, model.full_s / model.target_s - 1)
     aim = aim if aim > least_aim else least_aim + TOLERANCE / 2
     for _ in range(_AIMS):
-        plan = model.plan(1 + aim, near=near)
+        plan = model.plan(1 + aim, near=near, steady=steady)
         found = model.judge(plan)
         over = found.late + SURE * found.late_error - TOLERANCE
         if plan.key in refuted:
@@ -165,6 +173,9 @@ def choose(
 ) -> Choice:
     """Applies the rule.
 
+    Where an iteration is too short for a second clock to act surely within it, plans have one clock per rank until none
+    of these is worth another window: each window tells of them, and hardly anything of clocks that change.
+
     Args:
         model: What is believed.
         last: The choice whose plan is in force; None: none was made yet.
@@ -174,6 +185,24 @@ def choose(
         lost: Time that trials have taken so far, as a number of iterations.
         is_regular: Whether this follows a regular measurement of a plan that had settled.
     """
+    if model.one_stretch and (last is None or last.steady):
+        found = _choose(model, last, iterations, tried, refuted, lost, is_regular, steady=True)
+        if not found.settled:
+            return replace(found, steady=True)
+    return _choose(model, last, iterations, tried, refuted, lost, is_regular, steady=False)
+
+
+def _choose(
+    model: JobModel,
+    last: Choice | None,
+    iterations: int,
+    tried: Mapping[object, ClockPlan],
+    refuted: Collection[object],
+    lost: float,
+    is_regular: bool,
+    steady: bool,
+) -> Choice:
+    """Applies the rule to plans with any clocks, or to those with one clock per rank."""
     before = [] if last is None else [last.stays, last.plan, *list(tried.values())[-_REMEMBERED:]]
     known = [plan for plan in before if plan is not None and plan.key not in refuted and model.knows(plan)]
     judged = [(plan, model.judge(plan)) for plan in known]
@@ -191,7 +220,7 @@ def choose(
         is_open = found is not None and not in_time(found) and not is_late(found)
         if found is not None and is_open and found.saved > least and may_be_tried(found):
             return replace(last, judgement=found, windows=last.windows + 1, note="measuring a plan again")
-    planned = _planned(model, last.aim if last is not None else TOLERANCE / 2, least, refuted, run and run[0])
+    planned = _planned(model, last.aim if last is not None else TOLERANCE / 2, least, refuted, run and run[0], steady)
     note = ""
     if run is None or (planned.sure is not None and model.judge(planned.sure).saved > least):
         plan = planned.sure or model.highest
@@ -200,7 +229,7 @@ def choose(
     stays = plan if plan.key in tried else None
     in_vain = _in_vain(last, plan, is_regular)
     left = LOST_TIME * (HORIZON + iterations) - lost if in_vain < TRIALS_IN_VAIN else -math.inf
-    for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan))):
+    for likely in filter(None, (planned.likely, model.plan(1 + TOLERANCE / 2, CAUTIOUS, plan, steady))):
         found = model.judge(likely)
         is_new = likely.key not in tried and likely.key not in refuted
         if is_new and found.saved > judgement.saved + LEAST_GAIN and may_be_tried(found) and trial_time(found) <= left:
@@ -208,7 +237,7 @@ def choose(
             return Choice(likely, found, planned.aim, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
         return Choice(plan, judgement, planned.aim, plan, in_vain=in_vain, note=note)
-    hoped = _hopeful_plan(model, plan, {*tried, *refuted}) if left > 0 else None
+    hoped = _hopeful_plan(model, plan, {*tried, *refuted}, steady) if left > 0 else None
     if hoped is not None:
         trial, more = hoped
         expected = model.judge(trial)
@@ -228,7 +257,9 @@ def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
     return min(found, TRIALS_IN_VAIN - 1) if is_regular else found
 
 
-def _hopeful_plan(model: JobModel, run: ClockPlan, known: Collection[object]) -> tuple[ClockPlan, float] | None:
+def _hopeful_plan(
+    model: JobModel, run: ClockPlan, known: Collection[object], steady: bool
+) -> tuple[ClockPlan, float] | None:
     """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
     As few micro-batches use these clocks as it takes for a trial that is not expected to be late; others than in the
@@ -238,7 +269,7 @@ def _hopeful_plan(model: JobModel, run: ClockPlan, known: Collection[object]) ->
         view = View(
             *(share * each for each in (HOPEFUL.times, HOPEFUL.powers, HOPEFUL.time_error, HOPEFUL.power_error))
         )
-        hoped = model.plan(1 + TOLERANCE / 2, view, run)
+        hoped = model.plan(1 + TOLERANCE / 2, view, run, steady)
         more = model.saved_if(hoped, view) - model.saved_if(run, view)
         for every in _EVERY if more > LEAST_GAIN else ():
             for first in range(every):

@@ -228,18 +228,23 @@ class JobModel:
         problem = replace(self.problem, profile=profile, wider=wider)
         return Scenarios(problem, self._iterations(_PLANNED_FOR), self._columns())
 
-    def plan(self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None) -> ClockPlan:
+    def plan(
+        self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
+    ) -> ClockPlan:
         """Returns the plan that takes least energy within a mean time of iterations.
 
         Args:
             times: The longest mean time, as a multiple of the target.
             view: How to look at what is uncertain.
             near: A plan that may be good already.
+            steady: Whether all instructions of a rank have one clock.
         """
-        clocks = self._planned(times * self.target_s / self.full_s, view, near)
+        clocks = self._planned(times * self.target_s / self.full_s, view, near, steady)
         return ClockPlan(tuple(tuple(each) for each in clocks), self.group_of)
 
-    def _planned(self, slowdown: float, view: View = EXPECTED, near: ClockPlan | None = None) -> list[list[int]]:
+    def _planned(
+        self, slowdown: float, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
+    ) -> list[list[int]]:
         """Clocks of each group, in MHz, with which iterations take so many times as long as at the highest clocks.
 
         That is the time of the iterations that are planned for; those that plans are judged by may take another one.
@@ -249,6 +254,8 @@ class JobModel:
             planner = ScenarioPlanner(scenarios, self._answers.get(view))
             self._planners[view] = planner, float(scenarios.iteration_times_s(None).mean())
         planner, full_s = self._planners[view]
+        if steady:
+            return planner.one_clock_per_rank(slowdown * full_s)
         return planner.at(slowdown * full_s, None if near is None else self._for_groups(near))
 
     @property
@@ -268,6 +275,11 @@ class JobModel:
             _LATENCIES * latency_s,
             self._beliefs.settles_within_s,
         )
+
+    @property
+    def one_stretch(self) -> bool:
+        """Whether an iteration holds only one stretch of each rank."""
+        return len(set(self.stretches)) == len(self.problem.pipeline.orders)
 
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
         """Returns a plan in which every so many stretches of each rank, from one on, have clocks of another plan."""

@@ -28,7 +28,7 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
     Kinds of instructions that have no slack at all are lowered once per iteration, those that take most of the time
     first, unless that is expected to be later than a probe may be.
     """
-    cautious = model.plan(1 + TOLERANCE / 2, CAUTIOUS)
+    cautious = model.plan(1 + TOLERANCE / 2, CAUTIOUS, steady=model.one_stretch)
     ladder = _ladders(model)
     instructions = model.problem.pipeline.instructions
     places: dict[Kind, list[int]] = {}
