@@ -25,9 +25,6 @@ errors: 84 % of all such plans are."""
 LEAST_GAIN = 0.003
 """Relative to the energy at the highest clocks: another plan takes the place of the one in force if it saves this much
 more. A smaller difference is within the error of what is believed of two plans."""
-MOST_LATE_TRIAL = 0.005
-"""Relative: a plan is not tried if it is expected to be later than this. Its window of some ten iterations then costs
-no more than a twentieth of one iteration."""
 HORIZON = 300
 """What a trial may win counts for so many iterations, or as many as have been, if they are more: most jobs that have
 run for n iterations run for n more (Lindy's law)."""
@@ -37,6 +34,9 @@ LOST_TIME = 0.0005
 """Relative: trials together may take so much of the time of the iterations so far and those of the horizon."""
 TRIAL_ITERATIONS = 10
 """A trial lasts for about so many iterations, until its results have arrived."""
+MOST_LATE_TRIAL = LOST_TIME * HORIZON / TRIAL_ITERATIONS
+"""Relative: a plan is not tried if it is expected to be later than this, 1.5 %: one trial takes no more time than all
+together may take at first."""
 LUCK = 0.05
 """A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)

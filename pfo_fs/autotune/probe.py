@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import CAUTIOUS
-from pfo_fs.autotune.decision import HORIZON, LOST_TIME, TOLERANCE, TRIAL_ITERATIONS
+from pfo_fs.autotune.decision import MOST_LATE_TRIAL, TOLERANCE
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.judgements import ClockPlan
 from pfo_fs.autotune.model import JobModel
@@ -18,8 +18,6 @@ of each. The curves tell of those in between."""
 _FIRST_STEPS = (2, 1)
 """Each kind of instruction is lowered in one micro-batch at least, by the first of these numbers of steps that is not
 too late."""
-_MOST_LATE = LOST_TIME * HORIZON / TRIAL_ITERATIONS
-"""Relative: a probe is not expected to be later: its window then costs what all trials together may cost."""
 
 
 def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
@@ -47,7 +45,7 @@ def probe_plan(model: JobModel, beliefs: Beliefs) -> ClockPlan:
             for number in _FIRST_STEPS:
                 for node in stretch:
                     row[node] = min(before[node], steps[min(number, len(steps) - 1)])
-                if model.judge(ClockPlan(tuple(map(tuple, rows)), cautious.group_of)).late <= _MOST_LATE:
+                if model.judge(ClockPlan(tuple(map(tuple, rows)), cautious.group_of)).late <= MOST_LATE_TRIAL:
                     break
                 row[:] = before
     return ClockPlan(tuple(map(tuple, rows)), cautious.group_of)
