@@ -51,6 +51,8 @@ class Trial(NamedTuple):
         plan: The plan.
         saved, saved_error: Energy that it saves; the error is infinite if energy is not known.
         later, later_error: By how much iterations took longer than the model makes of the same iterations.
+        slower, slower_error: By how much they took longer than those in the window of the highest clocks; the error is
+            infinite if that held other pipelines.
     """
 
     plan: Any
@@ -58,12 +60,15 @@ class Trial(NamedTuple):
     saved_error: float
     later: float
     later_error: float
+    slower: float = 0.0
+    slower_error: float = math.inf
 
     def pooled(self, new: Trial) -> Trial:
         """Returns both together; the new one counts for a third at least, since clocks are learned meanwhile."""
         saved, saved_error = _pooled(self.saved, self.saved_error, new.saved, new.saved_error)
         later, later_error = _pooled(self.later, self.later_error, new.later, new.later_error)
-        return Trial(new.plan, saved, saved_error, later, later_error)
+        slower, slower_error = _pooled(self.slower, self.slower_error, new.slower, new.slower_error)
+        return Trial(new.plan, saved, saved_error, later, later_error, slower, slower_error)
 
 
 def _pooled(old: float, old_error: float, new: float, new_error: float) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pfo_fs.autotune.beliefs import Beliefs
+from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
 from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.judgements import (
@@ -46,6 +46,8 @@ _MOST_GROUPS = 8
 """At most so many pipelines run clocks of their own; the others share one plan."""
 _USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
 """A clock that is tried stays for so many latencies, or for one instruction: then most of that time it has acted."""
+_AGREE = 3.0
+"""Two figures agree if they differ by fewer standard errors than this."""
 _LEAST_DEADLINE = 0.01
 """Relative to full speed: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
 _MOST_SLOWDOWN = 3.0
@@ -358,13 +360,27 @@ class JobModel:
         more, more_error = expected_offset(saved, plan.key, *MODEL_OF_SAVING)
         doubt = self._doubt(plan)
         late, late_error = expected_offset(later, plan.key, *(doubt * each for each in MODEL_OF_TIME))
+        late, late_error = by_model.late + late, math.hypot(by_model.late_error, late_error)
+        if plan.key in trials:
+            late, late_error = self._seen_as_well(trials[plan.key], late, late_error)
         return Judgement(
-            by_model.late + late,
-            math.hypot(by_model.late_error, late_error),
-            by_model.slower + late,
+            late,
+            late_error,
+            by_model.slower + late - by_model.late,
             by_model.saved + more,
             math.hypot(by_model.saved_error, more_error),
         )
+
+    def _seen_as_well(self, trial: Trial, late: float, late_error: float) -> tuple[float, float]:
+        """Lateness by the model and by how long iterations simply took.
+
+        Where iterations hardly vary, the latter tells more. If the two do not agree, the job has changed meanwhile.
+        """
+        seen, seen_error = (1 + trial.slower) * self.full_s / self.target_s - 1, trial.slower_error
+        if abs(seen - late) > _AGREE * math.hypot(late_error, seen_error):
+            return late, late_error
+        share = late_error**2 / (late_error**2 + seen_error**2) if late_error else 0.0
+        return late + share * (seen - late), math.sqrt(1 - share) * late_error
 
     def _saved_by_model(self, plan: ClockPlan) -> float:
         """What the model alone makes of a plan's saving, relative."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Array = Any
 """An array of numpy, which is not typed here."""
 
+_WALK = 1e-4
+"""Relative: from one iteration to the next, the level of durations drifts by about this much; by 0.1 % in a hundred."""
 _DRIFT_ERROR = 0.005
 """Relative: power drifts by about this much from one window to the next."""
 
@@ -35,7 +37,18 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window)
         math.hypot(math.hypot(own.saved_error, reference.saved_error) / scale, _DRIFT_ERROR),
         own.later - reference.later,
         math.hypot(own.later_error, reference.later_error),
+        *_slower(window, beliefs.reference),
     )
+
+
+def _slower(window: Window, reference: Window) -> tuple[float, float]:
+    """By how much the iterations of a window took longer than those of another one, relative, and the error of that."""
+    if window.pipelines != reference.pipelines:
+        return 0.0, math.inf
+    now, before = window.spans_s.max(axis=1), reference.spans_s.max(axis=1)
+    apart = max(0, window.steps[-1] - reference.steps[-1])
+    errors = [error_of_mean(now) / now.mean(), error_of_mean(before) / before.mean(), _WALK * math.sqrt(apart)]
+    return float(now.mean() / before.mean()) - 1, math.hypot(*errors)
 
 
 def _beside_the_model(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, drift: float) -> Trial:
