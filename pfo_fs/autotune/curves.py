@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pfo_fs.autotune.clock_curves import ClockCurves, Estimate, fit_curves
 from pfo_fs.autotune.instruction_runs import Kind
@@ -12,6 +13,8 @@ from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.samples import Point, Samples, is_checked
 from pfo_fs.planner import Measurement, Profile
 
+Array = Any
+"""An array of numpy, which is not typed here."""
 LOWEST = 0.35
 """As a share of the highest clock: the energy of any instruction rises again below about this clock."""
 _MOST_SITES = 1200
@@ -116,27 +119,27 @@ class Curves:
         covariance = group.times.covariance
         return math.sqrt(max(0.0, float(covariance[row, row] + covariance[top, top] - 2 * covariance[row, top])))
 
-    def error_of(self, shares: Mapping[tuple[Kind, int], float], *, powers: bool = False) -> float:
-        """Returns the standard error of a sum of logarithms of times or powers, each times its share.
+    def covariance_of(self, rows: Sequence[Mapping[tuple[Kind, int], float]], *, powers: bool = False) -> Array:
+        """Returns the covariance of the errors of some sums of logarithms of times or powers, each times its share.
 
         Errors of one fit belong together; those of different fits do not.
 
         Args:
-            shares: For kinds at clocks (MHz), the derivative of the sum by the logarithm.
+            rows: For each sum, the derivative of it by the logarithm of each kind at each clock (MHz).
             powers: Whether the logarithms are those of powers.
         """
         import numpy as np
 
-        variance = 0.0
+        found: Array = np.zeros((len(rows), len(rows)))
         for group in self._groups:
-            belief = group.powers if powers else group.times
-            gradient = np.zeros(len(group.where))
-            for where, share in shares.items():
-                found = self._rows.get(where)
-                if found is not None and found[0] is group:
-                    gradient[found[1]] += share
-            variance += float(gradient @ belief.covariance @ gradient)
-        return math.sqrt(max(0.0, variance))
+            gradients = np.zeros((len(rows), len(group.where)))
+            for number, shares in enumerate(rows):
+                for where, share in shares.items():
+                    own, place = self._rows.get(where, (None, 0))
+                    if own is group:
+                        gradients[number, place] += share
+            found += gradients @ (group.powers if powers else group.times).covariance @ gradients.T
+        return found
 
     def profile(self, source: str, view: View = EXPECTED) -> Profile:
         """Returns the estimates in the form that the planner uses, with their standard errors as spreads.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import stdev
 from typing import Any, NamedTuple
 
 from pfo_fs.planner import SwitchCosts
@@ -18,6 +17,9 @@ MODEL_OF_SAVING = 0.02, 0.005
 changes in time, and by the second one for a single plan."""
 MODEL_OF_TIME = 0.001, 0.0003
 """The same of times of iterations, relative, where everything that was measured of instructions is known."""
+
+_LEAST_VARIANCE = 1e-10
+"""Nothing is measured more exactly than to 0.001 %."""
 
 
 @dataclass(frozen=True)
@@ -71,27 +73,68 @@ class ModelSettings:
     blocking_power_w: float | None = None
 
 
+class Offset(NamedTuple):
+    """By how much a plan was measured to differ from its model, with standard errors; infinite if it was not.
+
+    Attributes:
+        whole, whole_error: In all.
+        part, part_error: Without what the errors of the curves make, since they are in both.
+    """
+
+    whole: float
+    whole_error: float
+    part: float = 0.0
+    part_error: float = math.inf
+
+
 def expected_offset(
-    measured: Mapping[object, tuple[float, float]], key: object, of_all: float, of_one: float
+    measured: Sequence[Offset | None], of_curves: Array, of_all: float, of_one: float
 ) -> tuple[float, float]:
-    """Returns by how much a plan is expected to differ from its model, and the standard error of that.
+    """Returns by how much the last plan is expected to differ from its model, and the standard error of that.
+
+    A plan differs by what the errors of the curves make of it, which plans with the same clocks have in common, by what
+    all plans have in common, and by something of its own. All are normal, so that each plan that was measured tells of
+    the others as their covariances have it.
 
     Args:
-        measured: For the key of each plan that was measured: the difference, and its standard error.
-        key: That of the plan.
+        measured: What was measured of each plan; None: nothing.
+        of_curves: Covariance of what the errors of the curves make of the plans.
         of_all, of_one: Standard deviation of what all plans of a job have in common, and of what each has of its own;
             `of_one` is at least that of what was measured.
     """
-    if len(measured) > 1:  # plans may differ by more than was expected
-        values = [value for value, _ in measured.values()]
-        of_one = max(of_one, stdev(values))
-    weights = {each: 1 / (error**2 + of_one**2) for each, (_, error) in measured.items()}
-    total = sum(weights.values()) + 1 / of_all**2
-    shared = sum(weights[each] * value for each, (value, _) in measured.items()) / total
-    own = measured[key][0] - shared if key in measured else 0.0
-    known = of_one**2 * weights.get(key, 0.0)
-    # What is not known of the common difference and of the plan's own one together was measured with the plan.
-    return shared + known * own, math.sqrt((1 - known) ** 2 / total + of_one**2 * (1 - known))
+    import numpy as np
+
+    count = len(measured)
+    rows, values, variances = [], [], []
+    for number, each in enumerate(measured):
+        for value, error, with_curves in (
+            ()
+            if each is None
+            else (
+                (each.whole, each.whole_error, 1.0),
+                (each.part, each.part_error, 0.0),
+            )
+        ):
+            if math.isfinite(error):
+                row = np.zeros(2 * count)
+                row[number], row[count + number] = 1.0, with_curves
+                rows.append(row)
+                values.append(value)
+                variances.append(error**2)
+    last = np.zeros(2 * count)
+    last[count - 1] = last[-1] = 1.0
+    # Plans may differ by more than was expected.
+    apart = [float(row[count:] @ of_curves @ row[count:]) for row in rows]
+    spread = float(np.var(values)) - float(np.mean(apart)) if len(values) > 1 else 0.0
+    own: Array = np.full((count, count), of_all**2) + np.eye(count) * max(of_one**2, spread)
+    prior: Array = np.block([[own, np.zeros((count, count))], [np.zeros((count, count)), of_curves]])
+    variance = float(last @ prior @ last)
+    if not rows:
+        return 0.0, math.sqrt(variance)
+    seen: Array = np.array(rows)
+    joint = seen @ prior @ seen.T + np.diag(np.maximum(variances, _LEAST_VARIANCE))
+    gain = np.linalg.solve(joint, seen @ prior @ last)
+    return float(gain @ np.array(values)), math.sqrt(max(0.0, variance - float(gain @ (seen @ prior @ last))))
 
 
 def error_of_mean(values: Array) -> float:

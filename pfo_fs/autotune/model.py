@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfo_fs.autotune.beliefs import Beliefs, Trial
 from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
@@ -22,6 +22,7 @@ from pfo_fs.autotune.judgements import (
     ClockPlan,
     Judgement,
     ModelSettings,
+    Offset,
     expected_offset,
 )
 from pfo_fs.autotune.plan_goal import PlanGoal
@@ -46,6 +47,8 @@ _MOST_GROUPS = 8
 """At most so many pipelines run clocks of their own; the others share one plan."""
 _USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
 """A clock that is tried stays for so many latencies, or for one instruction: then most of that time it has acted."""
+_MOST_TRIALS = 12
+"""Of the plans that were measured, so many of the latest ones tell of others."""
 _AGREE = 3.0
 """Two figures agree if they differ by fewer standard errors than this."""
 _LEAST_DEADLINE = 0.01
@@ -54,6 +57,26 @@ _MOST_SLOWDOWN = 3.0
 """Plans for a cap on power take at most so many times as long as the highest clocks: the lowest clocks take less."""
 _BISECTIONS = 12
 """Of the slowdown that keeps to a cap on power: it is then known to 0.02 %."""
+
+
+class _ByModel(NamedTuple):
+    """What the model makes of a plan, relative.
+
+    Attributes:
+        late, slower, saved: As in `Judgement`.
+        sampling: Standard error of `late` since iterations differ.
+        level: Standard error of it since the level of the highest clocks is uncertain.
+        times, powers: The derivative of `late` and `saved` by the logarithm of the time or power of each kind at each
+            clock.
+    """
+
+    late: float
+    slower: float
+    saved: float
+    sampling: float
+    level: float
+    times: dict[tuple[Kind, int], float]
+    powers: dict[tuple[Kind, int], float]
 
 
 class JobModel:
@@ -107,7 +130,7 @@ class JobModel:
         self.full_s = float(self._full_times_s.mean())
         self.full_j = self._judged.energy_j(None) + self._tail_j
         self._judgements: dict[object, Judgement] = {}
-        self._by_model: dict[object, float] = {}
+        self._by_model: dict[object, _ByModel] = {}
         self._answers = answers or {}
         self._planners: dict[View, tuple[ScenarioPlanner, float]] = {}
 
@@ -304,10 +327,16 @@ class JobModel:
 
     def judge(self, plan: ClockPlan) -> Judgement:
         """Returns what is believed of a plan."""
+        if plan.key not in self._judgements:
+            self._judgements[plan.key] = self._believed(plan)
+        return self._judgements[plan.key]
+
+    def _alone(self, plan: ClockPlan) -> _ByModel:
+        """Returns what the model makes of a plan."""
         import numpy as np
 
-        if plan.key in self._judgements:
-            return self._judgements[plan.key]
+        if plan.key in self._by_model:
+            return self._by_model[plan.key]
         clocks = self._for_groups(plan)
         judged = self._judged
         played = judged.play(judged.numbers(clocks))
@@ -329,65 +358,60 @@ class JobModel:
                     for at, sign in ((mhz, 1), (top_mhz, -1)):
                         shares[kind, at] = shares.get((kind, at), 0.0) + sign * share
                         power_shares[kind, at] = power_shares.get((kind, at), 0.0) + sign * part
-        energy_j, mean_s = played.energy_j + self._tail_j, played.mean_s
         low = sum(share for share in shares.values() if share > 0)
-        by_model = Judgement(
-            late=mean_s / self.target_s - 1,
-            late_error=math.hypot(self._doubt(plan) * self.curves.error_of(shares), sampling, low * self._level_error),
+        found = _ByModel(
+            late=played.mean_s / self.target_s - 1,
             slower=float(np.sum(times_s) / np.sum(self._full_times_s)) - 1,
-            saved=1 - energy_j / self.full_j,
-            saved_error=self.curves.error_of(power_shares, powers=True),
+            saved=1 - (played.energy_j + self._tail_j) / self.full_j,
+            sampling=sampling,
+            level=low * self._level_error,
+            times=shares,
+            powers=power_shares,
         )
-        self._by_model[plan.key] = by_model.saved
-        found = self._believed(plan, by_model)
-        self._judgements[plan.key] = found
+        self._by_model[plan.key] = found
         return found
 
-    def _doubt(self, plan: ClockPlan) -> int:
-        """How many times more uncertain the time of a plan is than the model says."""
-        return 1 if plan.key in self._beliefs.trials else 1 + self._beliefs.refuted
+    def _believed(self, plan: ClockPlan) -> Judgement:
+        """Returns a judgement by the model and by what was measured under this plan and others."""
+        import numpy as np
 
-    def _believed(self, plan: ClockPlan, by_model: Judgement) -> Judgement:
-        """Returns a judgement by the model and by what was measured under this plan and others.
-
-        The model is wrong in about the same way for all plans of a job, so each that was measured tells of the others.
-        """
+        own = self._alone(plan)
         if plan.key == self.highest.key:
-            return by_model
-        trials = {key: each for key, each in self._beliefs.trials.items() if self.knows(each.plan)}
-        saved = {key: (each.saved - self._saved_by_model(each.plan), each.saved_error) for key, each in trials.items()}
-        later = {key: (each.later, each.later_error) for key, each in trials.items()}
-        more, more_error = expected_offset(saved, plan.key, *MODEL_OF_SAVING)
-        doubt = self._doubt(plan)
-        late, late_error = expected_offset(later, plan.key, *(doubt * each for each in MODEL_OF_TIME))
-        late, late_error = by_model.late + late, math.hypot(by_model.late_error, late_error)
-        if plan.key in trials:
-            late, late_error = self._seen_as_well(trials[plan.key], late, late_error)
-        return Judgement(
-            late,
-            late_error,
-            by_model.slower + late - by_model.late,
-            by_model.saved + more,
-            math.hypot(by_model.saved_error, more_error),
-        )
+            return Judgement(own.late, own.sampling, own.slower, own.saved, 0.0)
+        trials = [each for each in self._beliefs.trials.values() if self.knows(each.plan)][-_MOST_TRIALS:]
+        others = [each for each in trials if each.plan.key != plan.key]
+        mine = self._beliefs.trials.get(plan.key)
+        plans = [*(self._alone(each.plan) for each in others), own]
+        levels = [each.level for each in plans]
+        of_times = self.curves.covariance_of([each.times for each in plans]) + np.outer(levels, levels)
+        of_times[-1, -1] += own.sampling**2
+        of_powers = self.curves.covariance_of([each.powers for each in plans], powers=True)
+        measured = [*others, mine]
+        later = [self._later(*each) for each in zip(measured, plans, np.diag(of_times).tolist(), strict=True)]
+        saved = [
+            None if each is None else Offset(each.saved - alone.saved, each.saved_error)
+            for each, alone in zip(measured, plans, strict=True)
+        ]
+        late, late_error = expected_offset(later, of_times, *MODEL_OF_TIME)
+        if mine is None:  # the model is more uncertain than it says
+            more = (1 + self._beliefs.refuted) ** 2 - 1
+            known = float(of_times[-1, -1]) + sum(each**2 for each in MODEL_OF_TIME)
+            late_error = math.sqrt(late_error**2 + more * known)
+        more_saved, saved_error = expected_offset(saved, of_powers, *MODEL_OF_SAVING)
+        return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
 
-    def _seen_as_well(self, trial: Trial, late: float, late_error: float) -> tuple[float, float]:
-        """Lateness by the model and by how long iterations simply took.
+    def _later(self, trial: Trial | None, alone: _ByModel, variance: float) -> Offset | None:
+        """By how much iterations of a plan were later than its model says.
 
-        Where iterations hardly vary, the latter tells more. If the two do not agree, the job has changed meanwhile.
+        How long they simply took counts unless the two do not agree: then the job has changed since the window of the
+        highest clocks.
         """
-        seen, seen_error = (1 + trial.slower) * self.full_s / self.target_s - 1, trial.slower_error
-        if abs(seen - late) > _AGREE * math.hypot(late_error, seen_error):
-            return late, late_error
-        share = late_error**2 / (late_error**2 + seen_error**2) if late_error else 0.0
-        return late + share * (seen - late), math.sqrt(1 - share) * late_error
-
-    def _saved_by_model(self, plan: ClockPlan) -> float:
-        """What the model alone makes of a plan's saving, relative."""
-        if plan.key not in self._by_model:
-            energy_j = self._judged.energy_j(self._for_groups(plan)) + self._tail_j
-            self._by_model[plan.key] = 1 - energy_j / self.full_j
-        return self._by_model[plan.key]
+        if trial is None:
+            return None
+        whole, error = (1 + trial.slower) * self.full_s / self.target_s - 1 - alone.late, trial.slower_error
+        if abs(whole - trial.later) > _AGREE * math.sqrt(variance + trial.later_error**2 + error**2):
+            error = math.inf
+        return Offset(whole, error, trial.later, trial.later_error)
 
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
