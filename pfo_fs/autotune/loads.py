@@ -293,8 +293,8 @@ class _Cells:
             above: Log duration above the base of each run, the ratio included.
             of_place: What the place in the iteration explains of it.
             gain, weights: Sensitivities of the kinds, and 1 / variance of each run.
-            surely: The same of runs at clocks that are known well; 0 of others. Their errors are common to many runs, so
-                that together they tell little.
+            surely: The same of runs at clocks that are known well, 0 of others: the errors of these are common to many
+                runs, so that together they tell little.
             load: The loads as estimated before.
             of_step: What the runs of one iteration have in common beyond their loads.
         """

@@ -46,7 +46,8 @@ _MOST_WINDOWS_WITHOUT_ORDER = 10
 _EARLIER_ARGS = {"tolerance", "max_windows", "max_profiling_share"}
 """Jobs that an earlier release has started may name these."""
 _LATE_IN_A_ROW = 2
-"""A trial ends when so many iterations in a row were later than a trial may be: one may be late by chance."""
+"""A trial ends when so many iterations in a row were later than a trial may be: one may be late by chance. The plan
+before runs again after one more."""
 _AGAIN, _FIRST_AGAIN = 1.5, 40
 """The plan in force is measured again when the job has run for this many times as many iterations as at the last
 measurement, and for so many more at least: what its data is like changes with time, and a measurement costs nothing."""
@@ -294,6 +295,9 @@ class ParetoScheduler(FrequencyScheduler):
         if late:
             self._refuted.add(self._choice.plan.key)
             self._beliefs.refuted += 1
+            if self._choice.trial and plan_inputs.late_time is not None:
+                took = plan_inputs.late_time.error * (_LATE_IN_A_ROW + 1)
+                self._lost += took - trial_time(self._choice.judgement)
         if changed or late:
             self._decide()
 

@@ -245,3 +245,20 @@ def test_runs_with_which_a_clock_changes_are_told_with_the_clocks_before_and_aft
     assert [(each.kind, each.from_mhz, each.mhz, each.runs) for each in model.changed] == [(kind, 1410, 1110, 20)]
     expected_s = late_s + (TIMES_S[kind] - late_s) * math.exp(true_log(kind, 1110.0))
     assert model.changed[0].mean_s == pytest.approx(expected_s, rel=0.01)
+
+
+def test_runs_of_which_the_clock_is_unknown_leave_the_ratios_of_others_alone() -> None:
+    """They took as long as at a low clock; the clock process believes in one near the highest."""
+    rng = np.random.default_rng(3)
+    kind = KINDS.index((0, "backward"))
+    low_mhz = highest()
+    low_mhz[kind == KIND_OF_NODE] = 900.0
+    first, latest = Job().window(rng, highest()), Job().window(rng, low_mhz)
+    unknown = np.flatnonzero(kind == KIND_OF_NODE)[::2]
+    latest.clocks_mhz[unknown] = latest.ran_mhz[:, unknown] = 1350.0
+    latest.or_mhz[:, unknown], latest.settled[:, unknown] = TOP_MHZ, False
+    model = LoadModel(PIPELINE)
+    model.fit([first], unsure())
+    (found,) = of_low_clocks(model.fit([first, latest], unsure()))
+    ratio = found.time_s / float(np.exp(model.first_bases[kind]))
+    assert math.log(ratio) == pytest.approx(true_log((0, "backward"), 900), abs=0.01)

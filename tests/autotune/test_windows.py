@@ -205,6 +205,22 @@ def test_an_iteration_after_one_that_ends_at_another_clock_may_begin_at_that_clo
     assert one.or_mhz[0, :4, 0].tolist() == [900] * 3 + [0]
 
 
+def test_a_run_in_which_the_next_clock_may_have_acted_tells_nothing_where_its_latency_is_unknown() -> None:
+    """The next clock is requested early, so that it acts in time; the mean clock of the run before is a guess."""
+    job = layout()
+    switching = Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1, "latencies_s": {900: 0.004}})
+    ends_high = at_one_clock(job, 900)
+    for schedule in ends_high:
+        schedule.frequencies[-1] = (schedule.frequencies[-1][0], 1200)
+    last = len(ends_high[0].frequencies) - 1
+    for mean_mhz, tells in ((900, True), (940, False)):
+        clocks = [900] * 4 + [mean_mhz, 1200]
+        results = [result(rank, [1], 0.04, clocks=clocks, switching=switching) for rank in (0, 1)]
+        one = found(job, results, ends_high)
+        assert one.settled[0, last - 1, 0] == tells
+        assert one.or_mhz[0, last - 1, 0] == (0 if tells else 1200)
+
+
 def test_results_of_an_older_release_have_no_steps_and_are_paired_by_their_place() -> None:
     results = [result(rank, [1, 2, 3]).model_copy(update={"iter_step": []}) for rank in (0, 1)]
     assert found(layout(), results).steps == (0, 1, 2)

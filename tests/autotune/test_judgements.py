@@ -1,0 +1,73 @@
+"""What plans that were measured tell of others."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfo_fs.autotune.judgements import Offset, expected_offset
+
+OF_ALL, OF_ONE = 0.001, 0.0003
+EXACTLY = 1e-6
+
+
+def test_of_a_plan_nothing_is_known_before_any_was_measured() -> None:
+    found, error = expected_offset([None], np.array([[0.003**2]]), OF_ALL, OF_ONE)
+    assert found == 0.0
+    assert error == pytest.approx(math.hypot(0.003, OF_ALL, OF_ONE))
+
+
+def test_a_plan_is_expected_to_differ_as_it_was_measured_to() -> None:
+    found, error = expected_offset([Offset(0.002, EXACTLY)], np.array([[0.01**2]]), OF_ALL, OF_ONE)
+    assert found == pytest.approx(0.002, abs=1e-5)
+    assert error < 2e-5
+
+
+def test_plans_with_the_same_clocks_are_wrong_in_the_same_way() -> None:
+    """Iterations of one plan simply took 1 % longer, as the curves of its clocks were wrong."""
+    same = np.full((2, 2), 0.01**2)
+    other = np.diag([0.01**2, 0.01**2])
+    measured = [Offset(0.01, EXACTLY), None]
+    found, error = expected_offset(measured, same, OF_ALL, OF_ONE)
+    assert found == pytest.approx(0.01, abs=0.0005)
+    assert error < 0.001
+    of_other, other_error = expected_offset(measured, other, OF_ALL, OF_ONE)
+    assert abs(of_other) < 0.001
+    assert other_error > 0.009
+
+
+def test_what_the_curves_have_no_part_in_tells_nothing_of_their_errors() -> None:
+    same = np.full((2, 2), 0.01**2)
+    found, error = expected_offset([Offset(0.0, math.inf, 0.0005, EXACTLY), None], same, OF_ALL, OF_ONE)
+    assert abs(found) <= 0.0005
+    assert error >= 0.01
+
+
+def test_plans_that_differ_by_more_than_was_expected_tell_less_of_others() -> None:
+    def error_with(last: float) -> float:
+        measured = [Offset(0.001, EXACTLY), Offset(last, EXACTLY), None]
+        return expected_offset(measured, np.zeros((3, 3)), OF_ALL, OF_ONE)[1]
+
+    assert error_with(0.01) > 3 * error_with(0.0012)
+
+
+OFFSETS = st.builds(
+    Offset,
+    st.floats(-0.01, 0.01),
+    st.sampled_from([0.0, 1e-4, 0.01, math.inf]),
+    st.floats(-0.01, 0.01),
+    st.sampled_from([0.0, 1e-4, 0.01, math.inf]),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.none() | OFFSETS, min_size=1, max_size=6), st.integers(0, 1000))
+def test_errors_are_finite_whatever_was_measured(measured: list[Offset | None], seed: int) -> None:
+    root = np.random.default_rng(seed).normal(scale=0.003, size=(len(measured), len(measured)))
+    found, error = expected_offset(measured, root @ root.T, OF_ALL, OF_ONE)
+    assert math.isfinite(found)
+    assert 0 <= error < 0.1
