@@ -237,13 +237,14 @@ def _choose(
             return Choice(likely, found, planned.aim, stays, trial=True, in_vain=in_vain, note=note)
     if stays is None:
         return Choice(plan, judgement, planned.aim, plan, in_vain=in_vain, note=note)
-    hoped = _hopeful_plan(model, plan, {*tried, *refuted}, steady) if left > 0 else None
+    # Half of the time that is left, so that there is some for the next trial.
+    hoped = _hopeful_plan(model, plan, {*tried, *refuted}, left / 2, steady) if left > 0 else None
     if hoped is not None:
         trial, more = hoped
         expected = model.judge(trial)
         energy = max(0.0, judgement.saved - expected.saved) * TRIAL_ITERATIONS
         may_win = LUCK * more * max(HORIZON, iterations, LEAST_S / model.full_s)
-        if more > LEAST_GAIN and may_win > energy and trial_time(expected) <= left:
+        if more > LEAST_GAIN and may_win > energy:
             note = "trying clocks that may take less energy"
             return Choice(trial, expected, planned.aim, plan, trial=True, in_vain=in_vain, note=note)
     return Choice(plan, judgement, planned.aim, plan, settled=True, in_vain=in_vain, note=note)
@@ -251,19 +252,19 @@ def _choose(
 
 def _in_vain(last: Choice | None, plan: ClockPlan, is_regular: bool) -> int:
     """How many trials in a row have won nothing, if this plan is to run now; a regular measurement allows one more."""
-    if last is None or (last.stays is not None and plan.key != last.stays.key):
+    if last is None or last.stays is None or plan.key != last.stays.key:
         return 0
     found = last.in_vain + last.trial
     return min(found, TRIALS_IN_VAIN - 1) if is_regular else found
 
 
 def _hopeful_plan(
-    model: JobModel, run: ClockPlan, known: Collection[object], steady: bool
+    model: JobModel, run: ClockPlan, known: Collection[object], most_time: float, steady: bool
 ) -> tuple[ClockPlan, float] | None:
     """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
-    As few micro-batches use these clocks as it takes for a trial that is not expected to be late; others than in the
-    trials before, whose keys are `known`.
+    As few micro-batches use these clocks as it takes for a trial that takes no more than `most_time`, as a number of
+    iterations; others than in the trials before, whose keys are `known`.
     """
     for share in _HOPES:
         view = View(
@@ -274,6 +275,6 @@ def _hopeful_plan(
         for every in _EVERY if more > LEAST_GAIN else ():
             for first in range(every):
                 plan = model.mixed(run, hoped, every, len(known) + first)
-                if plan.key != run.key and plan.key not in known and may_be_tried(model.judge(plan)):
+                if plan.key != run.key and plan.key not in known and trial_time(model.judge(plan)) <= most_time:
                     return plan, more
     return None
