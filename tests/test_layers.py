@@ -17,6 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "store": set(),
     "ipc": set(),
     "planner": set(),
+    "loads": set(),
     "schedule_yaml": set(),
     "scheduler": {"schedule_yaml"},
     "device": {"ipc"},
@@ -27,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "power_limit": {"ipc", "device", "store", "helper"},
     "integrations": {"planner", "training", "power_limit"},
     "doctor": {"ipc", "store", "device", "helper", "training"},
-    "simulator": {"ipc", "device", "planner", "store", "coordination", "helper", "training"},
+    "simulator": {"ipc", "device", "planner", "loads", "store", "coordination", "helper", "training"},
     "reports": {"store", "planner", "autotune"},
 }
 ROOMS["cli"] = set(ROOMS)

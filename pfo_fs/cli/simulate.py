@@ -20,13 +20,15 @@ from pfo_fs.cli.terminal import JsonFlag, err, out, plausible_slowdown, show, wr
 from pfo_fs.reports.wording import difference_text, duration_text, less_or_more, percent, signed_percent
 
 if TYPE_CHECKING:
-    from pfo_fs.simulator import Iteration, Play, Summary, Trace, Truth
+    from pfo_fs.device.physics import GpuModel
+    from pfo_fs.simulator import Iteration, Nuisances, Play, Summary, Trace, Truth
     from pfo_fs.simulator.nodes import NodeSettings
 
 Gpu = Literal["A100", "A40"]
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"]
 
 Node = Literal["kind", "none", "A100 node", "H100 node", "launch"]
+_BARS = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
 _STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
 
 
@@ -54,6 +56,19 @@ def simulate(
     without_slow_workers: Annotated[
         bool,
         typer.Option("--without-slow-workers", help="With --trace: leave out pipelines that are slow for good."),
+    ] = False,
+    loads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="trace|shuffled|FILE",
+            help="With --trace: clocks from loads, one per pipeline and step, in place of the closed loop. trace: a "
+            "micro-batch's load is one number that its durations show; shuffled: loads that say nothing; FILE: a CSV "
+            "file with columns step, dp_rank, micro_batch, load.",
+        ),
+    ] = None,
+    no_pipeline: Annotated[
+        bool,
+        typer.Option("--no-pipeline", help="With --loads: each dp_rank's last stage alone, as a data-parallel job."),
     ] = False,
     profile: Annotated[Path | None, typer.Option(help="Profile CSV: simulate GPUs that behave like it.")] = None,
     gpu: Annotated[
@@ -129,6 +144,10 @@ def simulate(
         )
     if trace is None and without_slow_workers:
         wrong_usage("--without-slow-workers needs --trace")
+    if loads is not None and (trace is None or straggler or shared_dir or asked):
+        wrong_usage("--loads needs --trace, and does not go with --slowdown, --power, --straggler or --shared-dir")
+    if no_pipeline and loads is None:
+        wrong_usage("--no-pipeline needs --loads")
     if varied and generated is None:
         wrong_usage("--varied needs --generated")
     noise = QUIET if quiet_cluster else Nuisances()
@@ -143,7 +162,11 @@ def simulate(
         )
         err.print(escape(_about(traced)), highlight=False, soft_wrap=True)
         nodes = _nodes(node, gpus_per_stage, stages_per_node)
-        job = traced.job(gpu_model(gpu), nodes, replace(noise, time_jitter=0.0))
+        calm = replace(noise, time_jitter=0.0)
+        if loads is not None:
+            _with_loads(traced, loads, no_pipeline, gpu_model(gpu), nodes, calm, iterations, seed, json_)
+            return
+        job = traced.job(gpu_model(gpu), nodes, calm)
     else:
         assert num_microbatches is not None
         truth, num_stages = _truth(profile, gpu, stages, p2p_power)
@@ -168,6 +191,46 @@ def simulate(
     out.print(escape(summary.status_text), highlight=False, soft_wrap=True)
     if shared_dir is not None:
         out.print(f"the job is kept in {play.folder.location}", soft_wrap=True, highlight=False)
+
+
+def _with_loads(
+    trace: Trace,
+    source: str,
+    no_pipeline: bool,
+    gpu: GpuModel,
+    nodes: NodeSettings | None,
+    noise: Nuisances,
+    iterations: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Plays a trace with clocks from loads, and shows what they save."""
+    from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
+
+    trace = last_stage(trace) if no_pipeline else trace
+    found = loads_of(trace, source, seed)
+    play = LoadPlay(trace, trace.job(gpu, nodes, noise).cluster(seed), found, seed)
+    with Progress(*_BARS, console=err, transient=True, disable=as_json or not err.is_terminal) as progress:
+        summary = play.run(iterations, lambda total: progress.track(range(total), description=""))
+    if as_json:
+        print(json.dumps({"summary": summary.as_json()}))  # noqa: T201
+        return
+    table = Table(title="Clocks from loads", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("against the highest clocks on the same data", "slower", "saved"):
+        table.add_column(column, justify="left" if " " in column else "right", no_wrap=True)
+    table.add_row(f"whole run, {iterations} steps", signed_percent(summary.run_late, 3), percent(summary.run_saved))
+    table.add_row(
+        "all steps of the trace, with what is known at the end",
+        signed_percent(summary.plan_late, 3),
+        f"[bold]{percent(summary.plan_saved)}[/]",
+    )
+    table.caption_justify = "left"
+    begins = summary.begins_at
+    first = "no step had a lower clock" if begins is None else f"first lower clock in step {begins}"
+    balanced = f"batches of equal work would take {percent(summary.balanced, 1)} less time: that comes first"
+    table.caption = f"{first}; the latest step takes {percent(summary.worst_step_late, 2)} longer\n{balanced}"
+    show(table)
+    out.print(escape(summary.status_text), highlight=False, soft_wrap=True)
 
 
 def _kind(file: Path | None, gpu: str, generated: int | None) -> str:
@@ -227,8 +290,7 @@ def _episode(text: str, pipelines: int) -> Any:
 def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
     """Simulates the job, and prints a line for each new schedule or status."""
     played: list[Iteration] = []
-    bars = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*bars, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
+    with Progress(*_BARS, console=err, transient=True, disable=quiet or not err.is_terminal) as progress:
         task = progress.add_task("", total=iterations)
         number, status_text = -2, ""
         for iteration in play.run(iterations):

@@ -115,8 +115,12 @@ class Trace:
 
     def factors(self, iteration: int, seed: int) -> Any:
         """Factors of an iteration, (nodes, pipelines): first the steps in order, then steps drawn at random."""
+        return self.table[self.place(iteration, seed)]
+
+    def place(self, iteration: int, seed: int) -> int:
+        """Returns the place in `steps` of the step that an iteration plays."""
         count = len(self.steps)
-        return self.table[iteration if iteration < count else Random(f"{seed} {iteration}").randrange(count)]
+        return iteration if iteration < count else Random(f"{seed} {iteration}").randrange(count)
 
     def judged(self, iterations: int, seed: int) -> Sequence[Any]:
         """Factors of all steps: a plan is judged by the whole trace."""

@@ -27,6 +27,16 @@ def test_a_trace_is_simulated_and_its_summary_compares_with_full_clocks_on_the_s
     assert figures == pytest.approx([0] * 5, abs=1e-9), "there is no plan yet"
 
 
+def test_clocks_from_loads_are_simulated_with_the_same_figures_in_json_and_a_table_for_people(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "job.csv", trace_rows(pipelines=4))
+    arguments = "--trace", path, "--loads", "trace", "--iterations", 12
+    summary = json.loads(simulate(*arguments, "--json").stdout)["summary"]
+    assert {"run_saved", "run_late", "plan_saved", "plan_late", "worst_step_late", "balanced"} <= summary.keys()
+    done = simulate(*arguments, "--no-pipeline")
+    assert done.returncode == 0
+    assert "batches of equal work would take" in done.stdout
+
+
 def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "job.csv", [(0, 0, 0, "forward", 0, -1.0)])
     done = simulate("--trace", path)
@@ -38,6 +48,8 @@ def test_a_trace_that_is_not_valid_ends_the_command_with_the_row(tmp_path: Path)
     ("arguments", "words"),
     [
         (["--trace", "job.csv", "--generated", "3"], "give --num-microbatches"),
+        (["--num-microbatches", "4", "--loads", "trace"], "--loads needs --trace"),
+        (["--trace", "job.csv", "--no-pipeline"], "--no-pipeline needs --loads"),
         (["--num-microbatches", "3", "--without-slow-workers"], "--without-slow-workers needs --trace"),
         (["--trace", "job.csv", "--profile", "gpu.csv"], "--trace does not go with --profile"),
     ],

@@ -1,0 +1,113 @@
+"""How long instructions take at a load and a clock, learned from the steps so far.
+
+    duration(kind) = (a + b . load [+ c load^2]) * (1 + s * (highest clock / clock - 1))
+
+The square counts for loads of one number only; vectors bring what they need. s is between 0 (the instruction waits for
+memory) and 1 (it follows the clock). Coefficients are least squares over the latest steps, s in turn with them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_STEPS = 60
+"""So many of the latest steps count: data changes within hundreds of steps."""
+_ROUNDS = 4
+"""Coefficients and s are estimated in turn; after this many rounds they change by less than their errors."""
+_USUAL_S, _RUNS = 0.9, 30
+"""Before s is measured, instructions are taken to follow the clock nearly; that counts as so many runs."""
+_LOWERED = 0.02
+"""Relative: a run tells of s if its clock was lower than the highest one by more than this."""
+_LEAST = 1e-3
+"""Of the mean duration, no instruction is taken to last for less than this share."""
+
+
+class LoadDurations:
+    """The model of durations.
+
+    Args:
+        kinds: The number of each instruction's kind, (instructions,).
+
+    Attributes:
+        residual: Mean over kinds of the relative standard deviation of durations that the loads do not explain;
+            infinite before the first fit.
+        slope: s of each kind.
+    """
+
+    def __init__(self, kinds: Array) -> None:
+        import numpy as np
+
+        self._kinds: Array = np.asarray(kinds)
+        self._steps: deque[tuple[Array, Array, Array]] = deque(maxlen=_STEPS)
+        count = int(self._kinds.max()) + 1
+        self.slope: Array = np.full(count, _USUAL_S)
+        self._weights: list[Array] = []
+        self._means: Array = np.ones(count)
+        self._scale: Array = 1.0
+        self.residual = float("inf")
+
+    def add(self, loads: Array, times_s: Array, slower: Array) -> None:
+        """Adds a step.
+
+        Args:
+            loads: Load of each instruction's micro-batch, (instructions, pipelines, features).
+            times_s: Durations in s, (instructions, pipelines).
+            slower: Highest clock over the clock in force, less 1, (instructions, pipelines).
+        """
+        self._steps.append((loads, times_s, slower))
+
+    def fit(self) -> None:
+        """Fits the model to the latest steps."""
+        import numpy as np
+
+        loads, times_s, slower = (np.concatenate(each, axis=1) for each in zip(*self._steps, strict=True))
+        self._scale = np.maximum(np.abs(loads).mean(axis=(0, 1)), 1e-12)
+        self._weights, left = [], []
+        for kind in range(len(self.slope)):
+            mine = self._kinds == kind
+            basis, taken, low = self._basis(loads[mine]), times_s[mine].ravel(), slower[mine].ravel()
+            basis = basis.reshape(len(taken), -1)
+            self._means[kind] = float(taken.mean())
+            for _ in range(_ROUNDS):
+                full_s = taken / (1 + self.slope[kind] * low)
+                weights, *_ = np.linalg.lstsq(basis, full_s, rcond=None)
+                expected_s = np.maximum(basis @ weights, _LEAST * self._means[kind])
+                tells = low > _LOWERED
+                total = float((low[tells] ** 2).sum())
+                if tells.any():
+                    own = float(((taken[tells] / expected_s[tells] - 1) * low[tells]).sum()) / total
+                    runs = int(tells.sum())
+                    self.slope[kind] = np.clip((own * runs + _USUAL_S * _RUNS) / (runs + _RUNS), 0.0, 1.0)
+            self._weights.append(weights)
+            left.append(float(np.std(full_s / expected_s - 1)))
+        self.residual = float(np.mean(left))
+
+    def expected_s(self, loads: Array) -> Array:
+        """Returns durations at the highest clock, in s, (instructions, pipelines); only after `fit`."""
+        import numpy as np
+
+        found: Array = np.zeros(loads.shape[:2])
+        for kind, weights in enumerate(self._weights):
+            mine = self._kinds == kind
+            found[mine] = np.maximum(self._basis(loads[mine]) @ weights, _LEAST * self._means[kind])
+        return found
+
+    def times_slower(self, slower: Any) -> Array:
+        """Returns by how many times each instruction takes as long, (instructions, 1) or of the shape of `slower`.
+
+        Args:
+            slower: Highest clock over the clock, less 1: one number, or (instructions, pipelines).
+        """
+        return 1 + self.slope[self._kinds][:, None] * slower
+
+    def _basis(self, loads: Array) -> Array:
+        """The functions of the load: (instructions, pipelines, functions)."""
+        import numpy as np
+
+        scaled = loads / self._scale
+        parts = [np.ones_like(scaled[..., :1]), scaled]
+        return np.concatenate([*parts, scaled**2] if scaled.shape[-1] == 1 else parts, axis=-1)

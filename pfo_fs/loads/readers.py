@@ -1,0 +1,100 @@
+"""Loads of micro-batches from what training code has: lengths, boundaries, positions, masks.
+
+Each reader returns (tokens, sum of squared lengths): the work of a transformer is linear in both, the first for its
+matrix products, the second for its attention. Arrays may be lists, NumPy arrays or tensors on the CPU; those of a GPU
+are refused, since reading one would wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from pfo_fs.errors import ConfigError
+
+Load = tuple[float, ...]
+"""The features of one micro-batch."""
+
+
+def tokens(batch: Any) -> Load:
+    """Returns the load of a batch in which every row is one sequence of full length.
+
+    Args:
+        batch: Token ids of shape (rows, length), or (length,); or a mapping that holds them as `input_ids`.
+
+    Raises:
+        ConfigError: It has no such shape.
+    """
+    ids = batch["input_ids"] if hasattr(batch, "keys") and "input_ids" in batch else batch
+    shape = tuple(getattr(ids, "shape", ()))
+    if not shape and isinstance(ids, (list, tuple)):
+        shape = (len(ids), len(ids[0])) if ids and isinstance(ids[0], (list, tuple)) else (len(ids),)
+    if len(shape) not in (1, 2):
+        raise ConfigError(f"token ids have shape {shape}; give (rows, length) or (length,)")
+    rows, length = (1, shape[0]) if len(shape) == 1 else shape
+    return from_lengths([length] * rows)
+
+
+def from_lengths(lengths: Iterable[float]) -> Load:
+    """Returns the load of sequences of these lengths, in tokens.
+
+    Raises:
+        ConfigError: A length is negative.
+    """
+    found = [float(length) for length in _numbers(lengths)]
+    if any(length < 0 for length in found):
+        raise ConfigError(f"a sequence has {min(found):g} tokens; a length cannot be negative")
+    return sum(found), sum(length * length for length in found)
+
+
+def from_cu_seqlens(cu_seqlens: Any) -> Load:
+    """Returns the load of packed sequences, given where they begin and end.
+
+    Args:
+        cu_seqlens: Rising token positions, 0 first, the number of tokens last, as flash attention takes them; or an
+            object that holds them as `cu_seqlens_q`, such as Megatron's packed_seq_params.
+
+    Raises:
+        ConfigError: They do not rise.
+    """
+    ends = [float(end) for end in _numbers(getattr(cu_seqlens, "cu_seqlens_q", cu_seqlens))]
+    return from_lengths(after - before for before, after in pairwise(ends))
+
+
+def from_position_ids(position_ids: Any) -> Load:
+    """Returns the load of packed sequences, given the position of each token in its sequence.
+
+    Args:
+        position_ids: Shape (length,) or (rows, length); a sequence begins where a position is 0.
+    """
+    lengths: list[float] = []
+    for row in _rows(position_ids):
+        for number, position in enumerate(row):
+            if not number or position == 0:
+                lengths.append(0.0)
+            lengths[-1] += 1
+    return from_lengths(lengths)
+
+
+def from_attention_mask(attention_mask: Any) -> Load:
+    """Returns the load of padded sequences: the tokens that the mask keeps.
+
+    Args:
+        attention_mask: Shape (rows, length), 1 or True for a token, 0 for padding.
+    """
+    return from_lengths(sum(map(float, row)) for row in _rows(attention_mask))
+
+
+def _rows(values: Any) -> list[list[float]]:
+    numbers = _numbers(values)
+    return numbers if numbers and isinstance(numbers[0], list) else [numbers]
+
+
+def _numbers(values: Any) -> list[Any]:
+    """A list of what an array, a tensor or an iterable holds."""
+    device = getattr(values, "device", None)
+    if getattr(device, "type", "cpu") not in ("cpu", None):
+        raise ConfigError(f"the tensor is on {device}: reading it waits for the device; take loads from the loader")
+    found = values.tolist() if hasattr(values, "tolist") else list(values)
+    return found if isinstance(found, list) else [found]

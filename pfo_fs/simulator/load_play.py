@@ -1,0 +1,234 @@
+"""Plays a traced job whose clocks come from loads, step by step, beside the same steps at the highest clocks."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pfo_fs.errors import PlanError
+from pfo_fs.loads.choice import Clocks, LoadChoice
+from pfo_fs.planner import make_pipeline
+from pfo_fs.simulator.cluster import Cluster
+from pfo_fs.simulator.kernel_tables import KernelTables
+from pfo_fs.simulator.traces import Trace
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_SHOWN = 10
+"""The trace's own loads are the direction in which the durations of so many first steps vary most."""
+_MAX_LOADS = 2_000_000
+
+
+@dataclass(frozen=True)
+class LoadSummary:
+    """A run whose clocks came from loads; everything relative to the highest clocks on the same data.
+
+    Attributes:
+        iterations: Number of steps.
+        run_saved, run_late: Energy saved and time lost over the whole run.
+        plan_saved, plan_late: The same over all steps of the trace, with what was known at the end.
+        worst_step_late: By how much longer the latest of these steps took.
+        balanced: By how much shorter steps would be if all pipelines had the mean of their work, relative.
+        begins_at: The first step with a lower clock; None: there was none.
+        margin: The margin at the end.
+        status_text: What was known at the end.
+    """
+
+    iterations: int
+    run_saved: float
+    run_late: float
+    plan_saved: float
+    plan_late: float
+    worst_step_late: float
+    balanced: float
+    begins_at: int | None
+    margin: float
+    status_text: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns everything as JSON."""
+        return dict(self.__dict__)
+
+
+class _Totals:
+    """Time and energy of steps, beside those at the highest clocks."""
+
+    def __init__(self) -> None:
+        self.time_s = self.full_s = self.energy_j = self.full_j = self.worst = 0.0
+
+    def add(self, played: Any) -> None:
+        self.time_s, self.energy_j = self.time_s + played.time_s, self.energy_j + played.energy_j
+        self.full_s, self.full_j = self.full_s + played.full_time_s, self.full_j + played.full_energy_j
+        self.worst = max(self.worst, played.time_s / played.full_time_s - 1)
+
+    @property
+    def saved(self) -> float:
+        return 1 - self.energy_j / self.full_j
+
+    @property
+    def late(self) -> float:
+        return self.time_s / self.full_s - 1
+
+
+def last_stage(trace: Trace) -> Trace:
+    """Returns a trace of the last stage alone: each dp_rank's work as that of a rank without a pipeline."""
+    import numpy as np
+
+    pipeline, stage = trace.pipeline, trace.pipeline.num_stages - 1
+    alone = make_pipeline("1f1b", 1, pipeline.num_microbatches)
+    place = {(i.name, i.microbatch): node for node, i in enumerate(pipeline.instructions) if i.stage == stage}
+    nodes: Array = np.array([place[i.name, i.microbatch] for i in alone.instructions])
+    lengths_s = {(0, name): seconds for (of, name), seconds in trace.lengths_s.items() if of == stage}
+    return replace(trace, pipeline=alone, lengths_s=lengths_s, table=trace.table[:, nodes])
+
+
+def loads_of(trace: Trace, source: str, seed: int) -> Array:
+    """Returns the load of each instruction's micro-batch: (steps, instructions, pipelines, features).
+
+    Args:
+        trace: The trace.
+        source: "trace": one number per micro-batch, the first principal component of its durations; "shuffled": the
+            same in another order, so that it says nothing; else the path of a CSV file with columns step, dp_rank,
+            micro_batch, load.
+        seed: Seed of the order.
+
+    Raises:
+        PlanError: The file cannot be read, or lacks a micro-batch of the trace.
+    """
+    import numpy as np
+
+    instructions = trace.pipeline.instructions
+    micro_batch: Array = np.array([i.microbatch for i in instructions])
+    count = int(micro_batch.max()) + 1
+    if source not in ("trace", "shuffled"):
+        given = _read_loads(Path(source))
+        try:
+            found: Array = np.array(
+                [[[given[step, dp, m] for dp in trace.dp_ranks] for m in range(count)] for step in trace.steps]
+            )
+        except KeyError as error:
+            raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
+        return found[:, micro_batch, :, None]
+    kinds = sorted({(i.stage, i.name) for i in instructions})
+    # (steps, micro-batches, pipelines, kinds): durations relative to the mean of each kind.
+    table: Array = np.ones((len(trace.steps), count, len(trace.dp_ranks), len(kinds)))
+    for node, i in enumerate(instructions):
+        table[:, i.microbatch, :, kinds.index((i.stage, i.name))] = trace.table[:, node]
+    shown = table[:_SHOWN].reshape(-1, len(kinds))
+    mean = shown.mean(axis=0)
+    direction = np.linalg.svd(shown - mean, full_matrices=False)[2][0]
+    direction = direction * np.sign(direction.sum())
+    values: Array = 1 + (table - mean) @ direction / direction.sum()
+    if source == "shuffled":
+        order = list(range(values.size))
+        Random(seed).shuffle(order)
+        values = values.reshape(-1)[order].reshape(values.shape)
+    return values[:, micro_batch, :, None]
+
+
+def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
+    found: dict[tuple[int, int, int], float] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.DictReader(file), 2):
+                if number > _MAX_LOADS:
+                    raise PlanError(f"{path}: there are more than {_MAX_LOADS:,} loads")
+                try:
+                    key = int(row["step"]), int(row["dp_rank"]), int(row["micro_batch"])
+                    found[key] = float(row["load"])
+                except (KeyError, TypeError, ValueError):
+                    raise PlanError(f"{path}: row {number} has no step, dp_rank, micro_batch and load") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise PlanError(f"{path}: the loads cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return found
+
+
+class LoadPlay:
+    """Plays a trace with clocks from loads.
+
+    Args:
+        trace: The trace.
+        cluster: Its cluster (`trace.job(...).cluster(seed)`).
+        loads: `loads_of` the trace.
+        seed: That of the cluster.
+    """
+
+    def __init__(self, trace: Trace, cluster: Cluster, loads: Array, seed: int) -> None:
+        self._trace, self._cluster, self._loads, self._seed = trace, cluster, loads, seed
+        pipeline = trace.pipeline
+        kinds = sorted({(i.stage, i.name) for i in pipeline.instructions})
+        self._tables = KernelTables(pipeline, cluster.truth, cluster.nuisances.delay_s)
+        self.choice = LoadChoice(
+            [kinds.index((i.stage, i.name)) for i in pipeline.instructions],
+            Clocks(cluster.truth.clocks_mhz, _least_mhz(cluster)),
+            self._spans_s,
+        )
+        self._orders = [[i.name for i in order] for order in pipeline.orders]
+
+    def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:
+        """Plays so many steps, and then all steps of the trace with what is known at the end.
+
+        Args:
+            iterations: Number of steps.
+            steps: From their number to the steps, such as with a bar that shows progress.
+        """
+        run, plan = _Totals(), _Totals()
+        begins_at = None
+        for iteration in steps(iterations):
+            loads = self._loads[self._trace.place(iteration, self._seed)]
+            mhz = self.choice.choose(loads)
+            played = self._cluster.run(self._clocks(mhz))
+            run.add(played)
+            if begins_at is None and min(mhz) < self._cluster.truth.clocks_mhz[0]:
+                begins_at = iteration
+            self.choice.learn(loads, played.ends_s - played.starts_s, mhz)
+        for loads, factors in zip(self._loads, self._trace.table, strict=True):
+            plan.add(self._cluster.settled(self._clocks(self.choice.choose(loads)), [factors])[0])
+        return LoadSummary(
+            iterations,
+            run.saved,
+            run.late,
+            plan.saved,
+            plan.late,
+            plan.worst,
+            self._balanced(),
+            begins_at,
+            self.choice.margin,
+            self.choice.status_text,
+        )
+
+    def _spans_s(self, times_s: Array) -> Array:
+        """The time at which each pipeline ends, in s."""
+        return self._tables.ends(times_s).max(axis=0) + self._cluster.nuisances.overhead_s
+
+    def _balanced(self) -> float:
+        """By how much shorter steps would be if all pipelines took the mean of their times, relative."""
+        lengths: Array = self._lengths_s()
+        spans_s = [self._spans_s(factors * lengths[:, None]) for factors in self._trace.table]
+        return 1 - sum(float(each.mean()) for each in spans_s) / sum(float(each.max()) for each in spans_s)
+
+    def _lengths_s(self) -> Array:
+        import numpy as np
+
+        return np.array([self._trace.lengths_s[i.stage, i.name] for i in self._trace.pipeline.instructions])
+
+    def _clocks(self, mhz: Sequence[int]) -> Array:
+        return self._cluster.clocks_of(
+            [{rank: [(name, one) for name in names] for rank, names in enumerate(self._orders)} for one in mhz]
+        )
+
+
+def _least_mhz(cluster: Cluster) -> int:
+    """The clock at which all instructions together take least energy beyond that of waiting."""
+    truth, kinds = cluster.truth, {(i.stage, i.name) for i in cluster.pipeline.instructions}
+
+    def beyond_j(mhz: int) -> float:
+        rows = [truth.measurement(*kind, mhz) for kind in kinds]
+        return sum(row.energy_j - truth.blocking_power_w * row.time_s for row in rows)
+
+    return min(truth.clocks_mhz, key=beyond_j)

@@ -1,0 +1,126 @@
+"""Clocks of one step from the loads of all pipelines, and the time that they may lose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfo_fs.loads.choice import LOST_TIME, Clocks, LoadChoice
+
+Array = Any
+CLOCKS = Clocks(tuple(range(1410, 600, -30)), least_mhz=810)
+TOP_MHZ = CLOCKS.offered_mhz[0]
+KINDS, PIPELINES = [0, 1, 0, 1], 6
+SLOPES, SECONDS = np.array([0.8, 0.95]), np.array([0.1, 0.2])
+
+
+def sums(times_s: Array) -> Array:
+    """Pipelines of one rank: instructions run one after the other."""
+    return times_s.sum(axis=0)
+
+
+class Job:
+    """Steps whose micro-batches differ in their work.
+
+    Args:
+        noise: Relative: by how much durations differ from what loads make of them.
+        wrong: Whether loads say nothing of the work.
+    """
+
+    def __init__(self, noise: float = 0.005, wrong: bool = False, seed: int = 0) -> None:
+        self.choice = LoadChoice(np.array(KINDS), CLOCKS, sums)
+        self._rng, self._noise, self._wrong = np.random.default_rng(seed), noise, wrong
+        self.lower, self.time_s, self.full_s = 0, 0.0, 0.0
+
+    def step(self, heavy: float = 1.0, loads: Array | None = None) -> list[int]:
+        """Runs a step; work is `heavy` times as much as its load says. Returns the clocks."""
+        work = np.repeat(self._rng.uniform(0.5, 1.5, (2, PIPELINES)), 2, axis=0)
+        told = self._rng.uniform(0.5, 1.5, work.shape) if self._wrong else work
+        told = told[:, :, None] if loads is None else loads
+        mhz = self.choice.choose(told)
+        slower = TOP_MHZ / np.array(mhz) - 1
+        noise = np.exp(self._noise * self._rng.standard_normal(work.shape))
+        full_s = SECONDS[KINDS][:, None] * (0.2 + work) * noise * np.where(np.arange(PIPELINES) == 0, heavy, 1.0)
+        times_s = full_s * (1 + SLOPES[KINDS][:, None] * slower)
+        self.choice.learn(told, times_s, mhz)
+        self.lower += min(mhz) < TOP_MHZ
+        self.time_s, self.full_s = self.time_s + sums(times_s).max(), self.full_s + sums(full_s).max()
+        return mhz
+
+    @property
+    def late(self) -> float:
+        return float(self.time_s / self.full_s - 1)
+
+
+def test_ranks_with_less_work_run_slower_and_no_step_takes_longer() -> None:
+    job = Job()
+    for _ in range(60):
+        job.step()
+    assert job.lower > 40
+    assert job.late < LOST_TIME
+
+
+def test_the_pipeline_with_most_work_keeps_the_highest_clock() -> None:
+    job = Job(noise=0.0)
+    for _ in range(20):
+        job.step()
+    loads = np.full((len(KINDS), PIPELINES, 1), 0.6)
+    loads[:, 2] = 1.4
+    mhz = job.choice.choose(loads)
+    assert mhz[2] == TOP_MHZ
+    assert all(each == mhz[0] < TOP_MHZ for number, each in enumerate(mhz) if number != 2)
+
+
+def test_no_clock_is_below_that_of_least_energy() -> None:
+    job = Job(noise=0.0)
+    for _ in range(20):
+        job.step()
+    loads = np.full((len(KINDS), PIPELINES, 1), 0.01)
+    loads[:, 2] = 5.0
+    assert min(job.choice.choose(loads)) == CLOCKS.least_mhz
+
+
+def test_loads_that_say_nothing_leave_all_clocks_alone_and_the_status_says_so() -> None:
+    job = Job(wrong=True)
+    for _ in range(50):
+        job.step()
+    assert not job.lower
+    assert "all clocks stay the highest" in job.choice.status_text
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_load_that_makes_no_sense_leaves_all_clocks_alone_for_that_step(bad: float) -> None:
+    job = Job()
+    for _ in range(20):
+        job.step()
+    loads = np.full((len(KINDS), PIPELINES, 1), 1.0)
+    loads[0, 0] = bad
+    assert set(job.step(loads=loads)) == {TOP_MHZ}
+    assert min(job.step()) < TOP_MHZ
+
+
+def test_the_margin_grows_at_once_with_time_that_was_lost_and_shrinks_slowly() -> None:
+    job = Job()
+    for _ in range(60):
+        job.step()
+    before = job.choice.margin
+    for _ in range(5):
+        job.step(heavy=1.2)  # one pipeline has more work than its loads say
+    grown = job.choice.margin
+    assert grown > before
+    for _ in range(60):
+        job.step()
+    assert before < job.choice.margin < grown
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.0, 0.05), st.integers(0, 1000))
+def test_lost_time_stays_within_twice_its_bound_however_exact_loads_are(noise: float, seed: int) -> None:
+    job = Job(noise=noise, seed=seed)
+    for _ in range(150):
+        job.step()
+    assert job.late < 2 * LOST_TIME
