@@ -11,21 +11,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.beliefs import Beliefs
 from pfo_fs.autotune.curves import EVERYTHING, EXPECTED, Curves, View
-from pfo_fs.autotune.instruction_runs import Kind
 from pfo_fs.autotune.judgements import (
-    MODEL_OF_SAVING,
-    MODEL_OF_TIME,
     ClockPlan,
     Judgement,
     ModelSettings,
-    Offset,
-    expected_offset,
 )
 from pfo_fs.autotune.plan_goal import PlanGoal
+from pfo_fs.autotune.plan_judge import PlanJudge
 from pfo_fs.autotune.plan_schedules import plan_of, schedules_of, stretches_of
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner import Problem
@@ -47,36 +43,12 @@ _MOST_GROUPS = 8
 """At most so many pipelines run clocks of their own; the others share one plan."""
 _USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
 """A clock that is tried stays for so many latencies, or for one instruction: then most of that time it has acted."""
-_MOST_TRIALS = 12
-"""Of the plans that were measured, so many of the latest ones tell of others."""
-_AGREE = 3.0
-"""Two figures agree if they differ by fewer standard errors than this."""
 _LEAST_DEADLINE = 0.01
 """Relative to full speed: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
 _MOST_SLOWDOWN = 3.0
 """Plans for a cap on power take at most so many times as long as the highest clocks: the lowest clocks take less."""
 _BISECTIONS = 12
 """Of the slowdown that keeps to a cap on power: it is then known to 0.02 %."""
-
-
-class _ByModel(NamedTuple):
-    """What the model makes of a plan, relative.
-
-    Attributes:
-        late, slower, saved: As in `Judgement`.
-        sampling: Standard error of `late` since iterations differ.
-        level: Standard error of it since the level of the highest clocks is uncertain.
-        times, powers: The derivative of `late` and `saved` by the logarithm of the time or power of each kind at each
-            clock.
-    """
-
-    late: float
-    slower: float
-    saved: float
-    sampling: float
-    level: float
-    times: dict[tuple[Kind, int], float]
-    powers: dict[tuple[Kind, int], float]
 
 
 class JobModel:
@@ -97,6 +69,9 @@ class JobModel:
         full_s: Mean time of an iteration at the highest clocks until its last instruction has ended, in s.
         tail_s: Mean time from there to the end of the iteration, in s.
         iterations: Number of iterations by which plans are judged.
+        judged: These iterations, and some that recombine their micro-batches.
+        full_times_s: How long each of them takes at the highest clocks, in s.
+        full_j: Their mean energy at the highest clocks, in J.
     """
 
     def __init__(
@@ -117,20 +92,18 @@ class JobModel:
         self.calibration = beliefs.calibration()
         self.problem = self._problem(waiting_power_w)
         self.group_of = self._groups()
-        self._level_error = beliefs.level_error()
         self.tail_s = float(np.mean([window.tail_s for window in beliefs.windows]))
         self.everything = replace(self.problem, profile=self.curves.profile(self._source, EVERYTHING))
         judged = self._iterations(_JUDGED_BY)
         self.iterations = len(judged)
-        self._judged = Scenarios(self.everything, judged, self._columns())
+        self.judged = Scenarios(self.everything, judged, self._columns())
         further = min(_RECOMBINED, _MOST_VALUES // (judged.shape[1] * judged.shape[2]))
-        if not self._judged.alike and further:
-            self._judged = self._judged.recombined(further, seed=1)
-        self._full_times_s: Array = self._judged.iteration_times_s(None)
-        self.full_s = float(self._full_times_s.mean())
-        self.full_j = self._judged.energy_j(None) + self._tail_j
-        self._judgements: dict[object, Judgement] = {}
-        self._by_model: dict[object, _ByModel] = {}
+        if not self.judged.alike and further:
+            self.judged = self.judged.recombined(further, seed=1)
+        self.full_times_s: Array = self.judged.iteration_times_s(None)
+        self.full_s = float(self.full_times_s.mean())
+        self.full_j = self.judged.energy_j(None) + self.tail_j
+        self._judge = PlanJudge(self, beliefs)
         self._answers = answers or {}
         self._planners: dict[View, tuple[ScenarioPlanner, float]] = {}
 
@@ -192,18 +165,9 @@ class JobModel:
         return found[:, :, columns] * np.array([self.goal.slowdowns.get(pipeline, 1.0) for pipeline in self._members])
 
     @property
-    def _tail_j(self) -> float:
+    def tail_j(self) -> float:
         """Energy after the last instruction, in J, at the power of waiting."""
         return self.tail_s * self.problem.waiting_power_w * len(self._columns())
-
-    @cached_property
-    def _powers_w(self) -> dict[tuple[Kind, int], float]:
-        """Power of all GPUs of a rank at each clock, in W."""
-        return {
-            (kind, m.frequency_mhz): m.energy_j / m.time_s * self.problem.gpus_per_rank
-            for kind, rows in self._judged.problem.profile.measurements.items()
-            for m in rows
-        }
 
     # ---- plans
 
@@ -238,9 +202,9 @@ class JobModel:
     def _power_at(self, slowdown: float) -> float:
         """The mean power of all GPUs of the job under the plan for a slowdown, in W."""
         clocks = self._planned(slowdown)
-        length_s = float(self._judged.iteration_times_s(clocks).mean()) + self.tail_s
+        length_s = float(self.judged.iteration_times_s(clocks).mean()) + self.tail_s
         pipelines = self._beliefs.layout.job_info.dp_degree / len(self._columns())
-        return pipelines * (self._judged.energy_j(clocks) + self._tail_j) / length_s
+        return pipelines * (self.judged.energy_j(clocks) + self.tail_j) / length_s
 
     @cached_property
     def least_power_w(self) -> float:
@@ -281,7 +245,7 @@ class JobModel:
         planner, full_s = self._planners[view]
         if steady:
             return planner.one_clock_per_rank(slowdown * full_s)
-        return planner.at(slowdown * full_s, None if near is None else self._for_groups(near))
+        return planner.at(slowdown * full_s, None if near is None else self.for_groups(near))
 
     @property
     def answers(self) -> dict[View, ScenarioAnswer]:
@@ -296,7 +260,7 @@ class JobModel:
         latency_s = max(_USUAL_LATENCY_S, costs.acts_late_s, costs.latency_s + costs.driver_time_s)
         return stretches_of(
             self.problem.pipeline.first_nodes,
-            self._judged.full_s.mean(axis=(0, 2)).tolist(),
+            self.judged.full_s.mean(axis=(0, 2)).tolist(),
             _LATENCIES * latency_s,
             self._beliefs.settles_within_s,
         )
@@ -309,7 +273,7 @@ class JobModel:
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
         """Returns a plan in which every so many stretches of each rank, from one on, have clocks of another plan."""
         rows = []
-        for group, own in enumerate(self._for_groups(plan)):
+        for group, own in enumerate(self.for_groups(plan)):
             there = other.clocks_mhz[group]
             rows.append(
                 tuple(
@@ -327,91 +291,7 @@ class JobModel:
 
     def judge(self, plan: ClockPlan) -> Judgement:
         """Returns what is believed of a plan."""
-        if plan.key not in self._judgements:
-            self._judgements[plan.key] = self._believed(plan)
-        return self._judgements[plan.key]
-
-    def _alone(self, plan: ClockPlan) -> _ByModel:
-        """Returns what the model makes of a plan."""
-        import numpy as np
-
-        if plan.key in self._by_model:
-            return self._by_model[plan.key]
-        clocks = self._for_groups(plan)
-        judged = self._judged
-        played = judged.play(judged.numbers(clocks))
-        times_s: Array = played.spans_s.max(axis=1) + self.problem.overhead_s
-        paired = times_s / self._full_times_s
-        sampling = float(paired.std()) / math.sqrt(self.iterations)
-        critical_s = judged.by_group(judged.paths_weights(played) * judged.iterations * played.times_s)
-        busy_s = judged.by_group(played.times_s)
-        shares: dict[tuple[Kind, int], float] = {}
-        power_shares: dict[tuple[Kind, int], float] = {}
-        tops, powers_w = self.highest.clocks_mhz[0], self._powers_w
-        for node, instruction in enumerate(self.problem.pipeline.instructions):
-            kind, top_mhz = (instruction.stage, instruction.name), tops[node]
-            for group, row in enumerate(clocks):
-                mhz = row[node]
-                if mhz != top_mhz:
-                    share = float(critical_s[node, group]) / played.mean_s
-                    part = powers_w[kind, mhz] * float(busy_s[node, group]) / self.full_j
-                    for at, sign in ((mhz, 1), (top_mhz, -1)):
-                        shares[kind, at] = shares.get((kind, at), 0.0) + sign * share
-                        power_shares[kind, at] = power_shares.get((kind, at), 0.0) + sign * part
-        low = sum(share for share in shares.values() if share > 0)
-        found = _ByModel(
-            late=played.mean_s / self.target_s - 1,
-            slower=float(np.sum(times_s) / np.sum(self._full_times_s)) - 1,
-            saved=1 - (played.energy_j + self._tail_j) / self.full_j,
-            sampling=sampling,
-            level=low * self._level_error,
-            times=shares,
-            powers=power_shares,
-        )
-        self._by_model[plan.key] = found
-        return found
-
-    def _believed(self, plan: ClockPlan) -> Judgement:
-        """Returns a judgement by the model and by what was measured under this plan and others."""
-        import numpy as np
-
-        own = self._alone(plan)
-        if plan.key == self.highest.key:
-            return Judgement(own.late, own.sampling, own.slower, own.saved, 0.0)
-        trials = [each for each in self._beliefs.trials.values() if self.knows(each.plan)][-_MOST_TRIALS:]
-        others = [each for each in trials if each.plan.key != plan.key]
-        mine = self._beliefs.trials.get(plan.key)
-        plans = [*(self._alone(each.plan) for each in others), own]
-        levels = [each.level for each in plans]
-        of_times = self.curves.covariance_of([each.times for each in plans]) + np.outer(levels, levels)
-        of_times[-1, -1] += own.sampling**2
-        of_powers = self.curves.covariance_of([each.powers for each in plans], powers=True)
-        measured = [*others, mine]
-        later = [self._later(*each) for each in zip(measured, plans, np.diag(of_times).tolist(), strict=True)]
-        saved = [
-            None if each is None else Offset(each.saved - alone.saved, each.saved_error)
-            for each, alone in zip(measured, plans, strict=True)
-        ]
-        late, late_error = expected_offset(later, of_times, *MODEL_OF_TIME)
-        if mine is None:  # the model is more uncertain than it says
-            more = (1 + self._beliefs.refuted) ** 2 - 1
-            known = float(of_times[-1, -1]) + sum(each**2 for each in MODEL_OF_TIME)
-            late_error = math.sqrt(late_error**2 + more * known)
-        more_saved, saved_error = expected_offset(saved, of_powers, *MODEL_OF_SAVING)
-        return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
-
-    def _later(self, trial: Trial | None, alone: _ByModel, variance: float) -> Offset | None:
-        """By how much iterations of a plan were later than its model says.
-
-        How long they simply took counts unless the two do not agree: then the job has changed since the window of the
-        highest clocks.
-        """
-        if trial is None:
-            return None
-        whole, error = (1 + trial.slower) * self.full_s / self.target_s - 1 - alone.late, trial.slower_error
-        if abs(whole - trial.later) > _AGREE * math.sqrt(variance + trial.later_error**2 + error**2):
-            error = math.inf
-        return Offset(whole, error, trial.later, trial.later_error)
+        return self._judge.judgement(plan)
 
     def plan_of(self, schedules: Sequence[FrequencySchedule]) -> ClockPlan:
         """Returns the plan that schedules run."""
@@ -420,16 +300,16 @@ class JobModel:
 
     def saved_if(self, plan: ClockPlan, view: View) -> float:
         """Returns what a plan saves if a view of what is uncertain is right, relative."""
-        clocks = self._for_groups(plan)
+        clocks = self.for_groups(plan)
         scenarios = self._scenarios(view)
-        return 1 - (scenarios.energy_j(clocks) + self._tail_j) / (scenarios.energy_j(None) + self._tail_j)
+        return 1 - (scenarios.energy_j(clocks) + self.tail_j) / (scenarios.energy_j(None) + self.tail_j)
 
     def spans_under(self, plan: ClockPlan) -> tuple[dict[int, float], float, float]:
         """Returns for each measured pipeline the mean time to the end of its first rank's last instruction, in s.
 
         Then the largest relative scatter of the pipelines, and the same time of all pipelines at the target.
         """
-        spans_s: Array = self._judged.spans_s(self._for_groups(plan)) + self.problem.overhead_s
+        spans_s: Array = self.judged.spans_s(self.for_groups(plan)) + self.problem.overhead_s
         means = spans_s.mean(axis=0)
         scatter = float((spans_s.std(axis=0) / means).max()) if len(spans_s) > 1 else 0.0
         latest = self._beliefs.windows[-1]
@@ -437,7 +317,7 @@ class JobModel:
         expected_s = {pipeline: share * float(means[number]) for number, pipeline in enumerate(self._members)}
         return expected_s, scatter, share * self.target_s
 
-    def _for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
+    def for_groups(self, plan: ClockPlan) -> list[tuple[int, ...]]:
         """The plan's clocks for the groups of this model, each a clock that is known here."""
         members: dict[int, int] = {}
         for pipeline in self._members:

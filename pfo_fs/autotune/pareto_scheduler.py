@@ -292,6 +292,8 @@ class ParetoScheduler(FrequencyScheduler):
         self._beliefs.slow_pipelines = goal.slow_pipelines
         if self._choice is None:
             return
+        if changed:  # what was tried for another pace tells nothing of this one
+            self._choice = replace(self._choice, in_vain=0)
         if late:
             self._refuted.add(self._choice.plan.key)
             self._beliefs.refuted += 1

@@ -1,0 +1,163 @@
+"""What is believed of a plan: what the model makes of it, and what was measured under it and under others."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pfo_fs.autotune.beliefs import Beliefs, Trial
+from pfo_fs.autotune.instruction_runs import Kind
+from pfo_fs.autotune.judgements import (
+    MODEL_OF_SAVING,
+    MODEL_OF_TIME,
+    ClockPlan,
+    Judgement,
+    Offset,
+    expected_offset,
+)
+
+if TYPE_CHECKING:
+    from pfo_fs.autotune.model import JobModel
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_MOST_TRIALS = 12
+"""Of the plans that were measured, so many of the latest ones tell of others."""
+_AGREE = 3.0
+"""Two figures agree if they differ by fewer standard errors than this."""
+
+
+class _ByModel(NamedTuple):
+    """What the model makes of a plan, relative.
+
+    Attributes:
+        late, slower, saved: As in `Judgement`.
+        sampling: Standard error of `late` since iterations differ.
+        level: Standard error of it since the level of the highest clocks is uncertain.
+        times, powers: The derivative of `late` and `saved` by the logarithm of the time or power of each kind at each
+            clock.
+    """
+
+    late: float
+    slower: float
+    saved: float
+    sampling: float
+    level: float
+    times: dict[tuple[Kind, int], float]
+    powers: dict[tuple[Kind, int], float]
+
+
+class PlanJudge:
+    """Judges plans.
+
+    Args:
+        model: The model of the job.
+        beliefs: What was measured.
+    """
+
+    def __init__(self, model: JobModel, beliefs: Beliefs) -> None:
+        self._model, self._beliefs = model, beliefs
+        self._level_error = beliefs.level_error()
+        self._judgements: dict[object, Judgement] = {}
+        self._by_model: dict[object, _ByModel] = {}
+
+    def judgement(self, plan: ClockPlan) -> Judgement:
+        """Returns what is believed of a plan."""
+        if plan.key not in self._judgements:
+            self._judgements[plan.key] = self._believed(plan)
+        return self._judgements[plan.key]
+
+    def _alone(self, plan: ClockPlan) -> _ByModel:
+        """Returns what the model makes of a plan."""
+        import numpy as np
+
+        if plan.key in self._by_model:
+            return self._by_model[plan.key]
+        model = self._model
+        clocks = model.for_groups(plan)
+        judged = model.judged
+        played = judged.play(judged.numbers(clocks))
+        times_s: Array = played.spans_s.max(axis=1) + model.problem.overhead_s
+        paired = times_s / model.full_times_s
+        sampling = float(paired.std()) / math.sqrt(model.iterations)
+        critical_s = judged.by_group(judged.paths_weights(played) * judged.iterations * played.times_s)
+        busy_s = judged.by_group(played.times_s)
+        shares: dict[tuple[Kind, int], float] = {}
+        power_shares: dict[tuple[Kind, int], float] = {}
+        tops, powers_w = model.highest.clocks_mhz[0], self._powers_w
+        for node, instruction in enumerate(model.problem.pipeline.instructions):
+            kind, top_mhz = (instruction.stage, instruction.name), tops[node]
+            for group, row in enumerate(clocks):
+                mhz = row[node]
+                if mhz != top_mhz:
+                    share = float(critical_s[node, group]) / played.mean_s
+                    part = powers_w[kind, mhz] * float(busy_s[node, group]) / model.full_j
+                    for at, sign in ((mhz, 1), (top_mhz, -1)):
+                        shares[kind, at] = shares.get((kind, at), 0.0) + sign * share
+                        power_shares[kind, at] = power_shares.get((kind, at), 0.0) + sign * part
+        low = sum(share for share in shares.values() if share > 0)
+        found = _ByModel(
+            late=played.mean_s / model.target_s - 1,
+            slower=float(np.sum(times_s) / np.sum(model.full_times_s)) - 1,
+            saved=1 - (played.energy_j + model.tail_j) / model.full_j,
+            sampling=sampling,
+            level=low * self._level_error,
+            times=shares,
+            powers=power_shares,
+        )
+        self._by_model[plan.key] = found
+        return found
+
+    def _believed(self, plan: ClockPlan) -> Judgement:
+        """Returns a judgement by the model and by what was measured under this plan and others."""
+        import numpy as np
+
+        model, own = self._model, self._alone(plan)
+        if plan.key == model.highest.key:
+            return Judgement(own.late, own.sampling, own.slower, own.saved, 0.0)
+        trials = [each for each in self._beliefs.trials.values() if model.knows(each.plan)][-_MOST_TRIALS:]
+        others = [each for each in trials if each.plan.key != plan.key]
+        mine = self._beliefs.trials.get(plan.key)
+        plans = [*(self._alone(each.plan) for each in others), own]
+        levels = [each.level for each in plans]
+        of_times = model.curves.covariance_of([each.times for each in plans]) + np.outer(levels, levels)
+        of_times[-1, -1] += own.sampling**2
+        of_powers = model.curves.covariance_of([each.powers for each in plans], powers=True)
+        measured = [*others, mine]
+        later = [self._later(*each) for each in zip(measured, plans, np.diag(of_times).tolist(), strict=True)]
+        saved = [
+            None if each is None else Offset(each.saved - alone.saved, each.saved_error)
+            for each, alone in zip(measured, plans, strict=True)
+        ]
+        late, late_error = expected_offset(later, of_times, *MODEL_OF_TIME)
+        if mine is None:  # the model is more uncertain than it says
+            more = (1 + self._beliefs.refuted) ** 2 - 1
+            known = float(of_times[-1, -1]) + sum(each**2 for each in MODEL_OF_TIME)
+            late_error = math.sqrt(late_error**2 + more * known)
+        more_saved, saved_error = expected_offset(saved, of_powers, *MODEL_OF_SAVING)
+        return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
+
+    def _later(self, trial: Trial | None, alone: _ByModel, variance: float) -> Offset | None:
+        """By how much iterations of a plan were later than its model says.
+
+        How long they simply took counts unless the two do not agree: then the job has changed since the window of the
+        highest clocks.
+        """
+        if trial is None:
+            return None
+        model = self._model
+        whole, error = (1 + trial.slower) * model.full_s / model.target_s - 1 - alone.late, trial.slower_error
+        if abs(whole - trial.later) > _AGREE * math.sqrt(variance + trial.later_error**2 + error**2):
+            error = math.inf
+        return Offset(whole, error, trial.later, trial.later_error)
+
+    @cached_property
+    def _powers_w(self) -> dict[tuple[Kind, int], float]:
+        """Power of all GPUs of a rank at each clock, in W."""
+        return {
+            (kind, m.frequency_mhz): m.energy_j / m.time_s * self._model.problem.gpus_per_rank
+            for kind, rows in self._model.judged.problem.profile.measurements.items()
+            for m in rows
+        }
