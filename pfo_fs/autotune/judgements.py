@@ -124,7 +124,9 @@ def expected_offset(
     last = np.zeros(2 * count)
     last[count - 1] = last[-1] = 1.0
     # Plans may differ by more than was expected.
-    apart = [float(row[count:] @ of_curves @ row[count:]) for row in rows]
+    apart = [
+        float(row[count:] @ of_curves @ row[count:]) + variance for row, variance in zip(rows, variances, strict=True)
+    ]
     spread = float(np.var(values)) - float(np.mean(apart)) if len(values) > 1 else 0.0
     own: Array = np.full((count, count), of_all**2) + np.eye(count) * max(of_one**2, spread)
     prior: Array = np.block([[own, np.zeros((count, count))], [np.zeros((count, count)), of_curves]])
