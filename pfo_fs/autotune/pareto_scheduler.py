@@ -153,6 +153,12 @@ class ParetoScheduler(FrequencyScheduler):
         self._is_known = self._earlier.merge_into(self._beliefs)
         return ""
 
+    @property
+    def _is_measured(self) -> bool:
+        """Whether time and energy of all instructions are known at the highest clocks."""
+        samples = self._beliefs.samples
+        return bool(self._beliefs.windows) and all(samples.curve(kind) for kind in self._layout.kinds)
+
     def _refutes_earlier_profile(self, measured_before: Collection[tuple[Kind, int]]) -> bool:
         """Drops the profile of an earlier job if the latest window does not agree with it; returns whether it did.
 
@@ -180,7 +186,8 @@ class ParetoScheduler(FrequencyScheduler):
                 return
             log.info("default clocks are not the highest ones: measuring the highest ones")
             self._beliefs.forget()
-            yield from self._window(self._highest_clocks(), "measuring at the highest clocks")
+            while not self._is_measured:
+                yield from self._window(self._highest_clocks(), "measuring at the highest clocks")
             self._beliefs.refer_to_latest()
 
     def _highest_clocks(self) -> list[FrequencySchedule]:
