@@ -77,6 +77,6 @@ def test_a_daemon_that_is_restarted_reads_from_the_records_what_changes_cost(tmp
     play = job(tmp_path, "A100 node", 4)
     last = converged(play, 200)[-1]
     play.restart_daemon()
-    for iteration in play.run(5):
+    for iteration in play.run(3):  # the next window of the plan has not been measured yet
         assert iteration.number == last.number
         assert iteration.status_text == last.status_text
