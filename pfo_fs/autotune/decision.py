@@ -28,8 +28,6 @@ more. A smaller difference is within the error of what is believed of two plans.
 HORIZON = 300
 """What a trial may win counts for so many iterations, or as many as have been, if they are more: most jobs that have
 run for n iterations run for n more (Lindy's law)."""
-LEAST_S = 900
-"""What a trial may win counts for this time at least, in s: training lasts for a quarter of an hour."""
 LOST_TIME = 0.0005
 """Relative: trials together may take so much of the time of the iterations so far and those of the horizon."""
 TRIAL_ITERATIONS = 10
@@ -243,7 +241,7 @@ def _choose(
         trial, more = hoped
         expected = model.judge(trial)
         energy = max(0.0, judgement.saved - expected.saved) * TRIAL_ITERATIONS
-        may_win = LUCK * more * max(HORIZON, iterations, LEAST_S / model.full_s)
+        may_win = LUCK * more * max(HORIZON, iterations)
         if more > LEAST_GAIN and may_win > energy:
             note = "trying clocks that may take less energy"
             return Choice(trial, expected, planned.aim, plan, trial=True, in_vain=in_vain, note=note)

@@ -77,8 +77,8 @@ class Offset(NamedTuple):
     """By how much a plan was measured to differ from its model, with standard errors; infinite if it was not.
 
     Attributes:
-        whole, whole_error: In all.
-        part, part_error: Without what the errors of the curves make, since they are in both.
+        whole, whole_error: In all, as iterations simply took.
+        part, part_error: Beside the model of the same iterations, in which the errors of the curves are the same.
     """
 
     whole: float
@@ -106,21 +106,19 @@ def expected_offset(
 
     count = len(measured)
     rows, values, variances = [], [], []
-    for number, each in enumerate(measured):
-        for value, error, with_curves in (
-            ()
-            if each is None
-            else (
-                (each.whole, each.whole_error, 1.0),
-                (each.part, each.part_error, 0.0),
-            )
-        ):
-            if math.isfinite(error):
-                row = np.zeros(2 * count)
-                row[number], row[count + number] = 1.0, with_curves
-                rows.append(row)
-                values.append(value)
-                variances.append(error**2)
+    figures = [
+        (number, *figure)
+        for number, each in enumerate(measured)
+        if each is not None
+        for figure in ((each.whole, each.whole_error, 1.0), (each.part, each.part_error, 0.0))
+    ]
+    for number, value, error, with_curves in figures:
+        if math.isfinite(error):
+            row = np.zeros(2 * count)
+            row[number], row[count + number] = 1.0, with_curves
+            rows.append(row)
+            values.append(value)
+            variances.append(error**2)
     last = np.zeros(2 * count)
     last[count - 1] = last[-1] = 1.0
     # Plans may differ by more than was expected.

@@ -24,7 +24,7 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 _MOST_TRIALS = 12
-"""Of the plans that were measured, so many of the latest ones tell of others."""
+"""Of the plans that were measured, the latest 12 tell of others: each costs a play of all scenarios."""
 _AGREE = 3.0
 """Two figures agree if they differ by fewer standard errors than this."""
 

@@ -17,7 +17,8 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 _WALK = 1e-4
-"""Relative: from one iteration to the next, the level of durations drifts by about this much; by 0.1 % in a hundred."""
+"""Relative: the level of durations drifts by about this much from one iteration to the next, by 0.1 % in a hundred, as
+a random walk. It is assumed, not measured: with it, an old window of the highest clocks counts for little."""
 _DRIFT_ERROR = 0.005
 """Relative: power drifts by about this much from one window to the next."""
 

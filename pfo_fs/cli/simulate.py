@@ -29,6 +29,8 @@ PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "ear
 
 Node = Literal["kind", "none", "A100 node", "H100 node", "launch"]
 _BARS = TextColumn("iteration"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
+_LEAST_BALANCED = 0.005
+"""Relative: less time than this is not worth balancing batches."""
 _STRAGGLER = re.compile(r"(?P<slowdown>\d+(?:\.\d+)?)@(?P<first>\d+):(?P<last>\d+)(?:/(?P<pipeline>\d+))?")
 
 
@@ -227,8 +229,11 @@ def _with_loads(
     table.caption_justify = "left"
     begins = summary.begins_at
     first = "no step had a lower clock" if begins is None else f"first lower clock in step {begins}"
-    balanced = f"batches of equal work would take {percent(summary.balanced, 1)} less time: that comes first"
-    table.caption = f"{first}; the latest step takes {percent(summary.worst_step_late, 2)} longer\n{balanced}"
+    table.caption = f"{first}; the latest step takes {percent(summary.worst_step_late, 2)} longer"
+    if summary.balanced >= _LEAST_BALANCED:
+        table.caption += (
+            f"\nbatches of equal work would take {percent(summary.balanced, 1)} less time: that comes first"
+        )
     show(table)
     out.print(escape(summary.status_text), highlight=False, soft_wrap=True)
 

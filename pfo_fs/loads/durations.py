@@ -1,9 +1,11 @@
 """How long instructions take at a load and a clock, learned from the steps so far.
 
-    duration(kind) = (a + b . load [+ c load^2]) * (1 + s * (highest clock / clock - 1))
+    duration(kind, pipeline) = (a + b . load [+ c load^2]) * pace(kind, pipeline)
+                               * (1 + s * (highest clock / clock - 1))
 
 The square counts for loads of one number only; vectors bring what they need. s is between 0 (the instruction waits for
-memory) and 1 (it follows the clock). Coefficients are least squares over the latest steps, s in turn with them.
+memory) and 1 (it follows the clock). A worker that is slow for good has another pace: that is no work. Coefficients are
+least squares over the latest steps, s and the paces in turn with them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _STEPS = 60
 _ROUNDS = 4
 """Coefficients and s are estimated in turn; after this many rounds they change by less than their errors."""
 _USUAL_S, _RUNS = 0.9, 30
-"""Before s is measured, instructions are taken to follow the clock nearly; that counts as so many runs."""
+"""Before s is measured, instructions are taken to follow the clock nearly; that counts as 30 runs."""
 _LOWERED = 0.02
 """Relative: a run tells of s if its clock was lower than the highest one by more than this."""
 _LEAST = 1e-3
@@ -36,6 +38,7 @@ class LoadDurations:
         residual: Mean over kinds of the relative standard deviation of durations that the loads do not explain;
             infinite before the first fit.
         slope: s of each kind.
+        pace: By how many times the instructions of a pipeline take as long as others of the kind, (kinds, pipelines).
     """
 
     def __init__(self, kinds: Array) -> None:
@@ -45,6 +48,7 @@ class LoadDurations:
         self._steps: deque[tuple[Array, Array, Array]] = deque(maxlen=_STEPS)
         count = int(self._kinds.max()) + 1
         self.slope: Array = np.full(count, _USUAL_S)
+        self.pace: Array = np.ones((count, 1))
         self._weights: list[Array] = []
         self._means: Array = np.ones(count)
         self._scale: Array = 1.0
@@ -65,6 +69,8 @@ class LoadDurations:
         import numpy as np
 
         loads, times_s, slower = (np.concatenate(each, axis=1) for each in zip(*self._steps, strict=True))
+        pipelines = self._steps[0][1].shape[1]
+        self.pace = np.ones((len(self.slope), pipelines))
         self._scale = np.maximum(np.abs(loads).mean(axis=(0, 1)), 1e-12)
         self._weights, left = [], []
         for kind in range(len(self.slope)):
@@ -72,14 +78,17 @@ class LoadDurations:
             basis, taken, low = self._basis(loads[mine]), times_s[mine].ravel(), slower[mine].ravel()
             basis = basis.reshape(len(taken), -1)
             self._means[kind] = float(taken.mean())
+            pipeline = np.tile(np.arange(pipelines), len(taken) // pipelines)
             for _ in range(_ROUNDS):
-                full_s = taken / (1 + self.slope[kind] * low)
+                full_s = taken / (1 + self.slope[kind] * low) / self.pace[kind, pipeline]
                 weights, *_ = np.linalg.lstsq(basis, full_s, rcond=None)
                 expected_s = np.maximum(basis @ weights, _LEAST * self._means[kind])
+                self.pace[kind] *= np.bincount(pipeline, full_s) / np.bincount(pipeline, expected_s)
                 tells = low > _LOWERED
                 total = float((low[tells] ** 2).sum())
                 if tells.any():
-                    own = float(((taken[tells] / expected_s[tells] - 1) * low[tells]).sum()) / total
+                    slowed = taken[tells] / (expected_s * self.pace[kind, pipeline])[tells]
+                    own = float(((slowed - 1) * low[tells]).sum()) / total
                     runs = int(tells.sum())
                     self.slope[kind] = np.clip((own * runs + _USUAL_S * _RUNS) / (runs + _RUNS), 0.0, 1.0)
             self._weights.append(weights)
@@ -93,7 +102,7 @@ class LoadDurations:
         found: Array = np.zeros(loads.shape[:2])
         for kind, weights in enumerate(self._weights):
             mine = self._kinds == kind
-            found[mine] = np.maximum(self._basis(loads[mine]) @ weights, _LEAST * self._means[kind])
+            found[mine] = np.maximum(self._basis(loads[mine]) @ weights, _LEAST * self._means[kind]) * self.pace[kind]
         return found
 
     def times_slower(self, slower: Any) -> Array:

@@ -20,7 +20,8 @@ Array = Any
 """An array of numpy, which is not typed here."""
 
 _SHOWN = 10
-"""The trace's own loads are the direction in which the durations of so many first steps vary most."""
+"""The trace's own loads are the direction in which the durations of the first ten steps vary most: those that are
+played before loads choose clocks."""
 _MAX_LOADS = 2_000_000
 
 
@@ -33,7 +34,8 @@ class LoadSummary:
         run_saved, run_late: Energy saved and time lost over the whole run.
         plan_saved, plan_late: The same over all steps of the trace, with what was known at the end.
         worst_step_late: By how much longer the latest of these steps took.
-        balanced: By how much shorter steps would be if all pipelines had the mean of their work, relative.
+        balanced: By how much shorter steps would be if all pipelines had the mean of their work, relative; workers that
+            are slow for good stay slow.
         begins_at: The first step with a lower clock; None: there was none.
         margin: The margin at the end.
         status_text: What was known at the end.
@@ -115,10 +117,12 @@ def loads_of(trace: Trace, source: str, seed: int) -> Array:
             raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
         return found[:, micro_batch, :, None]
     kinds = sorted({(i.stage, i.name) for i in instructions})
-    # (steps, micro-batches, pipelines, kinds): durations relative to the mean of each kind.
+    # (steps, micro-batches, pipelines, kinds): durations relative to the mean of each kind and pipeline, as a slow
+    # worker has no more work than others.
     table: Array = np.ones((len(trace.steps), count, len(trace.dp_ranks), len(kinds)))
     for node, i in enumerate(instructions):
         table[:, i.microbatch, :, kinds.index((i.stage, i.name))] = trace.table[:, node]
+    table /= table[:_SHOWN].mean(axis=(0, 1))
     shown = table[:_SHOWN].reshape(-1, len(kinds))
     mean = shown.mean(axis=0)
     direction = np.linalg.svd(shown - mean, full_matrices=False)[2][0]
@@ -171,7 +175,7 @@ class LoadPlay:
         self._orders = [[i.name for i in order] for order in pipeline.orders]
 
     def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:
-        """Plays so many steps, and then all steps of the trace with what is known at the end.
+        """Plays the first `iterations` steps, and then all steps of the trace with what is known at the end.
 
         Args:
             iterations: Number of steps.
@@ -207,10 +211,14 @@ class LoadPlay:
         return self._tables.ends(times_s).max(axis=0) + self._cluster.nuisances.overhead_s
 
     def _balanced(self) -> float:
-        """By how much shorter steps would be if all pipelines took the mean of their times, relative."""
+        """By how much shorter steps would be if all pipelines had the mean of their work, relative."""
+        import numpy as np
+
         lengths: Array = self._lengths_s()
-        spans_s = [self._spans_s(factors * lengths[:, None]) for factors in self._trace.table]
-        return 1 - sum(float(each.mean()) for each in spans_s) / sum(float(each.max()) for each in spans_s)
+        spans_s: Array = np.array([self._spans_s(factors * lengths[:, None]) for factors in self._trace.table])
+        pace = spans_s.mean(axis=0) / spans_s.mean()
+        equal_s = (spans_s / pace).mean(axis=1) * pace.max()
+        return max(0.0, 1 - float(equal_s.sum() / spans_s.max(axis=1).sum()))
 
     def _lengths_s(self) -> Array:
         import numpy as np

@@ -75,6 +75,17 @@ def test_the_pipeline_with_most_work_keeps_the_highest_clock() -> None:
     assert all(each == mhz[0] < TOP_MHZ for number, each in enumerate(mhz) if number != 2)
 
 
+def test_pipelines_that_wait_for_a_slow_worker_run_slower_whatever_their_loads_say() -> None:
+    job = Job()
+    for _ in range(60):
+        job.step(heavy=1.5)  # pipeline 0 has a slow GPU: no load tells that
+    equal = np.ones((len(KINDS), PIPELINES, 1))
+    mhz = job.choice.choose(equal)
+    assert mhz[0] == TOP_MHZ
+    assert max(mhz[1:]) < TOP_MHZ
+    assert job.late < LOST_TIME
+
+
 def test_no_clock_is_below_that_of_least_energy() -> None:
     job = Job(noise=0.0)
     for _ in range(20):

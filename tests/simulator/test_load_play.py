@@ -53,6 +53,19 @@ def test_loads_that_a_trace_shows_save_energy_at_no_time(trace: Trace, pipeline:
     assert found.balanced > 0.1
 
 
+def test_a_slow_worker_is_no_reason_to_balance_batches(tmp_path: Path) -> None:
+    path = tmp_path / "slow.csv"
+    rows = [
+        f"{step},{dp_rank},0,{name},{micro_batch},{seconds * (1.4 if dp_rank else 1.0)}"
+        for step in range(STEPS)
+        for dp_rank in range(2)
+        for micro_batch in range(MICRO_BATCHES)
+        for name, seconds in (("forward", 0.1), ("backward", 0.2))
+    ]
+    path.write_text("\n".join(["step,dp_rank,stage,instruction,micro_batch,time_s", *rows]) + "\n")
+    assert played(read_trace(path), "trace", 12).balanced == pytest.approx(0.0, abs=1e-9)
+
+
 def test_loads_of_a_file_do_as_well(trace: Trace, trace_file: Path) -> None:
     assert played(trace, str(trace_file)).plan_saved == pytest.approx(played(trace, "trace").plan_saved, abs=0.01)
 
