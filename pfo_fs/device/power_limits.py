@@ -98,7 +98,7 @@ class PowerLimits:
         if self._before_w is None:
             before_w = now_w = patiently(self._gpu.power_limit_w)
             left = self._note.left()
-            if left is not None and abs(left.value - now_w) <= SAME_W and lowest_w <= left.before <= highest_w:
+            if left is not None and left.is_of(now_w, SAME_W) and lowest_w <= left.before <= highest_w:
                 before_w = left.before  # the limit in force is that of another process of this package
             # This call fails if this user may not set limits; it does not change the limit in force.
             patiently(lambda: self._gpu.set_power_limit_w(now_w))

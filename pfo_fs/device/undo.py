@@ -106,10 +106,10 @@ class Undo:
             before: What to put back.
             renew: Write the note again if only the value has changed.
         """
-        self.before, self.value = before, value
+        earlier, self.before, self.value = self.value, before, value
         self.owed, self.problem, self.due_ns = False, "", NEVER
         if self._noted is None or (renew and self._noted != (before, value)):
-            self._note.write(before, value)
+            self._note.write(before, value, earlier)
             self._noted = before, value
 
     def take_over(self, *, done: bool = False) -> None:
@@ -247,7 +247,7 @@ def take_over(gpu: Gpu, clock: Undo, limit: Undo, *, clock_is_reset: bool = Fals
     left = note.left()
     if left is not None and not left.in_use:
         with suppress(Exception):
-            if abs(gpu.power_limit_w() - left.value) > SAME_W:
+            if not left.is_of(gpu.power_limit_w(), SAME_W):
                 note.remove()
     clock.take_over(done=clock_is_reset)
     limit.take_over()

@@ -45,15 +45,26 @@ class Left(NamedTuple):
 
     Attributes:
         before: The value before, in W or MHz; 0 MHz is the driver's default.
-        value: The value that it has set.
+        value: The value that it has set, or was about to set.
         pid: The id of that clock process.
         in_use: Whether that clock process still runs on this host; it will then undo it itself.
+        earlier: The value that it had set before that, which is in force if it was killed in between.
     """
 
     before: float
     value: float
     pid: int
     in_use: bool
+    earlier: float | None = None
+
+    def is_of(self, value: float, same: float) -> bool:
+        """Whether this clock process may have left a value that is in force now.
+
+        Args:
+            value: The value in force.
+            same: Values that differ by at most this are the same.
+        """
+        return any(abs(own - value) <= same for own in (self.value, self.earlier) if own is not None)
 
     @property
     def is_own(self) -> bool:
@@ -82,11 +93,13 @@ class UndoNote:
             before, value, pid = float(found[self._before]), float(found[self._value]), int(found["pid"])
             if math.isfinite(before) and math.isfinite(value) and before >= 0:
                 began = _began(pid)
-                return Left(before, value, pid, began != "" and began == found["began"])
+                earlier = found.get("earlier")
+                earlier = None if earlier is None else float(earlier)
+                return Left(before, value, pid, began != "" and began == found["began"], earlier)
         return None
 
-    def write(self, before: float, value: float) -> None:
-        """Notes that `value` is about to be set where `before` was in force."""
+    def write(self, before: float, value: float, earlier: float | None = None) -> None:
+        """Notes that `value` is about to be set, where `before` was in force before this process set `earlier`."""
         with suppress(OSError):
             if not self._uuid:
                 return
@@ -95,7 +108,8 @@ class UndoNote:
             temporary = f"{path}.{pid}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(temporary, flags, 0o600), "w") as file:
-                json.dump({self._before: before, self._value: value, "pid": pid, "began": _began(pid)}, file)
+                noted = {self._before: before, self._value: value, "earlier": earlier}
+                json.dump({**noted, "pid": pid, "began": _began(pid)}, file)
             os.replace(temporary, path)
 
     def remove(self) -> None:

@@ -76,7 +76,7 @@ def check_left(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> list[
 def note_of(uuid: str, found: GpuSettings) -> Left | None:
     """Returns what a job of this user has noted about a GPU: about a power limit that is still in force, or a clock."""
     limit, clock = limit_note(uuid).left(), clock_note(uuid).left()
-    if limit is not None and found.limit_differs and abs(limit.value - found.limit_w) <= SAME_W:
+    if limit is not None and found.limit_differs and limit.is_of(found.limit_w, SAME_W):
         return limit
     return clock
 

@@ -167,6 +167,18 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
     assert not list(sim_dir.glob("power-limit-*"))
 
 
+def test_a_limit_is_restored_of_a_job_that_was_killed_just_before_it_would_have_set_the_next_one(
+    open_limited: Open, sim_dir: Path, wait_for: WaitFor
+) -> None:
+    gpu = at_200_w(open_limited, sim_dir, wait_for)
+    gpu.set_level(300)
+    wait_for(lambda: limits_set(sim_dir)[-1] == 300)
+    kill_all(gpu)
+    SimulatedGpu("a").set_power_limit_w(200)  # as before that call of the driver, when 300 W was noted already
+    open_limited().bounds()
+    assert limits_set(sim_dir)[-2:] == [500, 500], "restored, tried"
+
+
 def test_a_limit_that_another_process_has_set_after_a_killed_job_is_kept(
     open_limited: Open, sim_dir: Path, wait_for: WaitFor
 ) -> None:
