@@ -37,10 +37,13 @@ class Clocks:
     Attributes:
         offered_mhz: The clocks, highest first.
         least_mhz: The clock at which an instruction takes least energy; no lower one is chosen.
+        change_s: After its work, a pipeline must be back at the highest clock when the next step begins: its work ends
+            by so much earlier, in s.
     """
 
     offered_mhz: Sequence[int]
     least_mhz: int
+    change_s: float = 0.0
 
     @property
     def slower(self) -> list[tuple[int, float]]:
@@ -58,9 +61,11 @@ class LoadChoice:
         spans_s: From durations (instructions, pipelines) in s to the time at which each pipeline ends, in s.
 
     Attributes:
+        clocks: The clocks; `least_mhz` may change.
         durations: The model.
         margin: Relative to the time of the last pipeline.
         lost: Time that steps lost so far, as a number of steps; by what the ranks measured.
+        lost_time: Relative: steps may take longer by this share on average.
         steps: Number of steps so far.
     """
 
@@ -68,7 +73,8 @@ class LoadChoice:
         self.durations = LoadDurations(kinds)
         self.margin = 0.0
         self.lost, self.steps = 0.0, 0
-        self._clocks, self._spans_s = clocks, spans_s
+        self.lost_time = LOST_TIME
+        self.clocks, self._spans_s = clocks, spans_s
 
     @property
     def explains(self) -> bool:
@@ -96,12 +102,12 @@ class LoadChoice:
         """
         import numpy as np
 
-        chosen: Array = np.full(loads.shape[1], self._clocks.offered_mhz[0])
+        chosen: Array = np.full(loads.shape[1], self.clocks.offered_mhz[0])
         if not self.explains or not np.isfinite(loads).all():
             return [int(mhz) for mhz in chosen]
         full_s = self.durations.expected_s(loads)
-        deadline_s = float(self._spans_s(full_s).max()) * (1 - self.margin)
-        for mhz, slower in self._clocks.slower[1:]:
+        deadline_s = float(self._spans_s(full_s).max()) * (1 - self.margin) - self.clocks.change_s
+        for mhz, slower in self.clocks.slower[1:]:
             in_time = self._spans_s(full_s * self.durations.times_slower(slower)) <= deadline_s
             chosen[in_time] = mhz
         return [int(mhz) for mhz in chosen]
@@ -116,19 +122,22 @@ class LoadChoice:
         """
         import numpy as np
 
-        slower: Array = np.broadcast_to(self._clocks.offered_mhz[0] / np.array(mhz, float) - 1, times_s.shape)
+        slower: Array = np.broadcast_to(self.clocks.offered_mhz[0] / np.array(mhz, float) - 1, times_s.shape)
         if np.isfinite(loads).all():
             self.durations.add(loads, times_s, slower)
         if slower.any():
             full_s = times_s / self.durations.times_slower(slower)
             lost = max(0.0, float(self._spans_s(times_s).max() / self._spans_s(full_s).max()) - 1)
             self.lost += lost
-            if lost > LOST_TIME:
+            if lost > self.lost_time:
                 self.margin = min(_MOST_MARGIN, self.margin + _UP * lost)
             else:
                 self.margin = max(_LEAST_MARGIN, self.margin * _DOWN)
+        self._fit()
+
+    def _fit(self) -> None:
         self.steps += 1
         if self.steps >= _FIRST_STEPS and (self.steps <= _OFTEN or self.steps % _EVERY == 0):
             self.durations.fit()
-            if not self.margin and self.explains:
+            if self.explains and not self.margin:
                 self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)

@@ -5,7 +5,7 @@
 
 The square counts for loads of one number only; vectors bring what they need. s is between 0 (the instruction waits for
 memory) and 1 (it follows the clock). A worker that is slow for good has another pace: that is no work. Coefficients are
-least squares over the latest steps, s and the paces in turn with them.
+least squares over the latest steps, s and the paces in turn with them. A duration that was not measured is NaN.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ _USUAL_S, _RUNS = 0.9, 30
 """Before s is measured, instructions are taken to follow the clock nearly; that counts as 30 runs."""
 _LOWERED = 0.02
 """Relative: a run tells of s if its clock was lower than the highest one by more than this."""
+_ODD = 0.02
+"""This share of the durations, those that are furthest off, may have been something else than work, such as a
+checkpoint: it does not count."""
 _LEAST = 1e-3
 """Of the mean duration, no instruction is taken to last for less than this share."""
 
@@ -59,7 +62,7 @@ class LoadDurations:
 
         Args:
             loads: Load of each instruction's micro-batch, (instructions, pipelines, features).
-            times_s: Durations in s, (instructions, pipelines).
+            times_s: Durations in s, (instructions, pipelines); NaN where there is none.
             slower: Highest clock over the clock in force, less 1, (instructions, pipelines).
         """
         self._steps.append((loads, times_s, slower))
@@ -77,22 +80,30 @@ class LoadDurations:
             mine = self._kinds == kind
             basis, taken, low = self._basis(loads[mine]), times_s[mine].ravel(), slower[mine].ravel()
             basis = basis.reshape(len(taken), -1)
-            self._means[kind] = float(taken.mean())
             pipeline = np.tile(np.arange(pipelines), len(taken) // pipelines)
+            known = np.isfinite(taken)
+            if not known.any():
+                self.residual = float("inf")
+                return
+            basis, taken, low, pipeline = basis[known], taken[known], low[known], pipeline[known]
+            self._means[kind] = float(taken.mean())
+            usual: Array = np.full(len(taken), True)
             for _ in range(_ROUNDS):
                 full_s = taken / (1 + self.slope[kind] * low) / self.pace[kind, pipeline]
-                weights, *_ = np.linalg.lstsq(basis, full_s, rcond=None)
+                weights, *_ = np.linalg.lstsq(basis[usual], full_s[usual], rcond=None)
                 expected_s = np.maximum(basis @ weights, _LEAST * self._means[kind])
-                self.pace[kind] *= np.bincount(pipeline, full_s) / np.bincount(pipeline, expected_s)
-                tells = low > _LOWERED
-                total = float((low[tells] ** 2).sum())
+                took_s, due_s = (np.bincount(pipeline[usual], each[usual], pipelines) for each in (full_s, expected_s))
+                self.pace[kind] *= np.where(due_s > 0, took_s, 1.0) / np.where(due_s > 0, due_s, 1.0)
+                tells = usual & (low > _LOWERED)
                 if tells.any():
                     slowed = taken[tells] / (expected_s * self.pace[kind, pipeline])[tells]
-                    own = float(((slowed - 1) * low[tells]).sum()) / total
+                    own = float(((slowed - 1) * low[tells]).sum()) / float((low[tells] ** 2).sum())
                     runs = int(tells.sum())
                     self.slope[kind] = np.clip((own * runs + _USUAL_S * _RUNS) / (runs + _RUNS), 0.0, 1.0)
+                off = taken / (1 + self.slope[kind] * low) / (expected_s * self.pace[kind, pipeline]) - 1
+                usual = np.abs(off) <= np.quantile(np.abs(off), 1 - _ODD)
             self._weights.append(weights)
-            left.append(float(np.std(full_s / expected_s - 1)))
+            left.append(float(np.std(off[usual])))
         self.residual = float(np.mean(left))
 
     def expected_s(self, loads: Array) -> Array:
