@@ -37,6 +37,8 @@ _HOME = {
     "attach": "pfo_fs.integrations.any_framework",
     "FrequencySchedule": "pfo_fs.models",
     "GlobalPowerLimitOptimizer": "pfo_fs.power_limit",
+    "LoadClocks": "pfo_fs.training.load_clocks",
+    "loads": "pfo_fs.loads",
     "HFGlobalPowerLimitOptimizer": "pfo_fs.integrations.huggingface",
     "InstructionProfilingResult": "pfo_fs.planner.zeus_profile",
     "JobInfo": "pfo_fs.models",

@@ -49,7 +49,7 @@ from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.ipc.started import OwnOutput
 
-_MODES = ("launch", "device", "sync")
+_MODES = ("launch", "device", "sync", "device")
 """What the word `FOLLOWS` of the page means."""
 _SHORT_NS = 2_000_000
 """Shorter waits are slept, because a wait for events takes whole milliseconds."""

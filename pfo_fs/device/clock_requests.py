@@ -7,6 +7,9 @@ from pfo_fs.device.clock_follower import NEVER, ClockFollower
 from pfo_fs.device.followed_plan import FollowedPlan
 from pfo_fs.device.leads import Leads
 
+_LOOK_NS = 2_000_000
+"""Where each step has one clock, the device's progress is looked at so often while it is within a step."""
+
 
 class ClockRequests:
     """Reads the requests of training from the page.
@@ -33,12 +36,22 @@ class ClockRequests:
         if not words[shared_page.FOLLOWS]:
             return words[shared_page.TARGET]
         progress = words[shared_page.PROGRESS]
+        if words[shared_page.FOLLOWS] == shared_page.ONE_CLOCK:
+            self._progress = progress
+            return self._of_step(progress & 0xFFFF_FFFF)
         if progress != self._progress:
             self._progress = progress
             self._reached(progress & 0xFFFF_FFFF, now_ns)
         else:
             self._follower.look(now_ns)
         return self._follower.wanted(now_ns)
+
+    def _of_step(self, progress: int) -> int:
+        """The clock of the step that the device is in; training may still change it."""
+        if progress & shared_page.POINT_MASK == shared_page.IDLE:
+            return 0
+        turn = progress >> shared_page.TURN_SHIFT
+        return self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS] & 0xFFFF
 
     def _reached(self, progress: int, now_ns: int) -> None:
         turn, code = progress >> shared_page.TURN_SHIFT, progress & shared_page.POINT_MASK
@@ -62,7 +75,10 @@ class ClockRequests:
 
     def wake_ns(self, now_ns: int) -> int:
         """Returns when to ask for the clock again, unless training rings the doorbell first."""
-        if not self._words[shared_page.FOLLOWS]:
+        follows = self._words[shared_page.FOLLOWS]
+        if not follows:
             return NEVER
+        if follows == shared_page.ONE_CLOCK:
+            return NEVER if self.waits() else now_ns + _LOOK_NS
         due_ns = self._follower.due_ns
         return due_ns if self.waits() else min(due_ns, self._follower.next_look_ns(now_ns))

@@ -39,7 +39,8 @@ MEASURING = 10
 NAME_COUNT = 11
 """Count of entries in the name table. Written by training."""
 FOLLOWS = 12
-"""0 if clocks follow `TARGET`; 1 if `PROGRESS`, written by the device; 2 if `PROGRESS`, written by training."""
+"""0 if clocks follow `TARGET`; 1 if `PROGRESS`, written by the device; 2 if `PROGRESS`, written by training; 3 if
+`PROGRESS` and each step has one clock."""
 LAUNCHED = 13
 """The last point that training has launched; the device is done when `PROGRESS` is the same. Written by training."""
 LEAD_US = 14
@@ -57,8 +58,10 @@ PROGRESS = 32
 """The last point of a step that the device has reached. Its lower 32 bits are written by the device."""
 TURNS = 40
 RECENT_TURNS = 16
-"""For each of the last `RECENT_TURNS` steps, in the place `turn % RECENT_TURNS`, `TURNS` has the slot of its plan.
-Written by training."""
+"""For each of the last `RECENT_TURNS` steps, in the place `turn % RECENT_TURNS`, `TURNS` has the slot of its plan, or,
+where each step has one clock, that clock in MHz. Written by training."""
+ONE_CLOCK = 3
+"""The value of `FOLLOWS` where each step has one clock."""
 
 _NAMES = 64
 _NAME_WORDS = 9  # length in bytes, then 64 bytes of UTF-8

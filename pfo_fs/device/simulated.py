@@ -333,15 +333,16 @@ class SimulatedKernels:
         model = self._gpu.coefficients(instruction, last_stage=stage == self._last)
         return model._replace(time_ref_s=model.time_ref_s / self.time_scale)
 
-    def run(self, instruction: str, stage: int = 0, started_ns: int | None = None) -> None:
+    def run(self, instruction: str, stage: int = 0, started_ns: int | None = None, work: float = 1.0) -> None:
         """Sleeps until the instruction is done; a change of the clock in the meantime changes its end.
 
         Args:
             instruction: `forward`, `backward`, ...
             stage: The stage that the instruction belongs to.
             started_ns: `time.monotonic_ns()` when the instruction began, if that was earlier; None for now.
+            work: It takes so many times as long as usual.
         """
-        self.start(instruction, stage, started_ns)
+        self.start(instruction, stage, started_ns, work)
         self.finish()
 
     @property
@@ -349,9 +350,10 @@ class SimulatedKernels:
         """When the last instruction ends or has ended on the device, as `time.monotonic_ns()`."""
         return self._state.words[_UNTIL_NS]
 
-    def start(self, instruction: str, stage: int = 0, started_ns: int | None = None) -> None:
+    def start(self, instruction: str, stage: int = 0, started_ns: int | None = None, work: float = 1.0) -> None:
         """Begins an instruction, as launching a kernel does; `finish` waits for it."""
-        self._free = self.model(instruction, stage)
+        model = self.model(instruction, stage)
+        self._free = model._replace(time_ref_s=model.time_ref_s * work)
         self._read_clock()
         self._left = 1.0
         begin_ns = time.monotonic_ns() if started_ns is None else started_ns

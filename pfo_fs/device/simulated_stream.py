@@ -44,11 +44,11 @@ class SimulatedStream:
         stream.synchronize()
 
     Args:
-        run: Runs an instruction (its name, its stage, `time.monotonic_ns()` of its launch) and returns when it is
-            done. Only the stream may call it from now on.
+        run: Runs an instruction (its name, its stage, `time.monotonic_ns()` of its launch, by how many times its work
+            is the usual one) and returns when it is done. Only the stream may call it from now on.
     """
 
-    def __init__(self, run: Callable[[str, int, int], None]) -> None:
+    def __init__(self, run: Callable[[str, int, int, float], None]) -> None:
         self._run = run
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
@@ -56,10 +56,10 @@ class SimulatedStream:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def launch(self, instruction: str, stage: int = 0) -> None:
-        """Puts an instruction into the queue; after `close`, does nothing."""
+    def launch(self, instruction: str, stage: int = 0, work: float = 1.0) -> None:
+        """Puts an instruction that takes `work` times its time into the queue; after `close`, does nothing."""
         launched_ns = time.monotonic_ns()
-        self._put(lambda: self._run(instruction, stage, launched_ns))
+        self._put(lambda: self._run(instruction, stage, launched_ns, work))
 
     def call(self, function: Callable[[], None]) -> None:
         """Calls a function when the device gets there; it must be short. At once if the device is idle."""

@@ -99,6 +99,12 @@ class ProblemSeen(Message, frozen=True, kw_only=True):
     message: str
 
 
+class LoadsSeen(Message, frozen=True, kw_only=True):
+    """From rank 0: what is known of clocks from loads, for the job's status."""
+
+    text: str
+
+
 class Goodbye(Message, frozen=True, kw_only=True):
     """Training ends; the helper records the end of the job when this message comes from rank 0."""
 
@@ -355,6 +361,7 @@ ToHelper: TypeAlias = (
     | OrderSeen
     | ScheduleApplied
     | ProblemSeen
+    | LoadsSeen
     | Goodbye
     | ProgressReport
     | MeasurementReport

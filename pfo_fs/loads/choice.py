@@ -112,20 +112,24 @@ class LoadChoice:
             chosen[in_time] = mhz
         return [int(mhz) for mhz in chosen]
 
-    def learn(self, loads: Array, times_s: Array, mhz: Sequence[int]) -> None:
+    def learn(self, loads: Array, times_s: Array, mhz: Sequence[float]) -> float:
         """Learns from a step.
 
         Args:
             loads: As for `choose`.
-            times_s: Durations in s, (instructions, pipelines).
+            times_s: Durations in s, (instructions, pipelines); NaN where there is none.
             mhz: The clock of each pipeline.
+
+        Returns:
+            By how much longer the step took for its clocks, relative.
         """
         import numpy as np
 
         slower: Array = np.broadcast_to(self.clocks.offered_mhz[0] / np.array(mhz, float) - 1, times_s.shape)
+        lost = 0.0
         if np.isfinite(loads).all():
             self.durations.add(loads, times_s, slower)
-        if slower.any():
+        if slower.any() and np.isfinite(times_s).all():
             full_s = times_s / self.durations.times_slower(slower)
             lost = max(0.0, float(self._spans_s(times_s).max() / self._spans_s(full_s).max()) - 1)
             self.lost += lost
@@ -133,11 +137,9 @@ class LoadChoice:
                 self.margin = min(_MOST_MARGIN, self.margin + _UP * lost)
             else:
                 self.margin = max(_LEAST_MARGIN, self.margin * _DOWN)
-        self._fit()
-
-    def _fit(self) -> None:
         self.steps += 1
         if self.steps >= _FIRST_STEPS and (self.steps <= _OFTEN or self.steps % _EVERY == 0):
             self.durations.fit()
             if self.explains and not self.margin:
                 self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
+        return lost

@@ -40,6 +40,7 @@ class LoadDurations:
     Attributes:
         residual: Mean over kinds of the relative standard deviation of durations that the loads do not explain;
             infinite before the first fit.
+        explained: The share of the variance of durations that loads explain, mean over kinds.
         slope: s of each kind.
         pace: By how many times the instructions of a pipeline take as long as others of the kind, (kinds, pipelines).
     """
@@ -55,7 +56,17 @@ class LoadDurations:
         self._weights: list[Array] = []
         self._means: Array = np.ones(count)
         self._scale: Array = 1.0
-        self.residual = float("inf")
+        self.residual, self.explained = float("inf"), 0.0
+
+    @property
+    def features(self) -> int:
+        """Number of numbers in a load; 0 before the first step."""
+        return int(self._steps[-1][0].shape[-1]) if self._steps else 0
+
+    def forget(self) -> None:
+        """Forgets all steps: loads are of another form now."""
+        self._steps.clear()
+        self.residual, self.explained = float("inf"), 0.0
 
     def add(self, loads: Array, times_s: Array, slower: Array) -> None:
         """Adds a step.
@@ -71,11 +82,13 @@ class LoadDurations:
         """Fits the model to the latest steps."""
         import numpy as np
 
+        if not self._steps:
+            return
         loads, times_s, slower = (np.concatenate(each, axis=1) for each in zip(*self._steps, strict=True))
         pipelines = self._steps[0][1].shape[1]
         self.pace = np.ones((len(self.slope), pipelines))
         self._scale = np.maximum(np.abs(loads).mean(axis=(0, 1)), 1e-12)
-        self._weights, left = [], []
+        self._weights, left, varies = [], [], []
         for kind in range(len(self.slope)):
             mine = self._kinds == kind
             basis, taken, low = self._basis(loads[mine]), times_s[mine].ravel(), slower[mine].ravel()
@@ -104,7 +117,9 @@ class LoadDurations:
                 usual = np.abs(off) <= np.quantile(np.abs(off), 1 - _ODD)
             self._weights.append(weights)
             left.append(float(np.std(off[usual])))
+            varies.append(float(np.std(full_s[usual] / full_s[usual].mean())))
         self.residual = float(np.mean(left))
+        self.explained = max(0.0, 1 - (self.residual / max(float(np.mean(varies)), 1e-12)) ** 2)
 
     def expected_s(self, loads: Array) -> Array:
         """Returns durations at the highest clock, in s, (instructions, pipelines); only after `fit`."""

@@ -242,9 +242,12 @@ class RankProgress(_WithClockBackend):
 
     `undo_owed` counts the settings of its GPU (clock, power limit) that could not be put back yet, `undo_failures` the
     attempts that have failed so far. `held`: its clock process was told to keep default clocks, and the GPU has them.
+    `loads`: on rank 0, what is known of clocks from loads.
     """
 
-    left_out: ClassVar[frozenset[str]] = frozenset({"clock_backend", "switching", "undo_owed", "undo_failures", "held"})
+    left_out: ClassVar[frozenset[str]] = frozenset(
+        {"clock_backend", "switching", "undo_owed", "undo_failures", "held", "loads"}
+    )
 
     rank: RankNumber
     step: StepNumberOrNone = -1
@@ -258,6 +261,7 @@ class RankProgress(_WithClockBackend):
     undo_owed: Count = 0
     undo_failures: Count = 0
     held: bool = False
+    loads: Text = ""
 
 
 class IterationTimesBody(_Body):

@@ -9,6 +9,7 @@ driver to each of the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
@@ -114,6 +115,7 @@ class InstructionTracker:
         self._plan = _NOTHING  # the schedule within a step; empty where `_begin_slowly` handles each call
         self._position = 0
         self._target_mhz = 0
+        self._turn: int | None = None  # of a step with one clock that the device follows
         self._measuring = False
         self._measured_steps = _MeasuredSteps(10 * (profile_steps + 1))
         self._head = clocks.words[HEAD]
@@ -172,12 +174,14 @@ class InstructionTracker:
 
     # ---- training calls these
 
-    def step_begin(self, step: int, number: int) -> None:
-        """Begins a step.
+    def step_begin(self, step: int, number: int, clock_mhz: int | None = None) -> bool:
+        """Begins a step; returns whether it has one clock.
 
         Args:
             step: The step's number.
             number: The number of the schedule in force, under which measurements are reported.
+            clock_mhz: Where there is no schedule: the clock of the whole step, in MHz; 0 for the default clock. None:
+                clocks are left alone.
         """
         words = self._words
         if self._mark_check is not None:
@@ -195,14 +199,29 @@ class InstructionTracker:
             words[MEASURING] = measuring
             if words[SLEEPING]:
                 self._clocks.ring_doorbell()  # from now on it reads marks more often
+        one_clock = clock_mhz is not None and self._schedule is None
+        self._turn = None
         if self._marker is not None:
-            if self._marker.works:
+            if one_clock and self._marker.works:
+                self._turn = self._marker.begin_at(clock_mhz or 0)
+            elif self._marker.works:
                 self._marker.begin_step()
             if not self._marker.works:
                 self._marker = None
+        elif one_clock and clock_mhz != self._target_mhz:
+            self._target_mhz = words[TARGET] = clock_mhz or 0
+            if words[SLEEPING]:
+                self._clocks.ring_doorbell()
         self._order = [] if self._schedule is None and self.observed_order is None else None
         self._mark(STEP_BEGIN | step << 8)
         self._mark(NUMBER, number)
+        return one_clock
+
+    @property
+    def late_clock(self) -> Callable[[int], None] | None:
+        """Changes the clock of the step that has begun, from any thread; None where that is not possible."""
+        marker, turn = self._marker, self._turn
+        return None if marker is None or turn is None else partial(marker.change_clock, turn)
 
     def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
         """Begins an instruction: requests the clock of the next entry of the schedule.
@@ -327,7 +346,7 @@ class InstructionTracker:
         if self._marker is not None:
             if strayed:
                 self._marker.leave_step()
-            elif self._schedule is not None:
+            elif self._schedule is not None or self._turn is not None:
                 self._marker.end_step()
         elif self._target_mhz != 0:
             words = self._words

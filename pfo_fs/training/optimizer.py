@@ -38,12 +38,13 @@ from pfo_fs.training.job_request import (
 from pfo_fs.training.parallel_dims import ALONE, find_parallel_dims
 from pfo_fs.training.schedule_feed import NoFeed, ScheduleFeed
 from pfo_fs.training.schedule_switcher import PendingSchedule, Resume, ScheduleSwitcher
-from pfo_fs.training.step_parts import IterationTimer, StepParts
+from pfo_fs.training.step_parts import IterationTimer, StepParts, StepsWithoutLoads
 from pfo_fs.training.switching import Switching, checked_switching
 from pfo_fs.training.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from pfo_fs.device import SimulatedKernels
+    from pfo_fs.training.step_loads import JoinLoads, StepLoads
 
 log = logging.getLogger("pfo_fs")
 
@@ -119,6 +120,7 @@ class PFOFileOptimizer:
         self._iteration = IterationTimer()
         self._feed: ScheduleFeed = NoFeed()
         self._switcher: ScheduleSwitcher[RankPlan] = ScheduleSwitcher(self._set_schedule, self._warn)
+        self._steps: StepLoads | StepsWithoutLoads = StepsWithoutLoads()
         self._only_exchanges = False  # after an error: this rank takes part in the exchange of schedules, no more
         self.follows = False
 
@@ -212,7 +214,7 @@ class PFOFileOptimizer:
 
     def _follow(self, joined: joining.JoinedJob) -> None:
         """Follows the job that all ranks have joined."""
-        self.job_id, self.coordination = joined.job_id, joined.coordination
+        self._joined, self.job_id, self.coordination = joined, joined.job_id, joined.coordination
         self._clocks, self._feed, self._parts = joined.clocks, joined.feed, joined.parts
         self._tracker = joined.parts.tracker
         self.follows, self._closed = True, False
@@ -226,7 +228,10 @@ class PFOFileOptimizer:
         """The schedule in force; -1 before the first one."""
         return self._switcher.number
 
-    # ---- training calls these
+    def follow_loads(self, join: JoinLoads) -> StepLoads:
+        """Lets each step without a schedule have one clock, which comes from its loads (`LoadClocks`)."""
+        self._steps = join(self._joined, self._problem, self._link)
+        return self._steps
 
     def on_step_begin(self) -> None:
         """Marks the beginning of an iteration; a schedule that is due comes into force here."""
@@ -256,7 +261,7 @@ class PFOFileOptimizer:
         if applied is not None:
             late = 0 < applied.start_step < step
             self._link.send_kept(messages.ScheduleApplied(number=applied.number, step=step, late=late))
-        self._tracker.step_begin(step, self._switcher.measured_number)
+        self._steps.begin(self._tracker, step, self._switcher.measured_number, held=self._switcher.is_suspended)
 
     def on_step_end(self) -> None:
         """Marks the end of an iteration, after its last instruction.
@@ -267,6 +272,7 @@ class PFOFileOptimizer:
         if self._closed:
             return
         with self._guard:
+            self._steps.end()
             self._tracker.step_end()
             order = self._tracker.take_new_order()
             if order:
@@ -288,11 +294,10 @@ class PFOFileOptimizer:
 
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md)."""
-        found: dict[str, float] = {}
         with self._guard:
             if self.follows:
-                found = self._parts.metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))
-        return found
+                return self._parts.metrics.since_last(max(self._clocks.available_clocks_mhz, default=None))
+        return {}
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
         """Tells the scheduler what this rank runs in a step, (name, stage) each, before the first step has shown it."""
@@ -306,6 +311,7 @@ class PFOFileOptimizer:
         if not self._closed:
             self._closed = True
             with self._guard:
+                self._steps.close()
                 if self.step < 0 and reason == "finished":
                     text = "training has ended without a step: call on_step_begin() and on_step_end() in each iteration"
                     self._problem(text)
@@ -337,8 +343,6 @@ class PFOFileOptimizer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(*how_it_ended(error))
-
-    # ---- parts
 
     def _set_schedule(self, schedule: RankPlan | None) -> None:
         if schedule is None or not schedule.frequencies:
@@ -375,6 +379,7 @@ class PFOFileOptimizer:
         self._closed = self._only_exchanges = True
         text = f"rank {self.parallel_dims.rank}: {reason_of(error)}"
         for leave in (
+            self._steps.close,
             self._clocks.leave,
             self._tracker.disconnect,
             partial(self._link.send, messages.ProblemSeen(message=text)),

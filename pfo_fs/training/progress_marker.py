@@ -16,6 +16,7 @@ from pfo_fs.device.shared_page import (
     FOLLOWS,
     IDLE,
     LAUNCHED,
+    ONE_CLOCK,
     POINT_MASK,
     PROGRESS,
     SLEEPING,
@@ -61,7 +62,7 @@ class ProgressMarker:
         self._next_slot = 0
         self._turn = 0
         self._turn_bits = 0
-        self._words[FOLLOWS] = 2 if waits else 1
+        self._words[FOLLOWS] = self._follows = 2 if waits else 1
 
     def set_plan(self, clocks_mhz: Sequence[int], kinds: Sequence[int] = ()) -> None:
         """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan.
@@ -83,8 +84,29 @@ class ProgressMarker:
         if self._slot == _NO_PLAN:
             self.leave_step()  # an exception may have left a step before its end
             return
-        self._next_turn()
+        self._words[FOLLOWS] = self._follows
+        self._next_turn(self._slot)
         self._mark(START)
+
+    def begin_at(self, mhz: int) -> int:
+        """Marks the begin of a step that has one clock.
+
+        Args:
+            mhz: The clock in MHz; 0 is the default clock.
+
+        Returns:
+            The step's turn, for `change_clock`.
+        """
+        self._words[FOLLOWS] = ONE_CLOCK
+        self._next_turn(mhz)
+        self._mark(START)
+        return self._turn
+
+    def change_clock(self, turn: int, mhz: int) -> None:
+        """Changes the clock of a step that has one, whether the device has begun it or not; from any thread."""
+        self._words[TURNS + turn % shared_page.RECENT_TURNS] = mhz
+        if self._words[SLEEPING]:
+            self._clocks.ring_doorbell()
 
     def begin(self, position: int) -> None:
         """Marks the begin of an instruction of the plan."""
@@ -101,13 +123,13 @@ class ProgressMarker:
     def leave_step(self) -> None:
         """Marks the same where a step does not run as scheduled: its duration says nothing about other steps."""
         if self._words[LAUNCHED] & POINT_MASK != IDLE:
-            self._next_turn()
+            self._next_turn(0)
             self._mark(IDLE)
 
-    def _next_turn(self) -> None:
+    def _next_turn(self, what: int) -> None:
         self._turn = (self._turn + 1) & TURN_MASK
         self._turn_bits = self._turn << TURN_SHIFT
-        self._words[TURNS + self._turn % shared_page.RECENT_TURNS] = max(self._slot, 0)
+        self._words[TURNS + self._turn % shared_page.RECENT_TURNS] = what
 
     def _mark(self, point: int) -> None:
         words = self._words

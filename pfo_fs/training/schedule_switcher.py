@@ -83,6 +83,11 @@ class ScheduleSwitcher(Generic[What]):
         return max(self.number, *self._pending) if self._pending else self.number
 
     @property
+    def is_suspended(self) -> bool:
+        """Whether there is a reason for default clocks."""
+        return bool(self._reasons)
+
+    @property
     def measured_number(self) -> int:
         """The number of the schedule that a step measures; -1 for none, also while the schedule is suspended."""
         return -1 if self._reasons else self.number

@@ -1,0 +1,187 @@
+"""Rank 0's side of clocks from loads: takes the rows of all ranks at each step, and gives each its clock.
+
+Ranks of one data-parallel place (a lane) hold the same micro-batches and get the same clock. A lane's work has ended
+when the last of its ranks has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pfo_fs.loads import step_rows
+from pfo_fs.loads.choice import Clocks, LoadChoice
+from pfo_fs.loads.energies import StepEnergies
+from pfo_fs.loads.state import LoadsState
+
+Array = Any
+"""An array of numpy, which is not typed here."""
+
+_LOWEST = 0.6
+"""No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
+it, and the ranks' own measurements may raise it."""
+_KEPT = 64
+"""A step whose end has not come from all ranks after so many others is forgotten."""
+
+
+@dataclass
+class _Open:
+    """A step that has begun: its loads, and what has come of its end."""
+
+    step: int
+    loads: Array
+    work_s: Array
+    mhz: Array
+    powers_w: Array
+
+
+class LoadCoordinator:
+    """Chooses the clocks of all ranks.
+
+    Args:
+        lanes: The lane of each rank, counted from 0.
+        offered_mhz: The clocks that all GPUs offer, highest first.
+        change_s: How long a change of the clock takes until it acts, in s.
+        lost_time: Relative: steps may take longer by this share on average.
+    """
+
+    def __init__(self, lanes: Sequence[int], offered_mhz: Sequence[int], change_s: float, lost_time: float) -> None:
+        import numpy as np
+
+        top = offered_mhz[0]
+        self._offered = [mhz for mhz in offered_mhz if mhz >= _LOWEST * top]
+        self._lanes: Array = np.asarray(lanes)
+        self._first_ranks: Array = np.array([list(lanes).index(lane) for lane in range(max(lanes) + 1)])
+        self._choice = LoadChoice([0], Clocks(self._offered, self._offered[-1], change_s), lambda times_s: times_s[0])
+        self._choice.lost_time = lost_time
+        self._energies = StepEnergies(top)
+        self._open: deque[_Open] = deque(maxlen=_KEPT)
+        self._readings: Array | None = None
+        self._began_s: dict[int, float] = {}
+        self._lowered = 0
+        self._lost: list[float] = [0.0, 0.0]  # the sum over steps, and that of squares
+        self._varied: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+
+    def receive(self, rows: Array, began_s: float) -> list[int]:
+        """Takes a step's rows; returns the clock of each rank in MHz, 0 for the default clock.
+
+        Args:
+            rows: (ranks, `step_rows.WIDTH`), in the order of ranks.
+            began_s: When this rank has begun the step, in s.
+
+        Raises:
+            ValueError: The ranks are not at the same step.
+        """
+        import numpy as np
+
+        steps = rows[:, 0]
+        if not (steps == steps[0]).all():
+            raise ValueError(f"rank {int(steps.argmax())} is at step {steps.max():g}, another one at {steps.min():g}")
+        self._take_readings(step_rows.readings_in(rows), began_s)
+        self._take_ended(step_rows.ended_in(rows))
+        loads = step_rows.loads_in(rows)[self._first_ranks][None]
+        unknown: Array = np.full(len(rows), np.nan)
+        self._open.append(_Open(int(steps[0]), loads, unknown, unknown.copy(), unknown.copy()))
+        top = self._offered[0]
+        mhz = [top] * len(self._first_ranks)
+        if self._same_features(loads):
+            mhz = self._choice.choose(loads)
+        self._lowered += min(mhz) < top
+        return [0 if mhz[lane] == top else mhz[lane] for lane in self._lanes]
+
+    def _same_features(self, loads: Array) -> bool:
+        return bool(loads.shape[-1] == self._choice.durations.features)
+
+    def _take_readings(self, readings: Array, began_s: float) -> None:
+        """Notes the energies of steps that have passed, and when the one that runs has begun."""
+        import numpy as np
+
+        before, self._readings = self._readings, readings.copy()
+        runs = int(readings[0, 0])
+        self._began_s.setdefault(runs, began_s)
+        while len(self._began_s) > _KEPT:
+            del self._began_s[min(self._began_s)]
+        if before is None:
+            return
+        took_s = readings[:, 2] - before[:, 2]
+        passed = (readings[:, 0] == before[:, 0] + 1) & (took_s > 0)
+        powers_w = (readings[:, 1] - before[:, 1]) / np.where(passed, took_s, 1.0)
+        for one in self._open:
+            of_this = passed & (before[:, 0] == one.step)
+            one.powers_w[of_this] = powers_w[of_this]
+
+    def _take_ended(self, ended: Array) -> None:
+        import numpy as np
+
+        for one in self._open:
+            rank, place = np.nonzero(ended[:, :, 0] == one.step)
+            one.work_s[rank], one.mhz[rank] = ended[rank, place, 1], ended[rank, place, 2]
+        while self._open and np.isfinite(self._open[0].work_s).all():
+            done = self._open.popleft()
+            began_s, ended_s = (self._began_s.get(step, np.nan) for step in (done.step, done.step + 1))
+            self._learn(done, ended_s - began_s)
+
+    def _learn(self, done: _Open, step_s: float) -> None:
+        """Learns from a step that all ranks have ended."""
+        import numpy as np
+
+        lanes_s: Array = np.full(len(self._first_ranks), -np.inf)
+        np.maximum.at(lanes_s, self._lanes, done.work_s)
+        mhz, top = done.mhz[self._first_ranks], self._offered[0]
+        choice = self._choice
+        if not self._same_features(done.loads) and choice.durations.features:
+            choice.durations.forget()
+        sure = np.isfinite(mhz)
+        times_s = np.where(sure, lanes_s, np.nan)[None]
+        lost = choice.learn(done.loads, times_s, [float(one) if ok else top for one, ok in zip(mhz, sure, strict=True)])
+        self._lost = [self._lost[0] + lost, self._lost[1] + lost * lost]
+        slope = float(choice.durations.slope[0])
+        full_s = done.work_s / (1 + slope * (top / done.mhz - 1))
+        if step_s > 0:
+            self._energies.add(done.powers_w * step_s, step_s, done.work_s, full_s, done.mhz)
+        if self._lowered:
+            least = self._energies.least_mhz(self._offered, slope)
+            if self._energies.saving is not None:
+                choice.clocks = replace(choice.clocks, least_mhz=least)
+        full_lanes = lanes_s / (1 + slope * (top / mhz - 1))
+        if np.isfinite(full_lanes).all():
+            self._varied.append((float(full_lanes.max()), float(full_lanes.mean())))
+
+    @property
+    def state(self) -> LoadsState:
+        """What is known now."""
+        choice = self._choice
+        steps = max(1, choice.steps)
+        late = self._lost[0] / steps
+        late_error = (max(0.0, self._lost[1] / steps - late * late) / steps) ** 0.5
+        longest, mean = (sum(column) for column in zip(*self._varied, strict=True)) if self._varied else (0.0, 0.0)
+        balanced = 1 - mean / longest if longest else 0.0
+        explained = choice.durations.explained if choice.explains else None
+        saving = self._energies.saving if self._lowered else None
+        text = choice.status_text
+        if explained is not None:
+            saved = (
+                "energy saved not known yet"
+                if saving is None
+                else (f"{100 * saving.share:.1f} % ± {100 * saving.error:.1f} less energy")
+            )
+            text = (
+                f"loads explain {100 * explained:.0f} % of what varies; {saved}, {100 * late:.2f} % ± "
+                f"{100 * late_error:.2f} slower, over {choice.steps} steps; margin {100 * choice.margin:.1f} %"
+            )
+        if balanced > 0.02:
+            text += f". Batches of equal work would make steps {100 * balanced:.0f} % shorter"
+        return LoadsState(
+            choice.steps,
+            explained,
+            choice.durations.residual,
+            choice.margin,
+            self._lowered,
+            late,
+            late_error,
+            saving,
+            balanced,
+            text,
+        )

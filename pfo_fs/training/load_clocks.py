@@ -1,0 +1,227 @@
+"""`LoadClocks`: clocks from loads, for every training loop in which ranks wait for each other at the end of a step."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pfo_fs.guard import Guard
+from pfo_fs.loads.choice import LOST_TIME
+from pfo_fs.training.load_joining import join_loads
+from pfo_fs.training.optimizer import PFOFileOptimizer
+from pfo_fs.training.step_loads import StepLoads
+
+if TYPE_CHECKING:
+    from pfo_fs.device import SimulatedKernels
+
+log = logging.getLogger("pfo_fs")
+
+_WORK = "work"
+"""The one instruction of a step, for `schedule.yaml`, reports and profiles."""
+_UNMARKED = 10
+"""After so many steps whose end nobody has marked, there is a warning."""
+
+
+class LoadClocks:
+    """Lowers the clocks of ranks that have less work in a step, so that all end it together; training takes no longer.
+
+    For loops without a pipeline (DDP, and others in which a rank waits for the others once in a step). Make one on
+    every rank, after `init_process_group`; making it is a collective call:
+
+        with pfo_fs.LoadClocks("/shared/pfo", model=ddp_model) as clocks:
+            for micro_batches in loader:
+                clocks.step(loads=[pfo_fs.loads.tokens(batch) for batch in micro_batches])
+                ...  # forward, backward, optimizer.step()
+
+    In the first steps all clocks are the highest, while it learns what loads make of the time of a step. Where loads
+    explain too little, they stay there, and the status says so. No call waits for another rank. An error of any kind is
+    one warning, and training goes on at default clocks.
+
+    Args:
+        shared_dir: The directory that all ranks, the daemon and users share.
+        model: The `torch.nn.Module` whose backward ends a rank's own work, such as the `DistributedDataParallel`. None:
+            call `work_ended` in each step, where this rank would begin to wait for others.
+        lost_time: Relative: clocks may make training longer by this share on average.
+        strict: Raise errors in place of a warning.
+        options: Other arguments of `PFOFileOptimizer`, such as `model_key`, `device`, `clock_backend`.
+
+    Attributes:
+        optimizer: The `PFOFileOptimizer`, which has joined the job.
+    """
+
+    def __init__(
+        self,
+        shared_dir: str | bytes | os.PathLike[str],
+        *,
+        model: Any = None,
+        lost_time: float = LOST_TIME,
+        strict: bool = False,
+        **options: Any,
+    ) -> None:
+        self._guard = Guard(self._go_without, strict=strict, what="clocks from loads")
+        self._loads: StepLoads | None = None
+        self._hooks: list[Any] = []
+        self._in_step = False
+        self._backwards_left = self._unmarked = 0
+        self.optimizer = PFOFileOptimizer.nothing()
+        with self._guard:
+            places = {"pp_degree": 1, "tp_degree": 1, "scheduler": "Manual", "coordination": "auto"}
+            self.optimizer = PFOFileOptimizer(shared_dir, strict=strict, **{**places, **options})
+            if not self.optimizer.follows:
+                return  # it has said why
+            try:
+                join = partial(join_loads, self.optimizer.parallel_dims, float(lost_time))
+                self._loads = self.optimizer.follow_loads(join)
+                if model is not None:
+                    self._hooks.append(model.register_forward_hook(self._on_forward))
+            except BaseException:
+                self.optimizer.close()
+                raise
+
+    def step(self, loads: Iterable[Any] | None, ahead: Sequence[Iterable[Any] | None] = ()) -> None:
+        """Begins a step.
+
+        Args:
+            loads: The load of each of this rank's micro-batches: a number, or a short sequence of numbers (features),
+                of the same length for all of them; `pfo_fs.loads` reads them from what training has. None, or what
+                cannot be a load: this step has default clocks.
+            ahead: The same of the next steps, if they are known: the clock is then there when the step begins. All
+                ranks give as many.
+        """
+        with self._guard:
+            if self._loads is None:
+                return
+            self._note_end()
+            loads = None if loads is None else list(loads)
+            self._loads.give(loads, ahead)
+            self._in_step, self._backwards_left = True, len(loads or ())
+            self.optimizer.on_step_begin()
+            self.optimizer.on_instruction_begin(_WORK)
+
+    def _note_end(self) -> None:
+        """Ends the step before, whose end nobody has marked, if it is still open."""
+        if not self._in_step:
+            return
+        self._unmarked += 1
+        if self._unmarked == _UNMARKED:
+            log.warning(
+                "clocks from loads: the end of a rank's own work is not marked, so all clocks stay the highest: give "
+                "LoadClocks the model=, or call work_ended() before this rank waits for others"
+            )
+        self._end_step()
+
+    def work_ended(self) -> None:
+        """Marks the end of this rank's own work in the step: from here on it may wait for others."""
+        with self._guard:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        if self._in_step:
+            self._in_step = False
+            self.optimizer.on_instruction_end(_WORK)
+            self.optimizer.on_step_end()
+
+    def _on_forward(self, _module: Any, _inputs: Any, output: Any) -> None:
+        """Has the end of the backward that belongs to this forward marked."""
+        with self._guard:
+            if self._in_step:
+                _after_backward(output, self._on_backward)
+
+    def _on_backward(self) -> None:
+        self._backwards_left -= 1
+        if self._backwards_left <= 0:
+            self.work_ended()
+
+    def metrics(self) -> dict[str, float]:
+        """Returns averages over the steps since the last call, for a logger (docs/frameworks/metrics.md).
+
+        On rank 0 also what is known of loads: `pfo_fs/loads_explain`, `pfo_fs/loads_saving`, `pfo_fs/loads_late`.
+        """
+        found = self.optimizer.metrics()
+        state = self._loads.state if self._loads is not None else None
+        if state is not None and state.explained is not None:
+            found |= {"pfo_fs/loads_explain": state.explained, "pfo_fs/loads_late": state.late}
+            if state.saving is not None:
+                found["pfo_fs/loads_saving"] = state.saving.share
+        return found
+
+    @property
+    def status_text(self) -> str:
+        """On rank 0, what is known of loads; empty elsewhere, and before it is known."""
+        state = self._loads.state if self._loads is not None else None
+        return "" if state is None else state.text
+
+    def simulated_kernels(self) -> SimulatedKernels | None:
+        """The computing side of this rank's simulated GPU (`PFO_FS_GPU=simulated`); None on real ones."""
+        return self.optimizer.simulated_kernels()
+
+    def _go_without(self, error: Exception) -> None:
+        self._loads, self._in_step = None, False
+        self._unhook()
+        self.optimizer.go_without(error)
+
+    def _unhook(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        return _nothing, ()  # a copy has no part in the job
+
+    def close(self) -> None:
+        """Resets the clocks and leaves the job."""
+        with self._guard:
+            self._end_step()
+            self._unhook()
+            self._loads = None
+        self.optimizer.close()
+
+    def __enter__(self) -> LoadClocks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.optimizer.__exit__(kind, error, traceback)  # tells the scheduler how training has ended
+        self.close()
+
+
+def _nothing() -> LoadClocks:
+    made = LoadClocks.__new__(LoadClocks)
+    made._guard = Guard(lambda _: None, strict=False)
+    made._loads, made._hooks, made._in_step = None, [], False
+    made.optimizer = PFOFileOptimizer.nothing()
+    return made
+
+
+def _after_backward(output: Any, ended: Callable[[], None]) -> None:
+    """Calls `ended` when the backward of `output` has ended on this rank, before it waits for others.
+
+    The engine of autograd calls what is queued in its order, and DistributedDataParallel queues its wait for the other
+    ranks later, when the last gradient is there.
+    """
+    import torch
+
+    tensor = _first_tensor(output, torch.Tensor)
+    if tensor is None:
+        return  # an evaluation
+
+    def began(_gradient: Any) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(ended)
+
+    tensor.register_hook(began)
+
+
+def _first_tensor(value: Any, kind: type) -> Any:
+    if isinstance(value, kind):
+        return value if getattr(value, "requires_grad", False) else None
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif hasattr(value, "to_tuple"):
+        value = value.to_tuple()
+    if isinstance(value, (list, tuple)):
+        return next((found for one in value if (found := _first_tensor(one, kind)) is not None), None)
+    return None

@@ -1,0 +1,83 @@
+"""All ranks agree on what clocks from loads need, or none has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pfo_fs.errors import ConfigError, PfoError
+from pfo_fs.guard import reason_of
+from pfo_fs.ipc import messages
+from pfo_fs.loads.state import LoadsState
+from pfo_fs.switching_file import given_switching
+from pfo_fs.training.collectives import Collectives
+from pfo_fs.training.helper_link import HelperLink
+from pfo_fs.training.joining import JoinedJob
+from pfo_fs.training.load_process import LoadProcess
+from pfo_fs.training.parallel_dims import ParallelDims
+from pfo_fs.training.step_loads import StepLoads
+from pfo_fs.training.work_times import WorkTimes
+
+_CHANGE_S = 0.03
+"""How long a change of the clock takes until it acts, where that was not measured: up to 30 ms on real nodes."""
+
+
+def join_loads(
+    dims: ParallelDims, lost_time: float, job: JoinedJob, problem: Callable[[str], None], link: HelperLink
+) -> StepLoads:
+    """Returns what follows the steps of this rank; a collective call of all ranks.
+
+    Args:
+        dims: This process's place.
+        lost_time: Relative: clocks may make training longer by this share on average.
+        job: The job that all ranks have joined.
+        problem: Called with the text of a problem, for the log and the status.
+        link: The link to the host's helper.
+
+    Raises:
+        ConfigError: Clocks cannot come from loads, on all ranks; the message says on which rank, and why.
+    """
+    clocks = job.clocks
+    mine = clocks.message
+    if not 0 <= lost_time < 1:
+        mine = f"lost_time is {lost_time:g}; it must be from 0 to below 1, such as 0.0005"
+    ranks = Collectives.of_job(dims.rank, dims.world_size)
+    found = ranks.all_gather((dims.dp_rank, clocks.available_clocks_mhz, mine))
+    _raise_first([why for _, _, why in found])
+    if len(found) == 1:
+        raise ConfigError("there is one rank, so none waits for another and no clock can be lowered for free")
+    offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, _ in found))
+    if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in found):
+        raise ConfigError("the GPUs of the ranks have different highest clocks; clocks from loads need equal GPUs")
+
+    def tell(state: LoadsState) -> None:
+        link.send(messages.LoadsSeen(text=state.text))
+
+    steps = StepLoads(dims.rank, max(offered), clocks.words, WorkTimes(job.parts.make_event), problem, tell)
+    why = ""
+    if dims.rank == 0:
+        lanes, change_s = [dp_rank for dp_rank, *_ in found], _measured_change_s() or _CHANGE_S
+        try:
+            steps.decide_by(LoadProcess(lanes, sorted(offered, reverse=True), change_s, lost_time))
+        except Exception as error:  # noqa: BLE001  the other ranks must hear of it
+            why = f"the process that chooses clocks cannot be started: {reason_of(error)}"
+    try:
+        _raise_first(ranks.all_gather(why))
+    except ConfigError:
+        steps.close()
+        raise
+    return steps
+
+
+def _raise_first(problems: Sequence[str]) -> None:
+    for rank, why in enumerate(problems):
+        if why:
+            raise ConfigError(f"rank {rank}: {why}")
+
+
+def _measured_change_s() -> float:
+    """The longest latency of a clock on this node, as the user's file says, in s; 0 if it is not known."""
+    try:
+        measured = given_switching()
+    except PfoError:
+        return 0.0
+    return max(measured.latency_s.values(), default=0.0) if measured is not None else 0.0

@@ -1,0 +1,100 @@
+"""One rank of a small DistributedDataParallel job with clocks from loads, for `test_load_clocks.py`.
+
+    python load_clocks_rank.py RANK WORLD_SIZE STORE SHARED_DIR OPTIONS
+
+`OPTIONS` is a JSON object: `steps`; `ahead`: how many steps' loads are given ahead; `micro_batches`; `lie`: loads that
+have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank 1 ends, or closes; `none_at`: the step
+in which rank 1 gives no load; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work.
+Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from pfo_fs import LoadClocks
+from pfo_fs.device import SimulatedKernels
+
+WORK = 0.6
+"""A micro-batch of load 1 takes so many times as long as a forward and a backward of the simulated GPU."""
+
+
+class Keep(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def loads_of(step: int, rank: int, count: int) -> list[float]:
+    drawn = random.Random(f"{step} {rank}")
+    return [drawn.uniform(0.4, 1.6) for _ in range(count)]
+
+
+def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
+    kept = Keep()
+    logging.getLogger("pfo_fs").addHandler(kept)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    count, ahead = options.get("micro_batches", 2), options.get("ahead", 0)
+    watched = None if "unmarked" in options else model
+    clocks = None if "without" in options else LoadClocks(shared_dir, model=watched, **options.get("options", {}))
+    kernels = clocks.simulated_kernels() if clocks is not None else None
+    if kernels is None:
+        kernels = SimulatedKernels(f"without-{rank}", stages=1)
+    began_s = time.monotonic()
+    times_s = []
+    for step in range(options["steps"]):
+        if rank == 1 and step == options.get("dies_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 1 and step == options.get("closes_at") and clocks is not None:
+            clocks.close()
+        work = loads_of(step, rank, count)
+        if clocks is not None:
+            told = [loads_of(k, rank + 100 if "lie" in options else rank, count) for k in range(step, step + ahead + 1)]
+            nothing = rank == 1 and step == options.get("none_at")
+            clocks.step(loads=None if nothing else told[0], ahead=told[1:])
+        optimizer.zero_grad()
+        for place, amount in enumerate(work):
+            torch.manual_seed(1000 * step + 10 * rank + place)
+            kernels.stream.launch("forward", work=WORK * amount)
+            loss = model(torch.randn(4, 16)).square().mean()
+            kernels.stream.launch("backward", work=WORK * amount)
+            loss.backward()
+        kernels.stream.synchronize()  # as the all-reduce of a GPU waits for the gradients
+        dist.barrier()
+        optimizer.step()
+        times_s.append(time.monotonic() - began_s)
+        began_s = time.monotonic()
+    result = {
+        "weights": [parameter.tolist() for parameter in model.parameters()],
+        "times_s": times_s,
+        "warnings": kept.messages,
+        "status": clocks.status_text if clocks is not None else "",
+        "metrics": clocks.metrics() if clocks is not None else {},
+    }
+    if clocks is not None:
+        clocks.close()
+    dist.destroy_process_group()
+    return result
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5], json.loads(sys.argv[5]))))

@@ -1,0 +1,128 @@
+"""Clocks from loads in real DistributedDataParallel jobs on gloo, on simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfo_fs import LoadClocks, PfoError
+
+PROGRAM = Path(__file__).with_name("load_clocks_rank.py")
+TOP_MHZ = 1410
+
+
+class Job:
+    """The ranks of a job, run to their end.
+
+    Args:
+        folder: The test's folder.
+        ranks: How many.
+        options: What `load_clocks_rank.py` is given.
+    """
+
+    def __init__(self, folder: Path, ranks: int, **options: Any) -> None:
+        self.sim_dir = folder / "sim"
+        self.sim_dir.mkdir(mode=0o700)
+        self.shared_dir = folder / "pfo"
+        environment = {
+            **os.environ,
+            "PFO_FS_SIM_DIR": str(self.sim_dir),
+            "PFO_FS_RUN_DIR": str(self.sim_dir),
+            "PYTHONPATH": f"{PROGRAM.parents[1]}{os.pathsep}{PROGRAM.parents[2]}",
+            "PFO_FS_SIM_MODEL": "A100",
+        }
+        arguments = [str(ranks), str(folder / "store"), str(self.shared_dir), json.dumps(options)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(rank), *arguments],
+                text=True,
+                stdout=subprocess.PIPE,
+                env={**environment, "PFO_FS_GPU": f"simulated:g{rank}"},
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            outputs = [process.communicate(timeout=150)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        self.codes = [process.returncode for process in processes]
+        self.said = [json.loads(output.splitlines()[-1]) if output else None for output in outputs]
+
+    def clocks_mhz(self, rank: int) -> list[int]:
+        """The clocks that a rank's GPU was given, 0 for the default."""
+        lines = map(json.loads, (self.sim_dir / f"g{rank}.log").read_text().splitlines())
+        return [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Path, ahead: int) -> None:
+    (tmp_path / "with").mkdir()
+    (tmp_path / "without").mkdir()
+    plain = Job(tmp_path / "without", 4, steps=40, without=True)
+    job = Job(tmp_path / "with", 4, steps=40, ahead=ahead)
+    assert job.codes == [0, 0, 0, 0]
+    for rank in range(4):
+        assert job.said[rank]["weights"] == plain.said[rank]["weights"]
+        assert not job.said[rank]["warnings"]
+        assert min(filter(None, job.clocks_mhz(rank))) < TOP_MHZ
+        assert job.clocks_mhz(rank)[-1] == 0, "the clock is the default in the end"
+    assert "loads explain" in job.said[0]["status"]
+    assert "less energy" in job.said[0]["status"]
+    assert job.said[0]["metrics"]["pfo_fs/loads_saving"] > 0.02
+    # The machine that tests run on is busy: a step that the clocks made longer would be longer in most steps.
+    longer = [a / b for a, b in zip(job.said[0]["times_s"][15:], plain.said[0]["times_s"][15:], strict=True)]
+    assert statistics.median(longer) < 1.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why", ["lie", "unmarked"])
+def test_clocks_stay_the_highest_where_loads_explain_nothing_and_somebody_says_so(tmp_path: Path, why: str) -> None:
+    job = Job(tmp_path, 2, steps=30, **{why: True})
+    assert not any(job.clocks_mhz(0) + job.clocks_mhz(1))
+    assert "all clocks stay the highest" in job.said[0]["status"] + " ".join(job.said[0]["warnings"])
+
+
+@pytest.mark.slow
+def test_a_missing_load_is_one_warning_and_default_clocks_for_that_step(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, steps=30, none_at=20)
+    assert job.codes == [0, 0]
+    assert len(job.said[1]["warnings"]) == 1
+    assert "no load" in job.said[1]["warnings"][0]
+    assert any(0 < mhz < TOP_MHZ for mhz in job.clocks_mhz(0) + job.clocks_mhz(1))
+
+
+@pytest.mark.slow
+def test_a_rank_that_closes_in_the_middle_leaves_the_others_training_at_default_clocks(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, steps=30, closes_at=27)
+    assert job.codes == [0, 0]
+    assert any("cannot exchange loads any more" in text for text in job.said[0]["warnings"])
+    assert job.clocks_mhz(0)[-1] == job.clocks_mhz(1)[-1] == 0
+
+
+@pytest.mark.slow
+def test_the_clocks_of_all_ranks_are_the_default_after_one_was_killed(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, steps=30, dies_at=18)
+    assert job.codes[1] == -9
+    assert job.clocks_mhz(0)[-1] == job.clocks_mhz(1)[-1] == 0
+
+
+def test_one_rank_alone_is_told_that_it_has_nobody_to_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sim_dir: Path
+) -> None:
+    monkeypatch.setenv("PFO_FS_GPU", "simulated")
+    with pytest.raises(PfoError, match="one rank"):
+        LoadClocks(tmp_path / "pfo", strict=True, world_size=1, rank=0)
+    with LoadClocks(tmp_path / "pfo", world_size=1, rank=0) as clocks:
+        clocks.step(loads=[1.0])
+        clocks.work_ended()
+        assert clocks.status_text == ""
