@@ -28,6 +28,7 @@ LIMITS_S = {
     "waves": 120.0,
     "idle": 90.0,
     "neighbours": 90.0,
+    "load_clocks": 160.0,
 }
 """Each part, and the longest time that it may take."""
 
