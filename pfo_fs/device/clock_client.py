@@ -124,7 +124,8 @@ class ClockProcess:
         self._peeks = socket.MSG_PEEK | socket.MSG_DONTWAIT
         self._process: Child | None = None
         with ExitStack() as only_the_childs:
-            only_the_childs.callback(self._page.close_fd)
+            self._page_file = OwnFile(self._page.fd)
+            weakref.finalize(self, self._page_file.close).atexit = False
             self._doorbell, waiting = open_doorbell()
             self._close_doorbell = weakref.finalize(self, OwnFile(self._doorbell).close)
             self._close_doorbell.atexit = False
@@ -166,6 +167,11 @@ class ClockProcess:
         self.words[shared_page.SLEEPING] = 0
         if self._doorbell >= 0:
             _write(self._doorbell, _ONE, 8)
+
+    @property
+    def shared_fds(self) -> dict[str, int]:
+        """The page and the doorbell, for another process that writes clocks; none after the end."""
+        return {} if self._closed else {"page_fd": self._page.fd, "doorbell_fd": self._doorbell}
 
     def check(self) -> bool:
         """If the clock process has died, warns once and has the clocks reset. About 1 us; keeps the interpreter lock.
@@ -285,6 +291,7 @@ class ClockProcess:
                 self._process.send_signal(signal.SIGCONT)
             self._close_doorbell()
             self._doorbell = -1
+            self._page_file.close()
             self.words[shared_page.SLEEPING] = 0
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -311,6 +318,7 @@ class ClockProcess:
             self._own_socket.close_socket(self._socket)
             self._close_doorbell()
             self._doorbell = -1
+            self._page_file.close()
 
     def _wait_for_hello(self) -> ClockInfo:
         text = b""

@@ -38,8 +38,8 @@ class LoadDurations:
         kinds: The number of each instruction's kind, (instructions,).
 
     Attributes:
-        residual: Mean over kinds of the relative standard deviation of durations that the loads do not explain;
-            infinite before the first fit.
+        residual: What the loads do not explain of durations (standard deviation), relative to their mean; the mean
+            over kinds; infinite before the first fit.
         explained: The share of the variance of durations that loads explain, mean over kinds.
         slope: s of each kind.
         pace: By how many times the instructions of a pipeline take as long as others of the kind, (kinds, pipelines).
@@ -116,7 +116,7 @@ class LoadDurations:
                 off = taken / (1 + self.slope[kind] * low) / (expected_s * self.pace[kind, pipeline]) - 1
                 usual = np.abs(off) <= np.quantile(np.abs(off), 1 - _ODD)
             self._weights.append(weights)
-            left.append(float(np.std(off[usual])))
+            left.append(float(np.std((off * expected_s)[usual])) / self._means[kind])
             varies.append(float(np.std(full_s[usual] / full_s[usual].mean())))
         self.residual = float(np.mean(left))
         self.explained = max(0.0, 1 - (self.residual / max(float(np.mean(varies)), 1e-12)) ** 2)

@@ -9,7 +9,6 @@ driver to each of the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from time import monotonic_ns
 from typing import Any
 
@@ -218,10 +217,9 @@ class InstructionTracker:
         return one_clock
 
     @property
-    def late_clock(self) -> Callable[[int], None] | None:
-        """Changes the clock of the step that has begun, from any thread; None where that is not possible."""
-        marker, turn = self._marker, self._turn
-        return None if marker is None or turn is None else partial(marker.change_clock, turn)
+    def turn(self) -> int:
+        """The place in the page of the clock of the step that has begun, where it can still change; else -1."""
+        return -1 if self._turn is None else self._turn
 
     def begin(self, name: str, *, stage: int | None = None, microbatch: int | None = None) -> None:
         """Begins an instruction: requests the clock of the next entry of the schedule.

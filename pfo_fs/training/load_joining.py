@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 
 from pfo_fs.errors import ConfigError, PfoError
@@ -12,7 +13,8 @@ from pfo_fs.switching_file import given_switching
 from pfo_fs.training.collectives import Collectives
 from pfo_fs.training.helper_link import HelperLink
 from pfo_fs.training.joining import JoinedJob
-from pfo_fs.training.load_process import LoadProcess
+from pfo_fs.training.load_messages import TOKEN_BYTES
+from pfo_fs.training.load_processes import LoadDecider, LoadLink
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.step_loads import StepLoads
 from pfo_fs.training.work_times import WorkTimes
@@ -52,20 +54,32 @@ def join_loads(
     def tell(state: LoadsState) -> None:
         link.send(messages.LoadsSeen(text=state.text))
 
-    steps = StepLoads(dims.rank, max(offered), clocks.words, WorkTimes(job.parts.make_event), problem, tell)
+    top_mhz = max(offered)
+    decider: LoadDecider | None = None
+    exchange: LoadLink | None = None
     why = ""
+    token = ranks.from_rank_0(secrets.token_hex(TOKEN_BYTES))
     if dims.rank == 0:
         lanes, change_s = [dp_rank for dp_rank, *_ in found], _measured_change_s() or _CHANGE_S
         try:
-            steps.decide_by(LoadProcess(lanes, sorted(offered, reverse=True), change_s, lost_time))
+            decider = LoadDecider(lanes, sorted(offered, reverse=True), change_s, lost_time, token)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it
-            why = f"the process that chooses clocks cannot be started: {reason_of(error)}"
+            why = f"the process that decides clocks cannot be started: {reason_of(error)}"
+    addresses = ranks.from_rank_0(decider.addresses if decider is not None else [])
+    try:
+        if addresses:
+            exchange = LoadLink(dims.rank, top_mhz, addresses, token, clocks.shared_fds)
+    except Exception as error:  # noqa: BLE001
+        why = f"the process that exchanges loads cannot be started: {reason_of(error)}"
     try:
         _raise_first(ranks.all_gather(why))
     except ConfigError:
-        steps.close()
+        for process in (decider, exchange):
+            if process is not None:
+                process.close()
         raise
-    return steps
+    assert exchange is not None
+    return StepLoads(clocks.words, WorkTimes(job.parts.make_event), exchange, decider, problem, tell)
 
 
 def _raise_first(problems: Sequence[str]) -> None:

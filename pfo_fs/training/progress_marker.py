@@ -95,18 +95,12 @@ class ProgressMarker:
             mhz: The clock in MHz; 0 is the default clock.
 
         Returns:
-            The step's turn, for `change_clock`.
+            The step's turn: its clock stands in the page, at `TURNS`, and may change there until the step ends.
         """
         self._words[FOLLOWS] = ONE_CLOCK
         self._next_turn(mhz)
         self._mark(START)
         return self._turn
-
-    def change_clock(self, turn: int, mhz: int) -> None:
-        """Changes the clock of a step that has one, whether the device has begun it or not; from any thread."""
-        self._words[TURNS + turn % shared_page.RECENT_TURNS] = mhz
-        if self._words[SLEEPING]:
-            self._clocks.ring_doorbell()
 
     def begin(self, position: int) -> None:
         """Marks the begin of an instruction of the plan."""

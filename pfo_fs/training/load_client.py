@@ -1,0 +1,147 @@
+"""The process beside each training process that exchanges its loads: to rank 0's decisions, and clocks back.
+
+Training writes a packet when a step begins (`load_messages.py`), and never waits. This process sends the step's row to
+the process that decides (`load_decider.py`), and writes the clock that comes back into the page that training shares
+with its clock process: as the clock of a step to come, and, where the device follows training, as that of a step that
+has begun. It ends with training.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from pfo_fs.device import shared_page
+from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.loads import step_rows
+from pfo_fs.training.load_messages import CLOCK, HELLO, ROW, STEP_BYTES, StepBegun
+
+_CONNECTS_WITHIN_S = 60.0
+_TRY_S = 5.0
+_KEPT = 64
+_SOON_S = 0.05
+"""A clock that comes so soon after the begin of a step counts as that of the whole step."""
+_ONE = (1).to_bytes(8, "little")
+
+
+class LoadClient:
+    """One rank's part, without sockets.
+
+    Args:
+        words: The page shared with the clock process.
+        top_mhz: The highest clock.
+    """
+
+    def __init__(self, words: memoryview, top_mhz: int) -> None:
+        self._words, self._top_mhz = words, float(top_mhz)
+        self._decided: OrderedDict[int, int] = OrderedDict()
+        self._begun: OrderedDict[int, tuple[int, float]] = OrderedDict()
+        self._ran: OrderedDict[int, float] = OrderedDict()  # the clock of each step in MHz, NaN if it changed
+
+    def begun(self, told: StepBegun) -> list[float] | None:
+        """Takes what training tells; returns the row to send, if there is one."""
+        self._ran[told.runs] = step_rows.UNKNOWN if told.mhz < 0 else float(told.mhz) or self._top_mhz
+        if told.turn >= 0 and not told.mhz:
+            self._begun[told.runs] = told.turn, told.at_s
+            self._change(told.runs, told.at_s)
+        ended = [
+            step_rows.EndedStep(step, work_s, self._ran.get(step, step_rows.UNKNOWN)) for step, work_s in told.ended
+        ]
+        for kept in (self._ran, self._begun, self._decided):
+            while len(kept) > _KEPT:
+                kept.popitem(last=False)
+        if told.posts < 0:
+            return None
+        reading = shared_page.newest_reading(self._words)
+        energy = step_rows.Reading(told.runs)
+        if reading is not None:
+            energy = step_rows.Reading(told.runs, reading.energy_uj / 1e6, reading.time_ns / 1e9)
+        return step_rows.make_row(told.posts, told.load, energy, ended)
+
+    def decided(self, step: int, mhz: int) -> bool:
+        """Takes the clock of a step; returns whether that of a step that has begun changes."""
+        self._decided[step] = mhz
+        shared_page.write_decided(self._words, step, mhz)
+        return self._change(step, time.monotonic())
+
+    def _change(self, step: int, now_s: float) -> bool:
+        mhz, (turn, began_s) = self._decided.get(step, 0), self._begun.get(step, (-1, 0.0))
+        if not mhz or turn < 0:
+            return False
+        self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS] = mhz
+        self._ran[step] = float(mhz) if now_s - began_s < _SOON_S else step_rows.UNKNOWN
+        return True
+
+
+def connect(addresses: Iterable[tuple[str, int]], hello: bytes) -> socket.socket:
+    """Returns a connection to the process that decides.
+
+    Raises:
+        OSError: None of the addresses answers.
+    """
+    until_s = time.monotonic() + _CONNECTS_WITHIN_S
+    problem: OSError = OSError("there is no address")
+    while time.monotonic() < until_s:
+        for host, port in addresses:
+            try:
+                made = socket.create_connection((host, port), timeout=_TRY_S)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                made.sendall(hello)
+            except OSError as error:
+                problem = error
+            else:
+                made.settimeout(None)
+                return made
+        time.sleep(0.2)
+    raise problem
+
+
+def received(of: socket.socket, size: int) -> bytes:
+    """Returns a packet of this size; empty at the end of the connection."""
+    found = b""
+    while len(found) < size:
+        piece = of.recv(size - len(found))
+        if not piece:
+            return b""
+        found += piece
+    return found
+
+
+def main(given: dict[str, Any]) -> int:
+    """Runs the process."""
+    training = socket.socket(fileno=given["socket_fd"])
+    words = SharedPage(given["page_fd"]).words
+    client = LoadClient(words, given["top_mhz"])
+    with suppress(OSError):
+        deciding = connect(map(tuple, given["addresses"]), HELLO.pack(bytes.fromhex(given["token"]), given["rank"]))
+        _serve(client, training, deciding, given["doorbell_fd"])
+    shared_page.set_exchange_failed(words)
+    return 0
+
+
+def _serve(client: LoadClient, training: socket.socket, deciding: socket.socket, doorbell: int) -> None:
+    """Serves until training or the process that decides has ended."""
+    with selectors.DefaultSelector() as ready:
+        ready.register(training, selectors.EVENT_READ)
+        ready.register(deciding, selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                if key.fileobj is training:
+                    packet = received(training, STEP_BYTES)
+                    if not packet:
+                        return
+                    row = client.begun(StepBegun.unpacked(packet))
+                    if row is not None:
+                        deciding.sendall(ROW.pack(*row))
+                    continue
+                packet = received(deciding, CLOCK.size)
+                if not packet:
+                    return
+                if client.decided(*CLOCK.unpack(packet)):
+                    os.write(doorbell, _ONE)

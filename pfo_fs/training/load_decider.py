@@ -1,0 +1,176 @@
+"""The process of rank 0 that decides all ranks' clocks: it gets each rank's row of a step, and answers with its clock.
+
+One connection for each rank, from the process beside it (`load_client.py`). It ends with rank 0's training. What is
+known stands in a file in memory, which training reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import asdict
+from hmac import compare_digest
+from typing import Any
+
+from pfo_fs.training.load_messages import CLOCK, HELLO, ROW
+
+_MOST_OPEN = 64
+"""So many steps may be open at once; a rank that tells more is wrong."""
+_HELLO_WITHIN_S = 10.0
+_STATE_BYTES = 4096
+
+
+class Rounds:
+    """Collects the rows of each step until all ranks have told theirs.
+
+    Args:
+        ranks: Number of ranks.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._open: OrderedDict[int, dict[int, tuple[float, ...]]] = OrderedDict()
+        self._began_s: dict[int, float] = {}
+
+    def add(self, rank: int, row: tuple[float, ...]) -> tuple[int, list[tuple[float, ...]], float] | None:
+        """Takes a row; returns (step, rows by rank, when rank 0 has told its own, in s) once all have come.
+
+        Raises:
+            ValueError: The row is not a finite step's, or too many steps are open.
+        """
+        step = int(row[0])
+        rows = self._open.setdefault(step, {})
+        rows[rank] = row
+        if len(self._open) > _MOST_OPEN:
+            raise ValueError("too many steps are open")
+        if rank == 0:
+            self._began_s[step] = time.monotonic()
+        if len(rows) < self._ranks:
+            return None
+        del self._open[step]
+        return step, [rows[each] for each in range(self._ranks)], self._began_s.pop(step)
+
+
+class _Rank:
+    """One connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.rank = -1
+        self.pending = b""
+        self.since_s = time.monotonic()
+
+
+class Decider:
+    """Serves the ranks.
+
+    Args:
+        listening: The socket to which they connect.
+        training: Ends when rank 0's training ends.
+        token: The job's secret.
+        state_fd: The file for what is known.
+        coordinator: Decides.
+        ranks: Number of ranks.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        training: socket.socket,
+        token: bytes,
+        state_fd: int,
+        coordinator: Any,
+        ranks: int,
+    ) -> None:
+        self._listening, self._training, self._token = listening, training, token
+        self._state_fd, self._coordinator = state_fd, coordinator
+        self._rounds = Rounds(ranks)
+        self._ranks: dict[int, _Rank] = {}
+        self._ready = selectors.DefaultSelector()
+
+    def serve(self) -> None:
+        """Serves until training, or a rank, has ended."""
+        self._ready.register(self._listening, selectors.EVENT_READ)
+        self._ready.register(self._training, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._ready.select():
+                if key.fileobj is self._training:
+                    return
+                if key.fileobj is self._listening:
+                    self._accept()
+                elif not self._take(key.data):
+                    return
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            connection, _ = self._listening.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._ready.register(connection, selectors.EVENT_READ, _Rank(connection))
+
+    def _take(self, of: _Rank) -> bool:
+        """Takes what a rank has sent; returns False if a rank of the job has ended."""
+        try:
+            piece = of.socket.recv(65_536, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            piece = b""
+        of.pending += piece
+        if of.rank < 0 and (not piece or not self._greets(of)):
+            self._drop(of)
+            return True
+        while of.rank >= 0 and len(of.pending) >= ROW.size:
+            packet, of.pending = of.pending[: ROW.size], of.pending[ROW.size :]
+            complete = self._rounds.add(of.rank, ROW.unpack(packet))
+            if complete is not None:
+                self._decide(*complete)
+        return bool(piece)
+
+    def _greets(self, of: _Rank) -> bool:
+        """Whether a connection may still be that of a rank; it is, once its greeting is complete."""
+        if len(of.pending) < HELLO.size:
+            return time.monotonic() - of.since_s < _HELLO_WITHIN_S
+        token, rank = HELLO.unpack(of.pending[: HELLO.size])
+        of.pending = of.pending[HELLO.size :]
+        if not compare_digest(token, self._token) or rank in self._ranks:
+            return False
+        of.rank = rank
+        self._ranks[rank] = of
+        return True
+
+    def _drop(self, of: _Rank) -> None:
+        self._ready.unregister(of.socket)
+        of.socket.close()
+
+    def _decide(self, step: int, rows: list[tuple[float, ...]], began_s: float) -> None:
+        import numpy as np
+
+        clocks = self._coordinator.receive(np.array(rows), began_s)
+        for rank, mhz in enumerate(clocks):
+            self._ranks[rank].socket.sendall(CLOCK.pack(step, mhz))
+        text = json.dumps(asdict(self._coordinator.state)).encode()[: _STATE_BYTES - 1]
+        os.pwrite(self._state_fd, text.ljust(_STATE_BYTES, b" "), 0)
+
+
+def read_state(fd: int) -> dict[str, Any] | None:
+    """Returns what the process has written last; None before that, and while it writes."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(os.pread(fd, _STATE_BYTES, 0)))
+    return None
+
+
+def main(given: dict[str, Any]) -> int:
+    """Runs the process."""
+    from pfo_fs.loads.coordinator import LoadCoordinator
+
+    coordinator = LoadCoordinator(given["lanes"], given["offered_mhz"], given["change_s"], given["lost_time"])
+    listening = socket.socket(fileno=given["listening_fd"])
+    training = socket.socket(fileno=given["socket_fd"])
+    token = bytes.fromhex(given["token"])
+    Decider(listening, training, token, given["state_fd"], coordinator, len(given["lanes"])).serve()
+    return 0

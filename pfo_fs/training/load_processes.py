@@ -1,0 +1,119 @@
+"""Starts the processes that exchange loads, and writes to the one beside this training process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pfo_fs.ipc.memory_file import open_memory_file
+from pfo_fs.ipc.own_file import OwnFile
+from pfo_fs.ipc.process_end import in_forked_children
+from pfo_fs.ipc.spawn import start_process
+from pfo_fs.loads.energies import Saving
+from pfo_fs.loads.state import LoadsState
+from pfo_fs.training.load_decider import read_state
+from pfo_fs.training.load_messages import StepBegun
+
+# PyDLL keeps the interpreter lock: giving it up can cost milliseconds while other Python threads are busy.
+_send = ctypes.PyDLL(None, use_errno=True).send
+_send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+_send.restype = ctypes.c_ssize_t
+_AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+_BACKLOG = 4096
+
+
+class _Beside:
+    """A process that ends when this object closes its end of a socket pair, or this process ends."""
+
+    def __init__(self, module: str, given: Mapping[str, Any], fds: Mapping[str, int]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = start_process(module, given, fds={**fds, "socket_fd": theirs.fileno()})
+        ours.setblocking(False)
+        self.fd = ours.detach()
+        self._file = OwnFile(self.fd)
+        weakref.finalize(self, self._file.close).atexit = False
+        in_forked_children(self._file.close)
+
+    def close(self) -> None:
+        """Ends the process; does not wait."""
+        self._file.close()
+
+
+class LoadDecider:
+    """Rank 0's process that decides.
+
+    Args:
+        lanes, offered_mhz, change_s, lost_time: As for `LoadCoordinator`.
+        token: The job's secret, as 64 hexadecimal digits.
+
+    Raises:
+        OSError: The process cannot be started, or no port be opened.
+    """
+
+    def __init__(
+        self, lanes: Sequence[int], offered_mhz: Sequence[int], change_s: float, lost_time: float, token: str
+    ) -> None:
+        given = {"lanes": lanes, "offered_mhz": offered_mhz, "change_s": change_s, "lost_time": lost_time}
+        self._state_fd = open_memory_file("pfo-fs-loads")
+        weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False
+        with socket.create_server(("", 0), backlog=_BACKLOG) as listening:
+            self.port: int = listening.getsockname()[1]
+            fds = {"listening_fd": listening.fileno(), "state_fd": self._state_fd}
+            self._beside = _Beside("pfo_fs.training.load_decider", {**given, "token": token}, fds)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where other hosts may reach it, the likeliest first."""
+        hosts = [os.environ.get("MASTER_ADDR", ""), socket.gethostname(), socket.getfqdn(), "127.0.0.1"]
+        return [(host, self.port) for host in dict.fromkeys(hosts) if host]
+
+    @property
+    def state(self) -> LoadsState | None:
+        """What is known; None before the first step."""
+        found = read_state(self._state_fd)
+        if found is None:
+            return None
+        saving = found.pop("saving")
+        return LoadsState(**found, saving=None if saving is None else Saving(**saving))
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._beside.close()
+
+
+class LoadLink:
+    """The process beside this rank's training.
+
+    Args:
+        rank: Global rank.
+        top_mhz: The highest clock.
+        addresses: Where the process that decides may be reached.
+        token: The job's secret.
+        fds: Page and doorbell of the clock process.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+
+    def __init__(
+        self, rank: int, top_mhz: int, addresses: Sequence[tuple[str, int]], token: str, fds: Mapping[str, int]
+    ) -> None:
+        given = {"rank": rank, "top_mhz": top_mhz, "addresses": addresses, "token": token}
+        self._beside = _Beside("pfo_fs.training.load_client", given, fds)
+        self.works = True
+
+    def tell(self, begun: StepBegun) -> None:
+        """Sends what training tells; does not wait, and keeps the interpreter lock."""
+        packet = begun.packed()
+        if _send(self._beside.fd, packet, len(packet), _AT_ONCE) != len(packet):
+            self.works = False  # it has ended, or does not read
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._beside.close()
