@@ -89,18 +89,13 @@ class StepLoads:
                 self._warn("clocks from loads: a step has no load that can be used; such steps have default clocks")
             self._link.tell(StepBegun(self._posted, step, turn, mhz, now_s, load, ended))
             ended = []
-        if now_s - self._told_at_s > _TELL_EVERY_S:
-            self._told_at_s = now_s
-            self._look()
-
-    def _look(self) -> None:
-        """Tells what is known, and whether the exchange works."""
         if (exchange_failed(self._words) or not self._link.works) and not self._has_failed:
             self._has_failed = True
             self._warn("clocks from loads: the ranks cannot exchange loads any more; default clocks from here on")
-        state = self.state
-        if state is not None:
-            self._tell(state)
+        if self._decider is not None and now_s - self._told_at_s > _TELL_EVERY_S:
+            self._told_at_s = now_s
+            if (state := self._decider.state) is not None:
+                self._tell(state)
 
     def end(self) -> None:
         """Ends this rank's own work in the step, as far as training has launched it."""
