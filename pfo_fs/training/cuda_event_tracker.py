@@ -17,7 +17,7 @@ from statistics import median
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from pfo_fs.device.shared_page import BEGIN, LAST_END, LEAD_US, STEP_BEGIN
+from pfo_fs.device.shared_page import BEGIN, LAST_END, LEAD_US, STEP_BEGIN, STEP_END
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.tracked_clocks import Clocks
 
@@ -204,6 +204,9 @@ class CudaEventTracker(InstructionTracker):
         device_ns = iter(epoch.times_ns(events) if events else ())
         return [held.first if held.event is None else next(device_ns) for held in marks]
 
+    def _time_step(self) -> None:
+        """Does nothing: the time of a step is that of its events."""
+
     def _write(self, marks: Sequence[_Held], times_ns: Sequence[int]) -> None:
         leads_ns = [
             at_ns - held.first
@@ -213,7 +216,7 @@ class CudaEventTracker(InstructionTracker):
         if leads_ns and self._events_work:
             self._words[LEAD_US] = max(0, round(median(leads_ns) / 1000))
         steps_ns = [at_ns for held, at_ns in zip(marks, times_ns, strict=True) if held.code == _STEP]
-        begin_ns = 0
+        begin_ns = step = 0
         for held, at_ns in zip(marks, times_ns, strict=True):
             kind = held.code & 0xFF
             if held.event is not None and self._events_work:
@@ -221,7 +224,10 @@ class CudaEventTracker(InstructionTracker):
             if held.code == _STEP:
                 continue
             if kind == STEP_BEGIN:
-                begin_ns = at_ns
+                begin_ns, step = at_ns, held.code >> 8
             elif kind == LAST_END and len(steps_ns) == 2:
                 at_ns = begin_ns + steps_ns[1] - steps_ns[0]
+            elif kind == STEP_END:
+                took_ns = steps_ns[1] - steps_ns[0] if len(steps_ns) == 2 else at_ns - begin_ns
+                self.step_times.append((step, took_ns / 1e9))
             super()._mark(held.code, at_ns)

@@ -8,6 +8,7 @@ driver to each of the two.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
 from typing import Any
@@ -33,10 +34,12 @@ from pfo_fs.device.shared_page import (
     WORDS,
 )
 from pfo_fs.training.mark_check import MarkCheck
+from pfo_fs.training.measured_steps import MeasuredSteps
 from pfo_fs.training.progress_marker import ProgressMarker
 from pfo_fs.training.tracked_clocks import Clocks, NoClocks
 
 _MAX_ORDER = 65_535
+_STEP_TIMES = 16
 _MAX_MHZ = 60_000
 _MAX_NUMBER = (1 << 62) - 1
 """The highest number of a schedule; it must fit into a word of the page."""
@@ -46,26 +49,6 @@ _END: Any = object()
 """Stands for a name at the end of a plan; no name is equal to it."""
 _STOP: _Entry = (_END, None, 0, 0)
 _NOTHING: list[_Entry] = [_STOP]
-
-
-class _MeasuredSteps:
-    """Counts the steps in which instructions are marked under one schedule number.
-
-    Args:
-        most: Marks end after this many steps, even if the clock process never reports a complete result.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._number: int | None = None
-        self._steps = 0
-
-    def begin_step(self, number: int, done_number: int) -> bool:
-        """Returns whether the instructions of the step that begins are marked."""
-        if number != self._number:
-            self._number, self._steps = number, 0
-        self._steps += 1
-        return done_number != number and self._steps <= self._most
 
 
 class InstructionTracker:
@@ -88,6 +71,7 @@ class InstructionTracker:
 
     Attributes:
         observed_order: (name, stage) of each instruction of the first complete step; None until then.
+        step_times: (step, time from its begin to its end in s) of the last steps, in order; the reader removes them.
     """
 
     def __init__(
@@ -100,6 +84,8 @@ class InstructionTracker:
         takes_error: Callable[[BaseException], bool] = lambda _: False,
         marker: ProgressMarker | None = None,
     ) -> None:
+        self.step_times: deque[tuple[int, float]] = deque(maxlen=_STEP_TIMES)
+        self._begun = (0, 0)  # the step, and when it has begun, in ns
         self._marker = marker
         self._takes_error = takes_error
         self.observed_order: list[tuple[str, int | None]] | None = None
@@ -116,7 +102,7 @@ class InstructionTracker:
         self._target_mhz = 0
         self._turn: int | None = None  # of a step with one clock that the device follows
         self._measuring = False
-        self._measured_steps = _MeasuredSteps(10 * (profile_steps + 1))
+        self._measured_steps = MeasuredSteps(10 * (profile_steps + 1))
         self._head = clocks.words[HEAD]
         self._step_head = self._head
         self._in_step = False
@@ -191,6 +177,7 @@ class InstructionTracker:
         self._last_end_ns = 0
         self._plan = _NOTHING if self._schedule is None else self._schedule
         step = min(max(step, 0), MAX_STEP)
+        self._begun = step, monotonic_ns()
         number = min(max(number, -1), _MAX_NUMBER)
         self._step_head = self._head
         self._measuring = measuring = self._measured_steps.begin_step(number, words[MEASURED_NUMBER])
@@ -290,6 +277,7 @@ class InstructionTracker:
         strayed = self._strayed or left_over
         self._in_step = False
         self._plan = _NOTHING
+        self._time_step()
         self._release(strayed=strayed)
         if self._mark_check is not None:
             self._check_marks()
@@ -351,6 +339,10 @@ class InstructionTracker:
             self._target_mhz = words[TARGET] = 0
             if words[SLEEPING]:
                 self._clocks.ring_doorbell()
+
+    def _time_step(self) -> None:
+        step, began_ns = self._begun
+        self.step_times.append((step, (monotonic_ns() - began_ns) / 1e9))
 
     def _tell(self, kind: str, position: int, expected: str, got: str) -> None:
         if kind not in self._told and self._on_mismatch is not None:

@@ -60,7 +60,7 @@ class _Rank:
     """One connection."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
+        self.connection = connection
         self.rank = -1
         self.pending = b""
         self.since_s = time.monotonic()
@@ -115,7 +115,7 @@ class Decider:
     def _take(self, of: _Rank) -> bool:
         """Takes what a rank has sent; returns False if a rank of the job has ended."""
         try:
-            piece = of.socket.recv(65_536, socket.MSG_DONTWAIT)
+            piece = of.connection.recv(65_536, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return True
         except OSError:
@@ -144,15 +144,15 @@ class Decider:
         return True
 
     def _drop(self, of: _Rank) -> None:
-        self._ready.unregister(of.socket)
-        of.socket.close()
+        self._ready.unregister(of.connection)
+        of.connection.close()
 
     def _decide(self, step: int, rows: list[tuple[float, ...]], began_s: float) -> None:
         import numpy as np
 
         clocks = self._coordinator.receive(np.array(rows), began_s)
         for rank, mhz in enumerate(clocks):
-            self._ranks[rank].socket.sendall(CLOCK.pack(step, mhz))
+            self._ranks[rank].connection.sendall(CLOCK.pack(step, mhz))
         text = json.dumps(asdict(self._coordinator.state)).encode()[: _STATE_BYTES - 1]
         os.pwrite(self._state_fd, text.ljust(_STATE_BYTES, b" "), 0)
 

@@ -17,7 +17,6 @@ from pfo_fs.training.load_messages import TOKEN_BYTES
 from pfo_fs.training.load_processes import LoadDecider, LoadLink
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.step_loads import StepLoads
-from pfo_fs.training.work_times import WorkTimes
 
 _CHANGE_S = 0.03
 """How long a change of the clock takes until it acts, where that was not measured: up to 30 ms on real nodes."""
@@ -79,7 +78,7 @@ def join_loads(
                 process.close()
         raise
     assert exchange is not None
-    return StepLoads(clocks.words, WorkTimes(job.parts.make_event), exchange, decider, problem, tell)
+    return StepLoads(clocks.words, exchange, decider, problem, tell)
 
 
 def _raise_first(problems: Sequence[str]) -> None:

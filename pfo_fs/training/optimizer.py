@@ -272,7 +272,6 @@ class PFOFileOptimizer:
         if self._closed:
             return
         with self._guard:
-            self._steps.end()
             self._tracker.step_end()
             order = self._tracker.take_new_order()
             if order:

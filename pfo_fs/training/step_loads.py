@@ -12,7 +12,6 @@ from pfo_fs.loads.step_rows import load_of_step
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.load_messages import StepBegun
 from pfo_fs.training.load_processes import LoadDecider, LoadLink
-from pfo_fs.training.work_times import WorkTimes
 
 if TYPE_CHECKING:
     from pfo_fs.training.helper_link import HelperLink
@@ -29,7 +28,6 @@ class StepLoads:
 
     Args:
         words: The page shared with the clock process.
-        work_times: Times the work of each step.
         link: Tells the process that exchanges loads.
         decider: On rank 0, the process that decides; None on others.
         warn: Called with a text for a warning.
@@ -39,13 +37,12 @@ class StepLoads:
     def __init__(
         self,
         words: memoryview,
-        work_times: WorkTimes,
         link: LoadLink,
         decider: LoadDecider | None,
         warn: Callable[[str], object],
         tell: Callable[[LoadsState], object] = lambda state: None,
     ) -> None:
-        self._words, self._work_times, self._link, self._decider = words, work_times, link, decider
+        self._words, self._link, self._decider = words, link, decider
         self._warn, self._tell = warn, tell
         self._given: tuple[Iterable[Any] | None, ...] = (None,)
         self._posted = -1
@@ -72,10 +69,10 @@ class StepLoads:
         """
         now_s = time.monotonic()
         mhz = 0 if held else decided_mhz(self._words, step)
-        ended = self._work_times.take()
-        self._work_times.begin(step)
         if not tracker.step_begin(step, number, mhz):
             mhz = -1
+        ended = list(tracker.step_times)
+        tracker.step_times.clear()
         turn = -1 if held else tracker.turn
         given, self._given = self._given, (None,)
         last = step + len(given) - 1
@@ -96,10 +93,6 @@ class StepLoads:
             self._told_at_s = now_s
             if (state := self._decider.state) is not None:
                 self._tell(state)
-
-    def end(self) -> None:
-        """Ends this rank's own work in the step, as far as training has launched it."""
-        self._work_times.end()
 
     def close(self) -> None:
         """Ends the processes."""

@@ -29,14 +29,12 @@ class StepParts:
         switching: When clocks are switched.
         tracker: Follows the instructions.
         metrics: Averages over steps.
-        make_event: Makes an event with timing on the device; None where it has none.
     """
 
     kernels: SimulatedKernels | None
     switching: ChosenSwitching
     tracker: InstructionTracker
     metrics: StepMetrics
-    make_event: Callable[[], Any] | None
 
     @classmethod
     def make(
@@ -79,7 +77,7 @@ class StepParts:
             from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 
             tracker = CudaEventTracker(clocks, make_event, **for_tracker)
-        return cls(kernels, chosen, tracker, StepMetrics([clocks.words]), make_event)
+        return cls(kernels, chosen, tracker, StepMetrics([clocks.words]))
 
 
 class StepsWithoutLoads:
@@ -88,9 +86,6 @@ class StepsWithoutLoads:
     def begin(self, tracker: InstructionTracker, step: int, number: int, *, held: bool) -> None:
         """Begins a step."""
         tracker.step_begin(step, number)
-
-    def end(self) -> None:
-        """Does nothing."""
 
     def close(self) -> None:
         """Does nothing."""

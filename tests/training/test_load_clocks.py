@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -79,9 +78,7 @@ def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Pat
     assert "loads explain" in job.said[0]["status"]
     assert "less energy" in job.said[0]["status"]
     assert job.said[0]["metrics"]["pfo_fs/loads_saving"] > 0.005
-    # The machine that tests run on is busy: a step that the clocks made longer would be longer in most steps.
-    longer = [a / b for a, b in zip(job.said[0]["times_s"][15:], plain.said[0]["times_s"][15:], strict=True)]
-    assert statistics.median(longer) < 1.05
+    assert job.said[0]["metrics"]["pfo_fs/loads_late"] < 0.005
 
 
 @pytest.mark.slow
