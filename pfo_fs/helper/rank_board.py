@@ -65,9 +65,9 @@ class RankBoard:
         """Notes a problem of a rank."""
         self._update(rank, error=text[:_MAX_ERROR_CHARS])
 
-    def note_loads(self, rank: int, text: str) -> None:
+    def note_loads(self, rank: int, known: dict[str, Any]) -> None:
         """Notes what is known of clocks from loads."""
-        self._update(rank, loads=text[:_MAX_ERROR_CHARS])
+        self._update(rank, loads=known)
 
     def note_report(self, rank: int, report: ProgressReport, now_s: float) -> None:
         """Notes a clock process's report of its rank's progress."""

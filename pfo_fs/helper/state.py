@@ -161,8 +161,8 @@ class HelperState:
                     self._job.late.add((rank, schedule_number))
             case m.ProblemSeen(message=text):
                 self._board.note_problem(rank, text)
-            case m.LoadsSeen(text=text):
-                self._board.note_loads(rank, text)
+            case m.LoadsSeen(known=known):
+                self._board.note_loads(rank, known)
             case m.ProgressReport():
                 self._board.note_report(rank, message, now_s)
                 times = self._board.iteration_times(rank, message, now_s, local_mount=self._local_mount)

@@ -100,9 +100,9 @@ class ProblemSeen(Message, frozen=True, kw_only=True):
 
 
 class LoadsSeen(Message, frozen=True, kw_only=True):
-    """From rank 0: what is known of clocks from loads, for the job's status."""
+    """From rank 0: what is known of clocks from loads, for the job's status; `known` is a `LoadsKnown`."""
 
-    text: str
+    known: dict[str, Any]
 
 
 class Goodbye(Message, frozen=True, kw_only=True):

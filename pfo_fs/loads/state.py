@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pfo_fs.loads.energies import Saving
 
@@ -33,3 +34,10 @@ class LoadsState:
     saving: Saving | None
     balanced: float
     text: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the figures for the job's status."""
+        saved = None if self.saving is None else self.saving.share
+        error = None if self.saving is None else self.saving.error
+        known = {"text": self.text, "steps": self.steps, "explained": self.explained, "balanced": self.balanced}
+        return {**known, "saved": saved, "saved_error": error, "late": self.late, "late_error": self.late_error}

@@ -37,6 +37,9 @@ _JOB_GAUGES = {
     "pfo_fs_job_slow_pipelines": "Number of pipelines that the others wait for.",
     "pfo_fs_job_undo_owed": "Clocks and power limits that the driver has not put back yet.",
     "pfo_fs_job_undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
+    "pfo_fs_job_loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
+    "pfo_fs_job_loads_saved_ratio": "Energy saved by clocks from loads, against the highest clocks.",
+    "pfo_fs_job_loads_more_time_ratio": "Time that clocks from loads cost, relative.",
     "pfo_fs_job_off": "1 if the job, or every job, is switched off: it runs at default clocks.",
     "pfo_fs_job_problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
 }
@@ -161,6 +164,13 @@ def _job(folder: JobFolder) -> JobFigures:
         "pfo_fs_job_off": about.get("off", False),
         "pfo_fs_job_problem": any(about.get(key) for key in ("problem", "yaml_problem", "last_error")),
     }
+    loads = about.get("loads")
+    if loads is not None:
+        values |= {
+            "pfo_fs_job_loads_explain_ratio": loads["explained"],
+            "pfo_fs_job_loads_saved_ratio": loads["saved"],
+            "pfo_fs_job_loads_more_time_ratio": loads["late"],
+        }
     if model is not None:
         values |= {
             "pfo_fs_job_energy_saved_ratio": model.energy_saved,

@@ -155,6 +155,7 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> dict
             "undo_owed": sum(rank.undo_owed for rank in ranks),
             "undo_failures": sum(rank.undo_failures for rank in ranks),
             "switching": switching_of(ranks),
+            "loads": next((rank.loads.model_dump() for rank in ranks if rank.loads is not None), None),
             "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
         }
         end = folder.read_end()
@@ -222,6 +223,8 @@ def _render_job(job: dict[str, Any]) -> list[Text]:
         lines.append(Text(f"  switched off: {held_text(job)}", style="bold yellow"))
     if job.get("status_text"):
         lines.append(Text(f"  {job['status_text']}", style="cyan"))
+    if job.get("loads"):
+        lines.append(Text(f"  {job['loads']['text']}", style="cyan"))
     ways = job.get("clock_backends", {})
     if ways and not job.get("end_reason"):
         ranks = ", ".join(

@@ -237,6 +237,23 @@ class ResultsBody(_Body):
     results: list[ResultBody] = Field(min_length=1, max_length=4096)
 
 
+class LoadsKnown(_Body):
+    """What is known of clocks from loads after `steps`; all relative, with standard errors. None: not known yet.
+
+    `explained`: the share of the variance of the ranks' times that loads explain; `saved`: energy; `late`: time that
+    the clocks cost; `balanced`: by how much shorter steps would be with batches of equal work.
+    """
+
+    text: Text = ""
+    steps: Count = 0
+    explained: Annotated[float, Field(ge=0, le=1)] | None = None
+    saved: Annotated[float, Field(ge=-1e6, le=1)] | None = None
+    saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    late: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    late_error: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    balanced: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
 class RankProgress(_WithClockBackend):
     """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report.
 
@@ -261,7 +278,7 @@ class RankProgress(_WithClockBackend):
     undo_owed: Count = 0
     undo_failures: Count = 0
     held: bool = False
-    loads: Text = ""
+    loads: LoadsKnown | None = None
 
 
 class IterationTimesBody(_Body):

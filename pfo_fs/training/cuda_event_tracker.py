@@ -230,4 +230,5 @@ class CudaEventTracker(InstructionTracker):
             elif kind == STEP_END:
                 took_ns = steps_ns[1] - steps_ns[0] if len(steps_ns) == 2 else at_ns - begin_ns
                 self.step_times.append((step, took_ns / 1e9))
+                at_ns = max(at_ns, begin_ns + took_ns)  # training may go on to the next step before the device ends
             super()._mark(held.code, at_ns)

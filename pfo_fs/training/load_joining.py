@@ -51,7 +51,7 @@ def join_loads(
         raise ConfigError("the GPUs of the ranks have different highest clocks; clocks from loads need equal GPUs")
 
     def tell(state: LoadsState) -> None:
-        link.send(messages.LoadsSeen(text=state.text))
+        link.send(messages.LoadsSeen(known=state.as_json()))
 
     top_mhz = max(offered)
     decider: LoadDecider | None = None
